@@ -1,6 +1,6 @@
-//! The library's answers to `tllmprof attach`: the number that its function in the process returns.
+//! The answers of the library to `tllmprof attach`: the number that the library's attach function returns.
 
-/// The result of attaching the library, or of detaching one that does not listen.
+/// The result of attaching the library, or of detaching a library that has no control socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Answer {
@@ -10,14 +10,14 @@ pub enum Answer {
     Preloaded,
     /// A variable has an unknown value.
     BadVariable,
-    /// Nothing has changed: the library was already attached, or detached if that was requested.
+    /// Nothing has changed: the library was already attached, or already detached if that was requested.
     DoneBefore,
     Failed,
-    /// Attached; another thread has held Python's GIL for too long.
+    /// The library is attached, but not in Python: another thread has held the GIL for too long.
     PythonWaits,
-    /// Attached; the process has no Python.
+    /// The library is attached. The process has no Python interpreter.
     NoPython,
-    /// The library was detached, and is attached again.
+    /// The library had been detached, and is attached again.
     AttachedAgain,
 }
 
@@ -33,7 +33,7 @@ impl Answer {
         Self::AttachedAgain,
     ];
 
-    /// Returns the answer for a number, or `Failed` for an unknown one.
+    /// Returns the answer with this number, or `Failed` if the number is unknown.
     #[must_use]
     pub fn from_number(number: i32) -> Self {
         let mut all = Self::ALL.into_iter();

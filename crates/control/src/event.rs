@@ -1,4 +1,4 @@
-//! The events that a process sends.
+//! The events that a process sends to its clients.
 
 use crate::VERSION;
 use crate::json::{Object, Value};
@@ -6,12 +6,13 @@ use crate::json::{Object, Value};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     Status(Box<Status>),
-    /// The window will take these steps. Without `last`, it ends after its duration.
+    /// The request for a window is accepted. The window will contain these steps. Without `last`, it ends
+    /// after the requested duration.
     Accepted {
         first: u64,
         last: Option<u64>,
     },
-    /// The window has opened with this step.
+    /// The window has opened, and `first` is its first step.
     Opened {
         first: u64,
     },
@@ -20,7 +21,7 @@ pub enum Event {
         why: String,
         /// The next step, if the requested one has already begun.
         next: Option<u64>,
-        /// The last step of the window that is in the way.
+        /// The last step of the conflicting window, if it is known.
         ends: Option<u64>,
     },
 }
@@ -33,44 +34,44 @@ pub struct Status {
     pub run: Option<String>,
     pub rank: Option<u64>,
     pub engine: Option<String>,
-    /// The rule that decides what a step is.
+    /// The rule that defines a step.
     pub rule: String,
-    /// Number of steps so far.
+    /// The number of steps so far.
     pub iterations: u64,
-    /// Time of that number, in nanoseconds of a monotonic clock of the process.
+    /// The time at which `iterations` was read, in nanoseconds of the process's monotonic clock.
     pub at_ns: u64,
-    /// Median duration of the latest steps, in nanoseconds, if the process measures them.
+    /// The median duration of the latest steps, in nanoseconds, if the process measures them.
     pub p50_ns: Option<u64>,
     pub phase: Phase,
-    /// The steps of the open or requested window.
+    /// The first and last step of the window that is open or requested.
     pub first: Option<u64>,
     pub last: Option<u64>,
     /// The path of the record, if one has begun.
     pub record: Option<String>,
-    /// Durations of steps outside windows, if the process measures them.
+    /// The durations of steps outside windows, if the process measures them.
     pub times: Option<Times>,
 }
 
-/// Durations of steps by the kind of their batches. Counts only grow.
+/// Histograms of the durations of steps, by the phase of their batches. Counts never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Upper bounds of the buckets of [`Taken::counts`], in nanoseconds, in ascending order.
+    /// The upper bounds of the buckets of [`Taken::counts`], in nanoseconds, in ascending order.
     pub bounds_ns: Vec<u64>,
     pub phases: Vec<Taken>,
 }
 
-/// Durations of the steps of a phase.
+/// The histogram of the durations of steps in one phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// The phase; `None` if the batches were not read.
+    /// The phase; `None` for steps whose batches were not read.
     pub phase: Option<String>,
-    /// Number of steps in each bucket: at most its bound, and more than the bound before. The last bucket has no
-    /// bound.
+    /// The number of steps in each bucket: those longer than the previous bound and at most as long as the
+    /// bucket's bound. The last bucket has no upper bound.
     pub counts: Vec<u64>,
     pub sum_ns: u64,
 }
 
-/// The state of a process's window: `state`, in JSON.
+/// The state of the window of a process, called `state` in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// No window is open.
@@ -78,16 +79,16 @@ pub enum Phase {
     Armed,
     Open,
     Closing,
-    /// The library was attached to a running process, and is detached again: no window can open.
+    /// The library was attached to a running process and has been detached again, so no window can open.
     Detached,
 }
 
-/// The end of a requested window.
+/// The report that a requested window has closed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Closed {
-    /// The first and the last step; `None` if the window never opened or had no steps.
+    /// The first and the last step; `None` if the window never opened or has no steps.
     pub steps: Option<(u64, u64)>,
-    /// The path of the record with the steps, if there is one.
+    /// The path of the record that contains the steps, if there is one.
     pub record: Option<String>,
 }
 
@@ -139,10 +140,10 @@ impl Event {
         .to_line()
     }
 
-    /// Parses an event from a line. Unknown names, as from a later version, are ignored.
+    /// Parses an event from a line. Unknown names, for example from a later version, are ignored.
     ///
     /// # Errors
-    /// Returns what is wrong with the line.
+    /// Returns a description of the error in the line.
     pub fn from_line(line: &[u8]) -> Result<Self, &'static str> {
         let object = Object::from_line(line)?;
         let number = |name: &str| object.get(name).and_then(Value::integer);
@@ -221,7 +222,7 @@ impl Times {
             .with("phases", Value::Array(phases.collect()))
     }
 
-    /// Returns `None` if the value does not have the form of this version.
+    /// Parses the histograms. Returns `None` if the value does not have the form that this version expects.
     fn read(value: &Value) -> Option<Self> {
         let object = value.object()?;
         let bounds_ns = integers(object.get("bounds_ns")?)?;

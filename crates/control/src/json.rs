@@ -1,24 +1,24 @@
-//! JSON, reduced to what the protocol needs: values of bounded depth, and objects as lists.
+//! A minimal JSON parser and writer for the control protocol: values of limited depth, and objects as lists.
 
 use std::fmt::Write;
 
-/// Limit for nested arrays and objects.
+/// The largest depth of nested arrays and objects.
 const MAX_DEPTH: usize = 8;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Null,
     Bool(bool),
-    /// A whole number that is not negative and fits 64 bits.
+    /// A whole number that is not negative and fits into 64 bits.
     Integer(u64),
-    /// Any other number. It is finite.
+    /// Any other number, which is always finite.
     Number(f64),
     Text(String),
     Array(Vec<Value>),
     Object(Object),
 }
 
-/// Names and values, in their order.
+/// A JSON object: names and values, in the order in which they were added or parsed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Object(Vec<(String, Value)>);
 
@@ -79,7 +79,7 @@ macro_rules! from {
 from!(
     bool: value => Self::Bool(value),
     u64: value => Self::Integer(value),
-    // JSON has no numbers that are not finite.
+    // JSON has no representation of infinities and NaN.
     f64: value => if value.is_finite() { Self::Number(value) } else { Self::Null },
     String: value => Self::Text(value),
     Object: value => Self::Object(value),
@@ -93,14 +93,14 @@ impl<T: Into<Value>> From<Option<T>> for Value {
 }
 
 impl Object {
-    /// Returns the object with one more value.
+    /// Adds a value to the object, and returns the object.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.0.push((name.to_owned(), value.into()));
         self
     }
 
-    /// Returns the object with one more value, if there is a value.
+    /// Adds a value to the object if there is one, and returns the object.
     #[must_use]
     pub fn with_some(self, name: &str, value: Option<impl Into<Value>>) -> Self {
         match value {
@@ -109,7 +109,7 @@ impl Object {
         }
     }
 
-    /// Returns the first value of that name that is not null.
+    /// Returns the first value with this name, unless it is null.
     pub fn get(&self, name: &str) -> Option<&Value> {
         let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
         (*value != Value::Null).then_some(value)
@@ -119,7 +119,7 @@ impl Object {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Returns the object as one line, with a newline.
+    /// Returns the object as one line of JSON, including the newline.
     pub fn to_line(&self) -> String {
         let mut line = String::new();
         write_object(&mut line, self);
@@ -127,10 +127,10 @@ impl Object {
         line
     }
 
-    /// Parses the object in a line.
+    /// Parses a line that consists of one object.
     ///
     /// # Errors
-    /// Returns what is wrong with it.
+    /// Returns a description of the error in the line.
     pub fn from_line(line: &[u8]) -> Result<Self, &'static str> {
         if line.len() > crate::LONGEST {
             return Err("the line is too long");
@@ -266,7 +266,7 @@ impl JsonParser<'_> {
         Ok(values)
     }
 
-    /// Parses the items between brackets, separated by commas.
+    /// Parses items between two brackets, separated by commas. Calls `item` for each.
     fn items(
         &mut self,
         open: &str,
@@ -323,7 +323,8 @@ impl JsonParser<'_> {
         }
     }
 
-    /// Parses the character of `\uXXXX`, or of two of them.
+    /// Parses the rest of a `\u` escape: one character of four hexadecimal digits, or a surrogate pair of two
+    /// escapes.
     fn escape(&mut self) -> Option<char> {
         let high = self.hex()?;
         if !(0xd800..0xdc00).contains(&high) {

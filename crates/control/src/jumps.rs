@@ -1,49 +1,54 @@
-//! Jumps at the entries of the driver's functions. The command writes them while all threads are stopped.
+//! The table of jumps that lead calls of the driver's functions to an attached library. A jump replaces the
+//! first instructions of a function.
 //!
-//! An attached library fills in a [`Jumps`] and exports its address as [`SYMBOL`]. The command reads it from the
-//! memory of the process.
+//! The attached library fills in a [`Jumps`] table and exports its address as the symbol [`SYMBOL`]. The
+//! command reads the table from the process's memory, and writes the jumps while all threads are stopped.
 
 use core::sync::atomic::AtomicU64;
 
-/// The library's symbol that holds the address of its [`Jumps`].
+/// The library's symbol that holds the address of its [`Jumps`] table.
 pub const SYMBOL: &str = "tllmprof_jumps";
-/// The version of the layout below. A command that knows another layout does not change the entries.
+/// The version of the layout of [`Jumps`]. A command that knows only another layout does not write jumps.
 pub const LAYOUT: u64 = 1;
-/// Limit for the functions.
+/// The largest number of jumps in the table.
 pub const MAX_JUMPS: usize = 256;
-/// Bytes that are written at an entry at once: the jump, and the unchanged bytes after it.
+/// The number of bytes that are written at a function's entry at once: the jump, and unchanged bytes after
+/// it.
 pub const WRITTEN: usize = 8;
 
 /// A driver function, and the jump that leads its calls to the library.
 #[repr(C)]
 pub struct Jump {
-    /// The address of the function.
+    /// The address of the driver's function.
     pub function: AtomicU64,
-    /// The address of a copy of its first instructions, which then continues after them in the function.
+    /// The address of a copy of the function's first instructions. The copy continues in the function after
+    /// them.
     pub original: AtomicU64,
-    /// The address at which the jump is written, and the bytes of the instructions that it replaces. A thread must
-    /// not be inside them, but may be at the first one.
+    /// The address at which the jump is written, and the length in bytes of the instructions that the jump
+    /// replaces. The jump must not be written while a thread is inside these instructions, except at the
+    /// first one.
     pub at: AtomicU64,
     pub length: AtomicU64,
-    /// The bytes at that address without the jump, and with it.
+    /// The bytes at address `at` without the jump, and with it.
     pub before: AtomicU64,
     pub after: AtomicU64,
-    /// The call's row in the table, for the library, or [`NO_CALL`].
+    /// The row of the function in the library's table of calls, or [`NO_CALL`].
     pub call: AtomicU64,
 }
 
-/// The value for a function that is not a counted call, but looks up others.
+/// The value of [`Jump::call`] for a function that is not counted as a call but looks up other functions.
 pub const NO_CALL: u64 = u64::MAX;
 
 #[repr(C)]
 pub struct Jumps {
-    /// [`LAYOUT`].
+    /// The version [`LAYOUT`], which the command checks first.
     pub layout: u64,
-    /// Number of driver functions that matter, including those that cannot be patched.
+    /// The number of driver functions that the library wants to intercept, including those that cannot be
+    /// patched.
     pub known: AtomicU64,
-    /// Number of jumps that are filled in. They never change.
+    /// The number of entries that are filled in. Filled entries never change.
     pub count: AtomicU64,
-    /// Number of times that the command has written jumps.
+    /// The number of times that the command has written jumps.
     pub rounds: AtomicU64,
     pub all: [Jump; MAX_JUMPS],
 }

@@ -1,8 +1,10 @@
-//! The control protocol: one JSON object per line, in both directions ([`Request`], [`Event`]), and the location
-//! of the socket ([`place`]). The library and the command both use it; `docs/live.md` describes it for other
+//! The control protocol, through which the command makes requests to the library in a running process. Each
+//! line is one JSON object, in both directions ([`Request`], [`Event`]). [`place`] defines the path of the
+//! socket. Both the library and the command use this crate; `docs/live.md` describes the protocol for other
 //! programs.
 //!
-//! Lines come from any process that can connect: parsing is bounded in length and depth, and never panics.
+//! Lines may come from any process that can connect. So parsing is limited in length and depth, and never
+//! panics.
 
 #![forbid(unsafe_code)]
 
@@ -17,11 +19,11 @@ pub use answer::Answer;
 pub use event::{Closed, Event, Phase, Status, Taken, Times};
 pub use request::{Capture, Request};
 
-/// The version of the protocol. A side that gets a line of a later version refuses it.
+/// The version of the protocol. A receiver refuses lines of a later version.
 pub const VERSION: u64 = 1;
 
-/// Limit for the bytes of a line, without its newline.
+/// The largest length of a line in bytes, without its newline.
 pub const LONGEST: usize = 16 << 10;
 
-/// Number of steps of a capture for which neither steps nor a duration are given.
+/// The number of steps of a capture whose request gives neither steps nor a duration.
 pub const STEPS: u64 = 50;

@@ -1,28 +1,28 @@
-//! The paths of processes' sockets.
+//! The paths of the control sockets of processes.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Limit of the kernel for the bytes of a socket's path.
+/// The longest path of a socket in bytes, as the kernel limits it.
 pub const LONGEST: usize = 107;
 
-/// The extension of sockets.
+/// The extension of a socket's file name.
 const EXTENSION: &str = "sock";
-/// The extension of a socket's name until the socket listens.
+/// The extension of a socket's file name before the socket listens.
 const BIND_EXTENSION: &str = "bind";
 
-/// Returns the folder for sockets below `$XDG_RUNTIME_DIR`, which only the user can access.
+/// Returns the folder for sockets in `$XDG_RUNTIME_DIR`, which only the user can access.
 pub fn below(runtime: &Path) -> PathBuf {
     runtime.join("tllmprof")
 }
 
-/// Returns the folder for a user's sockets if there is no such directory.
+/// Returns the folder for a user's sockets if `$XDG_RUNTIME_DIR` cannot be used.
 pub fn of_user(user: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/tllmprof-{user}"))
 }
 
-/// Returns true if a folder's name has the form of [`of_user`].
+/// Returns true if a folder's name has the form that [`of_user`] produces.
 pub fn is_of_user(name: &OsStr) -> bool {
     let user = name
         .to_str()
@@ -30,12 +30,13 @@ pub fn is_of_user(name: &OsStr) -> bool {
     user.is_some_and(|user| user.parse::<u32>().is_ok())
 }
 
-/// Returns the name of a process's socket in a folder of one PID namespace.
+/// Returns the file name of a process's socket, in a folder that only one PID namespace uses.
 pub fn name(pid: u32) -> String {
     format!("{pid}.{EXTENSION}")
 }
 
-/// Returns the name in a folder that containers share, in which several processes have the same number.
+/// Returns the file name of a process's socket in a folder that containers share. There several processes may
+/// have the same id, so the name includes the host and the PID namespace.
 pub fn shared_name(host: &OsStr, namespace: u64, pid: u32) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     let host = host.as_bytes().iter().copied();
@@ -46,23 +47,24 @@ pub fn shared_name(host: &OsStr, namespace: u64, pid: u32) -> String {
     format!("{host}-{namespace}-{pid}.{EXTENSION}")
 }
 
-/// Returns the path under which a socket is made. It is renamed when it listens: a client that is refused takes
-/// the socket for that of a dead process.
+/// Returns the path at which a socket is created. It is renamed once it listens, because a client that finds
+/// a socket which refuses connections assumes that its process is dead.
 pub fn begun(socket: &Path) -> PathBuf {
     socket.with_extension(BIND_EXTENSION)
 }
 
-/// Returns true if a file with this name may be a socket of ours.
+/// Returns true if a file with this name may be a socket of tllmprof.
 pub fn is_name(name: &OsStr) -> bool {
     number(name, EXTENSION).is_some()
 }
 
-/// Returns true if a file with this name may be a socket of ours that did not listen yet.
+/// Returns true if a file with this name may be a socket of tllmprof that does not listen yet.
 pub fn is_begun_name(name: &OsStr) -> bool {
     number(name, BIND_EXTENSION).is_some()
 }
 
-/// Returns the process that a socket with this name belongs to, if it is one of this host and namespace.
+/// Returns the id of the process that a socket with this name belongs to, if the process is on this host and
+/// in this PID namespace.
 pub fn process_here(file: &OsStr, host: &OsStr, namespace: u64) -> Option<u32> {
     let pid = number(file, EXTENSION).or_else(|| number(file, BIND_EXTENSION))?;
     let stem = Path::new(file).file_stem()?;
@@ -71,7 +73,7 @@ pub fn process_here(file: &OsStr, host: &OsStr, namespace: u64) -> Option<u32> {
     names.iter().any(is_its).then_some(pid)
 }
 
-/// Returns the process's number in a name with this extension.
+/// Returns the process id in a file name with this extension.
 fn number(name: &OsStr, extension: &str) -> Option<u32> {
     let stem = name.to_str()?.strip_suffix(extension)?.strip_suffix('.')?;
     let pid = stem.rsplit('-').next().unwrap_or(stem);
@@ -79,7 +81,7 @@ fn number(name: &OsStr, extension: &str) -> Option<u32> {
     is_number.then(|| pid.parse().ok()).flatten()
 }
 
-/// Returns the number of a PID namespace from the link `/proc/PID/ns/pid`.
+/// Returns the id of a PID namespace, from the target of the link `/proc/PID/ns/pid`.
 pub fn namespace(link: &Path) -> Option<u64> {
     let link = link.to_str()?;
     link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()

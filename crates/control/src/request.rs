@@ -1,4 +1,4 @@
-//! The requests of the command to a process.
+//! The requests that the command sends to a process.
 
 use std::time::Duration;
 
@@ -9,40 +9,42 @@ use crate::json::{Object, Value};
 pub enum Request {
     Status,
     Capture(Capture),
-    /// Closes the open window, and forgets the requested one.
+    /// Closes the open window, and cancels the requested one.
     Stop,
-    /// Intercepts the process's calls again, after a detach.
+    /// Makes the library intercept the process's calls again, after a detach.
     Attach,
-    /// Stops intercepting calls, if the library was attached to a running process.
+    /// Makes the library stop intercepting calls, if it was attached to a running process.
     Detach,
 }
 
-/// A window on demand. Settings that it does not mention are those with which the process was started.
+/// A request for a window. Settings that the request does not contain keep the values with which the process
+/// was started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Capture {
-    /// Number of steps.
+    /// The number of steps in the window.
     pub steps: Option<u64>,
-    /// Duration instead of a number of steps, or maximum duration.
+    /// The duration of the window, or its maximum duration if `steps` is given.
     pub duration: Option<Duration>,
-    /// The first step; by default the next one.
+    /// The first step of the window; `None` for the next step.
     pub first: Option<u64>,
-    /// Number of steps to skip before it begins.
+    /// The number of steps to skip before the window begins.
     pub delay: Option<u64>,
-    /// Only steps whose batches meet this condition count, as with `TLLMPROF_WHERE`.
+    /// A condition on batches, as in `TLLMPROF_WHERE`. Only steps that meet it count.
     pub condition: Option<String>,
-    /// Number of steps in which GPU kernels are recorded; 0 for none.
+    /// The number of steps in which GPU kernels are recorded; 0 for none.
     pub kernels: Option<u64>,
-    /// True to record collections, the GIL and sampled stacks.
+    /// True to require that garbage collections (`gc`), the GIL (`gil`) or sampled stacks (`stacks`) are
+    /// recorded.
     pub gc: bool,
     pub gil: bool,
     pub stacks: bool,
-    /// True for a window for the profiler that waits in the process. It is refused if there is none, and no record
-    /// is begun for it.
+    /// True for a window for a profiler that waits in the process. The request is refused if there is no such
+    /// profiler, and no record is begun for the window.
     pub profiler: bool,
-    /// True to record the steps before it that the process keeps, too.
+    /// True to include the steps before the window that the flight recorder has kept.
     pub past: bool,
-    /// Path of the PyTorch profiler's trace in the process's file system, absolute. The profiler runs in the
-    /// window.
+    /// The absolute path, in the process's file system, for the PyTorch profiler's trace. If given, the
+    /// profiler runs in the window.
     pub torch_trace: Option<String>,
 }
 
@@ -74,11 +76,13 @@ impl Request {
         .to_line()
     }
 
+    /// Parses a request from a line.
+    ///
     /// # Errors
-    /// Returns what is wrong with the line, for the answer.
+    /// Returns a description of the error in the line, for the answer to the client.
     pub fn from_line(line: &[u8]) -> Result<Self, String> {
         let object = Object::from_line(line)?;
-        // A later version's request may mean something else here.
+        // The version is checked first, because the fields may have other meanings in a later version.
         if let Some(version) = object.get("version")
             && version.integer().is_none_or(|version| version > VERSION)
         {
@@ -176,7 +180,7 @@ impl Capture {
     }
 }
 
-/// Returns a foreign name in a form that is safe for a message.
+/// Returns a name from a client in a form that is safe to show in a message.
 fn shown(name: &str) -> String {
     let plain = name.chars().filter(|c| !c.is_control());
     plain.take(32).collect()

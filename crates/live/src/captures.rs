@@ -1,44 +1,45 @@
-//! A window from the request to its end: the clients that wait for it, and the time at which it must be stopped.
+//! Follows a window from its request to its end. Stores the clients that wait for it, and the time at which
+//! it must be stopped.
 
 use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_session::live::Progress;
 
-/// Longest time that a window that was stopped waits for the end of the running iteration. A server that waits for
-/// requests runs none.
+/// The longest time that a stopped window waits for the current iteration to end. In an engine that waits for
+/// requests no iteration ends, so the window is then closed at once.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A window for which clients wait.
+/// A window that clients wait for.
 pub struct WindowWait {
-    /// The client that requested it.
+    /// The number of the client that has requested the window, if any.
     owner: Option<u64>,
     has_opened: bool,
-    /// The clients that stop it.
+    /// The numbers of the clients that have asked to stop the window.
     stoppers: Vec<u64>,
-    /// Longest time that it may be open.
+    /// The longest time that the window may be open, if there is a limit.
     duration: Option<Duration>,
     opened: Option<Instant>,
     stopped: Option<Instant>,
 }
 
-/// The next task of the server for the window.
+/// The next task of the server thread for the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerTask {
     Nothing,
-    /// Report to the owner that the window has opened with this iteration.
+    /// Report to the client that requested the window that it has opened with this iteration.
     SayOpened(u64),
     /// Close the window at the end of the current iteration.
     Stop,
-    /// Close the window at once, as no iteration ends.
+    /// Close the window at once, because no iteration ends.
     CloseIdle,
-    /// Report to all waiting clients that the window has closed, with its first and last iteration. It is no longer
-    /// watched.
+    /// Report to all waiting clients that the window has closed, with its first and last iteration. After
+    /// this the window is no longer followed.
     SayClosed(Option<(u64, u64)>),
 }
 
 impl WindowWait {
-    /// Watches a window that `owner` has requested.
+    /// Follows a window that the client `owner` has requested.
     pub const fn requested_by(owner: u64, duration: Option<Duration>) -> Self {
         Self {
             owner: Some(owner),
@@ -50,7 +51,7 @@ impl WindowWait {
         }
     }
 
-    /// Watches a window that no client has requested, and that is being stopped.
+    /// Follows a window that no client has requested and that a client is about to stop.
     pub const fn planned() -> Self {
         Self {
             owner: None,
@@ -62,7 +63,7 @@ impl WindowWait {
         }
     }
 
-    /// Notes that `client` has stopped it, and waits.
+    /// Notes that `client` has asked to stop the window, and waits for its end.
     pub fn stops(&mut self, client: u64, now: Instant) {
         self.stopped.get_or_insert(now);
         if self.owner != Some(client) && !self.stoppers.contains(&client) {
@@ -70,31 +71,32 @@ impl WindowWait {
         }
     }
 
-    /// Returns true if `client` waits for it.
+    /// Returns true if `client` waits for the window.
     pub fn waits(&self, client: u64) -> bool {
         self.waiting().any(|other| other == client)
     }
 
-    /// Returns the clients that wait for it.
+    /// Returns the clients that wait for the window.
     pub fn waiting(&self) -> impl Iterator<Item = u64> {
         self.owner.into_iter().chain(self.stoppers.iter().copied())
     }
 
-    /// Returns the client that has requested it.
+    /// Returns the client that has requested the window, if any.
     pub const fn owner(&self) -> Option<u64> {
         self.owner
     }
 
-    /// Returns true if it is being stopped.
+    /// Returns true if the window is being stopped.
     pub const fn is_closing(&self) -> bool {
         self.stopped.is_some()
     }
 
-    /// Returns what to do at this progress of the window. Must be called again after an action.
+    /// Returns the task that follows from the window's progress. After the task is done, call this again for
+    /// the next one.
     pub fn on(&mut self, progress: Progress, now: Instant) -> ServerTask {
         match progress {
             Progress::Waits => ServerTask::Nothing,
-            // It may have opened and closed since the last call.
+            // The window may have both opened and closed since the last call.
             Progress::Open(first) | Progress::Closed(Some((first, _))) if !self.has_opened => {
                 self.has_opened = true;
                 self.opened = Some(now);
@@ -127,7 +129,7 @@ mod tests {
     use Progress::{Closed, Open, Waits};
     use ServerTask::{CloseIdle, Nothing, SayClosed, SayOpened, Stop};
 
-    /// Checks the actions at these times, in milliseconds.
+    /// Checks that the given tasks result from the given progress, at these times in milliseconds.
     fn drive(mut watch: WindowWait, events: &[(u64, Progress, ServerTask)]) {
         let start = Instant::now();
         for (at, progress, action) in events {

@@ -1,4 +1,4 @@
-//! The connected clients: lines in, lines out, both within bounds.
+//! The connected clients: reads their lines and writes answers. The sizes of both are limited.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -7,14 +7,15 @@ use tllmprof_control::{Event, LONGEST};
 
 use crate::socket::{Moved, Socket};
 
-/// Number of bytes that are read from a client before the next one has its turn.
+/// The largest number of bytes that are read from a client before the next client is served.
 const READ_BYTES: usize = 4 << 10;
-/// Largest number of bytes that are queued for a client that does not read.
+/// The largest number of bytes that are queued for a client that does not read. If there are more, it is
+/// disconnected.
 const MAX_QUEUED_BYTES: usize = 64 << 10;
-/// Longest time that a client that waits for nothing may be silent.
+/// The longest time without data from a client that waits for nothing. After it the client is disconnected.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Received bytes, which are split into lines.
+/// The bytes received from a client, which are split into lines.
 #[derive(Default)]
 pub struct Lines(Vec<u8>);
 
@@ -23,7 +24,8 @@ impl Lines {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Returns the next complete line, or an error if it is too long.
+    /// Returns the next complete line, or an error if the line is too long. Returns `None` if no line is
+    /// complete.
     pub fn next(&mut self) -> Option<Result<Vec<u8>, ()>> {
         match self.0.iter().position(|byte| *byte == b'\n') {
             Some(end) if end <= LONGEST => {
@@ -38,16 +40,16 @@ impl Lines {
     }
 }
 
-/// A connection.
+/// A connection to a client.
 pub struct Client {
-    /// Number of the connection, counted from the first.
+    /// The number of the connection, counted since the server started.
     pub number: u64,
     socket: Socket,
     lines: Lines,
     out: Vec<u8>,
-    /// Time at which it last sent something.
+    /// The time at which the client last sent something.
     since: Instant,
-    /// True if nothing more is read from it.
+    /// True if nothing more is to be read from the client.
     is_done: bool,
     is_gone: bool,
 }
@@ -69,23 +71,25 @@ impl Client {
         &self.socket
     }
 
-    /// Returns the time since which it has been silent.
+    /// Returns the time at which the client last sent something.
     pub const fn since(&self) -> Instant {
         self.since
     }
 
-    /// Returns true if something is queued to be written.
+    /// Returns true if data is queued to be written to the client.
     pub const fn has_more(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// Returns true if the connection can be closed. A client that `waits` may be silent.
+    /// Returns true if the connection can be closed. `waits` is true if the client waits for a window, in
+    /// which case it may be silent.
     pub fn is_over(&self, waits: bool, now: Instant) -> bool {
         let is_idle = !waits && now.saturating_duration_since(self.since) >= SILENCE_TIMEOUT;
         self.is_gone || is_idle || self.is_done && self.out.is_empty()
     }
 
-    /// Reads the received bytes, and returns the first line if it is complete. Further lines wait for the next turn.
+    /// Reads the received bytes, and returns the first line if it is complete. Further lines are returned by
+    /// later calls, after other clients have been served.
     pub fn line(&mut self) -> Option<Vec<u8>> {
         let mut buffer = [0; READ_BYTES];
         let has_room = self.lines.0.len() <= LONGEST;
@@ -112,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Returns true if a complete line is queued.
+    /// Returns true if a complete line has been received and not yet returned.
     pub fn has_line(&self) -> bool {
         !self.is_done && self.lines.0.contains(&b'\n')
     }
@@ -123,7 +127,7 @@ impl Client {
         self.write();
     }
 
-    /// Writes as much as the socket accepts.
+    /// Writes as much of the queued data as the socket accepts.
     pub fn write(&mut self) {
         while !self.out.is_empty() && !self.is_gone {
             match self.socket.write(&self.out) {

@@ -1,4 +1,4 @@
-//! The request that the thread ends, at the end of the process.
+//! The flag that asks the listening thread to end when the process ends.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,17 +7,18 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if the thread must end.
+    /// True if the listening thread must end.
     #[fork(reset)]
     static IS_ASKED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Requests that the thread ends. The order relative to the listening socket's number is sequentially consistent.
+/// Asks the listening thread to end. The store is sequentially consistent with the accesses to the listening
+/// socket's number: either the thread sees the flag, or the caller sees the socket and shuts it down.
 pub fn ask() {
     IS_ASKED.store(true, Ordering::SeqCst);
 }
 
-/// Returns true if the thread must end.
+/// Returns true if the listening thread must end.
 pub fn is_asked() -> bool {
     IS_ASKED.load(Ordering::SeqCst)
 }

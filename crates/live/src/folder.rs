@@ -1,4 +1,5 @@
-//! Chooses the socket's folder: one that only the user can write to, or one that the variable names.
+//! Chooses the folder for the control socket: one that only the user can write to, or the one that the
+//! variable names.
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -13,12 +14,12 @@ use tllmprof_platform::log;
 
 use crate::surroundings::Surroundings;
 
-/// Reason why a folder is not used.
+/// The reason why a folder cannot be used for the socket.
 #[derive(Debug)]
 pub enum FolderRefusal {
-    /// The folder cannot be made, or its status cannot be read.
+    /// The folder cannot be created, or its attributes cannot be read.
     Failed(PathBuf, io::Error),
-    /// The folder is unsuitable. The text says why.
+    /// The folder is unsuitable, for the reason in the text.
     Unfit(PathBuf, String),
 }
 
@@ -35,10 +36,10 @@ impl fmt::Display for FolderRefusal {
     }
 }
 
-/// Returns the path of this process's socket, in a folder that exists.
+/// Returns the path for this process's socket. Creates its folder if needed.
 ///
 /// # Errors
-/// The reason why there is no such folder.
+/// Returns the reason why no folder can be used.
 pub fn socket(surroundings: &Surroundings, pid: u32, user: u32) -> Result<PathBuf, FolderRefusal> {
     let Surroundings {
         settings,
@@ -61,7 +62,8 @@ pub fn socket(surroundings: &Surroundings, pid: u32, user: u32) -> Result<PathBu
         .map(|runtime| place::below(&runtime))
         .filter(is_short);
     let folder = match below {
-        // If the user's runtime folder cannot be written to, as in a sandbox, the other one may be.
+        // The user's runtime folder may not be writable, for example in a sandbox. Then the folder in `/tmp`
+        // is used.
         Some(folder) if prepare(&folder, user, false).is_ok() => folder,
         _ => {
             let folder = place::of_user(user);
@@ -72,16 +74,17 @@ pub fn socket(surroundings: &Surroundings, pid: u32, user: u32) -> Result<PathBu
     Ok(folder.join(place::name(pid)))
 }
 
-/// Makes the folder if it does not exist. It must not belong to another user: a user who can rename files in it could
-/// replace a socket.
+/// Creates the folder if it does not exist. The folder must not belong to another user, who could rename
+/// files in it and so replace a socket.
 ///
-/// `is_named` is true if the user named the folder. Then it may belong to root, as the volume of a pod does.
+/// `is_named` is true if the user has set the folder. Then it may also belong to root, like the volume of a
+/// Kubernetes pod.
 fn prepare(folder: &Path, user: u32, is_named: bool) -> Result<(), FolderRefusal> {
     let failed = |error| FolderRefusal::Failed(folder.to_owned(), error);
     let unfit = |why: String| Err(FolderRefusal::Unfit(folder.to_owned(), why));
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-        // Its name may be mistyped.
+        // This is logged because the name may be mistyped.
         Ok(()) if is_named => log::once!(
             Info,
             "TLLMPROF_CONTROL={}: there was no such folder, it was made",
@@ -108,7 +111,7 @@ fn prepare(folder: &Path, user: u32, is_named: bool) -> Result<(), FolderRefusal
     Ok(())
 }
 
-/// Returns the number of this process's PID namespace.
+/// Returns the id of this process's PID namespace.
 fn namespace() -> u64 {
     let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     place::namespace(&link).unwrap_or(0)
@@ -148,12 +151,12 @@ mod tests {
         assert!(place::is_name(shared.file_name().unwrap()) && shared.starts_with(&named));
         assert!(shared.to_str().unwrap().ends_with("-7.sock"), "{shared:?}");
         assert!(namespace() > 0);
-        // Not if the kernel does not accept a path of that length.
+        // A path that is longer than the kernel's limit is not used.
         let deep = here.join("d".repeat(place::LONGEST - 20));
         fs::create_dir(&deep).unwrap();
         let short = socket(&surroundings("1", Some(&deep)), 7, user()).unwrap();
         assert_eq!(short, place::of_user(user()).join("7.sock"));
-        // Not below a folder that belongs to another user.
+        // A folder that belongs to another user is not used.
         let nobody = 4_000_000_000;
         let refused = socket(&surroundings("1", Some(here)), 7, nobody).unwrap_err();
         let folder = place::of_user(nobody);

@@ -1,14 +1,17 @@
-//! Listens on a socket to other processes of the same user, while the process runs (`TLLMPROF_CONTROL`).
+//! Listens on a control socket (`TLLMPROF_CONTROL`) for requests from other processes of the same user, while
+//! the process runs.
 //!
 //! ```text
 //! first CUDA call ──▶ a thread ──▶ folder, socket ──▶ lines ──▶ session::live
 //! ```
 //!
-//! A process that does not use CUDA has neither the thread nor the socket. The thread runs none of the host's signal
-//! handlers, holds none of its locks, and keeps the process from ending for a second at most. While no client is
-//! connected it sleeps in one system call without a limit. Requests are bounded in every way: length of a line, number
-//! of clients, their time. [`socket`] keeps the descriptors, [`folder`] chooses the socket's folder, [`clients`] reads
-//! and writes lines, and [`captures`] follows a window from the request to its end.
+//! A process that does not use CUDA has neither the thread nor the socket. The thread runs none of the host's
+//! signal handlers, holds none of the host's locks, and delays the end of the process by a second at most.
+//! While no client is connected, it sleeps in one system call without a time-out. Clients are limited in the
+//! length of a line, in number and in time.
+//!
+//! [`socket`] manages the descriptors, [`folder`] chooses the socket's folder, [`clients`] reads and writes
+//! lines, and [`captures`] follows a window from its request to its end.
 
 mod captures;
 mod clients;
@@ -36,19 +39,19 @@ use surroundings::Surroundings;
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if the thread was started.
+    /// True if the listening thread has been started.
     #[fork(reset)]
     static HAS_THREAD: AtomicBool = AtomicBool::new(false);
-    /// The part of the process's environment that the thread needs.
+    /// Facts about the process that the listening thread needs.
     #[fork(reset)]
     static SURROUNDINGS: Published<Surroundings> = Published::none();
 }
 
-/// Stack size of the thread in bytes. A window that is closed while the process waits for work is closed on it, with
-/// all that a profiler does.
+/// The stack size of the listening thread in bytes. It is large because a window may be closed on this thread
+/// while the process waits for work, and closing it runs a profiler's code.
 const STACK_BYTES: usize = 1 << 20;
 
-/// The listener, for the session.
+/// The session's listener, which opens the control socket.
 pub struct ControlSocket;
 
 impl Listener for ControlSocket {
@@ -80,7 +83,8 @@ impl Listener for ControlSocket {
     }
 }
 
-/// Wakes the thread when the main thread leaves: from then on it must check whether it is the only one.
+/// Wakes the listening thread when the main thread ends. From then on the listening thread must check if it
+/// is the only thread left, so that it does not keep the process alive.
 fn wake() {
     socket::hang_up();
 }

@@ -1,4 +1,4 @@
-//! The thread: it waits for clients, reads their requests and answers them.
+//! The listening thread: waits for clients, reads their requests and answers them.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -19,26 +19,26 @@ use crate::folder;
 use crate::socket::{self, MAX_DESCRIPTORS, Socket};
 use crate::surroundings::Surroundings;
 
-/// Interval at which the thread checks for clients that have been silent for too long, and, once the main thread has
-/// left, whether it is the only one.
+/// The interval at which the thread checks for clients that have been silent for too long. After the main
+/// thread has ended, also the interval at which it checks if it is the only thread left.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval at which it checks the progress of a window.
+/// The interval at which the thread checks the progress of a window.
 const WINDOW_CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Pause after requests, so that no client can keep the thread, and the process's locks, busy.
+/// A pause after requests, so that no client can keep the thread and the process's locks busy.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Largest number of times that the socket is made, if the host closes it.
+/// The largest number of times that the socket is created again after the host has closed it.
 const MAX_SOCKETS_MADE: u32 = 16;
 
 struct Server {
     surroundings: &'static Surroundings,
     listener: Socket,
     clients: Vec<Client>,
-    /// Number of clients so far.
+    /// The number of clients that have connected so far.
     count: u64,
     watch: Option<WindowWait>,
 }
 
-/// Listens as long as the process has other threads.
+/// Listens as long as the process has other threads. Called on the listening thread.
 pub fn run(surroundings: &'static Surroundings) {
     for _ in 0..MAX_SOCKETS_MADE {
         if end::is_asked() {
@@ -61,7 +61,7 @@ pub fn run(surroundings: &'static Surroundings) {
 }
 
 fn listen(surroundings: &Surroundings) -> Option<Socket> {
-    // SAFETY: takes nothing, and always succeeds.
+    // SAFETY: `geteuid` takes no arguments, and always succeeds.
     let user = unsafe { libc::geteuid() };
     let path = match folder::socket(surroundings, ids::process().cast_unsigned(), user) {
         Ok(path) => path,
@@ -88,10 +88,11 @@ fn listen(surroundings: &Surroundings) -> Option<Socket> {
 }
 
 impl Server {
-    /// Serves clients. Returns true if the socket must be made again.
+    /// Serves clients. Returns true if the socket must be created again.
     fn serve(mut self) -> bool {
         loop {
-            // A thread that requests the end after this point finds the socket, and wakes this thread.
+            // If another thread requests the end after this check, it finds the socket and shuts it down,
+            // which wakes this thread.
             if end::is_asked() {
                 return false;
             }
@@ -111,7 +112,7 @@ impl Server {
             if end::is_asked() || own_threads::are_alone() {
                 return false;
             }
-            // Another process or the host has closed the socket, or the thread was woken.
+            // The socket was shut down: by another process, by the host, or to wake this thread.
             if has_hung_up || !self.listener.is_own() {
                 return true;
             }
@@ -132,7 +133,7 @@ impl Server {
         }
     }
 
-    /// Handles a client's next line. Returns true if there was one.
+    /// Handles the next line of the client at index `place`. Returns true if there was one.
     fn serve_client(&mut self, place: usize) -> bool {
         let client = &mut self.clients[place];
         client.write();
@@ -154,7 +155,8 @@ impl Server {
         true
     }
 
-    /// Accepts a new client. If there is no room, closes the connection that has been silent for longest.
+    /// Accepts a new client. If there is no room, first closes the connection that has been silent for
+    /// longest.
     fn accept(&mut self) {
         if self.clients.len() + 1 >= MAX_DESCRIPTORS {
             let waits = |client: &Client| {
@@ -187,14 +189,14 @@ impl Server {
         });
     }
 
-    /// Checks the progress of the window for which clients wait.
+    /// Checks the progress of the window that clients wait for, and does what follows from it.
     fn follow(&mut self) {
         while let Some(watch) = &mut self.watch {
             let progress = match watch.owner() {
                 Some(_) => live::progress(),
                 None => live::planned_progress(),
             };
-            // The process ends: clients that wait see the connection end.
+            // The process is ending. Waiting clients notice that when their connections close.
             let Some(progress) = progress else { return };
             match watch.on(progress, Instant::now()) {
                 ServerTask::Nothing => return,
@@ -255,7 +257,7 @@ impl Server {
         })))
     }
 
-    /// Returns the status after something was done, or the refusal.
+    /// Returns the status if the action was done, or the refusal with its reason.
     fn after(&self, done: Result<(), &'static str>) -> Option<Event> {
         match done {
             Ok(()) => self.status(),
@@ -284,7 +286,7 @@ impl Server {
         }
     }
 
-    /// Stops the open window. The answer is sent when it has closed.
+    /// Stops the open window. The client gets its answer once the window has closed.
     fn stop(&mut self, client: u64) -> Option<Event> {
         if !live::stop() {
             return Some(Event::refused("no window is open or was asked for"));
@@ -299,7 +301,7 @@ fn record() -> Option<String> {
     recorder::path().map(|path| path.to_string_lossy().into_owned())
 }
 
-/// Returns how long iterations outside windows have taken, if any was measured.
+/// Returns histograms of the durations of iterations outside windows, if any were measured.
 fn times() -> Option<control::Times> {
     let phases = recorder::times::by_phase().into_iter();
     let taken = |taken: recorder::times::TakenTimes| control::Taken {
@@ -314,7 +316,8 @@ fn times() -> Option<control::Times> {
     })
 }
 
-/// Translates a request for this process.
+/// Translates a client's request to the session's form, or returns the reason why this process cannot meet
+/// it.
 fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
     let has = |name: &str, is_asked: bool, is_there: bool, option: &str| match is_asked && !is_there
     {
@@ -379,7 +382,8 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
     })
 }
 
-/// Returns the path for the PyTorch profiler's trace, if the profiler can run here.
+/// Returns the path for the PyTorch profiler's trace, or the reason why the profiler cannot run in this
+/// process.
 fn trace_path(text: &str, settings: &Settings) -> Result<TracePath, String> {
     let refused = |why: &str| Err(format!("torch_trace: {why}"));
     if settings

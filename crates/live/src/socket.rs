@@ -1,5 +1,5 @@
-//! The descriptors: the listening socket and its clients', in a host that may close descriptors that it does not know,
-//! open others with the same numbers, and fork.
+//! The descriptors of the listening socket and of its clients. The host may close descriptors that it does
+//! not know, open other files under the same numbers, and fork.
 
 use core::ffi::c_int;
 use core::mem::{ManuallyDrop, MaybeUninit, size_of};
@@ -15,18 +15,18 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_sync::Lock;
 use tllmprof_sync::kernel;
 
-/// Lowest descriptor number used here. Programs expect to get lower ones.
+/// The lowest descriptor number used here. Programs may expect to get lower numbers for files that they open.
 const LOWEST_DESCRIPTOR: c_int = 64;
-/// Largest number of connections that wait to be accepted.
+/// The largest number of connections that wait to be accepted.
 const BACKLOG: c_int = 16;
-/// Largest number of descriptors at a time.
+/// The largest number of descriptors that are open at the same time.
 pub const MAX_DESCRIPTORS: usize = 9;
-/// Longest time that the end of the process waits for the thread that makes the socket's file.
+/// The longest time that the end of the process waits for a thread that is creating the socket's file.
 const NAME_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest time that the end of the process waits for the table.
+/// The longest time that the end of the process waits for the lock on the table of descriptors.
 const TABLE_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A descriptor's number, and the inode that identifies it; -1 for none.
+/// A descriptor: its number, -1 for none, and the inode that shows if it is still ours.
 #[derive(Clone, Copy)]
 struct DescriptorEntry {
     number: c_int,
@@ -38,30 +38,32 @@ const NO_ENTRY: DescriptorEntry = DescriptorEntry {
     inode: 0,
 };
 
-/// State of the socket's file.
+/// The state of the socket's file.
 enum SocketName {
-    /// The socket is not made yet.
+    /// The file has not been created yet.
     None,
     Made {
         path: CString,
         inode: u64,
     },
-    /// The process ends: no file is made any more.
+    /// The process is ending, so no file is created any more.
     Over,
 }
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The open descriptors, which the child of a fork closes. The lock is held while a descriptor is opened or closed.
+    /// The open descriptors, which the child of a fork has to close. The lock is held while a descriptor is
+    /// opened or closed.
     #[fork(by = close_in_child)]
     #[exec = "the descriptors are closed"]
     static OPEN: Lock<[DescriptorEntry; MAX_DESCRIPTORS]> = Lock::new([NO_ENTRY; MAX_DESCRIPTORS]);
-    /// The number of the listening socket, -1 for none.
+    /// The descriptor number of the listening socket; -1 for none.
     #[fork(reset)]
     static LISTENER: AtomicI32 = AtomicI32::new(-1);
-    /// The socket's file; the child of a fork has its own. The lock is held while the file is made and while it is
-    /// removed, so that at the end of the process the file either exists and is removed, or is never made.
+    /// The socket's file. The child of a fork gets a file of its own. The lock is held while the file is
+    /// created and while it is removed. So at the end of the process the file either exists and is removed,
+    /// or is never created.
     #[fork(reset)]
     #[exit = "the socket's file is removed"]
     #[exec = "the file stays until a command that lists processes or starts one removes it"]
@@ -74,7 +76,8 @@ lifecycle::at_fork! {
     parent: || OPEN.release_after_fork(),
 }
 
-/// Shuts the listening socket down, which wakes the thread that waits for clients. Returns true if it was there.
+/// Shuts down the listening socket, which wakes the thread that waits for clients. Returns true if the socket
+/// was open.
 pub fn hang_up() -> bool {
     let listener = LISTENER.load(Ordering::SeqCst);
     let Some(open) = OPEN.lock_for(TABLE_LOCK_TIMEOUT) else {
@@ -82,11 +85,11 @@ pub fn hang_up() -> bool {
     };
     let listens = |entry: &&DescriptorEntry| entry.number == listener && is_still(**entry);
     let is_there = listener >= 0 && open.iter().any(|entry| listens(&entry));
-    // SAFETY: the descriptor is ours, as its inode shows.
+    // SAFETY: the descriptor belongs to the listening socket, because its inode matches.
     is_there && unsafe { libc::shutdown(listener, libc::SHUT_RDWR) == 0 }
 }
 
-/// Closes the parent's connections in the child of a fork.
+/// Closes the parent's descriptors in the child of a fork.
 fn close_in_child(alone: &OnlyThread) {
     OPEN.break_open(alone);
     let mut open = OPEN.lock();
@@ -96,32 +99,33 @@ fn close_in_child(alone: &OnlyThread) {
     }
 }
 
-/// Returns true if the descriptor still refers to the same file.
+/// Returns true if the descriptor still refers to the file that it was opened for.
 fn is_still(entry: DescriptorEntry) -> bool {
     kernel::status(entry.number).is_some_and(|status| status.st_ino == entry.inode)
 }
 
 fn close(entry: DescriptorEntry) {
     if entry.number >= 0 && is_still(entry) {
-        // SAFETY: the descriptor is ours, as its inode shows.
+        // SAFETY: the descriptor is ours, because its inode matches.
         unsafe { libc::close(entry.number) };
     }
 }
 
-/// An open socket, which is in the table.
+/// An open socket, which is entered in the table of descriptors.
 pub struct Socket(DescriptorEntry);
 
-/// Result of reading or writing.
+/// The result of reading or writing.
 pub enum Moved {
     Bytes(usize),
-    /// Nothing could be moved now.
+    /// No data can be read or written now.
     Later,
     /// The peer has closed the connection, or the host has closed the descriptor.
     Gone,
 }
 
 impl Socket {
-    /// Opens a descriptor by `open`, moves it to a number that no program expects, and enters it in the table.
+    /// Opens a descriptor with `open`, moves it to a number that no program expects, and enters it in the
+    /// table.
     fn new(open: impl FnOnce() -> c_int) -> io::Result<Self> {
         let mut table = OPEN.lock();
         let place = table.iter_mut().find(|entry| entry.number < 0);
@@ -130,13 +134,14 @@ impl Socket {
         if low < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the lower descriptor was opened above.
+        // SAFETY: `low` was opened above, and nothing else uses it.
         let number = unsafe {
             let number = libc::fcntl(low, libc::F_DUPFD_CLOEXEC, LOWEST_DESCRIPTOR);
             libc::close(low);
             number
         };
-        // The limit for descriptors is below the number (EINVAL), or they are used up: the host has none to spare.
+        // The limit for descriptors is below the number (EINVAL), or no descriptor is free (EMFILE). In both
+        // cases the host has none to spare.
         if number < 0 {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
@@ -145,11 +150,11 @@ impl Socket {
         Ok(Self(*place))
     }
 
-    /// Listens at `path`, and replaces a socket that a process of the same number has left there. Returns `None` if the
-    /// process ends.
+    /// Creates a socket that listens at `path`. Replaces a socket that an earlier process with the same id
+    /// has left there. Returns `None` if this process is ending.
     ///
     /// # Errors
-    /// An error of the system, for example because a filter refuses sockets.
+    /// Returns an error of the system, for example because a filter forbids sockets.
     pub fn listen(path: &Path) -> io::Result<Option<Self>> {
         let text = CString::new(path.as_os_str().as_bytes())?;
         let before = place::begun(path);
@@ -159,7 +164,7 @@ impl Socket {
             return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
         }
         let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: takes no pointer.
+        // SAFETY: `socket` takes no pointer.
         let socket = Self::new(|| unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
         let mut address = libc::sockaddr_un {
             sun_family: libc::AF_UNIX as libc::sa_family_t,
@@ -173,9 +178,9 @@ impl Socket {
         if matches!(*name, SocketName::Over) {
             return Ok(None);
         }
-        // SAFETY: terminated strings, and an address with the length of its type.
+        // SAFETY: the strings end with a zero byte, and the address is passed with the length of its type.
         let failed = unsafe {
-            // The file that binding makes has the socket's mode.
+            // The file that `bind` creates gets its mode from the socket.
             libc::fchmod(socket.0.number, 0o600) != 0
                 || {
                     libc::unlink(begun.as_ptr());
@@ -186,7 +191,7 @@ impl Socket {
         };
         if failed {
             let error = io::Error::last_os_error();
-            // SAFETY: a terminated string.
+            // SAFETY: the string ends with a zero byte.
             unsafe { libc::unlink(begun.as_ptr()) };
             return Err(error);
         }
@@ -196,17 +201,18 @@ impl Socket {
         Ok(Some(socket))
     }
 
-    /// Returns true if the descriptor is still its own: the host may have closed it.
+    /// Returns true if the descriptor still belongs to this socket. The host may have closed it.
     pub fn is_own(&self) -> bool {
         is_still(self.0)
     }
 
-    /// Accepts the next client that is allowed here; `None` if no client waits. Closes the connections of others.
+    /// Accepts the next client of an allowed user, and closes the connections of other users. Returns `None`
+    /// if no client waits.
     pub fn accept(&self) -> Option<Self> {
         loop {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             let (none, length) = (core::ptr::null_mut(), core::ptr::null_mut());
-            // SAFETY: no address is requested.
+            // SAFETY: the pointers are null, because no address is requested.
             let client = Self::new(|| unsafe { libc::accept4(self.0.number, none, length, flags) });
             match client {
                 Ok(client) if client.is_allowed() => return Some(client),
@@ -217,11 +223,12 @@ impl Socket {
         }
     }
 
-    /// Returns true if the peer is the same user or root, according to the kernel.
+    /// Returns true if the peer is root or the same user as this process, according to the kernel.
     fn is_allowed(&self) -> bool {
         let mut peer = MaybeUninit::<libc::ucred>::uninit();
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `length` bytes, and the value is read only if it has written all of them.
+        // SAFETY: the kernel writes at most `length` bytes, and the value is read only if the kernel has
+        // written all of them.
         let user = unsafe {
             let failed = libc::getsockopt(
                 self.0.number,
@@ -235,7 +242,7 @@ impl Socket {
             }
             peer.assume_init().uid
         };
-        // SAFETY: takes nothing, and always succeeds.
+        // SAFETY: `geteuid` takes no arguments, and always succeeds.
         user == 0 || user == unsafe { libc::geteuid() }
     }
 
@@ -262,7 +269,8 @@ impl Socket {
         if !self.is_own() {
             return Moved::Gone;
         }
-        // SAFETY: the kernel reads the bytes. A peer that has closed the connection causes an error, and no signal.
+        // SAFETY: the kernel only reads the bytes. If the peer has closed the connection, the call returns an
+        // error and raises no signal.
         moved(unsafe {
             libc::send(
                 self.0.number,
@@ -297,8 +305,8 @@ fn moved(result: isize) -> Moved {
     }
 }
 
-/// Waits until one of the sockets has something to read, or accepts bytes to write (`true`), for at most `patience`.
-/// Returns the ready ones as bits, and true if the first hung up.
+/// Waits until one of the sockets has data to read or, if its flag is true, accepts data to write, but for at
+/// most `patience`. Returns the ready sockets as bits, and true if the first socket was shut down.
 pub fn wait(sockets: &[(&Socket, bool)], patience: Option<Duration>) -> (u64, bool) {
     let mut all = [libc::pollfd {
         fd: -1,
@@ -321,14 +329,15 @@ pub fn wait(sockets: &[(&Socket, bool)], patience: Option<Duration>) -> (u64, bo
 
 fn inode_at(path: &CString) -> Option<u64> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: a terminated string; the structure is read only if it was filled.
+    // SAFETY: the string ends with a zero byte, and the structure is read only if the kernel has filled it.
     unsafe {
         let failed = libc::lstat(path.as_ptr(), status.as_mut_ptr()) != 0;
         (!failed).then(|| status.assume_init().st_ino)
     }
 }
 
-/// Removes the socket's file, if it still is this process's. No file is made afterwards. Does not allocate or free.
+/// Removes the socket's file, if it is still this process's. No file is created after this. Neither allocates
+/// nor frees memory.
 pub fn remove() {
     let Some(mut name) = NAME.lock_for(NAME_LOCK_TIMEOUT) else {
         return;
@@ -337,7 +346,7 @@ pub fn remove() {
     if let SocketName::Made { path, inode } = &*made
         && inode_at(path) == Some(*inode)
     {
-        // SAFETY: a terminated string.
+        // SAFETY: the string ends with a zero byte.
         unsafe { libc::unlink(path.as_ptr()) };
     }
 }
@@ -353,7 +362,7 @@ mod tests {
     fn a_socket_is_the_users_alone_lies_high_and_goes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("7.sock");
-        // A file that another process has left there.
+        // Another process has left a file at the path.
         std::fs::write(&path, "").unwrap();
         let socket = Socket::listen(&path).unwrap().unwrap();
         assert!(socket.0.number >= LOWEST_DESCRIPTOR && socket.is_own());
@@ -378,22 +387,23 @@ mod tests {
         let mut answer = String::new();
         BufReader::new(&peer).read_line(&mut answer).unwrap();
         assert_eq!(answer, "answer\n");
-        // Another call would cause SIGPIPE.
+        // Without MSG_NOSIGNAL, writing after the peer has closed would raise SIGPIPE.
         drop(peer);
         assert!(matches!(client.read(&mut buffer), Moved::Gone));
         assert!(matches!(client.write(b"x"), Moved::Gone));
-        // The host closes the descriptor and gets its number for something else.
+        // Simulates a host that closes the descriptor and then gets the same number for another file.
         let other = std::fs::File::open("/proc/self/maps").unwrap();
         let number = client.0.number;
-        // SAFETY: the call of a host that closes descriptors that it does not know.
+        // SAFETY: `dup2` takes no pointer. It does what a host does that closes descriptors that it does not
+        // know.
         unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other), number) };
         assert!(!client.is_own() && matches!(client.write(b"x"), Moved::Gone));
         drop(client);
         let still = kernel::status(number).unwrap();
         assert_eq!(still.st_ino, other.metadata().unwrap().ino());
-        // SAFETY: the number that was made above.
+        // SAFETY: closes the descriptor that `dup2` made above.
         unsafe { libc::close(number) };
-        // Another process has made a file of the same name.
+        // Another process has created a file with the same name, which must not be removed.
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "another's").unwrap();
         remove();
@@ -403,7 +413,7 @@ mod tests {
             .read_to_string(&mut left)
             .unwrap();
         assert_eq!(left, "another's");
-        // The process has ended: a thread that is late makes no file, under no name.
+        // The process has ended: a thread that listens late must create no file.
         let late = folder.path().join("late");
         std::fs::create_dir(&late).unwrap();
         assert!(Socket::listen(&late.join("7.sock")).unwrap().is_none());

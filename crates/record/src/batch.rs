@@ -2,13 +2,13 @@
 
 use core::fmt;
 
-/// Requests and tokens of a batch.
+/// The number of requests and tokens in a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Batch {
     pub requests: u16,
-    /// Scheduled tokens, without those that a graph adds to pad the batch.
+    /// Scheduled tokens, not counting those that a CUDA graph adds to pad the batch.
     pub tokens: u32,
-    /// Tokens of prompts, at most `tokens`.
+    /// Tokens of prompts (the rest are decoded tokens); at most `tokens`.
     pub prefill_tokens: u32,
     /// True if the step is a pass of the draft model of speculative decoding.
     pub is_draft: bool,
@@ -22,7 +22,7 @@ pub enum Phase {
     Mixed,
     /// The batch has no tokens.
     Idle,
-    /// A pass of the draft model, whatever it computes.
+    /// A pass of the draft model, regardless of its work.
     Draft,
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for Batch {
     }
 }
 
-/// Bits of each number of tokens in an event.
+/// The number of bits for each token count in an event.
 const TOKEN_BITS: u32 = 24;
 const MAX_TOKENS: u32 = (1 << TOKEN_BITS) - 1;
 
@@ -78,8 +78,8 @@ impl Batch {
         is_draft: true,
     };
 
-    /// Returns `None` if a number is negative, the numbers contradict each other, or they do not fit a
-    /// record.
+    /// Returns a batch. Returns `None` if a number is negative, the numbers contradict each other, or they do
+    /// not fit into an event.
     #[must_use]
     pub fn new(requests: i64, tokens: i64, prefill_tokens: i64) -> Option<Self> {
         let batch = Self {
@@ -92,7 +92,7 @@ impl Batch {
         fits.then_some(batch)
     }
 
-    /// Returns the batch whose NVTX range has this name.
+    /// Parses the name of a batch's NVTX range. Returns `None` for another range.
     #[must_use]
     pub fn of_range(name: &str) -> Option<Self> {
         if name == Self::DRAFT.to_string() {

@@ -71,14 +71,14 @@ impl OwnChunk {
         self.writer.hand_over(thread);
     }
 
-    /// Number of events that still fit.
+    /// Returns the number of events that still fit.
     #[cfg(feature = "stream")]
     pub(crate) const fn room(&self) -> usize {
         self.writer.room()
     }
 }
 
-/// Zeroed memory, aligned as chunks and the header require.
+/// Zeroed memory, aligned for a chunk or a header block.
 #[derive(Debug)]
 struct Block(NonNull<[AtomicU64]>);
 
@@ -96,9 +96,9 @@ impl Block {
 
     fn bytes(&self) -> &[u8] {
         let length = self.0.len() * size_of::<u64>();
-        // SAFETY: this is the block's own memory, of this length. A chunk is not written while it is borrowed
-        // (`OwnChunk`), and a header is written before its bytes are borrowed: neither the builder nor the
-        // stream keeps them.
+        // SAFETY: this is the block's own memory, of this length. A chunk is not written while its bytes are
+        // borrowed (`OwnChunk`). A header is written before its bytes are borrowed, because neither the
+        // builder nor the stream keeps the borrowed bytes.
         unsafe { std::slice::from_raw_parts(self.address().as_ptr(), length) }
     }
 }

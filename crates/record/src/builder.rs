@@ -1,4 +1,5 @@
-//! Builds whole records in memory with the library's writer, for tests, examples and fuzzing.
+//! Builds complete records in memory, with the same writer that the library uses. For tests, examples and
+//! fuzzing.
 
 use std::io::{self, Write};
 
@@ -21,7 +22,7 @@ pub struct Builder {
 #[derive(Debug)]
 struct Thread {
     tid: u32,
-    /// The index of the chunk that the thread writes.
+    /// The index of the chunk that the thread writes into.
     chunk: usize,
 }
 
@@ -46,17 +47,17 @@ impl Builder {
         self.header.block()
     }
 
-    /// Sets how the process ended.
+    /// Sets the way in which the process ended.
     pub fn end(&mut self, ended: Ended) {
         self.ended = Some(ended);
     }
 
-    /// Writes an event of a thread. Each thread has chunks of its own.
+    /// Writes an event of thread `tid`. Each thread has chunks of its own.
     pub fn push(&mut self, tid: u32, event: &Event) {
         self.write(tid, |chunk| chunk.push(event));
     }
 
-    /// Writes a string in a thread's chunk, and returns its id.
+    /// Writes a string into a thread's chunk, and returns the string's id.
     pub fn string(&mut self, tid: u32, text: &str) -> StringId {
         self.strings += 1;
         let id = self.strings;
@@ -64,7 +65,7 @@ impl Builder {
         id
     }
 
-    /// Writes a string that need not be UTF-8, of at most 4096 bytes, and returns its id.
+    /// Writes a string of at most 4096 bytes, which may be invalid UTF-8, and returns its id.
     pub fn text(&mut self, tid: u32, text: &[u8]) -> StringId {
         self.strings += 1;
         let id = self.strings;
@@ -72,7 +73,7 @@ impl Builder {
         id
     }
 
-    /// Ends a thread; another thread continues in its chunk.
+    /// Ends thread `from`. Thread `to` continues in its chunk.
     pub fn hand_over(&mut self, from: u32, to: u32) {
         let index = self.thread(from);
         let thread = &mut self.threads[index];
@@ -91,7 +92,7 @@ impl Builder {
     /// Writes the record's bytes.
     ///
     /// # Errors
-    /// Returns an error if they cannot be written.
+    /// Returns an error if writing to `to` fails.
     pub fn write_to(&self, to: &mut impl Write) -> io::Result<()> {
         self.blocks().try_for_each(|bytes| to.write_all(bytes))
     }
@@ -107,7 +108,7 @@ impl Builder {
         std::iter::once(self.header.bytes()).chain(self.chunks.iter().map(OwnChunk::bytes))
     }
 
-    /// Writes into the thread's chunk, or into a new chunk if that one is full.
+    /// Writes into the thread's chunk, or into a new chunk if the current one is full.
     fn write(&mut self, tid: u32, push: impl Fn(&mut OwnChunk) -> bool) {
         let index = self.thread(tid);
         if !push(&mut self.chunks[self.threads[index].chunk]) {

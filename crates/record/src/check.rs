@@ -1,10 +1,10 @@
-//! Checksums of a record's words. They let a reader detect changes.
+//! Checksums over the words of a record, with which a reader detects changes. They are called *checks*.
 //!
-//! A check multiplies 64 by 64 bits and folds both halves of the product together. This takes a few cycles on
-//! every processor and needs no checksum instructions, which some processors lack. A change goes unnoticed
-//! once in 2^32 (events) or 2^64 (header).
+//! A check multiplies 64 by 64 bits and combines both halves of the product. This takes a few cycles on every
+//! processor and needs no checksum instructions, which some processors lack. A change goes unnoticed once in
+//! 2^32 cases (events) or 2^64 cases (header).
 
-/// Odd numbers without a pattern: the fractions of the square roots of 2, 3, 5 and 7.
+/// Odd numbers without a pattern: the fractional parts of the square roots of 2, 3, 5 and 7.
 const KEYS: [u64; 4] = [
     0x6a09_e667_f3bc_c909,
     0xbb67_ae85_84ca_a73b,
@@ -18,7 +18,8 @@ const fn fold(a: u64, b: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// Returns the check of a chunk's events including this one, from the check before it and the event's words.
+/// Returns the check of all events of a chunk up to this one, from the check up to the previous event and
+/// this event's words.
 #[inline(always)]
 pub const fn next(before: u32, [a, b, c]: [u64; 3]) -> u32 {
     let event = fold(a ^ KEYS[0], b ^ KEYS[1]);
@@ -26,13 +27,13 @@ pub const fn next(before: u32, [a, b, c]: [u64; 3]) -> u32 {
     all as u32 ^ (all >> 32) as u32
 }
 
-/// Returns the check of a chunk without events. It differs by record, position and thread.
+/// Returns the check of a chunk without events. It depends on the record, the chunk's number and the thread.
 #[inline]
 pub const fn first(record: u64, number: u32, thread: u32) -> u32 {
     next(0, [record, (number as u64) << 32 | thread as u64, 0])
 }
 
-/// A check of words, which are added in order.
+/// The check of a sequence of words, computed word by word.
 #[derive(Clone, Copy)]
 pub struct Words(u64);
 

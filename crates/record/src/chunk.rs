@@ -1,4 +1,4 @@
-//! A chunk of a record in memory, and its writer. A chunk has one writer at a time.
+//! A chunk of a record in memory, and its writer. At any time a chunk has at most one writer.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -12,63 +12,64 @@ use crate::layout::{
     PAYLOAD_BYTES, UNCHECKED_HEADER_BYTES,
 };
 
-/// A chunk's header, at its start.
+/// The header of a chunk, at the chunk's start.
 #[repr(C)]
 struct ChunkHeader {
     /// [`CHUNK_MAGIC`], written last; 0 in an unused chunk.
     magic: AtomicU32,
     /// The chunk's index in the file.
     number: AtomicU32,
-    /// Bytes of events after the header in the lower half, their check in the upper half. One store writes
-    /// both, so they always agree.
+    /// The number of bytes of events after the header in the lower half, and the check of these bytes in the
+    /// upper half. One store writes both, so they always agree.
     committed: AtomicU64,
-    /// The thread of the events up to the first event that names another thread.
+    /// The thread that the chunk's events belong to, up to the first `Thread` event, which names another
+    /// thread.
     thread: AtomicU32,
     reserved: AtomicU32,
-    /// The check of the events up to the end of each full block.
+    /// The checks of all events up to the end of each full block.
     blocks: [AtomicU32; BLOCKS],
     more: [AtomicU32; 4],
 }
 
 const _: () = assert!(size_of::<ChunkHeader>() == CHUNK_HEADER_BYTES);
 
-/// The memory of a chunk that has no other writer: [`CHUNK_BYTES`], mapped to a file.
+/// The memory of a chunk: [`CHUNK_BYTES`], mapped to a file. It has no other writer.
 #[derive(Debug)]
 pub struct Chunk(NonNull<u8>);
 
-// SAFETY: the owner of the chunk is its only writer (`at`), and the memory belongs to no thread.
+// SAFETY: the owner of the value is the chunk's only writer (`at`), and the memory is not tied to a thread.
 unsafe impl Send for Chunk {}
 
 impl Chunk {
     /// Returns the chunk at an address.
     ///
     /// # Safety
-    /// [`CHUNK_BYTES`] from there, aligned to 8, can be read and written while the chunk or its writer is in use,
-    /// and nothing else in the process uses them while the writer writes.
+    /// The [`CHUNK_BYTES`] from there must be aligned to 8, readable and writable while the chunk or its
+    /// writer is in use. Nothing else in the process may use them while the writer writes.
     #[must_use]
     pub const unsafe fn at(address: NonNull<u8>) -> Self {
         Self(address)
     }
 
     const fn header(&self) -> &ChunkHeader {
-        // SAFETY: the memory is valid and aligned (`at`), and the header consists of atomics, for which every
-        // bit pattern is a value.
+        // SAFETY: the memory is valid and aligned (see `at`). The header consists of atomics, for which every
+        // bit pattern is valid.
         unsafe { self.0.cast::<ChunkHeader>().as_ref() }
     }
 }
 
 /// Appends events to a chunk.
 ///
-/// The header's byte count and check are stored (release) after the bytes themselves. So everything below the
-/// count is whole for a reader of the file, even if the process ends during a write.
+/// The header's byte count and check are stored (with release ordering) after the bytes themselves. So a
+/// reader of the file finds only complete events below the count, even if the process ends during a write.
 #[derive(Debug)]
 pub struct EventWriter {
     chunk: Chunk,
     committed: Committed,
 }
 
-/// Bytes of events and their check, in one word: if a signal handler jumps out of a write, it leaves both or
-/// neither.
+/// The number of bytes of events and their check, in one word. If a signal handler jumps out of a write,
+/// either both are updated or neither.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Committed(u64);
 
@@ -97,7 +98,7 @@ impl Committed {
 }
 
 impl EventWriter {
-    /// Begins a chunk of zeros as chunk `number` of the record with the id `record`
+    /// Begins writing into a chunk of zeros, as chunk `number` of the record with the id `record`
     /// ([`HeaderBlock::id`](crate::HeaderBlock::id)).
     #[must_use]
     pub fn begin(chunk: Chunk, record: u64, number: u32, thread: u32) -> Self {
@@ -112,8 +113,9 @@ impl EventWriter {
         Self { chunk, committed }
     }
 
-    /// Begins chunk `number` of the record `record` again. The chunk is in use, but no thread writes to it
-    /// any more. One store discards its contents, so the process may be killed at any moment.
+    /// Begins chunk `number` of the record `record` again, to overwrite it. The chunk has old contents, but
+    /// no thread writes to it any more. A single store discards the contents, so the record stays readable
+    /// even if the process is killed at this moment.
     #[must_use]
     pub fn again(chunk: Chunk, record: u64, number: u32, thread: u32) -> Self {
         let header = chunk.header();
@@ -122,7 +124,7 @@ impl EventWriter {
         header
             .committed
             .store(committed.0.to_le(), Ordering::Relaxed);
-        // Must happen before the new events are written.
+        // The old contents must be discarded before new events are written.
         fence(Ordering::SeqCst);
         let mut writer = Self { chunk, committed };
         if before != thread {
@@ -131,9 +133,9 @@ impl EventWriter {
         writer
     }
 
-    /// Hands the writer over to another thread: later events belong to `thread`.
+    /// Passes the writer to another thread: later events belong to `thread`.
     pub fn hand_over(&mut self, thread: u32) {
-        // If this does not fit, no other event does.
+        // If this event does not fit, no other event fits either, so the result can be ignored.
         let _ = self.push(&Event::new(0, 0, What::Thread { tid: thread }));
     }
 
@@ -144,14 +146,14 @@ impl EventWriter {
         (PAYLOAD_BYTES - self.committed.used()) / EVENT_BYTES
     }
 
-    /// Writes an event. Returns false and writes nothing if it does not fit.
+    /// Writes an event. If the event does not fit, returns false and writes nothing.
     #[must_use]
     #[inline(always)]
     pub fn push(&mut self, event: &Event) -> bool {
         self.push_row(event.row())
     }
 
-    /// Writes a row. Returns false and writes nothing if it does not fit.
+    /// Writes a row (an encoded event). If the row does not fit, returns false and writes nothing.
     #[must_use]
     #[inline(always)]
     pub fn push_row(&mut self, Row(words): Row) -> bool {
@@ -163,8 +165,8 @@ impl EventWriter {
         true
     }
 
-    /// Writes a row as [`EventWriter::push_row`] does, but also returns false and writes nothing if the event
-    /// ends a block. Few events do, and the others need less code.
+    /// Writes a row like [`EventWriter::push_row`], but also returns false without writing if the event ends
+    /// a block. Few events do, and leaving out that case makes the code shorter.
     #[must_use]
     #[inline(always)]
     pub fn push_within_block(&mut self, Row(words): Row) -> bool {
@@ -179,14 +181,14 @@ impl EventWriter {
         true
     }
 
-    /// Writes a string, cut at a character boundary to [`MAX_STRING`] bytes. Returns false and writes nothing
-    /// if it does not fit. A new chunk has room for any string.
+    /// Writes a string, cut at a character boundary to at most [`MAX_STRING`] bytes. If the string does not
+    /// fit, returns false and writes nothing. A new chunk has room for any string.
     #[must_use]
     pub fn push_string(&mut self, id: StringId, text: &str) -> bool {
         self.push_text(id, &text.as_bytes()[..text.floor_char_boundary(MAX_STRING)])
     }
 
-    /// Writes a string that need not be UTF-8, of at most [`MAX_STRING`] bytes.
+    /// Writes a string of at most [`MAX_STRING`] bytes, which may be invalid UTF-8.
     #[must_use]
     pub(crate) fn push_text(&mut self, id: StringId, text: &[u8]) -> bool {
         let length = text.len();
@@ -203,7 +205,8 @@ impl EventWriter {
         };
         let words = Event::new(0, 0, what).words();
         *head = Event::bytes(words);
-        // A signal handler that jumped out of an earlier write may have left bytes where the padding is.
+        // The padding is written explicitly, because a signal handler that jumped out of an earlier write may
+        // have left other bytes there.
         let padding = std::iter::repeat(&0);
         for (to, byte) in place.iter_mut().zip(text.iter().chain(padding)) {
             *to = *byte;
@@ -212,20 +215,21 @@ impl EventWriter {
         true
     }
 
-    /// Returns the free room after the events.
+    /// Returns the free space after the events.
     #[inline(always)]
     const fn free(&mut self) -> &mut [u8] {
         let used = self.committed.used();
-        // SAFETY: `used` grows by what was written into this room, so it is at most PAYLOAD_BYTES and both
-        // ends are within the chunk's CHUNK_BYTES, which have no other user while this writer is borrowed
-        // (`Chunk::at`).
+        // SAFETY: `used` grows only by what was written into this space, so it is at most PAYLOAD_BYTES, and
+        // both ends of the slice are within the chunk's CHUNK_BYTES. Nothing else uses these bytes while this
+        // writer is borrowed (`Chunk::at`).
         unsafe {
             let start = self.chunk.0.as_ptr().add(CHUNK_HEADER_BYTES + used);
             slice::from_raw_parts_mut(start, PAYLOAD_BYTES - used)
         }
     }
 
-    /// Commits consecutive rows that were written into the room.
+    /// Makes consecutive rows that were written into the free space valid, by updating the byte count and the
+    /// checks.
     #[inline(always)]
     fn commit(&mut self, rows: impl Iterator<Item = [u64; 3]>) {
         let mut committed = self.committed;
@@ -251,8 +255,8 @@ impl EventWriter {
     }
 }
 
-/// Returns true if a block ends at this number of bytes of whole events. It avoids a division, as it runs for
-/// each event.
+/// Returns true if a block ends after this number of bytes, which must be a multiple of an event's size. The
+/// function avoids a division, because it runs for each event.
 #[inline(always)]
 const fn ends_block(used: usize) -> bool {
     const LOW: usize = 1 << BLOCK_BYTES.trailing_zeros();
@@ -260,7 +264,7 @@ const fn ends_block(used: usize) -> bool {
     used.is_multiple_of(LOW)
 }
 
-/// Returns the words of a text's rows. The last row is padded with zeros.
+/// Returns the words of the rows that hold a text. The last row is padded with zeros.
 fn text_rows(text: &[u8]) -> impl Iterator<Item = [u64; 3]> {
     text.chunks(EVENT_BYTES).map(|part| {
         let mut row = [0; EVENT_BYTES];
@@ -269,18 +273,18 @@ fn text_rows(text: &[u8]) -> impl Iterator<Item = [u64; 3]> {
     })
 }
 
-/// A chunk's header, read from a file.
+/// The header of a chunk, read from a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
     pub number: u32,
     pub thread: u32,
-    /// Bytes of events as the file says; damage can make it more than the chunk has.
+    /// The number of bytes of events that the file claims. Damage can make it more than the chunk has.
     pub used: u32,
-    /// `None` in a record without checks.
+    /// `None` if the record has no checks.
     checks: Option<Checks>,
 }
 
-/// The checks in a chunk's header.
+/// The checks stored in a chunk's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Checks {
     first: u32,
@@ -298,18 +302,17 @@ pub(crate) enum Begins {
     Damaged,
 }
 
-/// Number of bytes of a chunk's events that are unchanged, counted from the first one.
+/// The number of bytes of a chunk's events whose checks are right, counted from the first event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Checked {
-    /// All bytes that the chunk claims.
+    /// All bytes that the chunk claims are unchanged.
     All(usize),
-    /// Only this number of bytes; the bytes after them are damaged.
+    /// Only this number of bytes is unchanged. The bytes after them are damaged.
     UpTo(usize),
 }
 
 impl Begins {
-    /// Decodes the start of a chunk of the record with the id `record`, or of a record without checks if that
-    /// is `None`.
+    /// Decodes the start of a chunk. `record` is the id of the record, or `None` for a record without checks.
     pub(crate) fn decode(bytes: &[u8], record: Option<u64>) -> Self {
         let word = |at: usize| {
             let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk);
@@ -346,7 +349,7 @@ impl Begins {
         })
     }
 
-    /// Returns the bytes of a chunk's header.
+    /// Returns the size of a chunk's header in bytes. `record` is `None` for a record without checks.
     pub(crate) const fn bytes(record: Option<u64>) -> usize {
         match record {
             Some(_) => CHUNK_HEADER_BYTES,
@@ -356,7 +359,7 @@ impl Begins {
 }
 
 impl Head {
-    /// Returns how much of the payload (the bytes after the header that were read) is unchanged.
+    /// Returns how many bytes of `payload` (the bytes that were read after the header) are unchanged.
     pub(crate) fn checked(&self, payload: &[u8]) -> Checked {
         let used = self.used as usize;
         let events = payload.get(..used);
@@ -379,7 +382,7 @@ impl Head {
     }
 }
 
-/// Returns the check after some rows.
+/// Returns the check after these rows. `before` is the check before them.
 fn check(before: u32, rows: &[u8]) -> u32 {
     let (rows, _) = rows.as_chunks();
     rows.iter().fold(before, |before, row| {
@@ -393,7 +396,7 @@ const _: () = assert!(CHUNK_BYTES - CHUNK_HEADER_BYTES == PAYLOAD_BYTES);
 mod tests {
     use super::*;
 
-    /// A chunk's memory.
+    /// The memory of one chunk, for the tests.
     struct Memory(Box<[u64]>);
 
     impl Memory {
@@ -403,7 +406,8 @@ mod tests {
 
         fn chunk(&mut self) -> Chunk {
             let at = NonNull::from(&mut *self.0).cast();
-            // SAFETY: the box has CHUNK_BYTES, is dropped last, and is only read when no writer is writing.
+            // SAFETY: the box has CHUNK_BYTES and outlives the chunk. The tests read it only while no writer
+            // is writing.
             unsafe { Chunk::at(at) }
         }
     }
@@ -432,7 +436,7 @@ mod tests {
         let long = "x".to_owned() + &"\u{20ac}".repeat(MAX_STRING);
         assert!(writer.push_string(5, &long));
         assert_eq!(room - writer.room(), 1 + MAX_STRING.div_ceil(EVENT_BYTES));
-        // Back to the first event of the chunk.
+        // Resets the writer to the chunk's first event, and reads that event back.
         writer.committed = Committed::new(0, 0);
         let bytes = writer.free().first_chunk().unwrap();
         let what = What::String { id: 5, bytes: 4096 };

@@ -1,23 +1,24 @@
-//! Converts ticks to nanoseconds.
+//! Converts ticks of a record's clock to nanoseconds.
 
 use crate::header::{Anchor, ClockKind};
 
-/// Nanoseconds of `CLOCK_MONOTONIC`.
+/// A time in nanoseconds of `CLOCK_MONOTONIC`.
 pub type MonotonicNs = u64;
 
-/// A record's clock. Ticks pass evenly between two anchors. Before the first and after the last anchor they
-/// pass at the rate of the whole record.
+/// The clock of a record, which is defined by anchors: pairs of a tick and a time. Between two anchors, ticks
+/// are assumed to pass evenly. Before the first and after the last anchor they pass at the rate of the whole
+/// record.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// Anchors, sorted by their ticks. The readings of the other clocks are in the same order. Never empty.
+    /// The anchors, sorted by ticks. Their times are in the same order. Never empty.
     anchors: Vec<Anchor>,
-    /// Nanoseconds per tick.
+    /// Nanoseconds per tick over the whole record.
     rate: f64,
 }
 
 impl Clock {
-    /// Returns the clock of a record with these anchors, without anchors that contradict earlier ones. With
-    /// fewer than two, a tick of the processor's counter is taken for a nanosecond.
+    /// Returns the clock of a record with these anchors. Anchors that contradict earlier ones are left out.
+    /// With fewer than two anchors, one tick counts as one nanosecond.
     #[must_use]
     pub fn new(kind: ClockKind, anchors: &[Anchor]) -> Self {
         let mut sorted = anchors.to_vec();
@@ -31,7 +32,7 @@ impl Clock {
             }
         }
         if kind == ClockKind::Monotonic {
-            // Ticks are nanoseconds already; the anchors only give the time of day.
+            // Ticks are nanoseconds already. The anchors are needed only for the time of day.
             for anchor in &mut kept {
                 anchor.monotonic_ns = anchor.ticks;
             }
@@ -62,8 +63,8 @@ impl Clock {
         self.rate
     }
 
-    /// Returns the time between the first and the last anchor, in nanoseconds. Below some milliseconds, the
-    /// rate of the processor's counter is imprecise.
+    /// Returns the time between the first and the last anchor, in nanoseconds. If it is below some
+    /// milliseconds, the rate of the processor's counter is imprecise.
     #[must_use]
     pub fn tied_ns(&self) -> u64 {
         match (self.anchors.first(), self.anchors.last()) {
@@ -72,7 +73,7 @@ impl Clock {
         }
     }
 
-    /// Converts `ticks` to a moment.
+    /// Converts `ticks` to a time of `CLOCK_MONOTONIC`, in nanoseconds.
     #[must_use]
     pub fn ns(&self, ticks: u64) -> MonotonicNs {
         let after = self.anchors.partition_point(|anchor| anchor.ticks <= ticks);
@@ -92,14 +93,15 @@ impl Clock {
         }
     }
 
-    /// Converts a duration of ticks that begins at `start` to nanoseconds.
+    /// Converts a duration in ticks that begins at tick `start` to nanoseconds.
     #[must_use]
     pub fn duration_ns(&self, start: u64, duration: u64) -> u64 {
         self.ns(start.saturating_add(duration))
             .saturating_sub(self.ns(start))
     }
 
-    /// Returns what to add to a moment for nanoseconds since 1970, by the nearest anchor.
+    /// Returns the difference to add to a monotonic time to get nanoseconds since 1970. Uses the anchor
+    /// nearest to `at`.
     #[must_use]
     pub fn unix_minus_monotonic(&self, at: MonotonicNs) -> i64 {
         let nearest = self
@@ -112,7 +114,7 @@ impl Clock {
     }
 }
 
-/// Converts ticks to nanoseconds at a rate. The result is exact if the rate is 1.
+/// Converts ticks to nanoseconds at `rate` nanoseconds per tick. Exact if the rate is 1.
 fn scaled(ticks: u64, rate: f64) -> u64 {
     if rate == 1.0 {
         ticks
@@ -141,7 +143,7 @@ mod tests {
         assert_eq!(clock.ns(1500), 750);
         assert_eq!(clock.ns(2500), 1500);
         assert_eq!(clock.duration_ns(1500, 1000), 750);
-        // Outside, the whole record's rate: 0.75.
+        // Outside the anchors the rate of the whole record is used, which is 0.75 here.
         assert_eq!(clock.ns(3100), 2075);
         assert_eq!(clock.ns(900), 425);
         assert_eq!(clock.ns(0), 0);

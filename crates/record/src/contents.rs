@@ -1,4 +1,4 @@
-//! Reads the growing record of a process that tests itself.
+//! Reads the record of the test process itself, while the record still grows.
 
 #![cfg(feature = "builder")]
 
@@ -8,14 +8,15 @@ use std::thread;
 
 use crate::{Damage, Entry, Event, Header, Info, Reader, Strings, What};
 
-/// The record of this process, which has one window at a time. A test holds it exclusively.
+/// The record of this test process. Only one test at a time can hold this value, because the record has one
+/// window at a time.
 pub struct Record {
     pub file: &'static File,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Record {
-    /// Returns the record. The first caller begins it.
+    /// Returns the record. The first call creates it with `begin`.
     pub fn of_process(begin: impl FnOnce() -> File) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         static FILE: OnceLock<File> = OnceLock::new();
@@ -26,22 +27,24 @@ impl Record {
         }
     }
 
-    /// Reads its contents now.
+    /// Reads the record's current contents.
     #[must_use]
     pub fn read(&self) -> Contents {
         Contents::read(self.file)
     }
 }
 
-/// All contents of a record.
+/// The complete contents of a record.
 pub struct Contents {
     pub header: Header,
     pub strings: Strings,
-    /// Events with their threads.
+    /// Events, each with the id of its thread.
     pub events: Vec<(u32, Event)>,
 }
 
 impl Contents {
+    /// Reads all contents of the record in `file`.
+    ///
     /// # Panics
     /// Panics if the record cannot be read or is damaged.
     #[must_use]
@@ -60,7 +63,7 @@ impl Contents {
         contents
     }
 
-    /// Returns the events that a thread has written, without its name.
+    /// Returns the events that a thread has written, except the event with its name.
     #[must_use]
     pub fn find_events(&self, thread: u32) -> Vec<Event> {
         let events = self.events.iter().filter(|(of, _)| *of == thread);
@@ -70,7 +73,7 @@ impl Contents {
             .collect()
     }
 
-    /// Returns the record's texts for a fact.
+    /// Returns all texts that the record holds for a fact.
     #[must_use]
     pub fn facts(&self, wanted: Info) -> Vec<&str> {
         let text = |(_, event): &(u32, Event)| match event.what {

@@ -2,47 +2,48 @@
 
 use crate::layout::COUNTERS;
 
-/// Rows of the table of calls that have counters.
+/// The number of rows of the table of CUDA calls that have counters.
 const ROWS: u16 = 32;
 
-/// A counter in the header block. Counters not listed here are zero.
+/// A counter in the header block. The block has room for more counters, which are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Counter {
-    /// Calls of a row of the table of calls, outside windows.
+    /// Calls outside windows of the function with this row in the table of CUDA calls.
     CallsOutside(u8),
-    /// Calls of a row of the table of calls, inside windows.
+    /// Calls inside windows of the function with this row in the table of CUDA calls.
     CallsInside(u8),
     /// Iterations counted inside and outside windows.
     Iterations,
-    /// Events that were dropped, because the record or its disk was full.
+    /// Events that were dropped because the record or its disk was full.
     EventsDropped,
-    /// Strings that were dropped.
+    /// Strings that could not be written and were dropped.
     StringsDropped,
-    /// Chunks that are or were in use.
+    /// Chunks that have been begun, including those that were overwritten since.
     Chunks,
-    /// Ticks that the recorder itself took from the program's threads inside windows.
+    /// Ticks that the recorder's work took on the program's threads inside windows.
     OwnTicks,
     /// Hand-overs of the GIL, including those too short to be recorded.
     GilHandoffs,
     /// Python garbage collections inside and outside windows.
     Collections,
-    /// GPU times of steps that could not be read.
+    /// GPU spans whose times could not be read. A span is the work of one stream in one iteration.
     GpuSpansLost,
     /// Windows opened.
     Windows,
-    /// Iterations of windows without an event, because later iterations had begun before the event could be
+    /// Iterations of windows that have no event, because later iterations had begun before the event could be
     /// written. They are included in [`Counter::Iterations`] and [`Counter::EventsDropped`].
     IterationsPassed,
-    /// Nanoseconds of GPU spans, which are measured only inside windows; spans of concurrent streams are
+    /// Nanoseconds of GPU spans, which are measured only inside windows. Spans of concurrent streams are
     /// added up.
     GpuNs,
     /// Nanoseconds of the iterations inside windows whose GPU spans are measured.
     NsInside,
-    /// Number of iterations outside windows that the record keeps in reused chunks; 0 for none.
+    /// The number of iterations outside windows that the flight recorder keeps; 0 if it is off.
     Flight,
-    /// Windows that were dropped, out of [`Counter::Windows`]: the oldest ones, whose chunks are reused.
+    /// The number of windows, of those counted in [`Counter::Windows`], that were dropped because their
+    /// chunks are reused. These are the oldest ones.
     WindowsDropped,
-    /// The tick up to which dropped windows were opened. All windows that are kept opened later.
+    /// The latest tick of dropped windows. All windows that are kept opened after this tick.
     DroppedUntil,
     /// The record's size limit in bytes, above which the oldest windows are dropped; 0 for no limit.
     Keep,

@@ -1,17 +1,17 @@
-//! Keeps an earlier record by renaming it when a new record needs its name. The library's records and those
-//! of GPU metrics follow this rule.
+//! Keeps an existing record by renaming it when a new record needs its name. Used for the library's records
+//! and for records of GPU metrics.
 
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Names that are tried.
+/// The largest number of names that are tried.
 const MAX_NAMES: u32 = 10_000;
 
-/// Adds the next free number to an earlier record's name, and returns the new name. The caller has locked the
-/// record, so no other process renames it. Returns `None` if it cannot be renamed without the danger of
-/// replacing another file.
+/// Renames an existing record by adding the next free number to its name, and returns the new name. The
+/// caller must have locked the record, so that no other process renames it. Returns `None` if the record
+/// cannot be renamed without the danger of replacing another file.
 pub fn keep_earlier(path: &Path) -> Option<PathBuf> {
     for number in 1..MAX_NAMES {
         let kept = with_suffix(path, &format!("-{number}"));
@@ -24,7 +24,7 @@ pub fn keep_earlier(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Returns the path with a suffix before its extension, so patterns such as `*.tllmprof` still match it.
+/// Returns the path with a suffix before its extension, so that patterns such as `*.tllmprof` still match it.
 pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path.file_stem().unwrap_or_default());
     name.push(suffix);
@@ -35,12 +35,12 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Renames a file. It fails if the new name is in use.
+/// Renames a file. Fails if a file with the new name exists.
 fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
     let [from, to] = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
     let (from, to) = (from?, to?);
-    // SAFETY: both are strings that end with a zero, and the kernel keeps neither. (glibc has a wrapper only
-    // since 2.28.)
+    // SAFETY: both are strings that end with a zero byte, and the kernel keeps no pointer to them. (`syscall`
+    // is used because glibc has a wrapper only since 2.28.)
     let result = unsafe {
         libc::syscall(
             libc::SYS_renameat2,

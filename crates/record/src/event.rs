@@ -1,4 +1,4 @@
-//! One event: 24 bytes.
+//! The events of a record. An event is encoded in 24 bytes:
 //!
 //! | bytes | |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | 8–11 | duration, shifted right by the scale |
 //! | 12 | kind; 0 is none |
 //! | 13 | bits 0–5: scale; bit 6: cut; bit 7: failed |
-//! | 14–15 | code |
-//! | 16–23 | value |
+//! | 14–15 | code; its meaning depends on the kind |
+//! | 16–23 | value; its meaning depends on the kind |
 
 use crate::batch::Batch;
 use crate::info::Info;
@@ -17,39 +17,40 @@ use crate::kinds::{
 use crate::layout::EVENT_BYTES;
 use crate::metric::Metric;
 
-/// The id of a string in the record. The same text may have several.
+/// The id of a string in the record. The same text may have several ids.
 pub type StringId = u32;
 
-/// The id of a string that had no room in the table.
+/// The id that stands for no string, such as a text that could not be written.
 pub const NO_STRING: StringId = 0;
 
-/// The last id of a lasting string. If the oldest windows are dropped, strings with later ids are dropped
-/// with the windows of their time.
+/// The last id of a lasting string. Strings with larger ids are dropped together with the windows of their
+/// time, if the record drops its oldest windows.
 pub const LAST_LASTING: StringId = 1 << 20;
 
-/// The NVTX domain of tllmprof's own ranges. They repeat what other events say.
+/// The NVTX domain of the ranges that tllmprof itself pushes. They repeat information of other events.
 pub const OWN_DOMAIN: &str = "tllmprof";
 
-/// An event.
+/// An event of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// Start, in ticks of the record's clock.
+    /// The start, in ticks of the record's clock.
     pub start: u64,
-    /// Duration in ticks, or in nanoseconds for GPU work. A record keeps its upper 32 bits.
+    /// The duration in ticks, or in nanoseconds for GPU work. The record stores only its 32 most significant
+    /// bits.
     pub duration: u64,
-    /// True if the event was cut short, by the end of the window or of the process.
+    /// True if the event was cut short by the end of the window or of the process.
     pub cut: bool,
-    /// True if the call returned an error or the function raised.
+    /// True if the call returned an error, or if the function raised an exception.
     pub failed: bool,
     pub what: What,
 }
 
-/// Reason why bytes are not an event.
+/// The reason why bytes are not a valid event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoEvent {
-    /// An unknown kind: from a later version, or damage.
+    /// The kind is unknown: the event is from a later version, or the record is damaged.
     Unknown,
-    /// A known kind with an invalid code, or with a duration of more than 64 bits.
+    /// The kind is known, but the code is invalid or the duration has more than 64 bits.
     Bad,
 }
 
@@ -58,37 +59,38 @@ const CUT: u8 = 0x40;
 const FAILED: u8 = 0x80;
 
 const CAPTURING: u16 = 0x100;
-/// The code of an unknown system call.
+/// The code for an unknown system call (`None`).
 const UNKNOWN_CALL: u16 = 0xff;
-/// The bit for a system call with a time limit.
+/// The bit of the code that is set for a system call with a time limit.
 const HAS_TIMEOUT: u16 = 0x100;
 
-/// Bits of a copy's value that hold its bytes, and of a load's value that hold its tokens.
+/// Masks: the bits of a copy's value that hold its size in bytes, and the bits of an expert load's value that
+/// hold its tokens.
 const COPY_BYTES: u64 = (1 << 60) - 1;
 const TOKENS: u64 = (1 << 48) - 1;
 
-/// Bits of a frame's id.
+/// The mask for the bits of a stack frame's id.
 const FRAME: u32 = (1 << 24) - 1;
 
-/// Bits of a captured graph's number, and of a node's.
+/// The mask for the bits of a captured graph's number, and of a node's number.
 const PLACES: u64 = (1 << 20) - 1;
 
-/// Packs a device and a stream or metric number into a code.
+/// Packs a device and the number of a stream or metric into a code.
 const fn place(device: u8, number: u16) -> u16 {
     (device as u16 & 0xf) << 12 | number & 0xfff
 }
 
-/// Returns the device of a code.
+/// Returns the device that is packed into a code.
 const fn high4(code: u16) -> u8 {
     (code >> 12) as u8
 }
 
-/// Returns the stream or metric number of a code.
+/// Returns the number of the stream or metric that is packed into a code.
 const fn low12(code: u16) -> u16 {
     code & 0xfff
 }
 
-/// Packs two ids into a value. A domain's id is above a name's.
+/// Packs two 32-bit numbers, such as the ids of a domain and of a name, into a value.
 const fn pair(high: u32, low: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
@@ -101,7 +103,7 @@ const fn high(value: u64) -> u32 {
     (value >> 32) as u32
 }
 
-/// Unwraps the meaning of a code. An event whose code has no meaning is bad.
+/// Unwraps an `Option` that decoding a code has returned. `None` means that the event is invalid.
 macro_rules! known {
     ($found:expr) => {
         match $found {
@@ -111,8 +113,8 @@ macro_rules! known {
     };
 }
 
-/// Defines the events. Each kind has a row: its number in a record, its fields, how they are written as code
-/// and value, and how they are read from them.
+/// Defines the kinds of events. Each kind has a row with its number in a record, its fields, an expression
+/// that encodes them as (code, value), and one that decodes them.
 macro_rules! events {
     ($(
         $(#[$doc:meta])*
@@ -139,7 +141,7 @@ macro_rules! events {
         }
 
         impl What {
-            /// Returns the kind.
+            /// Returns the kind of the event.
             #[must_use]
             pub const fn kind(&self) -> EventKind {
                 match self {
@@ -147,8 +149,8 @@ macro_rules! events {
                 }
             }
 
-            /// Returns kind, code and value.
-            // The kind is known at compile time at each call site, so no match is left there.
+            /// Returns the kind, the code and the value, as stored in a record.
+            // The kind is known at compile time at each call site, so the compiler removes the match there.
             #[inline(always)]
             const fn parts(self) -> (u8, u16, u64) {
                 match self {
@@ -173,17 +175,17 @@ macro_rules! events {
 }
 
 events! {
-    /// Later events in the chunk belong to this thread.
+    /// Later events in the chunk belong to the thread `tid`.
     1 Thread { tid: u32 }
         write (0, tid as u64);
         read |_, value| Self::Thread { tid: low(value) };
 
-    /// The name of the thread.
+    /// The name of the thread that the event belongs to.
     2 ThreadName { name: StringId }
         write (0, name as u64);
         read |_, value| Self::ThreadName { name: low(value) };
 
-    /// The text of a string follows, `bytes` of UTF-8, padded to whole events.
+    /// A string. Its text follows this event: `bytes` bytes of UTF-8, padded to whole events.
     3 String { id: StringId, bytes: u16 }
         write (bytes, id as u64);
         read |code, value| Self::String { id: low(value), bytes: code };
@@ -193,92 +195,93 @@ events! {
         write (match key { Some(key) => key as u16, None => 0 }, value);
         read |code, value| Self::Info { key: Info::from_code(code), value };
 
-    /// The name and kind of a row of the table of calls; `None` for an unknown kind.
+    /// The name and kind of a row of the table of CUDA calls. `kind` is `None` if it is unknown.
     5 CallName { row: u8, kind: Option<CallKind>, name: StringId }
         write (row as u16, pair(match kind { Some(kind) => kind as u32, None => u32::MAX }, name));
         read |code, value| Self::CallName {
             row: code as u8, kind: CallKind::from_code(high(value)), name: low(value)
         };
 
-    /// A CUDA call, from its entry to its return. `capturing`: its thread captures a stream.
+    /// A CUDA call, from its entry to its return. `capturing` is true if the calling thread is capturing a
+    /// stream.
     6 Call { row: u8, capturing: bool, stream: u64 }
         write (row as u16 | if capturing { CAPTURING } else { 0 }, stream);
         read |code, value| Self::Call {
             row: code as u8, capturing: code & CAPTURING != 0, stream: value
         };
 
-    /// An iteration, written when it ends. `n` counts from 0. `excluded`: the iteration does not meet the
-    /// condition for iterations of windows ([`Info::Where`]).
+    /// An iteration, written when it ends. `n` counts from 0. `excluded` is true if the iteration does not
+    /// meet the condition for iterations of windows ([`Info::Where`]).
     7 Iteration { n: u64, excluded: bool }
         write (excluded as u16, n);
         read |code, value| Self::Iteration { n: value, excluded: code & 1 != 0 };
 
-    /// A window opens with an iteration, or closes after one.
+    /// The opening of a window before `iteration`, or its closing after `iteration`.
     8 Window { edge: Edge, iteration: u64 }
         write (edge as u16, iteration);
         read |code, value| Self::Window { edge: known!(Edge::from_code(code as u32)), iteration: value };
 
-    /// An NVTX range, written when it ends. `NO_STRING` is the default domain.
+    /// An NVTX range, written when it ends. The domain is `NO_STRING` for the default domain.
     9 Range { kind: RangeKind, domain: StringId, name: StringId }
         write (kind as u16, pair(domain, name));
         read |code, value| Self::Range {
             kind: known!(RangeKind::from_code(code as u32)), domain: high(value), name: low(value)
         };
 
-    /// An NVTX mark.
+    /// An NVTX mark. The domain is `NO_STRING` for the default domain.
     10 Mark { domain: StringId, name: StringId }
         write (0, pair(domain, name));
         read |_, value| Self::Mark { domain: high(value), name: low(value) };
 
-    /// A Python garbage collection.
+    /// A garbage collection of Python.
     11 Gc { generation: u16, collected: u64 }
         write (generation, collected);
         read |code, value| Self::Gc { generation: code, collected: value };
 
-    /// A thread waited for the GIL.
+    /// The time in which a thread waited for the GIL.
     12 GilWait
         write (0, 0);
         read |_, _| Self::GilWait;
 
-    /// A thread held the GIL.
+    /// The time in which a thread held the GIL.
     13 GilHold
         write (0, 0);
         read |_, _| Self::GilHold;
 
-    /// A thread gave the GIL up because another asked for it.
+    /// The moment when a thread released the GIL because another thread requested it.
     14 GilForced
         write (0, 0);
         read |_, _| Self::GilForced;
 
-    /// A run of a marked Python function.
+    /// A call of a Python function that the user marked.
     15 Function { name: StringId }
         write (0, name as u64);
         read |_, value| Self::Function { name: low(value) };
 
-    /// The work of a stream in an iteration, from its first work to its last. `start` is as exact as the
-    /// conversion to the host's clock. `device` is its ordinal (up to 15), `stream` a number that the
-    /// recorder assigned (up to 4095).
+    /// A GPU span: the work of a stream in an iteration, from its first work to its last. `start` is only as
+    /// exact as the conversion to the host's clock. `device` is the device's ordinal (up to 15), and `stream`
+    /// a number that the recorder assigned (up to 4095).
     16 GpuSpan { device: u8, stream: u16, iteration: u64 }
         write (place(device, stream), iteration);
         read |code, value| Self::GpuSpan {
             device: high4(code), stream: low12(code), iteration: value
         };
 
-    /// This number of events of the thread is missing here.
+    /// The number of events of this thread that were dropped before this event.
     17 Dropped { events: u64 }
         write (0, events);
         read |_, value| Self::Dropped { events: value };
 
-    /// A kernel, launched separately or as a node of a graph. Its duration is in *nanoseconds*, as for
-    /// [`What::GpuCopy`] and [`What::GpuSet`]. All work that one call launched has the same `correlation`.
-    /// `device` and `stream` are as in [`What::GpuSpan`], here and below.
+    /// A kernel, launched separately or as a node of a CUDA graph. Its duration is in *nanoseconds*, like
+    /// that of [`What::GpuCopy`] and [`What::GpuSet`]. All work that one call launched has the same
+    /// `correlation`. `device` and `stream` are as in [`What::GpuSpan`], here and in the kinds below.
     18 GpuKernel { device: u8, stream: u16, name: StringId, correlation: u32 }
         write (place(device, stream), pair(correlation, name));
         read |code, value| Self::GpuKernel {
             device: high4(code), stream: low12(code), name: low(value), correlation: high(value)
         };
 
-    /// A copy on the GPU. `bytes` is at most 2^60.
+    /// A copy by the GPU. `bytes` is less than 2^60.
     19 GpuCopy { device: u8, stream: u16, kind: CopyKind, bytes: u64 }
         write (place(device, stream), (kind as u64) << 60 | bytes & COPY_BYTES);
         read |code, value| Self::GpuCopy {
@@ -288,35 +291,35 @@ events! {
             bytes: value & COPY_BYTES
         };
 
-    /// A memory set on the GPU.
+    /// A memory set by the GPU.
     20 GpuSet { device: u8, stream: u16, bytes: u64 }
         write (place(device, stream), bytes);
         read |code, value| Self::GpuSet { device: high4(code), stream: low12(code), bytes: value };
 
-    /// Kernel recording begins with an iteration, or ends after one. It lengthens the GPU times of the
-    /// iterations in between.
+    /// The start of kernel recording before `iteration`, or its end after `iteration`. Recording kernels
+    /// makes the GPU times of the iterations in between longer.
     21 KernelWindow { edge: Edge, iteration: u64 }
         write (edge as u16, iteration);
         read |code, value| Self::KernelWindow {
             edge: known!(Edge::from_code(code as u32)), iteration: value
         };
 
-    /// A metric of a GPU over the event's duration, in thousandths of its unit.
+    /// The value of a GPU metric over the event's duration, in thousandths of its unit.
     22 GpuMetric { device: u8, metric: Option<Metric>, thousandths: u64 }
         write (place(device, match metric { Some(metric) => metric as u16, None => 0 }), thousandths);
         read |code, value| Self::GpuMetric {
             device: high4(code), metric: Metric::from_code(low12(code)), thousandths: value
         };
 
-    /// Total tokens that the learned router of an MoE layer sent to an expert.
+    /// The total number of tokens that the learned router of an MoE layer has sent to an expert.
     23 ExpertLoad { layer: u16, expert: u16, tokens: u64 }
         write (layer, (expert as u64) << 48 | tokens & TOKENS);
         read |code, value| Self::ExpertLoad {
             layer: code, expert: (value >> 48) as u16, tokens: value & TOKENS
         };
 
-    /// The batch of an iteration. `iteration` is its number modulo 2^16: it means the latest matching
-    /// iteration that had begun at `start`.
+    /// The batch of an iteration. `iteration` is the iteration's number modulo 2^16. It means the latest
+    /// iteration with this remainder that had begun at `start`.
     24 Batch { iteration: u16, batch: Batch }
         write (batch.requests, batch.value(iteration));
         read |code, value| {
@@ -324,17 +327,17 @@ events! {
             Self::Batch { iteration, batch }
         };
 
-    /// A frame of sampled stacks: the function `name`, called by the frame `parent`; 0 for none. `id` and
-    /// `parent` are at most 2^24. A native function is `MODULE+0xOFFSET`, a Python function `QUALNAME
-    /// (FILE:FIRST LINE)`.
+    /// A frame of sampled stacks: the function `name`, called by the frame `parent`, which is 0 for the
+    /// outermost frame. `id` and `parent` are less than 2^24. The name of a native function is
+    /// `MODULE+0xOFFSET`, that of a Python function `QUALNAME (FILE:FIRST LINE)`.
     25 Frame { id: u32, parent: u32, name: StringId }
         write (id as u16, pair((id >> 16 & 0xff) << 24 | parent & FRAME, name));
         read |code, value| Self::Frame {
             id: code as u32 | high(value) >> 24 << 16, parent: high(value) & FRAME, name: low(value)
         };
 
-    /// A sample of a thread's stack. `frame` is the innermost frame; 0 if none was found or the stack was
-    /// rejected.
+    /// A sample of a thread's stack. `frame` is the id of the innermost frame; 0 if none was found or the
+    /// stack was rejected.
     26 Sample { taken: Taken, state: Option<ThreadState>, thread: u32, frame: u32 }
         write (
             taken as u16 | (match state { Some(state) => state as u16, None => 0 }) << 8,
@@ -347,39 +350,41 @@ events! {
             frame: low(value)
         };
 
-    /// Machine resources that the thread that ended an iteration used during it. The duration is in
-    /// *nanoseconds*. `iteration` is its number modulo 2^32. `what` names the resource; `None` for an unknown
-    /// one.
+    /// Resources of the machine that a thread used during `iteration`, which it ended. The event's duration
+    /// is in *nanoseconds*. `iteration` is the iteration's number modulo 2^32. `what` is the kind of
+    /// resource; `None` if unknown.
     27 Used { what: Option<Used>, iteration: u32, count: u32 }
         write (match what { Some(what) => what as u16, None => 0 }, pair(iteration, count));
         read |code, value| Self::Used {
             what: Used::from_code(code as u32), iteration: high(value), count: low(value)
         };
 
-    /// From this iteration on, the recorded kernels are a sample: `steps` iterations in each period of
-    /// `every_ms`, each as far as its kernels fit. `iteration` is its number modulo 2^32.
+    /// From `iteration` on, the recorded kernels are only a sample: those of `steps` iterations in each
+    /// period of `every_ms` milliseconds, as far as they fit. `iteration` is the iteration's number modulo
+    /// 2^32.
     28 KernelSample { steps: u16, every_ms: u32, iteration: u32 }
         write (steps, pair(every_ms, iteration));
         read |code, value| Self::KernelSample {
             steps: code, every_ms: high(value), iteration: low(value)
         };
 
-    /// The window that opens with this iteration consists of iterations from before it was requested.
+    /// The window that opens with `iteration` consists of iterations recorded before the window was
+    /// requested.
     29 Past { iteration: u64 }
         write (0, iteration);
         read |_, value| Self::Past { iteration: value };
 
-    /// A scope: a path of names that are open on a thread. `name` is its innermost part, within the scope
-    /// `parent`; 0 for none. `id` and `parent` are at most 2^24.
+    /// A scope: a path of names (modules, ranges, functions) that are open on a thread. `name` is its
+    /// innermost part. `parent` is the scope around it; 0 for none. `id` and `parent` are less than 2^24.
     30 Scope { id: u32, parent: u32, name: StringId }
         write (id as u16, pair((id >> 16 & 0xff) << 24 | parent & FRAME, name));
         read |code, value| Self::Scope {
             id: code as u32 | high(value) >> 24 << 16, parent: high(value) & FRAME, name: low(value)
         };
 
-    /// Kernels of a captured graph that were launched in a scope: `count` of them, from the node `first` on.
-    /// `graph` is a number that the recorder assigned; nodes count from 0 in the order of capture. Both are
-    /// at most 2^20; `scope` is at most 2^24, 0 for none.
+    /// The scope in which `count` consecutive kernels of a captured graph were launched, from node `first`
+    /// on. `graph` is a number that the recorder assigned. Nodes are numbered from 0 in the order of capture.
+    /// Graph and node numbers are less than 2^20. `scope` is less than 2^24; 0 for none.
     31 GraphNodes { graph: u32, first: u32, count: u16, scope: u32 }
         write (
             count,
@@ -392,31 +397,32 @@ events! {
             scope: low(value) & FRAME
         };
 
-    /// Facts about an executable graph, which CUPTI calls `exec`. If `state` is [`GraphState::Known`],
-    /// `graph` is the captured graph that it was made of. The event applies to kernels after the previous
-    /// event for the same `exec` and up to its own start, as CUPTI may reuse the number for another graph.
+    /// Facts about an executable graph. `exec` is CUPTI's number for it. If `state` is [`GraphState::Known`],
+    /// `graph` is the captured graph that it was created from. The event applies to kernels after the
+    /// previous event for the same `exec` and up to this event's start, because CUPTI may reuse the number
+    /// for another graph.
     32 GraphExec { state: Option<GraphState>, exec: u32, graph: u32 }
         write (match state { Some(state) => state as u16, None => 0 }, pair(exec, graph));
         read |code, value| Self::GraphExec {
             state: GraphState::from_code(code as u32), exec: high(value), graph: low(value)
         };
 
-    /// The node of an executable graph that a kernel was. The kernel is the [`What::GpuKernel`] of the same
-    /// start, device and stream.
+    /// The node of an executable graph that a kernel belongs to. The kernel is the [`What::GpuKernel`] with
+    /// the same start, device and stream.
     33 KernelNode { device: u8, stream: u16, exec: u32, node: u32 }
         write (place(device, stream), pair(exec, node));
         read |code, value| Self::KernelNode {
             device: high4(code), stream: low12(code), exec: high(value), node: low(value)
         };
 
-    /// The thread's calls are made in this scope from here on, up to its next event of this kind.
+    /// From here on this thread's calls are made in `scope`, up to the thread's next event of this kind.
     34 InScope { scope: u32 }
         write (0, scope as u64);
         read |_, value| Self::InScope { scope: low(value) };
 
-    /// The system call that a thread sleeps in, at its start. The [`What::Sample`] of the same thread and
-    /// start is its Python stack. `call` is `None` for an unknown system call. `frame` is the innermost frame
-    /// of its native stack; 0 if it is not known.
+    /// The system call that a thread sleeps in when its stack is sampled. The [`What::Sample`] with the same
+    /// thread and start has its Python stack. `call` is `None` if the system call is unknown. `frame` is the
+    /// innermost frame of its native stack; 0 if it is not known.
     35 Asleep { call: Option<SystemCall>, has_timeout: bool, thread: u32, frame: u32 }
         write (
             match call { Some(call) => call as u16, None => UNKNOWN_CALL } | if has_timeout { HAS_TIMEOUT } else { 0 },
@@ -429,16 +435,16 @@ events! {
             frame: low(value)
         };
 
-    /// Number of iterations outside windows, before the window that is open, in one bucket of the header's
-    /// histogram ([`Histogram::of_buckets`](crate::Histogram::of_buckets)).
+    /// The number of iterations outside windows, before the window that is open, in one bucket of the
+    /// header's histogram ([`Histogram::of_buckets`](crate::Histogram::of_buckets)).
     36 OutsideBefore { bucket: u16, iterations: u64 }
         write (bucket, iterations);
         read |code, value| Self::OutsideBefore { bucket: code, iterations: value };
 }
 
 impl What {
-    /// Returns true if the event describes the whole process and not a moment: it is written once, or the
-    /// latest one counts.
+    /// Returns true if the event describes the whole process and not a moment. Such an event is written once,
+    /// or the latest one is valid.
     #[must_use]
     pub const fn is_fact(&self) -> bool {
         matches!(
@@ -457,13 +463,13 @@ impl What {
     }
 }
 
-/// An event in the form in which it is written. Making it first keeps it in registers: an event in memory
-/// would be read back in other pieces than it was written in, which takes longer than all the rest.
+/// An encoded event. Encoding it before the write keeps it in registers. Otherwise the event would be stored
+/// to memory and loaded again in pieces of other sizes, which takes longer than all the rest of the write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row(pub(crate) [u64; 3]);
 
 impl Event {
-    /// Returns an event from `start` on with a duration.
+    /// Returns an event with a start and a duration, not cut and not failed.
     #[must_use]
     #[inline]
     pub const fn new(start: u64, duration: u64, what: What) -> Self {
@@ -476,14 +482,14 @@ impl Event {
         }
     }
 
-    /// Returns the event in the form in which it is written.
+    /// Returns the encoded event.
     #[must_use]
     #[inline(always)]
     pub const fn row(&self) -> Row {
         Row(self.words())
     }
 
-    /// Returns the event's words, in the order of [`Event::encode`].
+    /// Returns the three words of the encoded event, in the order of the bytes of [`Event::encode`].
     #[inline(always)]
     pub(crate) const fn words(&self) -> [u64; 3] {
         let (kind, code, value) = self.what.parts();
@@ -500,7 +506,7 @@ impl Event {
         [self.start, middle, value]
     }
 
-    /// Returns the bytes of an event's words.
+    /// Returns the bytes of an encoded event's words.
     #[inline(always)]
     pub(crate) const fn bytes(words: [u64; 3]) -> [u8; EVENT_BYTES] {
         let mut bytes = [0; EVENT_BYTES];
@@ -512,13 +518,13 @@ impl Event {
         bytes
     }
 
-    /// Returns the words of a row, which is an event or a part of a text.
+    /// Returns the words of a row, which is an event or a piece of a string's text.
     #[inline(always)]
     pub(crate) const fn words_of(bytes: &[u8; EVENT_BYTES]) -> [u64; 3] {
         [word(bytes, 0), word(bytes, 1), word(bytes, 2)]
     }
 
-    /// Returns the event's bytes.
+    /// Returns the encoded event as bytes.
     #[must_use]
     #[inline(always)]
     pub const fn encode(&self) -> [u8; EVENT_BYTES] {
@@ -528,7 +534,7 @@ impl Event {
     /// Decodes an event.
     ///
     /// # Errors
-    /// Returns an error if the bytes are not an event.
+    /// Returns an error if the bytes are not a valid event.
     #[inline]
     pub const fn decode(bytes: &[u8; EVENT_BYTES]) -> Result<Self, NoEvent> {
         let start = word(bytes, 0);
@@ -553,7 +559,8 @@ impl Event {
     }
 }
 
-/// Returns the number of bits to drop from a duration with this upper half. Most durations need none.
+/// Returns the number of low bits to drop from a duration, so that the rest fits into 32 bits. `high` is the
+/// upper half of the duration, which is 0 for most durations, so this is rarely called.
 #[cold]
 #[inline(never)]
 const fn scale_of(high: u32) -> u32 {

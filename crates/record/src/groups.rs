@@ -1,11 +1,12 @@
-//! The groups that a process is in: NCCL communicators, and named groups. A record stores them as texts.
+//! The groups of ranks that a process belongs to: NCCL communicators, and named groups. A record stores them
+//! as texts.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::check::Words;
 
-/// Upper limit for the ranks of a group. A larger number is damage.
+/// The largest plausible number of ranks in a group. A larger number means that the record is damaged.
 const MAX_RANKS: u32 = 1 << 20;
 
 /// A communicator's id, which is the same on all of its ranks.
@@ -13,11 +14,11 @@ const MAX_RANKS: u32 = 1 << 20;
 pub struct CommunicatorId(u64);
 
 impl CommunicatorId {
-    /// The id of communicators whose identifier was not seen.
+    /// The id of communicators whose `ncclUniqueId` was not seen.
     pub const UNKNOWN: Self = Self(0);
 
-    /// Returns the id for the bytes of one or several `ncclUniqueId`s, from which the communicator is made.
-    /// It is the same on all ranks.
+    /// Returns the id of a communicator from the bytes of its `ncclUniqueId`, or of several. These bytes, and
+    /// so the id, are the same on all ranks.
     #[must_use]
     pub fn from_bytes(unique: &[u8]) -> Self {
         let words = unique.chunks(8).map(|chunk| {
@@ -34,8 +35,8 @@ impl CommunicatorId {
         self.0
     }
 
-    /// Returns the id of the communicator for `color` that the `number`-th split of this one makes. Splits
-    /// count from 1.
+    /// Returns the id of the communicator that a split of this one creates for `color`. `number` is the
+    /// number of the split, counted from 1.
     #[must_use]
     pub fn part(self, number: u32, color: u32) -> Self {
         let split = u64::from(number) << 32 | u64::from(color);
@@ -49,25 +50,25 @@ impl fmt::Display for CommunicatorId {
     }
 }
 
-/// A process in a communicator, as text `ID RANK SIZE`. The id has 16 hexadecimal digits.
+/// The process's membership in a communicator. Its text form is `ID RANK SIZE`, where the id has 16
+/// hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Member {
     pub id: CommunicatorId,
     pub rank: u32,
-    /// Number of ranks in the communicator; 0 if neither it nor the rank is known.
+    /// The number of ranks in the communicator; 0 if neither the size nor the rank is known.
     pub size: u32,
 }
 
 impl Member {
-    /// A member of an unknown communicator.
+    /// The membership in a communicator about which nothing is known.
     pub const UNKNOWN: Self = Self {
         id: CommunicatorId::UNKNOWN,
         rank: 0,
         size: 0,
     };
 
-    /// Returns the member of a communicator with this rank and size, or the unknown member if they are
-    /// impossible.
+    /// Returns the membership with this rank and size, or the unknown one if rank and size are impossible.
     #[must_use]
     pub fn from_place(id: CommunicatorId, (rank, size): (u64, u64)) -> Self {
         match (u32::try_from(rank), u32::try_from(size)) {
@@ -106,15 +107,15 @@ impl FromStr for Member {
     }
 }
 
-/// A process in a named group, as text `NAME RANK SIZE FIRST`, with `-` for unknown values.
+/// The process's rank in a named group. Its text form is `NAME RANK SIZE FIRST`, with `-` for unknown values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GroupRank<N = String> {
-    /// The name, such as `TP`.
+    /// The name of the group, such as `TP`.
     pub name: N,
     pub rank: u32,
-    /// Number of ranks in the group.
+    /// The number of ranks in the group.
     pub size: Option<u32>,
-    /// The rank in the job of the group's first rank. Groups of the same name differ by it.
+    /// The rank in the whole job of the group's first rank. It distinguishes groups of the same name.
     pub first: Option<u64>,
 }
 
@@ -163,7 +164,7 @@ fn number<T: FromStr>(word: Option<&str>) -> Result<T, ()> {
     word.and_then(|word| word.parse().ok()).ok_or(())
 }
 
-/// Reads a word; `-` means unknown.
+/// Parses a word with `read`; `-` means unknown.
 fn known<T>(
     word: Option<&str>,
     read: impl FnOnce(Option<&str>) -> Result<T, ()>,
@@ -190,7 +191,7 @@ mod tests {
             CommunicatorId::from_bytes(&[0; 128]),
             CommunicatorId::UNKNOWN
         );
-        // The value is fixed: ranks may run different versions of the library.
+        // The expected value must never change, because ranks may run different versions of the library.
         assert_eq!(one.to_string(), "7cd6dc417565fd24");
     }
 

@@ -1,4 +1,4 @@
-//! The header block: the process, its clock and its counters.
+//! The header block of a record: facts about the process, its clock and its counters.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -24,35 +24,35 @@ pub enum ClockKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Ended {
-    /// The process still runs, or something ended it unseen.
+    /// The process still runs, or it ended in a way that the library did not see.
     Not = 0,
-    /// The process ended in order.
+    /// The process ended normally.
     InOrder = 1,
-    /// The process ended at once, by `_exit` or by a signal that was seen.
+    /// The process ended at once, through `_exit` or through a signal that the library saw.
     AtOnce = 2,
 }
 
-/// The same moment on three clocks.
+/// The same moment, read on three clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
-    /// The record's clock.
+    /// The record's clock, in ticks.
     pub ticks: u64,
-    /// `CLOCK_MONOTONIC`.
+    /// `CLOCK_MONOTONIC`, in nanoseconds.
     pub monotonic_ns: u64,
-    /// `CLOCK_REALTIME`, since 1970.
+    /// `CLOCK_REALTIME`, in nanoseconds since 1970.
     pub unix_ns: u64,
 }
 
 #[repr(C)]
 pub(crate) struct AnchorPlace {
-    /// 1 plus the number of anchors taken before; 0 while it is being written. Written last.
+    /// 1 plus the number of anchors stored before this one; 0 while this one is being written. Written last.
     pub(crate) order: AtomicU64,
     pub(crate) ticks: AtomicU64,
     pub(crate) monotonic_ns: AtomicU64,
     pub(crate) unix_ns: AtomicU64,
 }
 
-/// The part that changes while the process runs. Any number of threads may write it.
+/// The part of the header that changes while the process runs. Any number of threads may write it.
 #[repr(C)]
 pub(crate) struct Figures {
     pub(crate) anchors: [AnchorPlace; ANCHORS],
@@ -70,25 +70,25 @@ impl Figures {
     }
 }
 
-/// The figures at one moment, with a check.
+/// A copy of the figures as of one moment, with a check.
 #[repr(C)]
 pub(crate) struct Snapshot {
-    /// 1 plus the number of snapshots taken before.
+    /// 1 plus the number of snapshots taken before this one.
     pub(crate) order: AtomicU64,
-    /// The check of the record's id, of the order, and of everything after this field.
+    /// The check of the record's id, the order, and everything after this field.
     pub(crate) check: AtomicU64,
-    /// Final size of the file in bytes; 0 while the process runs, or if it is not known.
+    /// The final size of the file in bytes; 0 while the process runs, or if the size is not known.
     pub(crate) length: AtomicU64,
-    /// The way in which the process ended, as a number of [`Ended`].
+    /// The way in which the process ended, as a value of [`Ended`].
     pub(crate) ended: AtomicU64,
     pub(crate) figures: Figures,
     reserved: [AtomicU64; 120],
 }
 
-/// The header block, in memory that a file is mapped to. A block of zeros was not begun.
+/// The header block, in memory that is mapped to a file. A block of zeros has not been begun.
 #[repr(C)]
 pub struct HeaderBlock {
-    /// [`MAGIC`], written last.
+    /// [`MAGIC`], which is written last.
     magic: AtomicU64,
     pub(crate) version: AtomicU32,
     pub(crate) header_bytes: AtomicU32,
@@ -99,18 +99,19 @@ pub struct HeaderBlock {
     pub(crate) ended: AtomicU32,
     pub(crate) clock: AtomicU32,
     pub(crate) anchors_taken: AtomicU64,
-    /// The record's id. Its chunks have it in their checks.
+    /// The record's id, which is part of its chunks' checks.
     pub(crate) id: AtomicU64,
-    /// The check of the constant part: versions, sizes, processes, clock and id.
+    /// The check of the constant fields: versions, sizes, processes, clock and id.
     pub(crate) check: AtomicU64,
     pub(crate) length: AtomicU64,
     pub(crate) snapshots_taken: AtomicU64,
-    /// 1 while a snapshot is being taken.
+    /// 1 while a thread is taking a snapshot.
     is_busy: AtomicU32,
     reserved: [AtomicU32; 43],
     pub(crate) figures: Figures,
     more: [AtomicU64; 92],
-    /// Snapshots are written in turn, so whatever ends the process, one of them is whole.
+    /// The two latest snapshots. They are written in turn, so that one of them is whole even if the process
+    /// is killed while it writes the other.
     pub(crate) snapshots: [Snapshot; 2],
 }
 
@@ -123,7 +124,7 @@ const _: () = assert!(offset_of!(HeaderBlock, snapshots) == 20480);
 const _: () = assert!(size_of::<Snapshot>() == 20480);
 
 impl HeaderBlock {
-    /// Offsets of the words that are written once, in the order of their check.
+    /// The offsets of the words that are written once, in the order in which their check is computed.
     pub(crate) const STAYS: [usize; 7] = [
         core::mem::offset_of!(Self, version),
         core::mem::offset_of!(Self, header_bytes),
@@ -137,17 +138,17 @@ impl HeaderBlock {
     /// Returns the header block at an address.
     ///
     /// # Safety
-    /// [`HEADER_BYTES`] from there, aligned to 8, can be read and written for `'a`, and are written only
+    /// The [`HEADER_BYTES`] from there must be aligned to 8, readable and writable for `'a`, and written only
     /// through header blocks.
     #[must_use]
     pub const unsafe fn at<'a>(address: NonNull<u8>) -> &'a Self {
-        // SAFETY: the caller promises memory of this size and alignment for `'a`, and the block consists of
-        // atomics, for which every bit pattern is a value.
+        // SAFETY: the caller promises memory of this size and alignment for `'a`. The block consists of
+        // atomics, for which every bit pattern is valid.
         unsafe { address.cast().as_ref() }
     }
 
-    /// Begins a record in a block of zeros. The caller should add the first anchor at once, and use an `id`
-    /// that no other record has.
+    /// Begins a record in a block of zeros. The caller should store the first anchor right afterwards, and
+    /// pass an `id` that no other record has.
     pub fn begin(&self, id: u64, pid: u32, parent: u32, clock: ClockKind) {
         let store = |to: &AtomicU32, value: u32| to.store(value.to_le(), Ordering::Relaxed);
         store(&self.version, VERSION);
@@ -174,24 +175,24 @@ impl HeaderBlock {
             .store(u64::from_ne_bytes(MAGIC), Ordering::Release);
     }
 
-    /// Returns the record's id, with which its chunks begin.
+    /// Returns the record's id, which is needed to begin a chunk.
     #[must_use]
     #[inline]
     pub fn id(&self) -> u64 {
         u64::from_le(self.id.load(Ordering::Relaxed))
     }
 
-    /// Stores how the process ended, and the file's size in bytes (0 if it is not known). A reader sees
-    /// events that are added later, but no other changes.
+    /// Stores the way in which the process ended, and the file's size in bytes (0 if it is not known). A
+    /// reader sees events that are added later, but no later changes of the header.
     pub fn finish(&self, ended: Ended, length: u64) {
         self.length.store(length.to_le(), Ordering::Relaxed);
         self.take_snapshot(ended, length);
         self.ended.store((ended as u32).to_le(), Ordering::Release);
     }
 
-    /// Takes a snapshot of counters, histogram and anchors. A reader sees their values at that time, and the
-    /// growth of the counters since. It takes some microseconds. Any number of threads may call it; while one
-    /// takes a snapshot, the others return at once.
+    /// Takes a snapshot of counters, histogram and anchors. A reader sees the values of the snapshot, plus
+    /// the growth of the counters since. It takes some microseconds. Any number of threads may call it: while
+    /// one thread takes a snapshot, calls by other threads return at once.
     pub fn snapshot(&self) {
         if self.is_busy.swap(1, Ordering::Acquire) == 0 {
             self.take_snapshot(Ended::Not, 0);
@@ -199,8 +200,8 @@ impl HeaderBlock {
         }
     }
 
-    /// Takes a snapshot even if another thread is still taking one, as may happen at the end: that one has
-    /// another order, and so the other slot.
+    /// Takes a snapshot even if another thread is still taking one, which may happen at the end. The other
+    /// thread's snapshot has another order, so it is in the other slot.
     fn take_snapshot(&self, ended: Ended, length: u64) {
         let order = self.snapshots_taken.fetch_add(1, Ordering::AcqRel) + 1;
         let snapshot = &self.snapshots[order as usize % 2];
@@ -221,13 +222,13 @@ impl HeaderBlock {
         snapshot.check.store(check.to_le(), Ordering::Release);
     }
 
-    /// Adds to a counter. Any number of threads may call it at once.
+    /// Adds to a counter. Several threads may call it at the same time.
     #[inline]
     pub fn add(&self, counter: Counter, more: u64) {
         self.figures.counters[counter.index()].fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Sets a counter whose value is kept elsewhere.
+    /// Stores the value of a counter that is counted elsewhere.
     #[inline]
     pub fn set(&self, counter: Counter, value: u64) {
         self.figures.counters[counter.index()].store(value, Ordering::Relaxed);
@@ -246,8 +247,9 @@ impl HeaderBlock {
         &self.figures.outside
     }
 
-    /// Stores an anchor. The library calls it at the start, when windows open and close, now and then in
-    /// between, and at the end. The clock is assumed to be even between two anchors.
+    /// Stores an anchor (the same moment on three clocks). The library calls it at the start, when windows
+    /// open and close, from time to time in between, and at the end. The clock is assumed to run evenly
+    /// between two anchors.
     pub fn anchor(&self, anchor: Anchor) {
         let order = self.anchors_taken.fetch_add(1, Ordering::Relaxed);
         let half = ANCHORS as u64 / 2;
@@ -269,6 +271,7 @@ impl HeaderBlock {
     }
 }
 
-// Counters and histograms are incremented in place, with the processor's byte order.
+// Counters and histograms are incremented in place, in the processor's byte order, which must be that of the
+// file.
 #[cfg(target_endian = "big")]
 compile_error!("records are written in place, in little-endian memory");

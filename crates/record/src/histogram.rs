@@ -1,17 +1,17 @@
 //! Histograms of durations, with a fixed number of buckets.
 //!
-//! Values under 64 have a bucket each; every octave above has 32 buckets of equal width. A bucket's
-//! middle is within 1/64 (1.6 %) of every value in it.
+//! Values below 64 have a bucket each. Every octave (range up to twice a value) above has 32 buckets of equal
+//! width. A bucket's middle is within 1/64 (1.6 %) of every value in the bucket.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const BITS: u32 = 5;
 const EXACT: u64 = 2 << BITS;
 
-/// Number of buckets, which cover all 64-bit values.
+/// The number of buckets. Together they cover all 64-bit values.
 pub const BUCKETS: usize = ((64 - BITS as usize) + 1) << BITS;
 
-/// Returns the bucket of a value.
+/// Returns the index of the bucket for a value.
 #[inline]
 const fn bucket(value: u64) -> usize {
     if value < EXACT {
@@ -21,7 +21,7 @@ const fn bucket(value: u64) -> usize {
     ((shift as usize) << BITS) + (value >> shift) as usize
 }
 
-/// Returns the middle of a bucket's values.
+/// Returns the middle of the range of a bucket's values.
 const fn middle(bucket: usize) -> u64 {
     if (bucket as u64) < EXACT {
         return bucket as u64;
@@ -31,8 +31,8 @@ const fn middle(bucket: usize) -> u64 {
     low + ((1 << shift) >> 1)
 }
 
-/// A histogram in shared memory that is mapped to a file. Every bit pattern is valid; all zero is the empty
-/// histogram.
+/// A histogram in memory that is mapped to a file and that several threads write. Every bit pattern is valid.
+/// All zeros is the empty histogram.
 #[repr(C)]
 #[derive(Debug)]
 pub struct SharedHistogram {
@@ -44,10 +44,10 @@ pub struct SharedHistogram {
 }
 
 impl SharedHistogram {
-    /// Size in bytes.
+    /// The size in bytes.
     pub(crate) const BYTES: usize = size_of::<Self>();
 
-    /// Adds a value. Any number of threads may call it at once.
+    /// Adds a value. Several threads may call it at the same time.
     #[inline]
     pub fn add(&self, value: u64) {
         self.buckets[bucket(value)].fetch_add(1, Relaxed);
@@ -56,7 +56,7 @@ impl SharedHistogram {
         self.count.fetch_add(1, Relaxed);
     }
 
-    /// Returns the buckets that hold values, with their counts.
+    /// Returns the index and the count of each bucket that is not empty.
     pub fn buckets(&self) -> impl Iterator<Item = (u16, u64)> {
         let buckets = (0..).zip(&self.buckets);
         let buckets = buckets.map(|(bucket, count)| (bucket, count.load(Relaxed)));
@@ -64,7 +64,7 @@ impl SharedHistogram {
     }
 }
 
-/// A histogram that was read.
+/// A histogram that was read from a record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Histogram {
     count: u64,
@@ -85,10 +85,10 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Reads the bytes of a [`SharedHistogram`]; missing bytes are read as zeros.
+    /// Decodes the bytes of a [`SharedHistogram`]. Missing bytes count as zeros.
     ///
-    /// The count is taken from the buckets: a writer that ended between two of its stores leaves the stored
-    /// count one apart.
+    /// The number of values is computed from the buckets. The stored number may be off by one, if a writer
+    /// ended between two of its stores.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
         let mut words = bytes
             .as_chunks::<8>()
@@ -106,9 +106,9 @@ impl Histogram {
         }
     }
 
-    /// Returns the histogram of these buckets and counts, as [`SharedHistogram::buckets`] gives them. If a
-    /// bucket occurs twice, the last count is used; buckets that do not exist are ignored. Sum and maximum
-    /// are within 1.6 %.
+    /// Returns a histogram from pairs of bucket and count, like those that [`SharedHistogram::buckets`]
+    /// returns. If a bucket occurs twice, the last count is used. Buckets that do not exist are ignored. Sum
+    /// and maximum are accurate within 1.6 %.
     pub fn of_buckets(counts: impl IntoIterator<Item = (u16, u64)>) -> Self {
         let mut histogram = Self::default();
         for (bucket, count) in counts {
@@ -127,11 +127,12 @@ impl Histogram {
         histogram
     }
 
-    /// Returns true if the buckets can hold the maximum. If they cannot, replaces the maximum with one that
-    /// they can hold.
+    /// Returns true if the maximum fits the buckets. If it does not, replaces it with the middle of the last
+    /// bucket that has values.
     pub(crate) fn keep_possible(&mut self) -> bool {
         let last = self.buckets.iter().rposition(|n| *n > 0);
-        // If a writer ended between two of its stores, the maximum may be older than the buckets.
+        // A smaller maximum is possible: a writer may have ended after it updated a bucket and before it
+        // updated the maximum.
         let is_possible = match last {
             Some(last) => bucket(self.max) <= last,
             None => self.max == 0,
@@ -142,14 +143,14 @@ impl Histogram {
         is_possible
     }
 
-    /// Returns true if no bucket holds less than in `before`.
+    /// Returns true if the maximum and all counts are at least as large as in `before`.
     pub(crate) fn has_grown_from(&self, before: &Self) -> bool {
         let mut buckets = self.buckets.iter().zip(&before.buckets);
         self.max >= before.max && buckets.all(|(now, then)| now >= then)
     }
 
-    /// Returns the values that were added since `before`. The maximum is that of all values; so is the sum if
-    /// `before` is from another histogram.
+    /// Returns the values that were added since `before`. The maximum is that of all values. So is the sum,
+    /// if `before` belongs to another histogram.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let buckets = self.buckets.iter().zip(&before.buckets);
@@ -164,7 +165,7 @@ impl Histogram {
         }
     }
 
-    /// Returns the number of values that are at most `value`, within 1.6 %.
+    /// Returns the number of values that are at most `value`, which is compared within 1.6 %.
     #[must_use]
     pub fn at_most(&self, value: u64) -> u64 {
         let buckets = self.buckets.iter().enumerate();
@@ -198,8 +199,8 @@ impl Histogram {
         self.max
     }
 
-    /// Returns the value that the `share` (0 to 1) of the values do not exceed (nearest rank), within 1.6 %,
-    /// or `None` if there are no values.
+    /// Returns the smallest value that at least the fraction `share` (0 to 1) of the values does not exceed
+    /// (nearest rank), within 1.6 %. Returns `None` if there are no values.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<u64> {
         if self.count == 0 {
@@ -263,7 +264,7 @@ mod tests {
         }
         read.add(100);
         assert_eq!(read.since(&made).count(), 1);
-        // Nonsense from a damaged record does no harm.
+        // Impossible buckets and counts from a damaged record must do no harm.
         let odd = Histogram::of_buckets([(u16::MAX, 5), (3, u64::MAX), (4, u64::MAX), (3, 2)]);
         assert_eq!((odd.count(), odd.quantile(0.0)), (u64::MAX, Some(3)));
     }

@@ -1,8 +1,8 @@
-//! Facts about the process, each of which a record stores once.
+//! Facts about the process that a record stores.
 
 macro_rules! infos {
     ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        /// The kind of a fact. Its value is a string's id unless the description says *number*.
+        /// The kind of a fact. The fact's value is the id of a string, unless the description says *number*.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u16)]
         pub enum Info {
@@ -19,7 +19,7 @@ macro_rules! infos {
                 )
             }
 
-            /// Returns the fact that a code stands for.
+            /// Returns the kind with this code, or `None` if it is unknown.
             #[must_use]
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code {
@@ -32,41 +32,42 @@ macro_rules! infos {
 }
 
 infos! {
-    /// The command line, its arguments separated by spaces.
+    /// The command line, with its arguments separated by spaces.
     CommandLine = 1,
-    /// The name of the host.
+    /// The host name of the machine.
     Host = 2,
-    /// The rank, a *number*. The latest counts, as engines set it late.
+    /// The rank in the job, a *number*. The latest value is valid, because engines set the rank late.
     Rank = 3,
-    /// The rule that decides what an iteration is, in the form of `TLLMPROF_STEP`. The latest counts.
+    /// The rule that defines an iteration, in the form of `TLLMPROF_STEP`. The latest value is valid.
     Rule = 4,
-    /// The reason for that rule, if the user did not set it.
+    /// The reason for the choice of the rule, if the user did not set the rule.
     RuleWhy = 5,
     /// The version of the library that wrote the record.
     Version = 6,
     /// The version of Python in the process.
     Python = 7,
-    /// A request that could not be met, and the reason. Any number of them.
+    /// A request that could not be met, and the reason. May occur any number of times.
     Refused = 8,
     /// The requested windows, in the form of `TLLMPROF_START_STOP`.
     Windows = 9,
-    /// The engine that was recognized.
+    /// The inference engine that was recognized.
     Engine = 10,
-    /// The version of the CUDA driver, a *number*: 13000 is 13.0.
+    /// The version of the CUDA driver, a *number*: 13000 means 13.0.
     CudaDriver = 11,
-    /// The name of a GPU that was used.
+    /// The name of a GPU that was used. May occur any number of times.
     Gpu = 12,
     /// The process's name.
     Process = 13,
-    /// A variable that was set, `NAME=value`. Any number of them.
+    /// An environment variable that was set, as `NAME=value`. May occur any number of times.
     Setting = 14,
-    /// The id of the machine's boot. Records with the same id share a monotonic clock.
+    /// The id of the machine's current boot. Records with the same id share a monotonic clock.
     Boot = 15,
-    /// The name of an MoE layer: its number (as in expert loads) << 32 | string. Any number of them.
+    /// The name of an MoE layer: its number (as in expert loads) << 32 | the id of a string. May occur any
+    /// number of times.
     Router = 16,
-    /// The source of the rank. The latest counts.
+    /// The source of the rank. The latest value is valid.
     RankSource = 17,
-    /// The number of ranks, a *number*. The latest counts.
+    /// The number of ranks in the job, a *number*. The latest value is valid.
     WorldSize = 18,
     /// The identifier of the run that the process belongs to.
     Run = 19,
@@ -74,15 +75,16 @@ infos! {
     Where = 20,
     /// The sampling rate of stacks, a *number* in Hz.
     StacksRate = 21,
-    /// Python's name of a thread: the thread's id << 32 | string. The latest of each thread counts.
+    /// The name that Python gives a thread: the thread's id << 32 | the id of a string. The latest value for
+    /// each thread is valid.
     Thread = 22,
-    /// An NCCL communicator that the process is in, formatted as [`Member`](crate::Member). Any number of
-    /// them.
+    /// An NCCL communicator that the process belongs to, formatted as [`Member`](crate::Member). May occur
+    /// any number of times.
     Communicator = 23,
-    /// A group of ranks that the process is in, formatted as [`GroupRank`](crate::GroupRank). The latest of
-    /// each name counts.
+    /// A named group of ranks that the process belongs to, formatted as [`GroupRank`](crate::GroupRank). The
+    /// latest value for each name is valid.
     Group = 24,
-    /// 1 if no step was known when the rule was written: a span of time stands for its iterations. A *number*; later
-    /// rules without it have iterations.
+    /// A *number*: 1 if no step was known when the rule was written, so that a span of time is recorded in
+    /// place of iterations. If a later rule comes without this fact, iterations follow.
     Span = 25,
 }

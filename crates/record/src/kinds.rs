@@ -1,4 +1,4 @@
-//! Kinds of calls, ranges, copies and so on that events distinguish.
+//! The kinds of calls, ranges, copies and so on that events distinguish.
 
 use tllmprof_calls::{DeviceWork, Kind};
 
@@ -24,13 +24,13 @@ macro_rules! coded {
 }
 
 coded! {
-    /// The purpose of a call in the table of calls.
+    /// The purpose of a CUDA call, as the table of calls states it.
     pub enum CallKind {
         Other = 0,
         GraphLaunch = 1,
         KernelLaunch = 2,
         AsyncCopy = 3,
-        /// Waits on the device.
+        /// Waits for the device.
         Wait = 4,
         /// Begins or ends a stream capture.
         Capture = 5,
@@ -38,7 +38,7 @@ coded! {
 }
 
 coded! {
-    /// The NVTX functions that gave a range.
+    /// The pair of NVTX functions that delimited a range.
     pub enum RangeKind {
         /// A push and a pop, nested on one thread.
         PushPop = 0,
@@ -47,7 +47,7 @@ coded! {
     }
 }
 
-/// The direction of a copy. Its number is that of CUPTI's `CUpti_ActivityMemcpyKind`.
+/// The direction of a copy. The numbers are those of CUPTI's `CUpti_ActivityMemcpyKind`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum CopyKind {
@@ -65,7 +65,7 @@ pub enum CopyKind {
 }
 
 impl CopyKind {
-    /// Returns the kind that a number stands for.
+    /// Returns the direction with this number.
     #[must_use]
     pub const fn from_code(code: u8) -> Self {
         match code {
@@ -103,7 +103,7 @@ impl CopyKind {
 }
 
 coded! {
-    /// An end of a window.
+    /// The opening or the closing of a window.
     pub enum Edge {
         Open = 0,
         Close = 1,
@@ -136,13 +136,13 @@ coded! {
     }
 }
 
-/// Defines [`SystemCall`]: each call's code and its name.
+/// Defines [`SystemCall`], with the code and the name of each system call.
 macro_rules! system_calls {
     ($($(#[$of:meta])* $variant:ident = $code:literal $name:literal;)*) => {
         coded! {
             /// A system call that a thread may sleep in.
             pub enum SystemCall {
-                /// A system call that is not listed.
+                /// A system call that is not in this list.
                 Other = 0,
                 /// No system call: the thread sleeps in a page fault.
                 PageFault = 1,
@@ -151,7 +151,7 @@ macro_rules! system_calls {
         }
 
         impl SystemCall {
-            /// Returns the name, as in the kernel's manual.
+            /// Returns the system call's name, as in the Linux manual.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -190,53 +190,55 @@ system_calls! {
     Truncate = 24 "ftruncate";
     Close = 25 "close";
     FileControl = 26 "fcntl";
-    /// A read from a pipe, a socket or another file that is not a regular one.
+    /// A read from a pipe, a socket or another file that is not regular.
     ReadStream = 27 "read";
-    /// A write to a pipe, a socket or another file that is not a regular one.
+    /// A write to a pipe, a socket or another file that is not regular.
     WriteStream = 28 "write";
-    /// A poll for no event: a sleep.
+    /// A `poll` without file descriptors, which is a sleep.
     PollNothing = 29 "poll";
-    /// A select for no event: a sleep.
+    /// A `select` without file descriptors, which is a sleep.
     SelectNothing = 30 "select";
 }
 
 coded! {
-    /// Machine resources that a thread used in an iteration. If several iterations are alike and the thread
-    /// stayed on a processor, the last one may carry the counts of [`Self::Kernel`], [`Self::Delayed`] and
-    /// [`Self::Disk`] for all of them.
+    /// Resources of the machine that a thread used in an iteration. If several iterations are alike and the
+    /// thread stayed on a processor, the last of them may have the figures of [`Self::Kernel`],
+    /// [`Self::Delayed`] and [`Self::Disk`] for all of them.
     pub enum Used {
-        /// Time on a processor, and how often the thread left it to wait.
+        /// Time on a processor, and the number of times that the thread left the processor to wait.
         Ran = 1,
-        /// Kernel time within that, and page faults that read nothing from a disk.
+        /// The part of that time spent in the kernel, and the number of page faults that read nothing from a
+        /// disk.
         Kernel = 2,
-        /// Time in which the thread was ready but had no processor, and how often it was preempted.
+        /// Time in which the thread was ready but had no processor, and the number of times that it was
+        /// preempted.
         Delayed = 3,
-        /// Page faults that read from a disk.
+        /// The number of page faults that read from a disk.
         Disk = 4,
-        /// Time on a processor during some of its waits for the GPU, and the length of these waits in
-        /// microseconds.
+        /// Time on a processor during some of the thread's waits for the GPU, and the duration of these waits
+        /// in microseconds.
         Waits = 5,
     }
 }
 
 coded! {
-    /// State of the knowledge about the scopes of an executable graph's nodes.
+    /// The reason why the scopes of an executable graph's nodes are known or unknown.
     pub enum GraphState {
         /// The scopes are known.
         Known = 1,
-        /// A kernel at replay differed from the one at capture, so the scopes were withdrawn.
+        /// A kernel at replay differed from the one at capture, so the scopes were discarded.
         Differs = 2,
-        /// The graph was not captured while captures were watched.
+        /// The graph was not captured while tllmprof watched captures.
         NotCaptured = 3,
-        /// A node of the graph contains graphs that are not known, so the numbers of its nodes are not known
-        /// either.
+        /// A node of the graph contains unknown graphs, so the numbers of the graph's nodes are unknown as
+        /// well.
         Nested = 4,
-        /// There was no room for the graph.
+        /// There was no room to store the graph.
         TooMany = 5,
         /// The graph was changed after its capture, or updated by a graph of another shape.
         Changed = 6,
-        /// The program's graph is not known: it was made before graphs were watched, or destroyed
-        /// while kernels were recorded.
+        /// The program's graph is unknown: it was created before tllmprof watched graphs, or destroyed while
+        /// kernels were recorded.
         Unnamed = 7,
     }
 }
@@ -259,7 +261,7 @@ impl From<Kind> for CallKind {
 }
 
 impl CallKind {
-    /// Returns true if the call enqueues work for the compute units.
+    /// Returns true if the call launches work on the compute units (a kernel or a graph).
     #[must_use]
     pub const fn launches(self) -> bool {
         matches!(self, Self::GraphLaunch | Self::KernelLaunch)

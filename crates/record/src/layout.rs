@@ -1,49 +1,49 @@
-//! Sizes and numbers of the format. All integers are little-endian.
+//! Sizes and constants of the record's format. All integers are little-endian.
 
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"TLLMPROF";
 
-/// The version of the format. A reader refuses later versions. New kinds of events, counters, keys and flags
-/// do not change it: a reader skips those that it does not know.
+/// The version of the format. A reader refuses later versions. New kinds of events, counters, facts and flags
+/// do not change the version, because a reader skips those that it does not know.
 pub const VERSION: u32 = 2;
 
-/// The version without checks. Its records can still be read.
+/// The version of the format that has no checks. Records of this version can still be read.
 pub(crate) const UNCHECKED: u32 = 1;
 
-/// Bytes of the header block, at the file's start.
+/// The size of the header block in bytes. It is at the start of the file.
 pub const HEADER_BYTES: usize = 64 * 1024;
 
-/// Bytes of a chunk. Chunk `k` begins at `HEADER_BYTES + k * CHUNK_BYTES`. The size is a multiple of every
-/// page size in use, so each chunk can be mapped separately.
+/// The size of a chunk in bytes. Chunk `k` begins at `HEADER_BYTES + k * CHUNK_BYTES`. The size is a multiple
+/// of every page size in use, so that each chunk can be mapped separately.
 pub const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Bytes of a chunk's header.
+/// The size of a chunk's header in bytes.
 pub const CHUNK_HEADER_BYTES: usize = 208;
 
-/// Bytes of a chunk's header in [`UNCHECKED`] records.
+/// The size of a chunk's header in [`UNCHECKED`] records, in bytes.
 pub(crate) const UNCHECKED_HEADER_BYTES: usize = 64;
 
-/// Bytes of a chunk that hold events.
+/// The number of bytes of a chunk that can hold events.
 pub const PAYLOAD_BYTES: usize = CHUNK_BYTES - CHUNK_HEADER_BYTES;
 
-/// Bytes of an event.
+/// The size of an event in bytes.
 pub const EVENT_BYTES: usize = 24;
 
-/// Bytes of events per check in a chunk's header, from the chunk's first event on. Of a damaged chunk, the
-/// whole blocks before the damage can be read.
+/// The size of a block of events in bytes. A chunk's header has a check for each block, so that the whole
+/// blocks before the damage in a damaged chunk can be read.
 pub(crate) const BLOCK_BYTES: usize = 64 * EVENT_BYTES;
 
-/// Whole blocks of a chunk.
+/// The number of whole blocks in a chunk.
 pub(crate) const BLOCKS: usize = PAYLOAD_BYTES / BLOCK_BYTES;
 
-/// The longest string, in bytes. A writer cuts longer ones.
+/// The longest string in bytes. A writer cuts longer strings.
 pub const MAX_STRING: usize = 4096;
 
-/// Counters in the header block.
+/// The number of counters in the header block.
 pub const COUNTERS: usize = 256;
 
-/// Anchors of the clock in the header block. The first half is kept; the second half is a ring of the latest
-/// anchors.
+/// The number of clock anchors in the header block. The first half is filled once and kept. The second half
+/// is a ring of the latest anchors.
 pub const ANCHORS: usize = 64;
 
 /// The first word of a chunk that is in use (`TLCK`).

@@ -1,10 +1,11 @@
-//! The format of tllmprof's records (see `docs/format.md`). The preloaded library writes them, and the command
-//! reads them.
+//! The format of tllmprof's records (see `docs/format.md`). The preloaded library writes them, and the
+//! command reads them.
 //!
-//! Writing ([`Chunk`], [`EventWriter`], [`HeaderBlock`]) happens in the program's process, in memory that a file
-//! is mapped to. It does not allocate, lock or panic, and after each event the record is whole, whatever ends the
-//! process. Reading ([`Reader`]) trusts nothing: it returns what can be read of a damaged or unfinished file, in
-//! memory bounded by constants, and counts what was wrong. Checks (`check`) detect changes.
+//! Writing ([`Chunk`], [`EventWriter`], [`HeaderBlock`]) happens in the program's process, in memory that is
+//! mapped to a file. The writing code does not allocate, lock or panic. After each event the record is
+//! complete, even if the process is killed. Reading ([`Reader`]) trusts nothing: it returns everything that
+//! can be read of a damaged or unfinished file, in memory bounded by constants, and counts the errors.
+//! Checksums (`check`) detect changes.
 
 #[forbid(unsafe_code)]
 mod batch;

@@ -1,8 +1,8 @@
-//! Metrics of a whole GPU, measured from outside the program.
+//! Metrics of a whole GPU, which a process outside the program measures.
 
 macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal, $unit:literal;)*) => {
-        /// A metric of a GPU. The first ones are NVML's GPM metrics (Hopper and later).
+        /// A metric of a GPU. The first metrics are the GPM metrics of NVML (Hopper and later).
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u16)]
         pub enum Metric {
@@ -13,7 +13,7 @@ macro_rules! metrics {
             /// All metrics.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Returns the metric that a code stands for.
+            /// Returns the metric with this code, or `None` if it is unknown.
             #[must_use]
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code {
@@ -22,7 +22,7 @@ macro_rules! metrics {
                 }
             }
 
-            /// Returns the common name.
+            /// Returns the metric's common name.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -30,7 +30,7 @@ macro_rules! metrics {
                 }
             }
 
-            /// Returns the unit.
+            /// Returns the metric's unit.
             #[must_use]
             pub const fn unit(self) -> &'static str {
                 match self {
@@ -42,21 +42,21 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// The share of time in which an SM was busy, as the mean of all SMs.
+    /// The fraction of time in which an SM was busy, averaged over all SMs.
     SmUtil = 1, "SM busy", "%";
-    /// Resident warps, as a share of the maximum.
+    /// The number of resident warps, as a fraction of the maximum.
     SmOccupancy = 2, "SM occupancy", "%";
-    /// The share of cycles in which a tensor core was active.
+    /// The fraction of cycles in which a tensor core was active.
     TensorUtil = 3, "tensor cores", "%";
-    /// Bandwidth of the device's memory, as a share of the peak.
+    /// The bandwidth of the device's memory, as a fraction of the peak.
     DramBandwidth = 4, "DRAM bandwidth", "%";
     PcieReceived = 5, "PCIe received", "MiB/s";
     PcieSent = 6, "PCIe sent", "MiB/s";
     NvlinkReceived = 7, "NVLink received", "MiB/s";
     NvlinkSent = 8, "NVLink sent", "MiB/s";
-    /// The share of time in which any kernel ran. Older GPUs have only this.
+    /// The fraction of time in which any kernel ran. Older GPUs report only this metric of their load.
     GpuUtil = 9, "GPU busy", "%";
-    /// The share of time in which memory was read or written.
+    /// The fraction of time in which memory was read or written.
     MemoryUtil = 10, "memory busy", "%";
     Power = 11, "power", "W";
     SmClock = 12, "SM clock", "MHz";

@@ -1,4 +1,4 @@
-//! Reads a header block from its newest whole snapshot.
+//! Reads a header block, using its newest intact snapshot.
 
 use std::mem::offset_of;
 
@@ -11,32 +11,32 @@ use crate::layout::{
     chunk_offset,
 };
 
-/// Upper limit for a counter's growth since the last snapshot. Larger growth is damage.
+/// The largest plausible growth of a counter since the last snapshot. Larger growth means damage.
 const MAX_GROWTH: u64 = 1 << 44;
 
-/// A header block that was read.
+/// The contents of a header block that was read.
 #[derive(Clone, Debug)]
 pub struct Header {
     pub pid: u32,
-    /// The process's parent.
+    /// The id of the parent process.
     pub parent: u32,
-    /// `None` for an unknown way.
+    /// The way in which the process ended; `None` for a value that this version does not know.
     pub ended: Option<Ended>,
     pub clock: ClockKind,
-    /// The whole anchors, in the order they were taken.
+    /// The anchors that were completely written, in the order in which they were taken.
     pub anchors: Vec<Anchor>,
     /// The durations, in ticks, of the iterations outside windows.
     pub outside: Histogram,
     counters: [u64; COUNTERS],
     /// The record's id; `None` in a record without checks.
     pub(crate) id: Option<u64>,
-    /// Final size of the file in bytes, if it is known.
+    /// The final size of the file in bytes, if it is known.
     pub(crate) length: Option<u64>,
     pub(crate) is_damaged: bool,
 }
 
 impl Header {
-    /// Returns the header of data from another recorder: no counters, and no iterations outside windows.
+    /// Returns a header for data from another profiler: without counters and iterations outside windows.
     #[must_use]
     pub fn new(pid: u32, clock: ClockKind, anchors: Vec<Anchor>) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Header {
         self.counters[counter.index()]
     }
 
-    /// Reads a header block of which `bytes` were read.
+    /// Decodes a header block from `bytes`, which may be fewer than the whole block.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Wrong> {
         let magic = bytes.get(..MAGIC.len()).unwrap_or(bytes);
         if !MAGIC.starts_with(magic) || bytes.is_empty() {
@@ -108,11 +108,10 @@ impl Header {
         Ok(header)
     }
 
-    /// Reads the rest of a record without checks.
+    /// Decodes the rest of the header of a record without checks.
     fn decode_unchecked(&mut self, at: At<'_>) {
         self.ended = ended(at.u32(offset_of!(HeaderBlock, ended)).into());
-        // A record without checks has zero where others have their check. Otherwise the version number is
-        // damaged.
+        // The check must be zero in a record without checks. Otherwise the version number is damaged.
         self.is_damaged = at.u64(offset_of!(HeaderBlock, check)) != 0;
         self.figures(at, offset_of!(HeaderBlock, figures));
         self.is_damaged |= !self.outside.keep_possible();
@@ -129,7 +128,7 @@ impl Header {
             .map(|place| at.u32(place).into());
         self.is_damaged =
             Words::check_all(stays.chain([id])) != at.u64(offset_of!(HeaderBlock, check));
-        // The writer stores it after the last snapshot.
+        // The writer stores this value after the last snapshot.
         let said = at.u32(offset_of!(HeaderBlock, ended)).into();
         let live = offset_of!(HeaderBlock, figures);
         match newest(at, id) {
@@ -142,14 +141,16 @@ impl Header {
                 if last == Ended::Not as u64 {
                     self.grow(at, live);
                     if said != last {
-                        // The newest snapshot is damaged, and this is the one before it.
+                        // The values disagree, so the newest snapshot is damaged and this one is an earlier
+                        // snapshot.
                         self.ended = ended(said);
                         self.is_damaged = true;
                     }
                 }
             }
             None => {
-                // The process may have ended while it took the first snapshot.
+                // There is no intact snapshot. That is not damage if the process ended while it took the
+                // first one.
                 let is_begun = said == Ended::Not as u64
                     && at.u64(offset_of!(HeaderBlock, snapshots_taken)) <= 1
                     && at.u64(SNAPSHOTS[0] + offset_of!(Snapshot, order)) == 0
@@ -163,7 +164,7 @@ impl Header {
         }
     }
 
-    /// Reads the figures at `place`.
+    /// Decodes the figures (anchors, counters and histogram) at offset `place`.
     fn figures(&mut self, at: At<'_>, place: usize) {
         self.anchors = anchors(at, place);
         let counters = place + offset_of!(Figures, counters);
@@ -173,13 +174,13 @@ impl Header {
         );
     }
 
-    /// Takes the growth of the figures since the snapshot, in the record of a process that has not ended, as
-    /// far as it is plausible.
+    /// For a process that has not ended, adds the growth of the figures since the snapshot, as far as it is
+    /// plausible.
     fn grow(&mut self, at: At<'_>, place: usize) {
         let mut grown = Self::new(self.pid, self.clock, Vec::new());
         grown.figures(at, place);
-        // This counter is a tick, so it may jump from 0 to hours. No window opened long after the last
-        // anchor.
+        // `DroppedUntil` holds a tick, so it may jump from 0 to hours. But no window opened long after the
+        // last anchor.
         let latest = grown.anchors.iter().map(|anchor| anchor.ticks).max();
         let until = Counter::DroppedUntil.index();
         for (index, (counter, live)) in self.counters.iter_mut().zip(grown.counters).enumerate() {
@@ -205,7 +206,7 @@ const SNAPSHOTS: [usize; 2] = {
     [first, first + size_of::<Snapshot>()]
 };
 
-/// Returns the offset of the newest whole snapshot.
+/// Returns the offset of the newest intact snapshot.
 fn newest(at: At<'_>, id: u64) -> Option<usize> {
     let is_whole = |place: &usize| {
         let order = at.u64(place + offset_of!(Snapshot, order));
@@ -223,7 +224,7 @@ fn newest(at: At<'_>, id: u64) -> Option<usize> {
     whole.max_by_key(|place| at.u64(place + offset_of!(Snapshot, order)))
 }
 
-/// Returns the anchors of the figures at `place`, in the order they were taken.
+/// Returns the anchors in the figures at offset `place`, in the order in which they were taken.
 fn anchors(at: At<'_>, place: usize) -> Vec<Anchor> {
     let places = (0..ANCHORS)
         .map(|index| place + offset_of!(Figures, anchors) + index * size_of::<AnchorPlace>());
@@ -251,7 +252,7 @@ const fn ended(number: u64) -> Option<Ended> {
     }
 }
 
-/// Bytes that are read at offsets. Missing bytes are read as zeros.
+/// Bytes from which fields are read at offsets. Missing bytes are read as zeros.
 #[derive(Clone, Copy)]
 struct At<'a>(&'a [u8]);
 
@@ -272,11 +273,11 @@ impl<'a> At<'a> {
     }
 }
 
-/// Reason why bytes are not a header block.
+/// The reason why bytes are not a header block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wrong {
     Magic,
-    /// The bytes end before the fields that every header block has.
+    /// The bytes end before the fields that a header block has in every version.
     Cut,
     Version(u32),
     Sizes,

@@ -15,38 +15,40 @@ use crate::read_header::{Header, Wrong};
 use crate::source::Source;
 use reused::Reused;
 
-/// Number of consecutive unused chunks after which reading stops. Chunks are used in order, so no used one
-/// follows, and a sparse file may claim any length.
+/// The number of consecutive unused chunks after which reading stops. Chunks are used in order, so no used
+/// chunk follows. The limit is needed because a sparse file may claim any length.
 pub const EMPTY_LIMIT: u32 = 4096;
 
-/// Number of times a chunk is read that its thread may be writing to.
+/// The number of attempts to read a chunk that its thread may be writing to.
 const MAX_READS: u32 = 3;
 
-/// Damage found in a record, and data left out because of it. All zero if there was none.
+/// Damage found in a record, and data left out because of it. All fields are zero if there was none.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Damage {
-    /// The file ends before its written data does.
+    /// The file ends before the end of the data that was written.
     pub cut: Option<Cut>,
     /// The header block is damaged: counters, clock or facts of the process are lost.
     pub header: bool,
-    /// Chunks that are not valid, are at another chunk's index, or are damaged.
+    /// The number of chunks that are invalid, at another chunk's index, or damaged.
     pub chunks: u64,
-    /// Chunks that were begun but are missing.
+    /// The number of chunks that were begun but are missing.
     pub missing: u64,
-    /// Approximate number of events of damaged chunks that are left out, as they may be changed.
+    /// The approximate number of events in damaged chunks that are left out because they may have been
+    /// changed.
     pub left_out: u64,
-    /// Events of unknown kinds in a record without checks: damage, or from a later version.
+    /// The number of events of unknown kinds in a record without checks: the record is damaged or from a
+    /// later version.
     pub unknown: u64,
-    /// Events with impossible contents.
+    /// The number of events with impossible contents.
     pub bad: u64,
 }
 
-/// The end of a file that was cut.
+/// A file that ends too early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cut {
-    /// Size of the file in bytes.
+    /// The size of the file in bytes.
     pub at: u64,
-    /// Bytes that were written, if that is known.
+    /// The number of bytes that were written, if it is known.
     pub of: Option<u64>,
 }
 
@@ -94,20 +96,20 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Reason why a record cannot be read.
+/// The reason why a record cannot be read.
 #[derive(Debug)]
 pub enum Error {
     Io(io::Error),
     /// The file is not a record.
     NoRecord,
-    /// A file of this number of bytes in which nothing is recorded: its process was killed before it recorded
+    /// A file of this number of bytes that contains no data: its process was killed before it recorded
     /// anything.
     Empty(u64),
-    /// The beginning of a record that is cut off after this number of bytes.
+    /// The beginning of a record that ends after this number of bytes, within the header.
     Cut(u64),
-    /// A record of another version of the format.
+    /// A record in a later version of the format.
     Version(u32),
-    /// A record whose header contradicts itself, with the reason.
+    /// A record whose header contradicts itself. The text states the contradiction.
     Damaged(String),
 }
 
@@ -136,11 +138,11 @@ impl From<io::Error> for Error {
     }
 }
 
-/// An entry of a record.
+/// An event or a string in a record.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'a> {
     /// An event of the thread with this id. The events of a thread come in the order in which they ended.
-    /// Between its chunks come those of other threads.
+    /// Events of other threads may come between a thread's chunks.
     Event {
         thread: u32,
         event: Event,
@@ -151,12 +153,12 @@ pub enum Entry<'a> {
     },
 }
 
-/// An open record.
+/// An open record, for reading.
 #[derive(Debug)]
 pub struct Reader<S> {
     source: S,
     header: Header,
-    /// Bytes of the header block that were read.
+    /// The number of bytes of the header block that were read.
     header_bytes: usize,
 }
 
@@ -175,7 +177,7 @@ impl Reader<File> {
 }
 
 impl<S: Source> Reader<S> {
-    /// Reads a record's header.
+    /// Reads the header of a record.
     ///
     /// # Errors
     /// Returns an error if the source cannot be read or is not a record.
@@ -214,8 +216,8 @@ impl<S: Source> Reader<S> {
         &self.header
     }
 
-    /// Calls `each` for every string and event, in their order in the file. A growing record is read as it is
-    /// at the time. A damaged chunk is read up to the damage.
+    /// Calls `each` for every string and event, in the order of the file. A growing record is read in its
+    /// current state. A damaged chunk is read up to the damage.
     ///
     /// # Errors
     /// Returns an error if the source cannot be read.
@@ -223,9 +225,9 @@ impl<S: Source> Reader<S> {
         let Some(mut reused) = Reused::new(&self.header) else {
             return self.read_chunks(|_, entry| each(entry));
         };
-        // Chunks are reused, so their order differs from that of their events, and they may hold data older
-        // than what is kept. Strings are read first, as they may be in a later chunk than the events that
-        // refer to them.
+        // Chunks are reused, so they are not in the order of their events, and they may hold data that is
+        // older than the kept data. Strings are read first, because a string may be in a later chunk than the
+        // events that refer to it.
         let damage = self.read_chunks(|chunk, entry| {
             reused.see(chunk, &entry);
             if let Entry::String { .. } = entry {
@@ -253,8 +255,8 @@ impl<S: Source> Reader<S> {
         Ok(damage)
     }
 
-    /// Reads all entries as [`Reader::read`] does, in the order of the chunks, with the number of each
-    /// entry's chunk.
+    /// Reads all entries like [`Reader::read`], in the order of the chunks. `each` also gets the number of
+    /// the entry's chunk.
     fn read_chunks(&self, mut each: impl FnMut(u32, Entry<'_>)) -> io::Result<Damage> {
         let mut damage = Damage {
             header: self.header.is_damaged,
@@ -293,15 +295,15 @@ impl<S: Source> Reader<S> {
             self.cut_at(end, &mut damage);
         }
         if self.header.id.is_some() {
-            damage.unknown = 0; // with valid checks, an unknown kind is from a later version
+            damage.unknown = 0; // with valid checks, an unknown kind means a later version
             let chunks = self.header.counter(Counter::Chunks);
             damage.missing = chunks.saturating_sub(begun);
         }
         Ok(damage)
     }
 
-    /// Calls `each` for the entries of a chunk of which `there` bytes were read. Returns true if the chunk is
-    /// unused.
+    /// Calls `each` for the entries of a chunk. `there` is the number of bytes that were read. Returns true
+    /// if the chunk is unused.
     fn entries(
         &self,
         number: u32,
@@ -340,8 +342,8 @@ impl<S: Source> Reader<S> {
         });
     }
 
-    /// Classifies a chunk of which `there` bytes were read. If it seems damaged, it is read again, as its
-    /// thread may have been writing to it.
+    /// Classifies a chunk. `there` is the number of bytes that were read. If the chunk seems damaged, it is
+    /// read again, because its thread may have been writing to it.
     fn chunk(&self, number: u32, bytes: &mut [u8], mut there: usize) -> io::Result<Found> {
         let is_running = matches!(self.header.ended, Some(Ended::Not));
         let mut looks = if is_running { MAX_READS } else { 1 };
@@ -356,14 +358,14 @@ impl<S: Source> Reader<S> {
     }
 }
 
-/// A chunk's state: with its header, and the number of unchanged bytes of its events.
+/// The state of a chunk: its header, and the number of bytes of its events that are unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// An unused chunk.
     Empty,
     Whole(Head, usize),
     Part(Head, usize),
-    /// Not a valid chunk, or at another chunk's index.
+    /// Not a valid chunk, or a chunk at another chunk's index.
     Nothing,
 }
 
@@ -372,7 +374,8 @@ impl Found {
         let header = Begins::bytes(record);
         let payload = bytes.get(header..).unwrap_or_default();
         match Begins::decode(bytes, record) {
-            // No writer writes events before the header.
+            // Zeros after an empty header mean an unused chunk, because a writer writes the header before any
+            // event.
             Begins::Empty if is_zero(payload) => Self::Empty,
             Begins::Chunk(head) if head.number == number => match head.checked(payload) {
                 Checked::All(length) => Self::Whole(head, length),
@@ -383,14 +386,15 @@ impl Found {
     }
 }
 
-/// Returns true if all bytes are zero. It compares many at a time, as a sparse file has megabytes of zeros.
+/// Returns true if all bytes are zero. Compares 256 bytes at a time, because a sparse file has megabytes of
+/// zeros.
 fn is_zero(bytes: &[u8]) -> bool {
     let (pieces, rest) = bytes.as_chunks();
     pieces.iter().all(|piece| *piece == [0; 256]) && rest.iter().all(|byte| *byte == 0)
 }
 
-/// Returns the size of a file that a process has made for a record but not written to, or `None` if it is
-/// another file. The first words may be written, as the magic number is written last.
+/// Returns the size of a file that a process has created for a record but not written to. Returns `None` for
+/// any other file. Some of the first words may be written, because the magic number is written last.
 fn empty(source: &impl Source, header: &[u8]) -> io::Result<Option<u64>> {
     /// The offset of the first anchor in a header block.
     const FIRST_ANCHOR: usize = 256;
@@ -430,7 +434,8 @@ fn entries(
                     if is_checked {
                         return; // the rest of the text is damaged
                     }
-                    // The length is damaged, so the bytes after it may be events.
+                    // The length in this record may be damaged, so the bytes after it may be events and are
+                    // not skipped.
                     damage.bad += 1;
                     continue;
                 };

@@ -1,4 +1,4 @@
-//! Corrects the checks of a changed record, so that a fuzzer gets past them.
+//! Corrects the checks (checksums) of a record that was changed, so that a fuzzer gets past them.
 
 use std::mem::offset_of;
 
@@ -9,7 +9,7 @@ use crate::layout::{
     PAYLOAD_BYTES, VERSION,
 };
 
-/// Offsets of the bytes used, the thread and the block checks in a chunk's header.
+/// Offsets in a chunk's header: of the byte count, the thread and the blocks' checks.
 const COMMITTED: usize = 8;
 const THREAD: usize = 16;
 const BLOCK_CHECKS: usize = 24;
@@ -26,8 +26,8 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-/// Recomputes the checks in a record's header, in both snapshots and in its chunks. A record of version 1, or
-/// without a whole header block, is not changed.
+/// Recomputes the checks in a record's header, in both snapshots and in all chunks. Does not change a record
+/// of version 1, or one without a complete header block.
 pub fn repair(record: &mut [u8]) {
     if record.len() < HEADER_BYTES || u32_at(record, offset_of!(HeaderBlock, version)) != VERSION {
         return;
@@ -55,7 +55,7 @@ fn repair_header(header: &mut [u8], id: u64) {
         ];
         let says = says.map(|place| u64_at(snapshot, place));
         if says[0] == 0 {
-            continue; // was not taken
+            continue; // the snapshot was not taken
         }
         let figures = &snapshot[offset_of!(Snapshot, figures)..][..Figures::BYTES];
         let (words, _) = figures.as_chunks();
@@ -86,7 +86,7 @@ mod tests {
     use crate::builder::Builder;
     use crate::{ClockKind, Ended, Entry, Event, Reader, What};
 
-    /// Returns a record with this number of events, from iteration 0 on.
+    /// Returns a record with this number of iterations, counted from 0.
     fn record(events: u64, is_over: bool) -> Vec<u8> {
         let mut builder = Builder::new(1, ClockKind::Monotonic);
         for n in 0..events {

@@ -1,5 +1,5 @@
-//! The ring of the latest steps and collectives of a process (see `docs/hang.md`), in a file of its own that is
-//! mapped into the process. It has a fixed size, and whatever ends the process, it can be read.
+//! The ring of a process's latest steps and NCCL collectives (see `docs/hang.md`). It is in a file that is
+//! mapped into the process. It has a fixed size, and can be read even after the process was killed.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -12,15 +12,15 @@ use crate::header::Ended;
 pub const RING_MAGIC: [u8; 8] = *b"TLLMRING";
 /// The version of the format. A reader refuses later versions.
 pub const RING_VERSION: u32 = 1;
-/// Bytes of the file.
+/// The size of the file in bytes.
 pub const RING_BYTES: usize = 64 << 10;
 
-/// Longest name of a host or a run in a ring, in bytes. Longer ones are cut.
+/// The longest name of a host or a run in a ring, in bytes. Longer names are cut.
 const NAME_BYTES: usize = 64;
-/// Longest name of a group, in bytes.
+/// The longest name of a group, in bytes.
 const GROUP_BYTES: usize = 16;
 const MAX_GROUPS: usize = 8;
-/// Number of communicators that are kept at a time.
+/// The number of communicators that the ring can hold at a time.
 const MAX_COMMUNICATORS: usize = 64;
 const STEPS: usize = 128;
 const CAPTURED: usize = 256;
@@ -57,7 +57,8 @@ impl Collective {
         Some(Self::ALL.get(index)?.0)
     }
 
-    /// Returns true if all ranks of a communicator make the call. The others are between two ranks.
+    /// Returns true if all ranks of a communicator make the call. Send and receive are calls between two
+    /// ranks.
     #[must_use]
     pub const fn is_of_all_ranks(self) -> bool {
         !matches!(self, Self::Send | Self::Receive)
@@ -74,16 +75,16 @@ impl fmt::Display for Collective {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Operation {
     pub collective: Collective,
-    /// Number of elements.
+    /// The number of elements.
     pub count: u64,
-    /// The number of the data type, as NCCL counts them.
+    /// The data type, as NCCL's number for it.
     pub data_type: u8,
-    /// The root of the operation or the other rank, if there is one.
+    /// The root rank of the operation or the other rank, for operations that have one.
     pub peer: Option<u32>,
 }
 
 impl Operation {
-    /// Name and bytes of NCCL's data types.
+    /// The names of NCCL's data types, and their sizes in bytes.
     const TYPES: [(&'static str, u64); 12] = [
         ("int8", 1),
         ("uint8", 1),
@@ -106,7 +107,7 @@ impl Operation {
         row.map_or("of an unknown type", |row| row.0)
     }
 
-    /// Returns the number of bytes, if the data type is known.
+    /// Returns the number of bytes, if the size of the data type is known.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         let row = Self::TYPES.get(usize::from(self.data_type))?;
@@ -114,42 +115,46 @@ impl Operation {
     }
 }
 
-/// A step. `order` is 1 plus the number of steps before; it is 0 while the place is written, and written last.
+/// An entry for a step. `order` is 1 plus the number of earlier steps. It is 0 while the entry is being
+/// written, and is written last.
 #[repr(C)]
 struct StepPlace {
     order: AtomicU64,
     number: AtomicU64,
     begin_ns: AtomicU64,
-    /// 0: it has not ended.
+    /// 0 if the step has not ended.
     end_ns: AtomicU64,
 }
 
-/// A collective. `order` is as that of a step.
+/// An entry for a collective. `order` has the same meaning as for a step.
 #[repr(C)]
 struct CollectivePlace {
     order: AtomicU64,
     communicator: AtomicU64,
-    /// The sequence number; above it 8 bits of the data type and 8 bits of the operation.
+    /// The sequence number in the low 48 bits, then 8 bits for the data type and 8 bits for the operation.
     what: AtomicU64,
     count: AtomicU64,
     stream: AtomicU64,
     begin_ns: AtomicU64,
-    /// When the call returned, 0 if it has not; of captured ones, how often it was captured in a row.
+    /// The time when the call returned; 0 if it has not. For captured calls, the number of times in a row
+    /// that the call was captured.
     end_ns: AtomicU64,
-    /// The thread; above it 1 plus the root or the other rank, or 0.
+    /// The thread in the low half. In the high half, 1 plus the root rank or the other rank; 0 if there is
+    /// none.
     thread: AtomicU64,
 }
 
 #[repr(C)]
 struct CommunicatorPlace {
-    /// The handle in this process; 0 for none.
+    /// The communicator's handle in this process; 0 if the entry is free.
     handle: AtomicU64,
     id: AtomicU64,
-    /// The rank of the process; above it the size, 0 if they are not known.
+    /// The rank of the process in the low half and the communicator's size in the high half; 0 if they are
+    /// not known.
     rank: AtomicU64,
-    /// Number of collectives of all ranks that were called.
+    /// The number of collectives among all ranks that were called so far.
     sequence: AtomicU64,
-    /// Number of calls between two ranks.
+    /// The number of calls between two ranks so far.
     between: AtomicU64,
     captured: AtomicU64,
 }
@@ -157,25 +162,25 @@ struct CommunicatorPlace {
 #[repr(C)]
 struct GroupPlace {
     name: [AtomicU64; GROUP_BYTES / 8],
-    /// The rank of the process; above it the size.
+    /// The rank of the process in the low half, and the group's size in the high half.
     rank: AtomicU64,
 }
 
-/// A ring, in memory that a file is mapped to. Times are in nanoseconds of `CLOCK_MONOTONIC`, with a resolution of some
-/// milliseconds.
+/// A ring, in memory that is mapped to a file. Times are in nanoseconds of `CLOCK_MONOTONIC`, with a
+/// resolution of some milliseconds.
 #[repr(C)]
 pub struct RingBlock {
-    /// [`RING_MAGIC`], written last.
+    /// [`RING_MAGIC`], which is written last.
     magic: AtomicU64,
     version: AtomicU32,
     pid: AtomicU32,
     ended: AtomicU32,
-    /// 1 if the library was loaded into a process that ran: what was before is unknown.
+    /// 1 if the library was loaded into a running process, so that earlier steps and calls are unknown.
     is_late: AtomicU32,
     begin_ns: AtomicU64,
     begin_unix_ns: AtomicU64,
     end_ns: AtomicU64,
-    /// 1 plus the rank; 0 if it is not known.
+    /// 1 plus the rank in the job; 0 if the rank is not known.
     rank: AtomicU64,
     steps_begun: AtomicU64,
     step_thread: AtomicU64,
@@ -194,31 +199,31 @@ pub struct RingBlock {
 
 const _: () = assert!(size_of::<RingBlock>() <= RING_BYTES);
 
-/// Constant facts of a process for its ring.
+/// Facts about a process that its ring stores once.
 #[derive(Clone, Copy, Debug)]
 pub struct RingFacts<'a> {
     pub pid: u32,
     pub host: &'a [u8],
     pub run: &'a [u8],
-    /// The boot of the machine, so that times of another boot are not compared.
+    /// The id of the machine's boot. Times from different boots cannot be compared.
     pub boot: &'a [u8],
     pub is_late: bool,
     pub now_ns: u64,
     pub unix_ns: u64,
 }
 
-/// A call in the ring that has not returned.
+/// A call in the ring that has not returned yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenCall(u32);
 
 impl OpenCall {
-    /// Returns a number that is not 0.
+    /// Returns the call as a number, which is never 0.
     #[must_use]
     pub const fn number(self) -> usize {
         self.0 as usize
     }
 
-    /// Returns the call of a number; `None` for 0.
+    /// Returns the call with this number; `None` for 0.
     #[must_use]
     pub const fn from_number(number: usize) -> Option<Self> {
         match number {
@@ -248,11 +253,12 @@ impl RingBlock {
     /// Returns the ring at an address.
     ///
     /// # Safety
-    /// [`RING_BYTES`] from there, aligned to 8, can be read and written for `'a`, and are written only through rings.
+    /// The [`RING_BYTES`] from there must be aligned to 8, readable and writable for `'a`, and written only
+    /// through rings.
     #[must_use]
     pub const unsafe fn at<'a>(address: NonNull<u8>) -> &'a Self {
-        // SAFETY: the caller promises memory of this size and alignment for `'a`, and the block consists of atomics,
-        // for which every bit pattern is a value.
+        // SAFETY: the caller promises memory of this size and alignment for `'a`. The block consists of
+        // atomics, for which every bit pattern is valid.
         unsafe { address.cast().as_ref() }
     }
 
@@ -270,7 +276,7 @@ impl RingBlock {
             .store(u64::from_ne_bytes(RING_MAGIC), Ordering::Release);
     }
 
-    /// Stores how the process ended.
+    /// Stores the way in which the process ended, and the time.
     pub fn finish(&self, ended: Ended, now_ns: u64) {
         store(&self.end_ns, now_ns);
         self.ended.store(ended as u32, Ordering::Release);
@@ -280,7 +286,7 @@ impl RingBlock {
         store(&self.rank, rank.wrapping_add(1));
     }
 
-    /// Adds a group of ranks that the process belongs to, or replaces the one of that name.
+    /// Adds a group of ranks that the process belongs to, or replaces the group with the same name.
     pub fn set_group(&self, name: &str, rank: u32, size: u32) {
         let is_it = |place: &&GroupPlace| {
             let known = text(place.name.iter().map(relaxed));
@@ -314,15 +320,15 @@ impl RingBlock {
         }
     }
 
-    /// Returns the communicator of a handle.
+    /// Returns the entry of the communicator with this handle.
     #[inline]
     fn communicator(&self, handle: u64) -> Option<&CommunicatorPlace> {
         let mut places = self.communicators.iter();
         places.find(|place| relaxed(&place.handle) == handle)
     }
 
-    /// Adds a communicator that is not in the ring yet: its id, and the rank and size if they are known (else 0).
-    /// Returns it; `None` if there is no room.
+    /// Adds a communicator that is not in the ring yet, with its id, rank and size. Rank and size are 0 if
+    /// they are not known. Returns the new entry, or `None` if there is no room.
     #[cold]
     fn add_communicator(
         &self,
@@ -345,15 +351,15 @@ impl RingBlock {
         Some(place)
     }
 
-    /// Forgets a communicator that the program destroys.
+    /// Removes a communicator that the program destroys.
     pub fn forget_communicator(&self, handle: u64) {
         if let Some(place) = self.communicator(handle).filter(|_| handle != 0) {
             place.handle.store(0, Ordering::Release);
         }
     }
 
-    /// Adds a call that begins. `member` says which communicator a handle is that is not in the ring yet. A call that
-    /// is `captured` into a graph is only listed.
+    /// Adds a call that begins now. `member` returns the id, rank and size of a communicator that is not in
+    /// the ring yet. A call that is captured into a graph is only listed.
     #[inline]
     pub fn call_begins(
         &self,
@@ -362,7 +368,7 @@ impl RingBlock {
         member: impl FnOnce() -> (CommunicatorId, u32, u32),
     ) -> Option<OpenCall> {
         if call.handle == 0 {
-            return None; // NCCL refuses it
+            return None; // NCCL refuses a call without a communicator
         }
         let place = match self.communicator(call.handle) {
             Some(place) => place,
@@ -390,7 +396,7 @@ impl RingBlock {
         Some(OpenCall(index as u32 + 1))
     }
 
-    /// Ends a call.
+    /// Marks a call as ended.
     #[inline]
     pub fn call_ends(&self, call: OpenCall, now_ns: u64) {
         if let Some(place) = self.collective_places.get(call.number() - 1) {
@@ -398,7 +404,7 @@ impl RingBlock {
         }
     }
 
-    /// Lists a call that is captured into a graph. Equal ones in a row take one place.
+    /// Lists a call that is captured into a graph. Equal calls in a row share one entry.
     #[cold]
     fn list(&self, communicator: &CommunicatorPlace, call: &RingCall, now_ns: u64) {
         let sequence = communicator.captured.fetch_add(1, Ordering::Relaxed);
@@ -421,7 +427,7 @@ impl RingBlock {
     }
 }
 
-/// A call of NCCL, for [`RingBlock::call_begins`].
+/// A call of NCCL, as an argument of [`RingBlock::call_begins`].
 #[derive(Clone, Copy, Debug)]
 pub struct RingCall {
     pub handle: u64,
@@ -432,7 +438,7 @@ pub struct RingCall {
 }
 
 impl RingCall {
-    /// Returns the operation and the data type in 16 bits.
+    /// Returns the operation and the data type as a 16-bit number.
     const fn kind(&self) -> u64 {
         (self.operation.collective as u64) << 8 | self.operation.data_type as u64
     }
@@ -463,7 +469,7 @@ impl CollectivePlace {
     }
 }
 
-/// The bits of a sequence number.
+/// The mask for the bits of a sequence number.
 const SEQUENCE: u64 = (1 << 48) - 1;
 
 fn text(words: impl Iterator<Item = u64>) -> Vec<u8> {
@@ -471,26 +477,26 @@ fn text(words: impl Iterator<Item = u64>) -> Vec<u8> {
     bytes.take_while(|byte| *byte != 0).collect()
 }
 
-/// The content of a ring at one moment.
+/// The contents of a ring, read at one moment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Ring {
     pub pid: u32,
     pub host: String,
     pub run: String,
     pub boot: String,
-    /// The library was loaded into a process that ran: what was before is unknown.
+    /// True if the library was loaded into a running process, so that earlier steps and calls are unknown.
     pub is_late: bool,
-    /// The process ended by itself, as far as the library has seen it.
+    /// True if the process ended in a way that the library saw.
     pub has_ended: bool,
     pub begin_ns: u64,
     pub begin_unix_ns: u64,
     pub end_ns: u64,
     pub rank: Option<u64>,
-    /// Number of steps that have begun.
+    /// The number of steps that have begun.
     pub steps_begun: u64,
     /// The thread that began the latest step.
     pub step_thread: u32,
-    /// Number of collectives that were called outside captures.
+    /// The number of collectives that were called outside captures.
     pub collectives_begun: u64,
     pub groups: Vec<CapturedGroup>,
     pub communicators: Vec<RingCommunicator>,
@@ -513,11 +519,11 @@ pub struct CapturedGroup {
 /// A communicator that the process uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingCommunicator {
-    /// The same on all ranks; 0 if it is not known.
+    /// The communicator's id, the same on all ranks; 0 if it is not known.
     pub id: u64,
-    /// The rank of the process, and the number of ranks, if they are known.
+    /// The rank of the process and the number of ranks, if they are known.
     pub place: Option<(u32, u32)>,
-    /// Number of collectives that were called.
+    /// The number of collectives that were called so far.
     pub sequence: u64,
 }
 
@@ -525,7 +531,7 @@ pub struct RingCommunicator {
 pub struct RingStep {
     pub number: u64,
     pub begin_ns: u64,
-    /// `None` while it runs.
+    /// The time when the step ended; `None` while it runs.
     pub end_ns: Option<u64>,
 }
 
@@ -533,17 +539,17 @@ pub struct RingStep {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Called {
     pub communicator: u64,
-    /// Counts from 0 in its communicator.
+    /// The number of the collective in its communicator, counted from 0.
     pub sequence: u64,
     pub operation: Operation,
     pub stream: u64,
     pub thread: u32,
     pub begin_ns: u64,
-    /// When the call returned, if it has. The GPU may not have begun.
+    /// The time when the call returned, if it has. The GPU may not have begun the work by then.
     pub end_ns: Option<u64>,
 }
 
-/// Equal collectives in a row that were captured into graphs.
+/// A series of equal collectives that were captured into graphs one after another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapturedCollective {
     pub communicator: u64,
@@ -551,12 +557,12 @@ pub struct CapturedCollective {
     pub times: u64,
 }
 
-/// The reason why a file is not read as a ring.
+/// The reason why a file cannot be read as a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoRing {
-    /// It is another file, or is cut short.
+    /// The file is not a ring, or it is too short.
     Other,
-    /// It has a later version of the format.
+    /// The file has a later version of the format.
     Version(u32),
 }
 
@@ -573,10 +579,10 @@ impl fmt::Display for NoRing {
 }
 
 impl Ring {
-    /// Reads a ring from the bytes of its file.
+    /// Decodes a ring from the bytes of its file.
     ///
     /// # Errors
-    /// They are not a ring.
+    /// Returns an error if the bytes are not a ring.
     pub fn read(bytes: &[u8]) -> Result<Self, NoRing> {
         let mut words = vec![0_u64; RING_BYTES / 8];
         if bytes.len() < size_of::<RingBlock>() {
@@ -586,7 +592,8 @@ impl Ring {
             *word = u64::from_le_bytes(*bytes);
         }
         let place = NonNull::from(words.as_mut_slice()).cast();
-        // SAFETY: the words are as many and as aligned as a ring needs, and only `block` uses them until it goes.
+        // SAFETY: the words have the size and the alignment of a ring, and only `block` uses them while it
+        // lives.
         let block = unsafe { RingBlock::at(place) };
         if relaxed(&block.magic) != u64::from_le_bytes(RING_MAGIC) {
             return Err(NoRing::Other);
@@ -640,7 +647,7 @@ impl RingBlock {
     }
 }
 
-/// Returns the content of the places that are whole, the oldest first.
+/// Returns the contents of the entries that are completely written, the oldest first.
 fn in_order<P, T>(
     places: &[P],
     order: impl Fn(&P) -> &AtomicU64,
@@ -745,7 +752,7 @@ mod tests {
         }
 
         fn block(&self) -> &RingBlock {
-            // SAFETY: the words are as many and as aligned as a ring needs, and only this ring writes them.
+            // SAFETY: the words have the size and the alignment of a ring, and only this ring writes them.
             unsafe { RingBlock::at(NonNull::from(self.0.as_slice()).cast()) }
         }
 

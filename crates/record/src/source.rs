@@ -1,16 +1,16 @@
-//! The source of a record's bytes.
+//! The source from which a record's bytes are read.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 
-/// Bytes at offsets. A file is read, never mapped: if it is truncated during the read, there must be an error
-/// and no SIGBUS.
+/// Bytes that can be read at offsets. A file is read and never mapped: if it is truncated meanwhile, reading
+/// returns an error, whereas a mapping would raise SIGBUS.
 pub trait Source {
-    /// Reads from `offset` on until `buffer` is full or the bytes end. Returns the number of bytes read.
+    /// Reads from `offset` on until `buffer` is full or the data ends. Returns the number of bytes read.
     ///
     /// # Errors
-    /// Returns an error if they cannot be read.
+    /// Returns an error if the source cannot be read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 }
 

@@ -1,11 +1,11 @@
-//! Copies a record whose process still runs and reuses chunks. The copy shows one moment, so it can be read
-//! more than once, and every window in it is complete.
+//! Copies a record whose process still runs and overwrites chunks. The copy shows the record as of one
+//! moment: it can be read several times, and every window in it is complete.
 //!
-//! The process marks windows as dropped before it overwrites them, and the header is copied after all chunks:
-//! so no chunk of a window that is not marked was overwritten before. Events that ended after one moment are
-//! left out, so that no thread has more of the last window than others. Chunks are copied from the last to
-//! the first: an early chunk says from where on iterations outside windows are kept, and it must be newer
-//! than the iterations in the copy.
+//! The process marks windows as dropped before it overwrites them, and the header is copied after all chunks.
+//! So the chunks of a window that is not marked in the copy were not overwritten before they were copied.
+//! Events that ended after a certain moment are left out, so that all threads have events of the last window
+//! up to the same time. Chunks are copied from the last to the first: the beginning of the kept iterations
+//! outside windows is in an early chunk, and it must be newer than the iterations in the copy.
 
 #[cfg(test)]
 mod tests;
@@ -25,22 +25,22 @@ use crate::read_header::Header;
 use crate::reader::{EMPTY_LIMIT, Error, Found};
 use crate::source::Source;
 
-/// Number of times a chunk is copied that is overwritten meanwhile, and number of searches for chunks that
-/// were begun meanwhile.
+/// The number of attempts to copy a chunk that is overwritten meanwhile. Also the number of searches for
+/// chunks that were begun meanwhile.
 const MAX_ATTEMPTS: u32 = 16;
 
 /// Number of names that are tried for a copy.
 const MAX_NAMES: u32 = 1000;
 
-/// Opens a record for reading: a nameless copy if its process may reuse chunks, otherwise the record itself.
-/// The copy is in the record's folder or in the folder for temporary files, on a disk with room for twice the
-/// record, as the program may need that room. Without such a disk, or if the process ends meanwhile, the
-/// record itself is opened.
+/// Opens a record for reading: a copy without a name if its process may overwrite chunks, otherwise the
+/// record itself. The copy is in the record's folder or in the folder for temporary files, on a disk with
+/// free space for twice the record, because the program may need that space, too. Without such a disk, or if
+/// the process ends meanwhile, the record itself is opened.
 ///
 /// # Errors
-/// Returns an error if it cannot be read.
+/// Returns an error if the record cannot be read.
 pub fn open_still(path: &Path) -> Result<File, Error> {
-    // Opening a FIFO would block until another process writes to it.
+    // Opening a FIFO (named pipe) would block until another process writes to it.
     if !fs::metadata(path)?.is_file() {
         return Err(Error::NoRecord);
     }
@@ -49,7 +49,7 @@ pub fn open_still(path: &Path) -> Result<File, Error> {
         return Ok(file);
     }
     let bytes = file.metadata()?.len();
-    // The parent of a bare name is empty.
+    // The parent of a path without a folder is empty.
     let folder = path.parent().unwrap_or(path);
     let folder = if folder.as_os_str().is_empty() {
         Path::new(".")
@@ -65,14 +65,14 @@ pub fn open_still(path: &Path) -> Result<File, Error> {
         copy_still(&file, &copy).ok().map(|()| copy)
     });
     match copy {
-        // Once the process has ended, the record itself is complete.
+        // If the process has ended in the meantime, the record itself is complete and is used.
         Some(copy) if is_used_again(&file)? => Ok(copy),
         _ => Ok(file),
     }
 }
 
-/// Returns true if there is room for twice this number of bytes. A file system in memory does not count: the
-/// program may be the next process that gets no memory.
+/// Returns true if the file's disk has free space for twice this number of bytes. A file system in memory
+/// does not count, because the copy could leave the program without memory.
 fn has_room(file: &File, bytes: u64) -> bool {
     const TMPFS: u64 = 0x0102_1994;
     const RAMFS: u64 = 0x8584_58f6;
@@ -90,7 +90,8 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let file = File::open(from)?;
     let which = |of: &Metadata| (of.dev(), of.ino());
     if fs::metadata(to).map(|to| which(&to)).ok() == Some(which(&file.metadata()?)) {
-        // Truncating the file would make a running process die of a signal at its next write.
+        // Opening the target truncates it. If it were the record, the running process would die of SIGBUS at
+        // its next write.
         let what = "a record cannot be copied to itself";
         return Err(io::Error::new(ErrorKind::InvalidInput, what));
     }
@@ -102,7 +103,7 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     copy_still(&file, &options.open(to)?)
 }
 
-/// Returns true if the process of a record may still reuse its chunks.
+/// Returns true if the record's process may still overwrite its chunks.
 fn is_used_again(file: &File) -> io::Result<bool> {
     let mut bytes = vec![0; HEADER_BYTES];
     let length = Source::read_at(file, &mut bytes, 0)?;
@@ -114,8 +115,8 @@ fn is_used_again(file: &File) -> io::Result<bool> {
     Ok(is_wanted && !has_no_process(file))
 }
 
-/// Returns true if the process that wrote a record is gone without recording its end. The process holds a
-/// lock while it lives.
+/// Returns true if the process that wrote the record has ended without recording that. The process locks the
+/// record while it lives.
 fn has_no_process(file: &File) -> bool {
     let is_free = file.try_lock_shared().is_ok();
     if is_free {
@@ -124,14 +125,14 @@ fn has_no_process(file: &File) -> bool {
     is_free
 }
 
-/// Creates a file without a name. It is deleted when it is closed.
+/// Creates a file without a name. The file disappears when it is closed.
 fn without_name(folder: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create_new(true).mode(0o600);
     let mut number = 0;
     loop {
-        // Another thread, or a process with the same id that shares the folder, may use the name for a
-        // moment.
+        // The name may be in use for a moment, by another thread or by a process with the same id (in another
+        // container) that shares the folder.
         let path = folder.join(format!(".tllmprof-{}-{number}", std::process::id()));
         match options.open(&path) {
             Ok(file) => {
@@ -146,7 +147,7 @@ fn without_name(folder: &Path) -> io::Result<File> {
     }
 }
 
-/// Copies a record whose chunks are reused into an empty file.
+/// Copies a record whose chunks are overwritten meanwhile into an empty file.
 fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
     let mut header = vec![0; HEADER_BYTES];
     let length = source.read_at(&mut header, 0)?;
@@ -159,7 +160,8 @@ fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
         latest: 0,
     };
     copy.take(source, u64::MAX)?;
-    // All threads have written their events that ended by now. Of later events only some are written.
+    // The copy ends at this time. All threads have written the events that ended by then, but only some of
+    // the later events.
     let until = copy.latest;
     for _ in 0..MAX_ATTEMPTS {
         copy.take(source, until)?;
@@ -175,27 +177,27 @@ fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
     to.set_len(copy.length)
 }
 
-/// Bytes at the start of a chunk that change when an event is written.
+/// The number of bytes at the start of a chunk that change when an event is written.
 const HEAD: usize = 16;
-/// Offset of the bytes of events and their check.
+/// The offset of the byte count of the events and their check.
 const COMMITTED: usize = 8;
 
 struct Copy<'a> {
-    /// The record's id.
+    /// The record's id; `None` if it has no checks.
     id: Option<u64>,
     to: &'a File,
     bytes: Vec<u8>,
-    /// Size of the record in bytes.
+    /// The size of the copy in bytes.
     length: u64,
-    /// The first bytes of each chunk when it was copied.
+    /// The first bytes of each chunk at the time when it was copied.
     chunks: Vec<[u8; HEAD]>,
-    /// The latest end among the copied events.
+    /// The latest end of any copied event, in ticks.
     latest: u64,
 }
 
 impl Copy<'_> {
-    /// Copies the chunks that were written to since they were copied. Events that ended after `until` are
-    /// left out.
+    /// Copies the chunks that were written to since they were last copied. Leaves out events that ended after
+    /// `until`.
     fn take(&mut self, source: &impl Source, until: u64) -> io::Result<()> {
         let mut begins = [0; HEAD];
         let (mut empty, mut count) = (0, 0);
@@ -216,7 +218,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Copies a chunk.
+    /// Copies chunk `number`, leaving out events that ended after `until`.
     fn chunk(&mut self, source: &impl Source, number: u32, until: u64) -> io::Result<()> {
         let at = chunk_offset(number);
         let header = Begins::bytes(self.id);
@@ -227,7 +229,7 @@ impl Copy<'_> {
             match Found::classify(self.id, number, &self.bytes[..there]) {
                 Found::Empty => break (there, 0),
                 Found::Whole(head, length) => {
-                    // Before `cut` changes the bytes.
+                    // This must come before `cut`, which changes the bytes.
                     self.see(number);
                     let length = self.cut(&head, length, until);
                     break (there, header + length);
@@ -254,7 +256,8 @@ impl Copy<'_> {
         }
     }
 
-    /// Cuts a chunk at the first event that ended after `until`. Returns the number of bytes left.
+    /// Cuts the chunk at its first event that ended after `until`. Returns the number of bytes of events
+    /// left.
     fn cut(&mut self, head: &Head, length: usize, until: u64) -> usize {
         let Some(id) = self.id else { return length };
         let header = Begins::bytes(self.id);
@@ -285,7 +288,7 @@ impl Copy<'_> {
     }
 }
 
-/// Returns the end of an event that was written at its end; 0 if that is not known.
+/// Returns the end of an event, if it is a kind of event that is written when it ends; 0 otherwise.
 const fn end(event: &Event) -> u64 {
     match event.what {
         What::Iteration { .. }

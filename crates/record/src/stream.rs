@@ -1,4 +1,5 @@
-//! Writes a record of one thread to a file as it grows, for a process of our own that need not map the file.
+//! Writes a record of one thread to a file as the record grows. For tllmprof's own processes, which need not
+//! map the file.
 
 use std::fs::File;
 use std::io;
@@ -11,8 +12,8 @@ use crate::event::{Event, StringId};
 use crate::header::{ClockKind, Ended, HeaderBlock};
 use crate::layout::{CHUNK_HEADER_BYTES, EVENT_BYTES, MAGIC, PAYLOAD_BYTES, chunk_offset};
 
-/// Writes a record. Pushed events are in the file after [`StreamWriter::flush`]. Whatever ends the process,
-/// the file can be read up to the last flush.
+/// Writes a record. Pushed events reach the file at the next [`StreamWriter::flush`]. Even if the process is
+/// killed, the file can be read up to the last flush.
 #[derive(Debug)]
 pub struct StreamWriter {
     file: File,
@@ -20,13 +21,14 @@ pub struct StreamWriter {
     chunk: OwnChunk,
     thread: u32,
     number: u32,
-    /// Bytes of the chunk's payload that are in the file.
+    /// The number of bytes of the chunk's payload that are in the file.
     flushed: usize,
     strings: StringId,
 }
 
 impl StreamWriter {
-    /// Begins the record of a process in an empty file. The caller should add the first anchor at once.
+    /// Begins the record of a process in an empty file. The caller should store the first anchor right
+    /// afterwards.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
@@ -43,7 +45,7 @@ impl StreamWriter {
             strings: 0,
         };
         new.header().begin(id, pid, parent, clock);
-        // The first word is written last, so the file turns from an empty one into a whole header.
+        // The first word is written last, so that a reader sees either an empty file or a complete header.
         let (first, rest) = new.header.bytes().split_at(MAGIC.len());
         new.file.write_all_at(rest, first.len() as u64)?;
         new.file.write_all_at(first, 0)?;
@@ -57,7 +59,7 @@ impl StreamWriter {
         self.header.block()
     }
 
-    /// Returns the size of the file in bytes, including what is not flushed yet.
+    /// Returns the size that the file has after the next flush, in bytes.
     #[must_use]
     pub const fn length(&self) -> u64 {
         chunk_offset(self.number) + (CHUNK_HEADER_BYTES + self.used()) as u64
@@ -66,7 +68,7 @@ impl StreamWriter {
     /// Adds an event.
     ///
     /// # Errors
-    /// Returns an error if a chunk was full and could not be written.
+    /// Returns an error if a full chunk could not be written to the file.
     pub fn push(&mut self, event: &Event) -> io::Result<()> {
         if !self.chunk.push(event) {
             self.next_chunk()?;
@@ -78,7 +80,7 @@ impl StreamWriter {
     /// Adds a string, and returns its id.
     ///
     /// # Errors
-    /// Returns an error if a chunk was full and could not be written.
+    /// Returns an error if a full chunk could not be written to the file.
     pub fn string(&mut self, text: &str) -> io::Result<StringId> {
         self.strings += 1;
         if !self.chunk.push_string(self.strings, text) {
@@ -91,17 +93,17 @@ impl StreamWriter {
     /// Writes everything to the file.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written. The data from before stays whole.
+    /// Returns an error if the file cannot be written. Data that was flushed before stays intact.
     pub fn flush(&mut self) -> io::Result<()> {
         self.flush_chunk()?;
         self.header().snapshot();
         self.file.write_all_at(self.header.bytes(), 0)
     }
 
-    /// Writes everything to the file for the last time, with how the process ended.
+    /// Writes everything to the file for the last time, together with the way in which the process ended.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written. The data from before stays whole.
+    /// Returns an error if the file cannot be written. Data that was flushed before stays intact.
     pub fn finish(mut self, ended: Ended) -> io::Result<()> {
         self.flush_chunk()?;
         self.header().finish(ended, self.length());
@@ -115,7 +117,7 @@ impl StreamWriter {
         let new = payload.get(self.flushed..used).unwrap_or_default();
         let place = at + (CHUNK_HEADER_BYTES + self.flushed) as u64;
         self.file.write_all_at(new, place)?;
-        // The byte count is written last.
+        // The start of the chunk has the byte count, so it is written after the events.
         self.file.write_all_at(head, at)?;
         self.flushed = used;
         Ok(())
@@ -133,7 +135,7 @@ impl StreamWriter {
         self.begin_chunk()
     }
 
-    /// Writes a chunk's header before its events, and counts the chunk once it is in the file.
+    /// Writes the new chunk's header before its events, and counts the chunk once it is in the file.
     fn begin_chunk(&mut self) -> io::Result<()> {
         self.flush_chunk()?;
         self.header().add(Counter::Chunks, 1);

@@ -1,15 +1,15 @@
-//! The strings of a record that was read.
+//! The strings of a record, while it is read.
 
 use std::collections::HashMap;
 
 use crate::event::StringId;
 
-/// Limits for the kept text, in bytes, and for the number of strings. Strings above them are counted and read
-/// as `?`.
+/// The largest amount of text in bytes, and the largest number of strings, that are kept. Further strings are
+/// only counted, and read as `?`.
 const TEXT_LIMIT: usize = 256 << 20;
 const COUNT_LIMIT: usize = 1 << 22;
 
-/// Texts by id.
+/// The texts of a record, by their ids.
 #[derive(Default, Debug)]
 pub struct Strings {
     text: String,
@@ -18,7 +18,7 @@ pub struct Strings {
 }
 
 impl Strings {
-    /// Adds a string. The first text of an id is kept; invalid UTF-8 is replaced.
+    /// Adds a string. If an id occurs several times, the first text is kept. Invalid UTF-8 is replaced.
     pub fn add(&mut self, id: StringId, bytes: &[u8]) {
         if self.places.contains_key(&id) {
             return;
@@ -35,7 +35,7 @@ impl Strings {
         }
     }
 
-    /// Returns the text of an id, or `?` if it is not known.
+    /// Returns the text with this id, or `?` if it is not known.
     #[must_use]
     pub fn get(&self, id: StringId) -> &str {
         self.places
@@ -44,7 +44,7 @@ impl Strings {
             .unwrap_or("?")
     }
 
-    /// Returns the number of strings that were left out for lack of room.
+    /// Returns the number of strings that were left out because of the limits.
     #[must_use]
     pub const fn left_out(&self) -> u64 {
         self.left_out

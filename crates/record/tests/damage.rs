@@ -1,4 +1,4 @@
-//! Tests that a reader either reads a changed record unchanged or reports its damage.
+//! Tests that a reader of a changed record either returns the original contents or reports damage.
 
 mod common;
 
@@ -16,8 +16,8 @@ struct Content {
     strings: Vec<(u32, Vec<u8>)>,
 }
 
-/// Returns the contents, true if they include the process's end, and true if there is no damage; `None` if
-/// the record cannot be read.
+/// Returns the contents of a record, a flag that is true if the record says that its process has ended, and a
+/// flag that is true if there is no damage. Returns `None` if the record cannot be read.
 fn content(bytes: &[u8]) -> Option<(Content, bool, bool)> {
     let reader = Reader::new(bytes).ok()?;
     let mut found = Content {
@@ -61,7 +61,7 @@ fn header(header: &Header) -> String {
     format!("{pid} {parent} {ended:?} {clock:?} {anchors:?} {counters:?} {outside:?}")
 }
 
-/// Returns a record with figures in its header, several snapshots, and a second chunk that is not full.
+/// Returns a record with values in its header, several snapshots, and a second chunk that is not full.
 fn small(ended: Option<Ended>) -> Vec<u8> {
     let mut builder = Builder::new(7, ClockKind::Counter);
     builder.string(7, "a name");
@@ -116,7 +116,7 @@ fn a_record_that_was_changed_never_passes_for_whole() {
     assert!(noticed > changes() / 3, "{noticed}");
 }
 
-/// The events of a killed process are checked, too. Its counters may be slightly older.
+/// Checks also protect the events of a killed process. Its counters may be slightly out of date.
 #[test]
 fn the_events_of_an_unfinished_record_are_those_that_were_written() {
     let bytes = small(None);
@@ -133,7 +133,7 @@ fn the_events_of_an_unfinished_record_are_those_that_were_written() {
     }
 }
 
-/// The entries that remain of a damaged record are entries of the record, in its order.
+/// All entries that are read from a damaged record must be entries of the original record.
 #[test]
 fn what_is_left_is_what_was_written() {
     let bytes = small(Some(Ended::InOrder));
@@ -144,7 +144,8 @@ fn what_is_left_is_what_was_written() {
         let Some((found, ..)) = content(&changed) else {
             continue;
         };
-        // Blocks may come in another order, but each event must be from the record.
+        // The blocks may have been moved, so the order may differ, but each event must be one of the
+        // record's.
         let first = found.events.first().map_or(0, |(_, event)| event.start);
         let is_there = |event: &(u32, Event)| original.events.contains(event);
         assert!(
@@ -155,7 +156,7 @@ fn what_is_left_is_what_was_written() {
     }
 }
 
-/// A kill at any moment of writing a snapshot, including the first one: the snapshot before it counts.
+/// Simulates a kill at each moment while a snapshot is written. The previous snapshot, if any, must be used.
 #[test]
 fn a_kill_between_two_words_of_a_snapshot_costs_nothing() {
     let mut builder = Builder::new(7, ClockKind::Counter);
@@ -185,12 +186,12 @@ fn killed_between(before: Vec<u8>, after: &[u8], counts: &[u64]) {
     }
 }
 
-/// Impossible counters and durations are left out.
+/// Impossible counters and durations must be ignored.
 #[test]
 fn impossible_figures_of_an_unfinished_record_are_left_out() {
     let mut bytes = small(None);
     let original = Reader::new(&bytes[..]).unwrap().header().clone();
-    // The number of iterations, and the maximum of those outside windows.
+    // The offsets of the number of iterations, and of the largest duration outside windows.
     for at in [2304 + 64 * 8, 4352 + 16] {
         bytes[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
         let reader = Reader::new(&bytes[..]).unwrap();

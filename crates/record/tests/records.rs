@@ -1,4 +1,4 @@
-//! Tests whole, cut and damaged records from the library's writer.
+//! Tests reading whole, cut and damaged records that the library's writer has made.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn the_header_says_who_wrote_it() {
     assert_eq!(read.counter(Counter::Windows), 2);
     assert_eq!(read.counter(Counter::Iterations), 0);
     assert_eq!((read.outside.count(), read.outside.max()), (3, 500));
-    // The first half is kept, and the latest anchors.
+    // The first half of the anchors is kept, and the latest ones fill the second half.
     let ticks: Vec<_> = read.anchors.iter().map(|anchor| anchor.ticks).collect();
     let expected: Vec<_> = (0..32).chain(968..1000).collect();
     assert_eq!(ticks, expected);
@@ -85,11 +85,11 @@ fn any_prefix_reads() {
                     is_cut,
                     "{length}"
                 );
-                // Each thread's events are a part of the written ones, in order and without repetition.
+                // Each thread's events must be some of the written ones, in order and without repetition.
                 for (tid, events) in &found.threads {
                     assert!(is_part(events, &written.threads[tid]), "{length}: {tid}");
                 }
-                // All blocks of 64 events in the prefix must be read.
+                // At least the complete blocks of 64 events in the prefix must be read.
                 let events = prefix
                     .len()
                     .saturating_sub(HEADER_BYTES + CHUNK_HEADER_BYTES);
@@ -102,7 +102,7 @@ fn any_prefix_reads() {
     }
 }
 
-/// Returns true if `part` is `whole` without some of its events.
+/// Returns true if `part` consists of events of `whole` in the same order.
 fn is_part(part: &[Event], whole: &[Event]) -> bool {
     let mut whole = whole.iter();
     part.iter().all(|event| whole.any(|other| other == event))
@@ -115,7 +115,7 @@ fn damaged_bytes_never_panic() {
     for _ in 0..400 {
         let mut damaged = bytes.clone();
         for _ in 0..=random.below(200) {
-            // Headers are a small part of a record, so half of the damage goes there.
+            // Half of the damage goes to the headers, which are only a small part of a record.
             let block = random.below(damaged.len() as u64 / CHUNK_BYTES as u64) as usize;
             let reach = if random.below(2) == 0 {
                 128
@@ -151,11 +151,11 @@ fn a_damaged_chunk_costs_no_other() {
     let (found, damage) = read(&bytes).unwrap();
     assert_eq!(damage.chunks, 1);
     assert_eq!(found.threads[&1].len() as u64, 2 * FULL);
-    // A chunk at another chunk's index.
+    // Puts a chunk at another chunk's index.
     let (from, to) = (HEADER_BYTES, HEADER_BYTES + CHUNK_BYTES);
     bytes.copy_within(from..from + CHUNK_BYTES, to);
     assert_eq!(read(&bytes).unwrap().1.chunks, 1);
-    // A chunk that claims more than it can hold; its whole blocks are read.
+    // Makes a chunk claim more bytes than it can hold. Its whole blocks must still be read.
     bytes[HEADER_BYTES + 8..HEADER_BYTES + 12].fill(0xff);
     let (found, damage) = read(&bytes).unwrap();
     assert_eq!(damage.chunks, 2);
@@ -179,7 +179,7 @@ fn an_event_that_was_changed_costs_those_behind_it_in_its_chunk() {
     }
 }
 
-/// Returns a record of the version before, which had no checks, with these rows in its only chunk.
+/// Returns a record in the earlier format without checks, with these rows in its only chunk.
 fn unchecked(rows: &[[u8; EVENT_BYTES]]) -> Vec<u8> {
     let mut bytes = Builder::new(1, ClockKind::Monotonic).bytes();
     bytes[8] = 1;
@@ -233,7 +233,7 @@ fn what_is_no_record_is_refused() {
     assert!(matches!(read(&bytes), Err(Error::Damaged(_))));
 }
 
-/// A process that is killed while it creates its record leaves an empty file.
+/// A process that is killed while it creates its record leaves a file of zeros.
 #[test]
 fn what_was_only_begun_is_empty() {
     for length in [0, 65_536, 100_000, 131_072] {
@@ -247,7 +247,7 @@ fn what_was_only_begun_is_empty() {
     assert!(matches!(read(&begun), Err(Error::Empty(65_536))));
     begun[300] = 1;
     assert!(matches!(read(&begun), Err(Error::NoRecord)));
-    // This process wrote the header's first word before it was killed.
+    // Simulates a process that was killed after it had written only the start of the header.
     let mut begun = Builder::new(1, ClockKind::Monotonic).bytes();
     begun[72..].fill(0);
     begun.resize(HEADER_BYTES + CHUNK_BYTES, 0);
@@ -267,7 +267,7 @@ fn one_byte_in_a_chunk_without_a_header_is_damage() {
     }
 }
 
-/// A sparse file may claim zeros without an end.
+/// A sparse file may claim any number of zeros, so reading has to stop at some point.
 #[test]
 fn an_endless_file_is_left() {
     struct Endless(Vec<u8>);

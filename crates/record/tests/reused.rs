@@ -1,4 +1,4 @@
-//! Tests records that keep the latest iterations outside windows, or the latest windows, in reused chunks.
+//! Tests records that reuse chunks to keep only the latest iterations outside windows, or the latest windows.
 
 mod common;
 
@@ -18,7 +18,8 @@ fn edge(ticks: u64, edge: Edge, iteration: u64) -> Event {
     Event::new(ticks, 0, What::Window { edge, iteration })
 }
 
-/// Returns the starts of iterations in the order of the reader, and the number of strings.
+/// Returns the starts of the iterations in the order in which the reader returns them, and the number of
+/// strings.
 fn given(bytes: &[u8]) -> (Vec<u64>, usize) {
     let (mut starts, mut strings) = (Vec::new(), 0);
     let damage = Reader::new(bytes).unwrap().read(|entry| match entry {
@@ -32,8 +33,8 @@ fn given(bytes: &[u8]) -> (Vec<u64>, usize) {
     (starts, strings)
 }
 
-/// A thread writes iterations into three chunks; the first was reused for the last iterations. The window of
-/// the kept iterations opens with iteration 5.
+/// Returns a record in which a thread has written iterations into three chunks. The first chunk was reused
+/// for the last iterations. `edges` are the openings and closings of windows.
 fn kept(steps: u64, edges: &[Event]) -> Vec<u8> {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     builder.header().set(Counter::Flight, steps);
@@ -53,7 +54,7 @@ fn kept(steps: u64, edges: &[Event]) -> Vec<u8> {
 fn events_come_in_their_order_and_those_that_are_not_kept_any_more_do_not() {
     let open = [edge(500, Edge::Open, 5)];
     assert_eq!(given(&kept(5, &open)), (vec![500, 600, 700, 800, 900], 1));
-    // Earlier windows are kept.
+    // The kept iterations are those of the windows, and earlier windows are kept as well.
     let windows = [
         edge(300, Edge::Open, 3),
         edge(395, Edge::Close, 3),
@@ -62,12 +63,12 @@ fn events_come_in_their_order_and_those_that_are_not_kept_any_more_do_not() {
     ];
     assert_eq!(given(&kept(5, &windows)).0, [300, 800]);
     assert_eq!(given(&kept(5, &[])).0, []);
-    // A record that reuses no chunk is read completely.
+    // A record that reuses no chunks is read completely.
     let all = [800, 900, 200, 300, 400, 500, 600, 700];
     assert_eq!(given(&kept(0, &open)).0, all);
 }
 
-/// The first of three windows is dropped, as the chunk that it began in was reused for the third.
+/// The first of three windows is dropped, because the chunk with its beginning was reused for the third.
 #[test]
 fn what_is_left_of_windows_that_are_dropped_is_not_given() {
     let given_where = |dropped_until: u64| {
@@ -105,15 +106,15 @@ fn what_is_left_of_windows_that_are_dropped_is_not_given() {
         assert!(damage.unwrap().is_none());
         kept
     };
-    // A collection that ends in a window belongs to it.
+    // A garbage collection that ends in a window belongs to that window.
     assert_eq!(given_where(280), [297, 300, 300, 395, 600, 600]);
     assert_eq!(given_where(300), [600, 600]);
-    // None of the kept windows has opened so far.
+    // At this value no kept window has opened yet.
     assert_eq!(given_where(700), []);
     assert_eq!(given_where(0).len(), 9);
 }
 
-/// A snapshot may be under way when the first window is dropped, hours after the process began.
+/// A snapshot may be in progress when the first window is dropped, hours after the process began.
 #[test]
 fn windows_that_were_dropped_since_the_last_snapshot_are_dropped() {
     const HOURS: u64 = 1 << 50;
@@ -125,7 +126,7 @@ fn windows_that_were_dropped_since_the_last_snapshot_are_dropped() {
             unix_ns: 5,
         });
         let mut bytes = builder.bytes();
-        // The counters after the snapshot, which grow.
+        // Changes the counter outside the snapshots, which is the one that grows.
         let at = 2304 + 8 * Counter::DroppedUntil.index();
         bytes[at..at + 8].copy_from_slice(&dropped_until.to_le_bytes());
         let reader = Reader::new(&bytes[..]).unwrap();
@@ -133,7 +134,7 @@ fn windows_that_were_dropped_since_the_last_snapshot_are_dropped() {
     };
     assert_eq!(until(HOURS, HOURS - 7), HOURS - 7);
     assert_eq!(until(HOURS, HOURS + 7), HOURS + 7);
-    // The value is damaged.
+    // The value is implausible, so it counts as damage.
     assert_eq!(until(HOURS, 3 * HOURS), 0);
 }
 
@@ -153,7 +154,7 @@ fn a_chunk_that_is_used_again_has_what_was_written_since() {
             .iter()
             .map(|word| u64::from_ne_bytes(*word))
             .collect();
-        // SAFETY: the memory has CHUNK_BYTES, aligned to 8, outlives the writer and is used only by it.
+        // SAFETY: the memory has CHUNK_BYTES, is aligned to 8, outlives the writer and is used only by it.
         let chunk = unsafe { Chunk::at(NonNull::new(words.as_mut_ptr()).unwrap().cast()) };
         let mut writer = EventWriter::again(chunk, id, 0, thread);
         assert!(writer.push(&iteration(500)));

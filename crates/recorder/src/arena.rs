@@ -1,5 +1,5 @@
 //! Allocates small pieces of memory that are never freed. It does not use the host's allocator, because the
-//! caller may be that allocator.
+//! library may have been called from inside that allocator.
 
 use core::cell::UnsafeCell;
 use core::ptr::NonNull;
@@ -10,13 +10,13 @@ use tllmprof_sync::Published;
 
 use tllmprof_platform::lifecycle;
 
-/// Bytes that are mapped at a time, and the largest number of such blocks: 8 MiB in all.
+/// The size in bytes of a block, which is mapped at once, and the largest number of blocks: 8 MiB in all.
 const BLOCK: usize = 64 << 10;
 const BLOCKS: usize = 128;
-/// Bytes of a block that can be handed out.
+/// The number of bytes of a block that can be handed out.
 const ROOM: usize = BLOCK - size_of::<AtomicUsize>();
 
-/// One mapping.
+/// A block of memory that is mapped at once.
 #[repr(C)]
 struct ArenaBlock {
     used: AtomicUsize,
@@ -25,7 +25,7 @@ struct ArenaBlock {
 
 const _: () = assert!(size_of::<ArenaBlock>() == BLOCK);
 
-// SAFETY: a count of 0 and an array of bytes, of which all zeros are a value.
+// SAFETY: all zeros is a valid value of both fields: a count of 0, and an array of bytes.
 unsafe impl Zeroed for ArenaBlock {}
 // SAFETY: `used` is atomic, and gives each piece of `pieces` to one caller; nothing else reads or writes it.
 unsafe impl Sync for ArenaBlock {}
@@ -37,8 +37,8 @@ lifecycle::global! {
     static MAPPED: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Returns `bytes` bytes, zeroed and aligned to 8, which belong to the caller for good. `None` for more than
-/// half a block.
+/// Returns `bytes` bytes, zeroed and aligned to 8, which the caller may use forever. Returns `None` if
+/// `bytes` is more than half a block, or if all blocks are used up.
 pub fn take(bytes: usize) -> Option<NonNull<u8>> {
     let bytes = bytes.next_multiple_of(8);
     if bytes > BLOCK / 2 {
@@ -56,7 +56,8 @@ pub fn take(bytes: usize) -> Option<NonNull<u8>> {
     }
 }
 
-/// Replaces `full` by a new block. If another thread has already done so, the new block is lost.
+/// Replaces `full` with a new block. If another thread has already done so, the memory of the new block is
+/// wasted.
 fn begin_block(full: Option<&'static ArenaBlock>) -> Option<()> {
     if MAPPED.fetch_add(1, Ordering::Relaxed) >= BLOCKS {
         MAPPED.fetch_sub(1, Ordering::Relaxed);
@@ -76,7 +77,7 @@ mod tests {
         let pieces: Vec<_> = (0..3000).map(|_| take(60).unwrap()).collect();
         for piece in &pieces {
             assert!(piece.addr().get().is_multiple_of(8));
-            // SAFETY: the piece is this test's, and that large.
+            // SAFETY: the piece is at least 60 bytes, and only this test uses it.
             unsafe {
                 assert_eq!(piece.cast::<[u8; 60]>().read(), [0; 60]);
                 piece.cast::<[u8; 60]>().write([7; 60]);

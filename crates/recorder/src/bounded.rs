@@ -1,5 +1,6 @@
-//! A lock for which threads of the program time out only once. A signal handler may have jumped out of the
-//! thread that holds the lock; without this, each full chunk, or each event without room, would wait again.
+//! A lock for which the program's threads wait until a time-out only once. If a signal handler jumps out of a
+//! thread that holds the lock, the lock is never released. Without this module, every later full chunk or
+//! dropped event would wait for the whole time-out again.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -21,7 +22,7 @@ impl<T> Bounded<T> {
         }
     }
 
-    /// Waits for the lock for at most `patience`; not at all if the last wait timed out.
+    /// Waits for the lock for at most `patience`. Does not wait at all if the previous wait timed out.
     pub fn lock_for(&self, patience: Duration) -> Option<Guard<'_, T>> {
         let patience = match self.is_stuck.load(Ordering::Relaxed) {
             true => Duration::ZERO,
@@ -32,7 +33,7 @@ impl<T> Bounded<T> {
         guard
     }
 
-    /// Frees the lock, whichever thread held it. The value that it guards may be half changed.
+    /// Frees the lock, whichever thread held it. The value that the lock guards may be only partly changed.
     pub fn break_open(&self, alone: &OnlyThread) {
         self.lock.break_open(alone);
         self.is_stuck.store(false, Ordering::Relaxed);
@@ -48,7 +49,7 @@ mod tests {
         let lock = Bounded::new(());
         let guard = lock.lock_for(Duration::ZERO);
         assert!(lock.lock_for(Duration::from_millis(1)).is_none());
-        // This test would not end otherwise.
+        // If this call waited again, the test would take a day.
         assert!(lock.lock_for(Duration::from_secs(100_000)).is_none());
         drop(guard);
         assert!(lock.lock_for(Duration::ZERO).is_some());

@@ -9,12 +9,13 @@ use tllmprof_record::{Anchor, ClockKind};
 use super::state::{Looks, look_for, looks_for};
 
 lifecycle::global! {
-    /// The first moment of the process on three clocks, the counter's ticks first. 0: none.
+    /// The start of the process on three clocks: ticks of the processor's counter, `CLOCK_MONOTONIC` and Unix
+    /// time. Ticks of 0 mean that nothing was stored.
     #[fork(keep = "clocks continue")]
     static FIRST: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-    /// Ticks per nanosecond, as the bits of a floating-point number, and the number of calls after which it
-    /// is measured again. The estimate improves with the time since the start.
+    /// Ticks per nanosecond, as the bits of an `f64`, and the number of calls until this ratio is measured
+    /// again. The ratio gets more precise with the time since the start.
     #[fork(keep = "clocks continue")]
     #[together(iterations)]
     static RECENT: AtomicU64 = AtomicU64::new(0);
@@ -24,12 +25,12 @@ lifecycle::global! {
 }
 
 const LOOKUP_EVERY: u64 = 1024;
-/// One call for this number of nanoseconds since the start: in the first second the ratio is measured more
-/// often.
+/// The ratio is reused for one call per this number of nanoseconds since the start, up to [`LOOKUP_EVERY`]
+/// calls. So it is measured more often in the first second.
 const SURE_NS: u64 = 1_000_000;
 
-/// Remembers this moment, whichever clock is chosen later, so that ticks can be converted over the longest
-/// possible interval. Cheap; called by the constructor.
+/// Stores the current time on all clocks, so that ticks can later be converted over the longest possible
+/// interval. Cheap, and independent of the clock that [`choose`] picks later. Called by the constructor.
 pub fn start() {
     if !may_read_counter() {
         return;
@@ -41,8 +42,8 @@ pub fn start() {
     }
 }
 
-/// Returns what [`start`] remembered. `None` if the counter is not the clock that was chosen:
-/// `CLOCK_MONOTONIC` counts nanoseconds itself.
+/// Returns the time that [`start`] stored. Returns `None` if the processor's counter is not the chosen clock:
+/// `CLOCK_MONOTONIC` counts nanoseconds itself, so nothing has to be converted.
 pub fn first() -> Option<Anchor> {
     let [ticks, monotonic_ns, unix_ns] = FIRST.each_ref().map(|part| part.load(Ordering::Relaxed));
     (is_counter() && ticks != 0).then_some(Anchor {
@@ -52,11 +53,11 @@ pub fn first() -> Option<Anchor> {
     })
 }
 
-/// Chooses the clock. Called once in a process, before the first tick is kept.
+/// Chooses the clock. Called once per process, before the first tick is stored.
 pub fn choose() -> ClockKind {
     let is_counter = counter_is_even();
     look_for(Looks::Clock, !is_counter);
-    // The ratio known so far belongs to the other clock.
+    // A ratio measured so far belongs to the other clock.
     LOOKUP_IN.store(0, Ordering::Release);
     if is_counter {
         ClockKind::Counter
@@ -65,7 +66,7 @@ pub fn choose() -> ClockKind {
     }
 }
 
-/// Returns true if ticks are the processor's counter.
+/// Returns true if ticks are read from the processor's counter.
 pub fn is_counter() -> bool {
     !looks_for(Looks::Clock)
 }
@@ -76,13 +77,13 @@ pub fn ticks() -> u64 {
     if is_counter() { counter() } else { monotonic() }
 }
 
-/// A function of its own, so that it takes no room in the code of each call.
+/// A separate cold function, so that it is not inlined into the code of each call.
 #[cold]
 fn monotonic() -> u64 {
     nanoseconds(SystemClock::Monotonic)
 }
 
-/// Reads the three clocks at the same moment: of several tries, the one that took the least time.
+/// Reads all clocks at (nearly) the same moment: of several attempts, the one that took the least time.
 pub fn anchor() -> Anchor {
     anchor_by(ticks)
 }
@@ -115,7 +116,7 @@ pub fn ticks_per_ns() -> f64 {
     tied().0
 }
 
-/// Returns that, and the number of nanoseconds over which it was measured.
+/// Returns the ticks per nanosecond, and the number of nanoseconds over which they were measured.
 fn tied() -> (f64, u64) {
     let Some(first) = first() else {
         return (1.0, u64::MAX);
@@ -126,28 +127,29 @@ fn tied() -> (f64, u64) {
     (ticks as f64 / ns.max(1) as f64, ns)
 }
 
-/// Like [`ticks_per_ns`], but some calls old, at almost no cost.
+/// Like [`ticks_per_ns`], but may return a value measured up to [`LOOKUP_EVERY`] calls ago, at almost no
+/// cost.
 pub fn recent_ticks_per_ns() -> f64 {
     let left = LOOKUP_IN.load(Ordering::Acquire);
     if left == 0 {
         let (per_ns, known) = tied();
         RECENT.store(per_ns.to_bits(), Ordering::Relaxed);
-        // A ratio over a short time is imprecise, and is used for fewer calls.
+        // A ratio over a short time is imprecise, so it is reused for fewer calls.
         let calls = LOOKUP_EVERY.min(known / SURE_NS);
         LOOKUP_IN.store(calls, Ordering::Release);
         return per_ns;
     }
-    // If several threads come at the same time, only one of them counts.
+    // If several threads get here at the same time, only one call is counted, which does no harm.
     LOOKUP_IN.store(left - 1, Ordering::Release);
     f64::from_bits(RECENT.load(Ordering::Relaxed))
 }
 
-/// Converts ticks to nanoseconds, by the latest ratio.
+/// Converts ticks to nanoseconds, using the recently measured ratio.
 pub fn ns(ticks: u64) -> u64 {
     (ticks as f64 / recent_ticks_per_ns()) as u64
 }
 
-/// Returns milliseconds, with the resolution of the kernel's timer tick.
+/// Returns milliseconds of `CLOCK_MONOTONIC`, with the resolution of the kernel's timer tick.
 pub fn coarse_ms() -> u64 {
     nanoseconds(SystemClock::MonotonicCoarse) / 1_000_000
 }
@@ -168,31 +170,31 @@ fn counter() -> u64 {
     now
 }
 
-/// Returns true if the process may read the counter: a debugger may make the instruction fault
-/// (`PR_SET_TSC`).
+/// Returns true if the process may read the counter. `prctl(PR_SET_TSC)` can make the instruction fault, as
+/// some debuggers do.
 #[cfg(target_arch = "x86_64")]
 fn may_read_counter() -> bool {
     let mut mode: libc::c_int = 0;
     let arguments = [libc::PR_GET_TSC as usize, (&raw mut mode).addr()];
-    // SAFETY: writes the mode to the local.
+    // SAFETY: writes only the mode to the local variable.
     let asked = unsafe { tllmprof_sync::kernel::call(libc::SYS_prctl, arguments) };
     asked == 0 && mode == libc::PR_TSC_ENABLE
 }
 
 #[cfg(target_arch = "aarch64")]
 const fn may_read_counter() -> bool {
-    true // Linux lets every process read it.
+    true // Linux lets every process read the counter
 }
 
-/// Returns true if the counter runs at a constant rate, whatever the processor does, and the process may read
-/// it.
+/// Returns true if the process may read the counter and the counter runs at a constant rate, regardless of
+/// the processor's frequency and sleep states.
 #[cfg(target_arch = "x86_64")]
 fn counter_is_even() -> bool {
     use tllmprof_platform::processor::cpuid;
 
     const POWER: u32 = 0x8000_0007;
     const INVARIANT: u32 = 1 << 8;
-    /// The clock sources that Linux uses once it has found that the processors' counters differ.
+    /// The clock sources that Linux switches to once it has found that the processors' counters differ.
     const OTHERS: [&[u8]; 4] = [b"hpet", b"acpi_pm", b"jiffies", b"refined-jiffies"];
     if !may_read_counter() {
         return false;
@@ -237,7 +239,7 @@ mod tests {
         } else {
             ClockKind::Monotonic
         };
-        // Not chosen here: other tests read ticks at the same time.
+        // This test does not call `choose`, because other tests read ticks at the same time.
         assert!(!is_counter() || kind == ClockKind::Counter);
         assert!(kind == ClockKind::Monotonic || may_read_counter());
         let (first, second) = (counter(), counter());

@@ -1,4 +1,4 @@
-//! The facts of a process that are written once into its record.
+//! Writes the facts about a process that its record holds once, such as its rank and the rule for a step.
 
 use core::fmt::{Display, Write};
 use core::time::Duration;
@@ -31,7 +31,7 @@ lifecycle::global! {
     });
 }
 
-/// Writes a fact whose value is a text.
+/// Writes a fact whose value is a string.
 pub fn write_text(key: Info, text: &str) {
     let id = strings::lasting_id_of(text);
     if id != NO_STRING {
@@ -58,8 +58,8 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     }
 }
 
-/// Writes Python's name of a thread. Returns the era in which the name is known, which may be
-/// [`strings::lasting_era`].
+/// Writes the name that Python gives a thread. Returns the era in which that name is valid, which is
+/// [`strings::lasting_era`] for a name that is never dropped.
 pub fn thread_name(thread: u32, name: &str) -> u32 {
     let lasting = strings::lasting_era();
     let era = strings::era();
@@ -74,7 +74,7 @@ pub fn thread_name(thread: u32, name: &str) -> u32 {
     era
 }
 
-/// Writes the name of something that has a number.
+/// Writes the name of an object that has a number, such as a thread or a layer.
 fn write_latest(key: Info, number: u32, name: StringId) {
     writers::write_latest(&named(key, number, name));
 }
@@ -96,8 +96,8 @@ pub fn write_number(key: Info, value: u64) {
     writers::write_fact(&Event::new(clock::ticks(), 0, what));
 }
 
-/// Keeps a logged warning until the record begins. May be called from anywhere: it neither allocates nor
-/// waits.
+/// Stores a logged warning until the record begins, or writes it if the record has begun. Neither allocates
+/// nor waits, so it may be called from anywhere.
 pub fn keep_warning(line: &str) {
     if is_on() {
         return write_text(Info::Refused, line);
@@ -117,7 +117,8 @@ pub fn keep_warning(line: &str) {
 
 /// Writes the warnings that were logged before the record began.
 pub fn write_pending() {
-    // Not on the stack: the thread may have the smallest stack that is possible.
+    // The lines are copied to the heap and not to the stack, because the thread may have the smallest
+    // possible stack.
     let lines = {
         let mut pending = PENDING.lock();
         let length = core::mem::take(&mut pending.length);
@@ -129,7 +130,7 @@ pub fn write_pending() {
     }
 }
 
-/// Writes what is known at the beginning.
+/// Writes the facts that are known when the record begins.
 pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     for row in CALLS {
         let what = What::CallName {
@@ -184,7 +185,7 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     }
 }
 
-/// Writes the rank, and the source of that number.
+/// Writes the rank of the process, and the source of that number (a variable, torch, the engine or NCCL).
 pub fn write_rank(ranked: &Ranked) {
     ring::set_rank(ranked.rank);
     write_number(Info::Rank, ranked.rank);
@@ -194,7 +195,8 @@ pub fn write_rank(ranked: &Ranked) {
     }
 }
 
-/// Writes the rule that defines an iteration, and why it was chosen. The latest one written is valid.
+/// Writes the rule that defines an iteration, and the reason why it was chosen. If the rule is written
+/// several times, the last one is valid.
 pub fn write_rule(facts: &Facts<'_>) {
     write_shown(Info::Rule, facts.rule);
     if let Some(why) = facts.why {
@@ -215,7 +217,7 @@ pub fn write_shown(key: Info, what: &dyn Display) {
     write_text(key, &text);
 }
 
-/// The child of a fork has logged nothing.
+/// Discards the parent's warnings in the child of a fork.
 fn in_child(alone: &OnlyThread) {
     PENDING.break_open(alone);
     PENDING.lock().length = 0;

@@ -1,4 +1,4 @@
-//! The error of an operation on the record's file. It can be written without allocating.
+//! The error of an operation on the record's file. It can be formatted without allocating.
 
 use core::fmt;
 use std::io;
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn the_last_error_is_that_of_the_last_call() {
-        // SAFETY: takes no pointer; there is no such descriptor.
+        // SAFETY: `close` takes no pointer, and there is no descriptor -1.
         assert_eq!(unsafe { libc::close(-1) }, -1);
         assert_eq!(Failure::last("it").errno, libc::EBADF);
     }

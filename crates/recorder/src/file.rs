@@ -1,8 +1,8 @@
-//! Creates the record's file, and grows it without harm to the host.
+//! Creates the record's file, and grows it without harm to the host process.
 //!
-//! The host may close descriptors that it does not know and open other files under their numbers, so the
-//! descriptor is checked before each use. Disk space is reserved before it is mapped: a full disk is then an
-//! error here, and not a signal when an event is written.
+//! The host may close descriptors that it does not know and open other files under the same numbers, so the
+//! descriptor is checked before each use. Disk space is reserved before it is mapped. A full disk is then an
+//! error returned here, instead of a SIGBUS when an event is written.
 
 #[cfg(test)]
 mod tests;
@@ -33,12 +33,12 @@ const MAX_NAMES: u32 = 10_000;
 pub struct File {
     file: OwnFile,
     name: FileName,
-    /// The number of bytes that are reserved.
+    /// The number of bytes reserved on disk.
     size: u64,
 }
 
 enum FileName {
-    /// The file has no name yet, and is to get this one.
+    /// The file has no name yet, and [`File::publish`] will try to give it this one.
     Wanted { path: PathBuf, process: u32 },
     Given {
         path: PathBuf,
@@ -46,7 +46,7 @@ enum FileName {
     },
 }
 
-/// The reason why this record or an earlier one does not have the wanted name.
+/// The reason why the record has another name than the wanted one, or why an earlier record was renamed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NameTaken {
     /// The wanted name belonged to a record that no process writes to. That record has been renamed to this
@@ -57,12 +57,13 @@ pub enum NameTaken {
 }
 
 impl File {
-    /// Creates a file for `path`, which has no name until it is published. If the file system does not
-    /// support files without a name, it has its name from the start.
+    /// Creates a file for `path`. The file has no name until it is published. If the file system does not
+    /// support files without a name, the file has its name from the start.
     pub fn create(path: &Path, process: u32) -> Result<Self, Failure> {
         let (file, name) = match open_unnamed(path) {
             Ok(file) => {
-                // Other processes see by the lock that the file is in use. Without locks they do not use it.
+                // The lock shows other processes that this file is in use. Where locks are not supported,
+                // other processes treat every file as in use.
                 let _ = file.try_lock();
                 let path = path.to_owned();
                 (file, FileName::Wanted { path, process })
@@ -73,7 +74,7 @@ impl File {
         Self::new(file, name)
     }
 
-    /// Creates a file that has its name from the start, which `/proc/PID/maps` then shows.
+    /// Creates a file that has its name from the start, so that `/proc/PID/maps` shows this name.
     pub fn create_named(path: &Path, process: u32) -> Result<Self, Failure> {
         let (file, path, taken) = take_name(path, process, make_locked)?;
         Self::new(file, FileName::Given { path, taken })
@@ -90,10 +91,10 @@ impl File {
         })
     }
 
-    /// Gives the file its name, and returns the reason if it is not the wanted one or if an earlier record
-    /// was renamed. No record is ever replaced, which would lose it: an earlier one that no process writes to
-    /// gets the next free number before its extension. If another process writes to it, the name of this
-    /// record gets the number of its process.
+    /// Gives the file its name. Returns the reason if this is not the wanted name or if an earlier record was
+    /// renamed. An existing record is never replaced, because its data would be lost. If no process writes to
+    /// the existing record, it is renamed with the next free number before its extension. If a process does,
+    /// the new record's name gets the number of this process.
     pub fn publish(&mut self) -> Result<Option<NameTaken>, Failure> {
         match &mut self.name {
             FileName::Given { taken, .. } => Ok(taken.take()),
@@ -108,14 +109,14 @@ impl File {
         }
     }
 
-    /// Returns the path of the file, or the one that it is to get.
+    /// Returns the path of the file, or the path that it will get once it is published.
     pub fn path(&self) -> &Path {
         match &self.name {
             FileName::Wanted { path, .. } | FileName::Given { path, .. } => path,
         }
     }
 
-    /// Returns the number of bytes that are reserved.
+    /// Returns the number of bytes reserved on disk.
     pub const fn size(&self) -> u64 {
         self.size
     }
@@ -140,7 +141,8 @@ impl File {
         if end > largest_file() {
             return Err(Failure::new(TRIED, libc::EFBIG));
         }
-        // If the limit is lowered at the same time, the kernel sends this signal.
+        // If another thread lowers the limit at the same moment, the kernel sends SIGXFSZ, which would end
+        // the process.
         let _quiet = Quiet::new(libc::SIGXFSZ);
         if let Err(error) = reserve(file, offset, bytes) {
             let _ = file.set_len(offset);
@@ -151,7 +153,7 @@ impl File {
         Ok(mapped)
     }
 
-    /// Cuts off what lies beyond `size` bytes. No thread may use it any more.
+    /// Cuts the file to `size` bytes. No thread may use the memory beyond that any more.
     pub fn cut(&mut self, size: u64) {
         if size < self.size
             && let Some(file) = self.file.get()
@@ -169,7 +171,7 @@ impl File {
         self.close();
     }
 
-    /// Closes the descriptor, if it still belongs to the file.
+    /// Closes the descriptor, unless the host has reused its number for another file.
     pub fn close(&mut self) {
         self.file.close();
     }
@@ -179,15 +181,16 @@ fn failure(tried: &'static str, error: &io::Error) -> Failure {
     Failure::new(tried, error.raw_os_error().unwrap_or(0))
 }
 
-/// A file that has the name already. The lock on a held file ends with its descriptor.
+/// An existing file that has the wanted name. A file held here is locked until its descriptor is closed.
 enum Existing {
-    /// Another process has renamed it in the meantime.
+    /// Another process has renamed the file in the meantime.
     Gone,
     /// The start of a record whose process was killed before it wrote anything.
     Nothing(fs::File),
     /// A record that no process writes to.
     Left(fs::File),
-    /// A record that a process writes to, or may write to if the file system has no locks.
+    /// A record that a process writes to. Also any record on a file system without locks, because a process
+    /// may be writing to it.
     InUse,
 }
 
@@ -201,7 +204,7 @@ impl Existing {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Gone),
             status => status.map_err(|_| FOREIGN)?,
         };
-        // SAFETY: takes nothing, and always succeeds.
+        // SAFETY: `geteuid` takes no arguments, and always succeeds.
         let is_own = status.uid() == unsafe { libc::geteuid() };
         if !status.file_type().is_file() || !is_own {
             return Err(FOREIGN);
@@ -215,7 +218,7 @@ impl Existing {
         let length = file.read_at(&mut start, 0).map_err(|_| FOREIGN)?;
         let size = file.metadata().map_err(|_| FOREIGN)?.len();
         let is_record = [MAGIC, RING_MAGIC].contains(&start);
-        // A process that was killed while it created its record left zeros.
+        // A process that was killed while it created its record leaves a short file of zeros.
         let is_begun = start == [0; MAGIC.len()]
             && size <= (HEADER_BYTES + CHUNK_BYTES) as u64
             && size.is_multiple_of(HEADER_BYTES as u64);
@@ -234,9 +237,9 @@ impl Existing {
     }
 }
 
-/// Creates by `make` what is to be at `path`, or next to it if a record there is in use. Returns what was
-/// made, its path, and the reason for another name. `make` returns `None` if another process took its file
-/// for an abandoned record.
+/// Creates a file with `make` at `path`, or at a similar name if a record there is in use. Returns what
+/// `make` returned, the path, and the reason for another name. `make` returns `None` if another process took
+/// the new file for an abandoned record.
 fn take_name<T>(
     path: &Path,
     process: u32,
@@ -273,23 +276,23 @@ fn take_name<T>(
     Err(failure(CREATED, &io::ErrorKind::AlreadyExists.into()))
 }
 
-/// Creates a file at `path` and locks it. `None` if another process took it for an abandoned record.
+/// Creates a file at `path` and locks it. Returns `None` if another process took it for an abandoned record.
 fn make_locked(path: &Path) -> io::Result<Option<fs::File>> {
     let file = open(path, true)?;
-    // Without locks other processes do not use it.
+    // If locks are not supported, other processes treat the file as in use.
     let is_lost = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
     Ok(Some(file).filter(|file| !is_lost && is_at(file, path)))
 }
 
-/// Returns true if the open file is the one that has this name.
+/// Returns true if the open file is the one at `path`.
 fn is_at(file: &fs::File, path: &Path) -> bool {
     let identity = |status: fs::Metadata| (status.dev(), status.ino());
     let of_path = fs::symlink_metadata(path).map(identity);
     matches!((file.metadata().map(identity), of_path), (Ok(file), Ok(path)) if file == path)
 }
 
-/// Returns the path with a process's number before its extension, and from the second time on also the count
-/// `times`.
+/// Returns the path with the process number before its extension. From the second attempt on, the attempt
+/// number `times` is added as well.
 fn with_number(path: &Path, process: u32, times: u32) -> PathBuf {
     let mut suffix = format!("-{process}");
     if times > 1 {
@@ -321,15 +324,15 @@ fn open_unnamed(path: &Path) -> io::Result<fs::File> {
         .mode(MODE)
         .custom_flags(libc::O_TMPFILE)
         .open(folder)?;
-    // It gets its name through this link.
+    // [`link`] names the file through this path in `/proc`, which may not be mounted.
     match fs::symlink_metadata(own_link(&file)) {
         Ok(_) => Ok(file),
         Err(_) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
     }
 }
 
-/// Returns true if files without a name are not supported. A kernel that does not know the flag opens the
-/// folder.
+/// Returns true if the error says that files without a name are not supported. A kernel that does not know
+/// `O_TMPFILE` tries to open the folder instead, which fails with `EISDIR`.
 fn lacks_unnamed(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     matches!(
@@ -362,15 +365,15 @@ fn largest_file() -> u64 {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: writes the limit to the local.
+    // SAFETY: `getrlimit` writes only to the local variable.
     match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } {
         0 => limit.rlim_cur,
         _ => u64::MAX,
     }
 }
 
-/// Makes btrfs overwrite data in place. Otherwise it writes a copy, for which there may be no room, and the
-/// store would raise a signal. Only possible for an empty file.
+/// Makes btrfs overwrite data in place. By default btrfs writes each change to a new location. If the disk is
+/// full, a store into the mapping would then raise a signal. This works only for an empty file.
 fn write_in_place(file: &fs::File) {
     const BTRFS: libc::c_long = 0x9123_683e;
     const GET_FLAGS: libc::Ioctl = 0x8008_6601;
@@ -392,7 +395,7 @@ fn write_in_place(file: &fs::File) {
     }
 }
 
-/// Reserves room on the disk, or fails.
+/// Reserves disk space for `bytes` bytes at `offset`.
 fn reserve(file: &fs::File, offset: u64, bytes: usize) -> io::Result<()> {
     let (at, length) = (offset.cast_signed(), bytes as libc::off_t);
     loop {
@@ -409,7 +412,7 @@ fn reserve(file: &fs::File, offset: u64, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// Writes zeros, on file systems that cannot reserve room.
+/// Writes zeros, for file systems that cannot reserve disk space.
 fn write_zeros(file: &fs::File, mut offset: u64, bytes: usize) -> io::Result<()> {
     static ZEROS: [u8; 1 << 12] = [0; 1 << 12];
     let end = offset + bytes as u64;
@@ -427,8 +430,8 @@ fn write_zeros(file: &fs::File, mut offset: u64, bytes: usize) -> io::Result<()>
 
 fn map(file: &fs::File, offset: u64, bytes: usize) -> Result<NonNull<u8>, Failure> {
     const TRIED: &str = "it could not be mapped";
-    /// Writes to every page, as a store would, but returns errors instead of raising signals. Since Linux
-    /// 5.14.
+    /// Value of `MADV_POPULATE_WRITE` (Linux 5.14 and later). It writes to every page, like a store, but
+    /// returns errors instead of raising signals.
     const POPULATE_WRITE: c_int = 23;
     // SAFETY: a new mapping of a file that has these bytes. A child of a fork has no use for it, and
     // must not write there; a core file is the host's.

@@ -1,11 +1,14 @@
-//! The flight recorder: the latest iterations outside windows, at all times or until the first window opens.
+//! The flight recorder: keeps the latest iterations outside windows in the record, either always or until the
+//! first window opens.
 //!
-//! Only what is cheap is kept: times and batches, CUDA calls, collections, the GIL, and the thread's use of
-//! the machine; not the program's ranges, GPU times or kernels. The chunks are used again ([`reuse`]). The
-//! iterations survive however the process ends: an event in a chunk of its own marks where their window
-//! opens, and is rewritten after each iteration.
+//! Only cheap events are kept: times and batches, CUDA calls, garbage collections, waits for the GIL, and the
+//! thread's use of the processor and memory. The program's ranges, GPU times and kernels are not kept. The
+//! chunks are overwritten in turn ([`reuse`]).
 //!
-//! Called with the session's turn or its lock, so by one thread at a time.
+//! The kept iterations are readable even if the process is killed: after each iteration, an event that marks
+//! their start as the opening of a window is rewritten in a separate chunk.
+//!
+//! All functions are called with the session's turn or lock held, so by one thread at a time.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -16,26 +19,29 @@ use tllmprof_record::{Counter, Edge, Event, EventWriter, What};
 
 use super::{clock, keep, reuse, space, usage, writers};
 
-/// The number of no chunk.
+/// A chunk number that means "no chunk".
 const NONE: u32 = u32::MAX;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The kept iterations. The one with place p among all of them is at index p modulo their number.
+    /// The kept iterations, as a ring. Iteration number p, counted since the recorder began, is at index p
+    /// modulo the ring's length.
     #[fork(keep = "none of them is kept in the child")]
     static KEPT: OnceBox<Vec<KeptIteration>> = OnceBox::new();
-    /// The chunk that holds the event which marks where their window opens.
+    /// The number of the chunk with the event that marks the start of the kept iterations; `NONE` without
+    /// one.
     #[fork(keep = "stored where a record begins")]
     static EDGE: AtomicU32 = AtomicU32::new(NONE);
-    /// True once the first window has opened: then iterations are no longer kept.
+    /// True once the first window has opened. From then on iterations outside windows are no longer kept.
     #[fork(reset)]
     static IS_OVER: AtomicBool = AtomicBool::new(false);
-    /// True while spans of time stand for iterations, as no step is known. Only the latest one is kept.
+    /// True while no step is known, so that spans of time are recorded in place of iterations. Only the
+    /// latest span is kept.
     #[fork(reset)]
     #[together(iterations)]
     static KEEPS_SPAN: AtomicBool = AtomicBool::new(false);
-    /// The number of kept iterations that are left in the record at the end of the process.
+    /// The number of kept iterations that the record still holds when the process ends.
     #[fork(reset)]
     static LEFT: AtomicU64 = AtomicU64::new(0);
 }
@@ -48,14 +54,14 @@ struct KeptIteration {
     took: AtomicU64,
 }
 
-/// Enables the flight recorder if the settings ask for it. Called by the constructor.
+/// Enables the flight recorder if the settings ask for it. Called by the library's constructor.
 pub fn start(settings: &Settings) {
     if let Some(steps) = settings.latest {
         KEPT.get_or_init(|| Box::new((0..steps).map(|_| KeptIteration::default()).collect()));
     }
 }
 
-/// Called when the record has begun.
+/// Called when the record has begun. Reserves the chunk for the opening event.
 pub fn begin() {
     let (Some(kept), Some(header)) = (KEPT.get(), space::header()) else {
         return;
@@ -71,7 +77,7 @@ pub fn begin() {
     resume();
 }
 
-/// Starts to keep iterations, if the settings ask for it.
+/// Starts or resumes keeping iterations, if the settings ask for it and no window has ended it.
 pub fn resume() {
     if KEPT.get().is_some() && !IS_OVER.load(Ordering::Relaxed) {
         usage::window_opens();
@@ -79,17 +85,17 @@ pub fn resume() {
     }
 }
 
-/// Returns true while spans of time stand for iterations.
+/// Returns true while spans of time are recorded in place of iterations, because no step is known yet.
 pub fn keeps_span() -> bool {
     KEEPS_SPAN.load(Ordering::Relaxed)
 }
 
-/// Called before the first span begins, and each later one.
+/// Called before each span of time begins.
 pub fn span_begins() {
     KEEPS_SPAN.store(true, Ordering::Relaxed);
 }
 
-/// Drops the span that is kept. Iterations come from here on.
+/// Drops the kept span of time, because a step is known and iterations follow from here on.
 pub fn forget_span() {
     KEEPS_SPAN.store(false, Ordering::Relaxed);
     if reuse::end(false) {
@@ -99,7 +105,7 @@ pub fn forget_span() {
     }
 }
 
-/// Adds an iteration that began at `start` and has ended.
+/// Adds iteration `n`, which began at `start` and took `took` ticks.
 pub fn add(n: u64, start: u64, took: u64) {
     let Some(kept) = KEPT.get() else { return };
     let most = kept.len() as u64;
@@ -108,7 +114,8 @@ pub fn add(n: u64, start: u64, took: u64) {
     let is_span = keeps_span();
     let is_full = !is_span && end - first >= most;
     if is_full {
-        // The oldest is dropped, and counts as an iteration that was never kept.
+        // The oldest kept iteration is overwritten, so it is counted in the histogram of iterations outside
+        // windows.
         count_outside(place);
     }
     place.n.store(n, Ordering::Relaxed);
@@ -135,7 +142,7 @@ fn all() -> impl DoubleEndedIterator<Item = &'static KeptIteration> {
     (first..end).filter_map(|place| kept.get((place % kept.len() as u64) as usize))
 }
 
-/// Returns the event that opens their window.
+/// Returns the event that opens the window of the kept iterations. Returns `None` if none is kept.
 fn opening() -> Option<Event> {
     let oldest = all().next()?;
     let what = What::Window {
@@ -145,7 +152,7 @@ fn opening() -> Option<Event> {
     Some(Event::new(oldest.start.load(Ordering::Relaxed), 0, what))
 }
 
-/// Returns the event that marks the window as one whose iterations were kept before it opened.
+/// Returns the event that marks this window as one whose iterations were kept before it opened.
 fn past(opening: &Event) -> Event {
     let iteration = match opening.what {
         What::Window { iteration, .. } => iteration,
@@ -159,12 +166,12 @@ pub fn is_over() {
     IS_OVER.store(true, Ordering::Relaxed);
 }
 
-/// Returns the number of kept iterations that are left in the record at the end of the process.
+/// Returns the number of kept iterations that the record still holds when the process ends.
 pub fn left() -> u64 {
     LEFT.load(Ordering::Relaxed)
 }
 
-/// Writes the event that opens the window of the kept iterations, or clears it.
+/// Writes the event that opens the window of the kept iterations. With `None`, empties its chunk.
 fn write_opening(event: Option<&Event>) {
     let number = EDGE.load(Ordering::Relaxed);
     if number != NONE
@@ -173,14 +180,14 @@ fn write_opening(event: Option<&Event>) {
     {
         let mut writer = EventWriter::again(chunk, header.id(), number, 0);
         if let Some(event) = event {
-            // There is room: the chunk holds only these events.
+            // Both events fit, because the chunk holds only these two.
             let _ = writer.push(event) && writer.push(&past(event));
         }
     }
 }
 
-/// Called when a window opens or the process ends. If `stays`, the kept iterations become a window of their
-/// own that ends here; otherwise they are dropped.
+/// Called when a window opens or the process ends. If `stays`, the kept iterations become a window that ends
+/// here. Otherwise they are dropped.
 pub fn ends(stays: bool) {
     if !reuse::end(stays) {
         return;

@@ -1,5 +1,5 @@
-//! The groups that the process belongs to. Groups that the program makes before the record begins are kept
-//! for it.
+//! The NCCL communicators and named groups of ranks that the process belongs to. Those that the program
+//! creates before the record begins are stored here and written later.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,18 +10,19 @@ use tllmprof_sync::Lock;
 use super::facts::write_shown;
 use super::{is_on, is_wanted, ring};
 
-/// The number of communicators that are kept. Nothing is known of any further ones.
+/// The largest number of communicators that are stored. The last entry stands for all further ones, whose
+/// rank and size are unknown.
 const MAX_COMMUNICATORS: usize = 256;
 
-/// A communicator that the program made.
+/// An NCCL communicator that the program created.
 #[derive(Clone, Copy)]
 struct Communicator {
     member: Member,
-    /// The address at which the program keeps its handle; 0: not known.
+    /// The address of the variable in which the program stores its handle; 0 if it is not known.
     slot: usize,
-    /// The number of times it was split.
+    /// The number of times that this communicator was split.
     splits: u32,
-    /// The identifier of a part of another communicator whose rank and size are not known yet.
+    /// The identifier of a communicator that a split created and whose rank and size are not known yet.
     open: Option<CommunicatorId>,
 }
 
@@ -37,13 +38,13 @@ impl Communicator {
         }
     }
 
-    /// Returns the process's rank in it, and its size.
+    /// Returns the process's rank in the communicator, and the communicator's size.
     fn place(&self) -> (u64, u64) {
         (self.member.rank.into(), self.member.size.into())
     }
 }
 
-/// The communicators that were made, and how many of them are in the record.
+/// The communicators created so far, and the number of them that are written to the record.
 struct Communicators {
     all: [Communicator; MAX_COMMUNICATORS],
     count: usize,
@@ -60,13 +61,13 @@ lifecycle::global! {
         count: 0,
         written: 0,
     });
-    /// True if there are parts whose ranks are not known yet.
+    /// True if a split has created communicators whose ranks are not known yet.
     #[fork(reset)]
     static ARE_OPEN: AtomicBool = AtomicBool::new(false);
 }
 
-/// Called when the program makes an NCCL communicator, whose handle it keeps at the address `slot`; 0: the
-/// address is not known.
+/// Called when the program creates an NCCL communicator. `slot` is the address at which the program stores
+/// its handle; 0 if the address is not known.
 pub fn communicator(member: Member, slot: usize) {
     add(Communicator::new(member, slot));
 }
@@ -79,7 +80,7 @@ fn add(communicator: Communicator) {
         let mut made = MADE.lock();
         let at = made.count;
         if let Some(place) = made.all.get_mut(at) {
-            // The last one stands for all that do not fit.
+            // The last entry stands for all communicators that do not fit.
             *place = if at + 1 < MAX_COMMUNICATORS {
                 communicator
             } else {
@@ -96,10 +97,12 @@ fn add(communicator: Communicator) {
     }
 }
 
-/// Called when the program splits a communicator, in which the process has the rank and size `place`. Returns
-/// the identifier that the part of `color` has on all its ranks: all ranks of a communicator split it equally
-/// often. `holds` returns true if a slot has the handle of the communicator that is split. If no slot has it,
-/// the only one with that rank and size is used.
+/// Called when the program splits a communicator. Returns the identifier of the new communicator for `color`.
+/// The identifier is the same on all its ranks, because all ranks split a communicator equally often.
+///
+/// `place` is the process's rank in the split communicator, and its size. `holds` returns true for a slot
+/// that contains the handle of the split communicator. If no slot does, the only communicator with that rank
+/// and size is used.
 pub fn split(
     holds: impl Fn(usize) -> bool,
     place: Option<(u64, u64)>,
@@ -113,8 +116,8 @@ pub fn split(
     })
 }
 
-/// Adds the communicator that a split makes, whose identifier is `id` on all its ranks. `place` is the
-/// process's rank in it, and its size; `None`: they are not known before [`part_is_ready`].
+/// Adds the communicator that a split creates. `id` is its identifier, the same on all its ranks. `place` is
+/// the process's rank in it, and its size; `None` if they are not known before [`part_is_ready`].
 pub fn part(id: CommunicatorId, slot: usize, place: Option<(u64, u64)>) {
     let member = place.map_or(Member::UNKNOWN, |place| Member::from_place(id, place));
     let is_open = !member.is_known() && id != CommunicatorId::UNKNOWN;
@@ -125,13 +128,14 @@ pub fn part(id: CommunicatorId, slot: usize, place: Option<(u64, u64)>) {
     });
 }
 
-/// Returns true if there are parts whose ranks are not known yet.
+/// Returns true if a split has created communicators whose ranks are not known yet.
 pub fn are_parts_open() -> bool {
     ARE_OPEN.load(Ordering::Relaxed)
 }
 
-/// Called when NCCL may be asked about a communicator. If it is a part whose rank is not known yet, `place`
-/// asks NCCL. What the record already has of it stays.
+/// Called when NCCL can be asked about a communicator, for which `holds` returns true. If a split created it
+/// and its rank is not known yet, calls `place` to ask NCCL. A communicator that is already in the record is
+/// not written again.
 pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Option<(u64, u64)>) {
     let is_it = |one: &Communicator| one.open.is_some() && holds(one.slot);
     let found = {
@@ -143,7 +147,7 @@ pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Opti
     };
     let mut made = MADE.lock();
     let part = &mut made.all[at];
-    // Several threads may have asked at the same time.
+    // Several threads may have asked NCCL at the same time. The first one stores the result.
     let Some(id) = part.open.take() else {
         return;
     };
@@ -152,14 +156,14 @@ pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Opti
     ARE_OPEN.store(are_open, Ordering::Relaxed);
 }
 
-/// Returns the communicator that is split.
+/// Returns the communicator that is being split.
 fn parent(
     all: &mut [Communicator],
     holds: impl Fn(usize) -> bool,
     place: Option<(u64, u64)>,
 ) -> Option<&mut Communicator> {
     let known = |one: &Communicator| one.member.is_known();
-    // The latest: the program may have kept another handle at this address before.
+    // The latest match counts, because the program may have stored another handle at this address before.
     let holder = all
         .iter()
         .rposition(|one| known(one) && one.slot != 0 && holds(one.slot));
@@ -186,7 +190,7 @@ fn next() -> Option<Member> {
     Some(member)
 }
 
-/// Writes the process's place in a group. For each name, the latest one written is valid.
+/// Writes the process's rank in a named group. If a name is written several times, the last one is valid.
 pub fn write_group(group: &GroupRank<&str>) {
     if is_on() {
         write_shown(Info::Group, group);
@@ -196,7 +200,8 @@ pub fn write_group(group: &GroupRank<&str>) {
     }
 }
 
-/// Returns the id of the communicator of which `holds` is true, and the rank and the size if they are known, else 0.
+/// Returns the identifier, the rank and the size of the communicator for whose slot (the address of its
+/// handle) `holds` returns true. Rank and size are 0 if they are not known.
 pub fn member(holds: impl Fn(usize) -> bool) -> (CommunicatorId, u32, u32) {
     let made = MADE.lock();
     let mut all = made.all[..made.count].iter().rev();
@@ -207,7 +212,7 @@ pub fn member(holds: impl Fn(usize) -> bool) -> (CommunicatorId, u32, u32) {
     })
 }
 
-/// The child of a fork has no communicators.
+/// Discards all communicators in the child of a fork, which has none.
 fn in_child(alone: &OnlyThread) {
     MADE.break_open(alone);
     let mut made = MADE.lock();

@@ -1,6 +1,6 @@
-//! Records iterations and windows: outside windows a histogram and counters, inside them events.
+//! Records iterations and windows: in a histogram and counters outside windows, and as events inside them.
 //!
-//! Called with the session's turn or its lock, so by one thread at a time.
+//! All functions are called with the session's turn or lock held, so by one thread at a time.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,31 +10,33 @@ use tllmprof_record::{Counter, Edge, Event, What};
 use super::state::{self, Keeps, is_on, is_recording};
 use super::{clock, flight, gpu, keep, pace, ranges, reuse, ring, space, times, usage, writers};
 
-/// The number of no iteration.
+/// An iteration number that means "no iteration".
 const NONE: u64 = u64::MAX;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The iteration that is open, and when it began.
+    /// The number of the open iteration, and the tick when it began.
     #[fork(reset)]
     #[together(iterations)]
     static OPEN: AtomicU64 = AtomicU64::new(NONE);
     #[fork(reset)]
     #[together(iterations)]
     static SINCE: AtomicU64 = AtomicU64::new(0);
-    /// True if the condition on batches does not hold for it.
+    /// True if the condition on batches (`TLLMPROF_WHERE`) does not hold for the open iteration.
     #[fork(reset)]
     #[together(iterations)]
     static EXCLUDED: AtomicBool = AtomicBool::new(false);
-    /// The first iteration of the open window, and the number of iterations that have ended in it.
+    /// The number of the open window's first iteration, and the number of iterations that have ended in the
+    /// window.
     #[fork(keep = "stored where a window opens")]
     static FIRST: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static ENDED: AtomicU64 = AtomicU64::new(0);
 
-    /// The calls of each row that the header's counters include already.
+    /// The number of calls, by row of the table of CUDA calls, that are already added to the header's
+    /// counters.
     #[fork(reset)]
     static COUNTED: [AtomicU64; ROWS] = [const { AtomicU64::new(0) }; ROWS];
 }
@@ -42,7 +44,8 @@ const ROWS: usize = 32;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The times in milliseconds when the counters were last updated, and when the clock was last anchored.
+    /// The times in milliseconds when the counters were last updated, and when ticks were last related to the
+    /// other clocks.
     #[fork(reset)]
     #[together(iterations)]
     static COUNTED_AT: AtomicU64 = AtomicU64::new(0);
@@ -54,27 +57,27 @@ const COUNT_EVERY: u64 = 100;
 const ANCHOR_EVERY: u64 = 10_000;
 
 lifecycle::global! {
-    /// The number of events when the window opened, and the cost of one event for its thread, in ticks.
+    /// The number of events when the window opened, and the time that writing one event takes, in ticks.
     #[fork(keep = "stored where a window opens")]
     static EVENTS: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "measured where a record begins")]
     static EVENT_COSTS: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Stores `value` and returns the old value. Not one atomic operation, which would lock the cache line: only
-/// one thread at a time calls this.
+/// Stores `value` and returns the old value. An atomic swap is not needed, because only one thread at a time
+/// calls this, and it would lock the cache line.
 fn replace(at: &AtomicU64, value: u64) -> u64 {
     let old = at.load(Ordering::Relaxed);
     at.store(value, Ordering::Relaxed);
     old
 }
 
-/// Called when a record has begun.
+/// Called when a record has begun. Measures the cost of an event.
 pub fn start() {
     EVENT_COSTS.store(writers::measure(), Ordering::Relaxed);
 }
 
-/// Begins an iteration. `excluded`: the condition on batches does not hold for it.
+/// Begins iteration `n`. `excluded` is true if the condition on batches does not hold for it.
 pub fn iteration_begins(n: u64, excluded: bool) {
     gpu::iteration_begins(n, excluded);
     if is_on() {
@@ -83,7 +86,7 @@ pub fn iteration_begins(n: u64, excluded: bool) {
         EXCLUDED.store(excluded, Ordering::Relaxed);
         let now = clock::ticks();
         let ended = replace(&SINCE, now);
-        // The time between two iterations was spent in this library.
+        // The time between the end of one iteration and the beginning of the next was spent in this library.
         if is_recording()
             && let Some(header) = space::header()
         {
@@ -92,17 +95,18 @@ pub fn iteration_begins(n: u64, excluded: bool) {
     }
 }
 
-/// Returns the iteration that is open, if any.
+/// Returns the number of the open iteration, if one is open.
 pub fn open_iteration() -> Option<u64> {
     Some(OPEN.load(Ordering::Relaxed)).filter(|n| *n != NONE)
 }
 
-/// Ends the open iteration, if any. `counts`: it was a whole one.
+/// Ends the open iteration, if one is open. It is recorded only if `counts`.
 pub fn iteration_ends(counts: bool) {
     end(counts, false);
 }
 
-/// `cut`: the iteration was cut off by the end of the process.
+/// Ends the open iteration, if one is open. It is recorded only if `counts`. `cut` is true if the end of the
+/// process interrupted it.
 fn end(counts: bool, cut: bool) {
     let n = replace(&OPEN, NONE);
     if n != NONE {
@@ -146,13 +150,14 @@ fn end(counts: bool, cut: bool) {
     }
 }
 
-/// Drops the span that stood for an iteration while no step was known.
+/// Drops the span of time that was recorded in place of iterations, because a step is now known.
 pub fn span_is_replaced() {
     end(false, false);
     flight::forget_span();
 }
 
-/// Opens a window with iteration `first`. `past`: the iterations before it that were kept stay in the record.
+/// Opens a window that begins with iteration `first`. If `past`, the kept iterations before it stay in the
+/// record.
 pub fn window_opens(first: u64, past: bool) {
     if !is_on() {
         return;
@@ -164,7 +169,7 @@ pub fn window_opens(first: u64, past: bool) {
     space::make_room();
     header.anchor(clock::anchor());
     header.add(Counter::Windows, 1);
-    // Read first, so that events that are written again for the window come after its opening.
+    // The clock is read first, so that events written again for this window come after its opening.
     let opened = clock::ticks();
     writers::strings::window_opens();
     FIRST.store(first, Ordering::Relaxed);
@@ -178,7 +183,7 @@ pub fn window_opens(first: u64, past: bool) {
     state::keep(Keeps::Window, true);
 }
 
-/// Writes a histogram of the iterations that came before the window that has opened.
+/// Writes a histogram of the iterations that came before the open window.
 pub fn write_before() {
     if !is_recording() {
         return;
@@ -190,14 +195,14 @@ pub fn write_before() {
     }
 }
 
-/// Closes the open window before iteration `next`.
+/// Closes the open window. Iteration `next` is the first one after it.
 pub fn window_closes(next: u64) {
     if close(next) {
         flight::resume();
     }
 }
 
-/// Like [`window_closes`]. Returns true if a window was open.
+/// Closes the open window, like [`window_closes`]. Returns true if a window was open.
 fn close(next: u64) -> bool {
     if !state::keep(Keeps::Window, false) {
         return false;
@@ -205,11 +210,12 @@ fn close(next: u64) -> bool {
     ranges::window_closes();
     usage::window_closes();
     let first = FIRST.load(Ordering::Relaxed);
-    // No iteration has ended in the window: the one that was open is its last, and was cut off.
+    // True if no iteration has ended in the window. Its last iteration is then the open one, which is cut
+    // off.
     let is_empty = next <= first;
     let last = next.saturating_sub(1).max(first);
     write_edge(Edge::Close, clock::ticks(), last, is_empty);
-    // Iterations of the window that were never the open one: the next had begun before they were handled.
+    // Iterations of the window that were skipped: the next one had begun before the library processed them.
     let passed = next
         .saturating_sub(first)
         .saturating_sub(ENDED.load(Ordering::Relaxed));
@@ -236,7 +242,7 @@ fn write_edge(edge: Edge, at: u64, iteration: u64, cut: bool) {
     });
 }
 
-/// Returns true if it is time to update the counters.
+/// Returns true if the counters of calls should be updated now.
 pub fn wants_calls() -> bool {
     if !is_on() {
         return false;
@@ -255,8 +261,9 @@ pub fn wants_calls() -> bool {
     is_time
 }
 
-/// Updates the counters to the number of calls of each row that the process has made so far. New calls count
-/// for the window if one is open, otherwise for the time outside.
+/// Updates the counters of calls. `calls` yields the number of calls that the process has made so far, by row
+/// of the table of calls. New calls count for the window if one is open, otherwise for the time outside
+/// windows.
 pub fn count_calls(calls: impl Iterator<Item = u64>) {
     let Some(header) = space::header() else {
         return;
@@ -274,7 +281,7 @@ pub fn count_calls(calls: impl Iterator<Item = u64>) {
     header.snapshot();
 }
 
-/// Called when the process ends after `iterations`.
+/// Called when the process ends after `iterations` iterations.
 pub fn finish(iterations: u64) {
     let open = OPEN.load(Ordering::Relaxed);
     end(open < iterations, true);

@@ -1,10 +1,10 @@
 //! Keeps only the latest windows (`TLLMPROF_KEEP`): once the record has reached its size limit, the chunks of
-//! the oldest windows are used again.
+//! the oldest windows are overwritten.
 //!
-//! A full chunk is labelled with the latest window that had opened by then: it may have events of that window
-//! and of earlier ones. Before the chunk is used again, these windows are dropped. The header says so before
-//! anything is overwritten, so that a reader leaves out what other chunks still have of them. The latest
-//! window is never dropped.
+//! A full chunk is labelled with the number of windows that had opened by then, because it may hold events of
+//! the latest window and of earlier ones. Before the chunk is overwritten, all these windows are marked in
+//! the header as dropped. A reader then ignores their events in other chunks, too. The latest window is never
+//! dropped.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
@@ -19,7 +19,7 @@ use tllmprof_sync::Guard;
 use super::bounded::Bounded;
 use super::{clock, space};
 
-/// The time a thread waits for the list of full chunks.
+/// The time a thread waits for the lock on the list of full chunks.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 
 lifecycle::global! {
@@ -30,26 +30,27 @@ lifecycle::global! {
     /// True once the record is finished: then no more windows are dropped.
     #[fork(reset)]
     static HAS_ENDED: AtomicBool = AtomicBool::new(false);
-    /// Chunks that are full, in the order in which they were filled.
+    /// Full chunks, in the order in which they were filled.
     #[fork(by = in_child)]
     static FULL: Bounded<VecDeque<Full>> = Bounded::new(VecDeque::new());
-    /// A count of the changes after which [`take`] may return a chunk again.
+    /// A counter that changes when [`take`], which may have returned no chunk before, may return one again.
     #[fork(keep = "only differences matter")]
     static CHANGES: AtomicU64 = AtomicU64::new(0);
-    /// True if there was no room because most of it was held by threads.
+    /// True if no chunk was free because threads were writing into most of them.
     #[fork(reset)]
     static HAS_TOO_MANY: AtomicBool = AtomicBool::new(false);
-    /// The number of threads when that was logged.
+    /// The number of threads when [`window_closes`] last logged that there are too many.
     #[fork(reset)]
     static SAID_OF: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Chunks that were filled while [`FULL`] was locked: the next thread that gets the lock adds them.
+/// The largest number of full chunks noted in [`MISSED`] while [`FULL`] was locked. The next thread that gets
+/// the lock moves them to the list.
 const MOST_MISSED: usize = 64;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The number of each chunk plus one; 0: none.
+    /// The number of each missed chunk plus one; 0 for an unused entry.
     #[fork(reset)]
     static MISSED: [AtomicU32; MOST_MISSED] = [const { AtomicU32::new(0) }; MOST_MISSED];
     #[fork(reset)]
@@ -59,16 +60,16 @@ lifecycle::global! {
 /// A chunk that no thread writes to any more.
 struct Full {
     number: u32,
-    /// The number of windows that had opened by then.
+    /// The number of windows that had opened when the chunk was full.
     windows: u64,
-    /// The time when it was full, in ticks.
+    /// The time when the chunk was full, in ticks.
     filled: u64,
 }
 
-/// Enables this mode if the settings ask for it. Called by the constructor.
+/// Enables the dropping of old windows if the settings ask for it. Called by the library's constructor.
 pub fn start(settings: &Settings) {
     if settings.keep.is_some() {
-        // Room for all possible chunks, so that it never grows.
+        // Reserves room for all possible chunks, so that the list never has to allocate.
         let most = settings.trace_max.min(space::MOST_BYTES) / CHUNK_BYTES as u64;
         if let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT) {
             *full = VecDeque::with_capacity(most as usize);
@@ -77,18 +78,18 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// Returns true if the settings ask for it.
+/// Returns true if the settings ask to drop old windows.
 #[inline]
 pub fn is_wanted() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// Returns true if windows are dropped when there is no more room.
+/// Returns true if old windows are dropped now when the record is full.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire) && !HAS_ENDED.load(Ordering::Acquire)
 }
 
-/// Called when the record has begun, which may take `bytes`.
+/// Called when the record has begun. `bytes` is its size limit.
 pub fn begin(bytes: u64) {
     if is_on()
         && let Some(header) = space::header()
@@ -98,7 +99,7 @@ pub fn begin(bytes: u64) {
     }
 }
 
-/// Called when a thread has filled a chunk and no longer writes there.
+/// Called when a thread has filled a chunk and no longer writes into it.
 pub fn is_full(number: u32) {
     if is_on()
         && let Some(header) = space::header()
@@ -111,7 +112,7 @@ pub fn is_full(number: u32) {
     }
 }
 
-/// Returns the full chunks, including those that were missed.
+/// Locks and returns the list of full chunks, after adding the chunks that were missed while it was locked.
 fn full(header: &HeaderBlock) -> Option<Guard<'static, VecDeque<Full>>> {
     let mut full = FULL.lock_for(LOCK_TIMEOUT)?;
     if HAS_MISSED.load(Ordering::Relaxed) && HAS_MISSED.swap(false, Ordering::Acquire) {
@@ -125,9 +126,10 @@ fn full(header: &HeaderBlock) -> Option<Guard<'static, VecDeque<Full>>> {
 }
 
 fn add(full: &mut VecDeque<Full>, header: &HeaderBlock, number: u32) {
-    // It never grows.
+    // A chunk beyond the capacity is dropped from the list, because the list must not allocate.
     if full.len() < full.capacity() {
-        // Before the count is read: a window that is counted later opens later.
+        // The clock is read before the count of windows, so that a window that is not yet counted opens after
+        // `filled`.
         let filled = clock::ticks();
         fence(Ordering::SeqCst);
         full.push_back(Full {
@@ -138,8 +140,8 @@ fn add(full: &mut VecDeque<Full>, header: &HeaderBlock, number: u32) {
     }
 }
 
-/// Remembers a chunk for the next thread that gets the list. If there is no place for it, it is not used
-/// again.
+/// Notes a full chunk for the next thread that gets the list. If there is no free entry, the chunk is never
+/// overwritten.
 fn miss(number: u32) {
     let put = |place: &AtomicU32| {
         let put = place.compare_exchange(0, number + 1, Ordering::Release, Ordering::Relaxed);
@@ -150,14 +152,14 @@ fn miss(number: u32) {
     }
 }
 
-/// Returns a value that changes each time that [`take`] may return a chunk again.
+/// Returns a value that changes whenever [`take`] may have a chunk to return again.
 pub fn changes() -> u64 {
     let windows = space::header().map_or(0, |header| header.get(Counter::Windows));
     CHANGES.load(Ordering::Acquire).wrapping_add(windows)
 }
 
-/// Called when the iterations before a window have become window number `windows`, which opened at `since`:
-/// chunks filled since then have events of it.
+/// Called when iterations recorded before a window become part of it. It has the number `windows` and now
+/// begins at `since`, so the chunks filled since then hold events of it.
 pub fn has_past(since: u64, windows: u64) {
     if is_on()
         && let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT)
@@ -171,8 +173,8 @@ pub fn has_past(since: u64, windows: u64) {
     }
 }
 
-/// Takes the oldest chunk if all its events belong to windows before the latest, and drops these windows.
-/// `None`: not known now.
+/// Takes the oldest full chunk if all its events belong to windows before the latest, and marks these windows
+/// as dropped. Returns `Some(None)` if there is no such chunk, and `None` if the list is locked.
 pub fn take() -> Option<Option<u32>> {
     if !is_on() {
         return Some(None);
@@ -191,15 +193,15 @@ pub fn take() -> Option<Option<u32>> {
     };
     header.set(Counter::DroppedUntil, oldest.filled);
     header.set(Counter::WindowsDropped, oldest.windows);
-    // Without a snapshot a reader accepts only values that have grown a little, and the time may have grown
-    // by more.
+    // The snapshot is needed because a reader otherwise accepts only small increases of a counter, and the
+    // time may have grown by more.
     header.snapshot();
     fence(Ordering::SeqCst);
     Some(Some(oldest.number))
 }
 
-/// Called when all chunks belong to the latest window or to threads that write into them. Logs that once, or
-/// has it logged when the window closes, as more threads may come.
+/// Called when every chunk belongs to the latest window or is being written by a thread. Logs this once. If
+/// threads hold most chunks, the message waits until the window closes, because more threads may come.
 pub fn has_none() {
     if !is_on() {
         return;
@@ -219,8 +221,8 @@ pub fn has_none() {
     }
 }
 
-/// Called when a window has closed. Logs if more threads have recorded events, `threads`, than there is room
-/// for; again only once their number has doubled.
+/// Called when a window has closed. Logs a warning if the record is too small for `threads`, the number of
+/// threads that have recorded events. The warning is repeated only once their number has doubled.
 pub fn window_closes(threads: impl FnOnce() -> u64) {
     if !HAS_TOO_MANY.swap(false, Ordering::Relaxed) {
         return;
@@ -240,15 +242,16 @@ pub fn window_closes(threads: impl FnOnce() -> u64) {
     }
 }
 
-/// The megabytes in which `threads` threads have a chunk each and leave as many chunks to windows that are
-/// over.
+/// Returns the record size, in megabytes, in which `threads` threads have a chunk each and as many chunks
+/// remain for earlier windows.
 const fn least_for(threads: u64) -> u64 {
-    // The header, and the share of lasting events.
+    // Adds room for the header and for the lasting chunks, which take an eighth.
     let chunks = (2 * threads + 4) * 8;
     (chunks.div_ceil(7) * CHUNK_BYTES as u64).div_ceil(1 << 20)
 }
 
-/// Ends this mode. Returns once no window is being dropped, so that no snapshot comes after the last one.
+/// Stops the dropping of windows. Taking the lock waits for a drop in progress, so that no header snapshot is
+/// made after the last one.
 pub fn finish() {
     if is_on() {
         HAS_ENDED.store(true, Ordering::SeqCst);
@@ -256,7 +259,7 @@ pub fn finish() {
     }
 }
 
-/// The child of a fork has no record until it begins one of its own.
+/// Empties the list in the child of a fork, which has no record until it begins one of its own.
 fn in_child(alone: &OnlyThread) {
     FULL.break_open(alone);
     if let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT) {

@@ -1,9 +1,10 @@
-//! The built-in record (`TLLMPROF_TRACE`): a file into which the process's own threads write events through a
-//! memory mapping, so that it is readable however the process ends.
+//! The built-in record (`TLLMPROF_TRACE`): a file into which the threads of the profiled process write
+//! events. The file is mapped into memory, so that it stays readable even if the process is killed.
 //!
-//! [`file`] handles the file itself, [`space`] the room in it, [`writers`] the threads' chunks, [`facts`]
-//! what is written once, [`iterations`] what happens outside and inside windows, and [`gpu`] the GPU times of
-//! iterations. Events are kept only inside windows ([`is_recording`]). Nothing here asks what a step is.
+//! Modules: [`file`] handles the file itself, [`space`] its free space, [`writers`] the chunk that each
+//! thread writes into, [`facts`] what is written once per process, [`iterations`] the iterations inside and
+//! outside windows, and [`gpu`] the GPU times of iterations. Events are kept only inside windows
+//! ([`is_recording`]). This crate does not decide what counts as a step.
 
 mod arena;
 mod bounded;
@@ -58,7 +59,7 @@ pub use iterations::{
 pub use pace::median_ns;
 pub use path_of_file::{host_name, may_write};
 pub use space::{make_room, set_helper};
-#[cfg(target_arch = "x86_64")] // used by its assembler
+#[cfg(target_arch = "x86_64")] // used by the x86-64 assembler of the call wrappers
 pub use state::LOOKS;
 pub use state::{
     Looks, Missing, add, is_keeping, is_on, is_recording, is_wanted, look_for, looks_for, set,
@@ -76,7 +77,8 @@ lifecycle::global! {
     static AT_LAUNCHES: OnceBox<fn()> = OnceBox::new();
 }
 
-/// Records an event of the calling thread, if a window is open or iterations outside windows are kept.
+/// Records an event of the calling thread if a window is open, or if the iterations outside windows are
+/// recorded too.
 #[inline]
 pub fn event(start: u64, duration: u64, what: What) {
     if is_keeping() {
@@ -84,8 +86,8 @@ pub fn event(start: u64, duration: u64, what: What) {
     }
 }
 
-/// Records a range of the calling thread that began at `since` in window `window`. A range that was open when
-/// its window closed ends with that window.
+/// Records a range of the calling thread that began at tick `since` in window `window`. A range that is still
+/// open when its window closes is recorded as ending with that window.
 pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
     let now = ticks();
     if ranges::is_kept(window)
@@ -95,21 +97,22 @@ pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
     }
 }
 
-/// Records the batch of `iteration`, which the calling thread has begun, if events are kept.
+/// Records the batch (requests and tokens) of `iteration`, which the calling thread has begun, if events are
+/// kept now.
 pub fn batch(iteration: u64, batch: Batch) {
     times::batch_is(iteration, batch.phase());
     let iteration = iteration as u16;
     event(ticks(), 0, What::Batch { iteration, batch });
 }
 
-/// Records an event that happened inside a window. The window may be closed by now.
+/// Records an event that happened inside a window, even if the window has closed since then.
 pub fn late(event: &Event) {
     if is_on() {
         writers::write_late(event);
     }
 }
 
-/// Returns the number of windows opened, and how many of them the record no longer holds.
+/// Returns the number of windows opened, and how many of them are no longer in the record.
 pub fn windows() -> (u64, u64) {
     space::header().map_or((0, 0), |header| {
         (
@@ -119,31 +122,32 @@ pub fn windows() -> (u64, u64) {
     })
 }
 
-/// Like [`late`], for an event that other events refer to for as long as [`era`] stays the same.
+/// Like [`late`], for an event that later events refer to for as long as [`era`] stays the same.
 pub fn latest(event: &Event) {
     if is_on() {
         writers::write_latest(event);
     }
 }
 
-/// Like [`event`], for a call that succeeded, in as little code as possible. Returns false without recording
-/// anything if the event needs more work than that.
+/// Like [`event`], for a call that succeeded, in as few instructions as possible. Returns false without
+/// recording anything if writing the event needs more than the fast path.
 #[inline(always)]
 pub fn call_at_once(start: u64, until: u64, what: What) -> bool {
-    // The counter may jump backwards when a virtual machine migrates.
+    // The clock may jump backwards when a virtual machine migrates.
     let took = until.saturating_sub(start);
     is_keeping()
         && took <= u64::from(u32::MAX)
         && writers::write_at_once(&Event::new(start, took, what))
 }
 
-/// Registers `act`, which threads run at their first launch in a window, and from time to time after that.
-/// Only the first `act` that is registered is kept.
+/// Registers `act`. Each thread runs it at its first launch in a window, and from time to time after that.
+/// Only the first function that is registered is kept.
 pub fn at_launches(act: fn()) {
     let _ = AT_LAUNCHES.set(Box::new(act));
 }
 
-/// Like [`event`], for a call that has returned.
+/// Like [`event`], for a call that has returned. A launch also runs the function that [`at_launches`]
+/// registered.
 pub fn call(start: u64, until: u64, failed: bool, what: What) {
     if is_keeping() {
         if let What::Call { row, .. } = what
@@ -179,14 +183,14 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// Called when a window opens that was not requested while the process runs.
+/// Called when a planned window opens, as opposed to one that a user requests from a running process.
 pub fn planned_opens(settings: &Settings) {
     if settings.flight.is_none() {
         flight::is_over();
     }
 }
 
-/// Called when no window is planned.
+/// Called when the settings plan no window.
 pub fn plans_none(settings: &Settings) {
     planned_opens(settings);
     if settings.flight.is_none() {
@@ -195,7 +199,7 @@ pub fn plans_none(settings: &Settings) {
     watch::planned_has_closed(settings);
 }
 
-/// Returns the number of iterations outside windows that are left in the record at the end of the process.
+/// Returns the number of iterations outside windows that the record still holds when the process ends.
 pub fn latest_left() -> u64 {
     flight::left()
 }
@@ -205,7 +209,7 @@ pub fn is_asked_for(settings: &Settings) -> bool {
     settings.trace.is_some() && may_write()
 }
 
-/// Returns the reason why there is no record. Only meaningful if there is none.
+/// Returns the reason why there is no record. Call this only if there is none.
 pub fn missing(settings: &Settings) -> Missing {
     Missing::why(settings.trace.is_some() && !settings.trace_on_demand)
 }
@@ -215,8 +219,8 @@ pub fn path() -> Option<PathBuf> {
     is_on().then(space::path).flatten()
 }
 
-/// Creates the file and writes what is known of the process. Called once in a process, without holding a
-/// lock; not for a hook.
+/// Creates the file and writes the facts known about the process. Called once per process, with no lock held
+/// and not from inside a hooked function.
 pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     let Some(template) = &settings.trace else {
         return;
@@ -252,7 +256,8 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     }
     header.anchor(now);
     header.snapshot();
-    // A process that is killed before this line leaves no file; one that is killed after it leaves a record.
+    // `publish` gives the file its name. A process that is killed before this line leaves no file. One that
+    // is killed after it leaves a readable record.
     match space::publish() {
         Ok((used, taken)) => report_taken(&path, &used, taken),
         Err(failure) => return refuse(failure),
@@ -267,7 +272,8 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     flight::begin();
 }
 
-/// Logs that the record was not created at `path` but at `used`, or that an earlier record was renamed.
+/// Logs that the record was created at `used` instead of `path`, or that an earlier record was renamed to
+/// free the name.
 fn report_taken(path: &Path, used: &Path, taken: Option<NameTaken>) {
     let (path, used) = (path.display(), used.display());
     match taken {
@@ -289,7 +295,7 @@ fn report_taken(path: &Path, used: &Path, taken: Option<NameTaken>) {
 }
 
 /// Called when the process ends after `iterations` iterations. From here on only GPU times are recorded.
-/// Allocates nothing.
+/// Allocates no memory.
 pub fn ends(iterations: u64) {
     if is_on() {
         iterations::finish(iterations);
@@ -297,7 +303,7 @@ pub fn ends(iterations: u64) {
     }
 }
 
-/// Ends the record: nothing is written after this. Allocates nothing.
+/// Ends the record: no event is written after this. Allocates no memory.
 pub fn finish(ended: Ended) {
     ring::finish(ended);
     if !IS_ON.swap(false, Ordering::AcqRel) {

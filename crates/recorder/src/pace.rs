@@ -1,7 +1,7 @@
-//! The durations of the latest iterations, for requests while the process runs.
+//! The durations of the latest iterations, for queries while the process runs.
 //!
-//! Written at the end of an iteration, with the session's turn or its lock, so by one thread at a time. One
-//! store for each iteration.
+//! Written at the end of each iteration with the session's turn or lock held, so by one thread at a time. The
+//! cost is one store per iteration.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,9 +20,10 @@ lifecycle::global! {
 }
 
 struct Pace {
-    /// The latest iterations' durations, in ticks. Iteration n of them is at index n modulo [`KEPT`].
+    /// The durations of the latest iterations, in ticks, as a ring: the iteration that was added as number n
+    /// is at index n modulo [`KEPT`].
     took: [AtomicU64; KEPT],
-    /// The number of iterations so far.
+    /// The number of iterations added so far.
     count: AtomicU64,
 }
 
@@ -62,7 +63,7 @@ impl Pace {
         took.get(count / 2).copied()
     }
 
-    /// The child of a fork has no iterations.
+    /// Discards the durations in the child of a fork, which has no iterations yet.
     fn in_child(&self, _: &OnlyThread) {
         self.count.store(0, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Paths of the files that the process writes.
+//! Paths of the files that the process writes, such as the record.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -9,36 +9,36 @@ use tllmprof_config::{PathTemplate, Placeholders};
 use tllmprof_platform::lifecycle;
 
 lifecycle::global! {
-    /// The working directory when the process began. Relative paths start there.
+    /// The working directory when the process began. Relative paths are resolved against it.
     #[fork(keep = "paths are from where the first process began")]
     static FOLDER: OnceBox<PathBuf> = OnceBox::new();
 }
 
-/// Remembers the working directory. Called by the constructor.
+/// Stores the working directory. Called by the library's constructor.
 pub fn start() {
     if let Ok(folder) = std::env::current_dir() {
         let _ = FOLDER.set(Box::new(folder));
     }
 }
 
-/// Returns true if the process may create files: false for one that runs with rights that its user does not
-/// have.
+/// Returns true if the process may create files. A process with more rights than its user, such as a
+/// set-user-ID program, must not.
 pub fn may_write() -> bool {
-    // SAFETY: takes no pointer.
+    // SAFETY: `getauxval` takes no pointer.
     unsafe { libc::getauxval(libc::AT_SECURE) == 0 }
 }
 
 /// Returns the host name of the machine or the container.
 pub fn host_name() -> OsString {
     let mut name = vec![0_u8; 256];
-    // SAFETY: writes at most one byte less than the vector has, so the last one stays 0.
+    // SAFETY: writes at most one byte less than the vector's length, so the last byte stays 0.
     let failed = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) != 0 };
     let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
     name.truncate(if failed { 0 } else { length });
     OsString::from_vec(name)
 }
 
-/// Returns the path of a file of the process.
+/// Returns the path that `template` yields for this process.
 pub fn fill(template: &PathTemplate, place: &Placeholders<'_>) -> PathBuf {
     let path = template.fill(place, |name| std::env::var_os(name));
     FOLDER

@@ -1,10 +1,10 @@
-//! Blocks the host's signal handlers during some work, and discards a signal that the work may raise itself.
+//! Blocks the host's signal handlers during a piece of work, and discards a signal that this work may raise.
 
 use core::ffi::c_int;
 use core::mem::zeroed;
 
-/// Blocks signals for the calling thread while it lives, because a handler might jump out of our work. It
-/// discards the signal if our work raised it.
+/// While this value lives, signals are blocked for the calling thread, because a handler might jump out of
+/// the library's work. If the work raised the expected signal, dropping the value discards that signal.
 pub struct Quiet {
     signal: c_int,
     old: libc::sigset_t,
@@ -12,13 +12,13 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// `signal` is the signal that our work may raise.
+    /// Blocks signals. `signal` is the signal that the library's work may raise.
     pub fn new(signal: c_int) -> Self {
         // SAFETY: the sets are initialised before use, and the pointers are to locals.
         unsafe {
             let (mut set, mut old, mut pending) = (zeroed(), zeroed(), zeroed());
             libc::sigfillset(&raw mut set);
-            // Signals of faults must not be blocked.
+            // Signals that report faults must not be blocked.
             for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE] {
                 libc::sigdelset(&raw mut set, fault);
             }
@@ -40,8 +40,8 @@ impl Drop for Quiet {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // SAFETY: the set is initialised before use, and the pointers are to locals and to the mask that
-        // was in force. A signal that was pending before stays so.
+        // SAFETY: the set is initialised before use, and the pointers are to locals and to the signal mask
+        // saved in `new`. A signal that was already pending there stays pending.
         unsafe {
             let mut set = zeroed();
             libc::sigemptyset(&raw mut set);
@@ -62,7 +62,7 @@ impl Drop for Quiet {
 mod tests {
     use super::*;
 
-    /// Returns whether a signal is blocked for the calling thread, and whether it is pending.
+    /// Returns two flags: true if `signal` is blocked for the calling thread, and true if it is pending.
     fn state(signal: c_int) -> (bool, bool) {
         // SAFETY: the sets are filled before they are read, and the pointers are to locals.
         unsafe {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     fn raise(signal: c_int) {
-        // SAFETY: takes no pointer; the thread has the signal blocked.
+        // SAFETY: `raise` takes no pointer, and the thread has blocked the signal.
         unsafe { libc::raise(signal) };
     }
 

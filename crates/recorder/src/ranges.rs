@@ -1,8 +1,9 @@
-//! Ranges and marks in the record: ranges that a thread has pushed, and ranges that may end on any thread.
+//! NVTX ranges and marks in the record. A range is either pushed and popped on one thread, or started and
+//! ended on any threads.
 //!
-//! A range is written when it ends, so it has to be known from its beginning. A range that was open when its
-//! window opened is not known. One that is open when the window closes is cut there: it is written when it
-//! ends, or dropped when the next window opens.
+//! A range is written when it ends, so its beginning has to be stored. A range that began before its window
+//! opened is not recorded. One that is open when the window closes is cut there: it is written when it ends,
+//! or dropped when the next window opens.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -17,10 +18,10 @@ use tllmprof_steps::ranges::open::Begun;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The number of the open window, from 1; 0: none is open.
+    /// The number of the open window, counted from 1; 0 if none is open.
     #[fork(reset)]
     static WINDOW: AtomicU32 = AtomicU32::new(0);
-    /// The number of the last window that was opened, and the time when it closed.
+    /// The number of the window that opened last, and the tick when it closed.
     #[fork(by = forget_window)]
     static LAST: AtomicU32 = AtomicU32::new(0);
     #[fork(keep = "of a window that is forgotten")]
@@ -31,37 +32,37 @@ lifecycle::global! {
     static CROSSING: Crossing = Crossing::new();
 }
 
-/// Returns the number of the open window; 0: none.
+/// Returns the number of the open window; 0 if none is open.
 #[inline]
 pub fn window() -> u32 {
     WINDOW.load(Ordering::Acquire)
 }
 
-/// Returns true if a range that ends now may have to be recorded.
+/// Returns true if a range that ends now may have to be recorded, because a window has opened before.
 #[inline]
 pub fn may_be_open() -> bool {
     LAST.load(Ordering::Relaxed) != 0
 }
 
-/// Called when a window has opened.
+/// Called when a window has opened. Gives the window its number.
 pub fn window_opens() {
     let number = LAST.load(Ordering::Relaxed).wrapping_add(1).max(1);
     LAST.store(number, Ordering::Relaxed);
     WINDOW.store(number, Ordering::Release);
 }
 
-/// Called when the window closes.
+/// Called when the window closes. Stores the time, at which open ranges are cut.
 pub fn window_closes() {
     CLOSED.store(clock::ticks(), Ordering::Relaxed);
     WINDOW.store(0, Ordering::Release);
 }
 
-/// Returns true if a range that began in this window and ends now is recorded.
+/// Returns true if a range that began in window `window` and ends now is to be recorded.
 pub fn is_kept(window: u32) -> bool {
     window != 0 && window == LAST.load(Ordering::Relaxed)
 }
 
-/// Returns the event of a range that ends now, if it is recorded.
+/// Returns the event of a range that ends now, or `None` if the range is not recorded.
 #[inline]
 pub fn event(window: u32, since: u64, what: What, now: u64) -> Option<Event> {
     if !is_kept(window) {
@@ -70,21 +71,22 @@ pub fn event(window: u32, since: u64, what: What, now: u64) -> Option<Event> {
     if WINDOW.load(Ordering::Relaxed) == window {
         return Some(Event::new(since, now.saturating_sub(since), what));
     }
-    // A range that began after the window's end may have names of another window.
+    // A range that began after the window closed is not recorded, because its names may belong to another
+    // window.
     let until_closed = CLOSED.load(Ordering::Relaxed).checked_sub(since)?;
     let mut event = Event::new(since, until_closed, what);
     event.cut = true;
     is_on().then_some(event)
 }
 
-/// The name of a range or a mark, and of its domain; `None`: the default domain.
+/// The name of a range or a mark, and the name of its NVTX domain; `None` for the default domain.
 #[derive(Clone, Copy)]
 pub struct Names<'a> {
     pub domain: Option<&'a Label>,
     pub name: Name<'a>,
 }
 
-/// A name in the form in which the program gives it.
+/// A name in the form in which the program passed it.
 #[derive(Clone, Copy)]
 pub enum Name<'a> {
     /// Bytes, UTF-8 in most programs.
@@ -95,22 +97,22 @@ pub enum Name<'a> {
 }
 
 impl Names<'_> {
-    /// Begins a range of this name now.
+    /// Begins a range with this name at the current time.
     #[inline]
     fn begin(self, writer: &Writer) -> Begun {
-        // Read first, so that the names belong to this window or to a later one.
+        // The window is read first, so that the names are stored for this window or a later one.
         let window = window();
         let (domain, name) = self.ids(writer);
         Begun {
             window,
-            // Read last, so that the time this takes does not count for the range.
+            // The clock is read last, so that storing the names does not count as time of the range.
             since: clock::ticks(),
             domain,
             name,
         }
     }
 
-    /// Returns the numbers of the domain's name and of the name.
+    /// Returns the string numbers of the domain's name and of the range's name.
     #[inline]
     fn ids(self, writer: &Writer) -> (StringId, StringId) {
         let name = match self.name {
@@ -123,7 +125,8 @@ impl Names<'_> {
     }
 }
 
-/// Called when the calling thread has pushed a range on the stack `stack`, in a window.
+/// Called when the calling thread has pushed a range while a window is open. `stack` identifies the stack of
+/// ranges, which is a different one in each NVTX domain.
 #[inline]
 pub fn pushed(stack: usize, names: Names<'_>) {
     let Some(writer) = writers::take() else {
@@ -135,7 +138,7 @@ pub fn pushed(stack: usize, names: Names<'_>) {
     }
 }
 
-/// Called when the calling thread is about to pop the last range of a stack.
+/// Called when the calling thread is about to pop the last range of the stack `stack`.
 #[inline]
 pub fn popped(stack: usize) {
     if writers::current().is_none_or(Writer::has_none_open) {
@@ -163,7 +166,7 @@ fn ended(begun: Begun, kind: RangeKind, now: u64) -> Option<Event> {
     event(begun.window, begun.since, what, now)
 }
 
-/// Called when range `id` has been started, in a window.
+/// Called when a thread has started range `id` while a window is open.
 pub fn started(id: u64, names: Names<'_>) {
     if let Some(writer) = writers::take()
         && !CROSSING.started(id, names.begin(&writer))
@@ -182,7 +185,8 @@ pub fn finished(id: u64) {
     }
 }
 
-/// Called when the calling thread has marked this moment, in a window.
+/// Called when the calling thread has set an NVTX mark, which names the current moment, while a window is
+/// open.
 pub fn marked(names: Names<'_>) {
     let now = clock::ticks();
     if let Some(writer) = writers::take() {
@@ -191,7 +195,8 @@ pub fn marked(names: Names<'_>) {
     }
 }
 
-/// The open ranges in the child of a fork were its parent's, of a window that never closes in the child.
+/// Makes the open ranges invalid in the child of a fork: they belong to the parent's window, which never
+/// closes in the child.
 fn forget_window(_: &OnlyThread) {
     LAST.fetch_add(1, Ordering::Relaxed);
 }

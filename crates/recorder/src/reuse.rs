@@ -1,5 +1,5 @@
-//! Uses chunks again while only the latest iterations are kept ([`super::flight`]). The chunks of windows are
-//! handled by [`super::keep`].
+//! Reuses (overwrites) chunks of the flight recorder, which keeps only the latest iterations
+//! ([`super::flight`]). The module [`super::keep`] reuses the chunks of dropped windows.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -12,36 +12,38 @@ use super::bounded::Bounded;
 use super::state::{self, Keeps};
 use super::{keep, space};
 
-/// The number of full chunks that can wait to be used again: 16 MiB. If that is too little for all iterations
+/// The largest number of full chunks that wait to be reused: 16 MiB. If that is too little for all iterations
 /// that should be kept, fewer are kept.
 const MAX_WAITING: usize = 256;
-/// The time a thread waits for the list of these chunks.
+/// The time a thread waits for the lock on the list of full chunks.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The generation of a chunk that has events of a window.
+/// The generation number of chunks that hold events of a window, which this module never reuses.
 pub const OF_WINDOWS: u64 = 0;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if chunks will be used again at some time.
+    /// True if the settings make chunks be reused, now or later.
     #[fork(keep = "the settings are the same")]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "the settings are the same")]
     static HAS_FLIGHT: AtomicBool = AtomicBool::new(false);
-    /// Increases when a window opens or closes: chunks begun before that are not used again.
+    /// A number that increases when a window opens or closes. Chunks begun in an earlier generation are not
+    /// reused.
     #[fork(keep = "only differences matter")]
     static GENERATION: AtomicU64 = AtomicU64::new(0);
-    /// Chunks that were filled when fewer iterations than these had been kept belong to a window.
+    /// A threshold: a full chunk belongs to a window if fewer iterations than this had been kept when it was
+    /// filled.
     #[fork(reset)]
     static STAYS: AtomicU64 = AtomicU64::new(0);
-    /// The value of [`changes`] when there was no chunk to take.
+    /// The value of [`changes`] when [`take`] last found no chunk.
     #[fork(reset)]
     static NONE_AT: AtomicU64 = AtomicU64::new(0);
-    /// The number of times that chunks of iterations outside windows were filled.
+    /// The number of times that a chunk of iterations outside windows was filled.
     #[fork(keep = "only differences matter")]
     static FILLED: AtomicU64 = AtomicU64::new(0);
-    /// The number of iterations that were kept, and how many of these are no longer kept.
+    /// The number of iterations kept so far, and how many of these have been dropped since.
     #[fork(reset)]
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     #[fork(reset)]
@@ -51,12 +53,13 @@ lifecycle::global! {
     static FULL: Bounded<Full> = Bounded::new(Full::none());
 }
 
-/// The full chunks, the oldest first, each with the number of iterations that had been kept by then.
+/// The full chunks, the oldest first. Each has the number of iterations that had been kept when it was
+/// filled.
 struct Full {
     chunks: [(u32, u64); MAX_WAITING],
     first: usize,
     count: usize,
-    /// The value of [`STAYS`] when it was last read.
+    /// The value of [`STAYS`] that this list was last checked against.
     stays: u64,
 }
 
@@ -70,7 +73,7 @@ impl Full {
         }
     }
 
-    /// Passes the chunks that belong to a window by now to `give`.
+    /// Removes the chunks that belong to a window by now, and passes their numbers to `give`.
     fn settle(&mut self, stays: u64, mut give: impl FnMut(u32)) {
         if self.stays == stays {
             return;
@@ -86,7 +89,7 @@ impl Full {
         }
     }
 
-    /// Adds a chunk. If there is no room, the chunk is not used again.
+    /// Adds a chunk. If there is no room for it in the list, the chunk is never reused.
     fn push(&mut self, number: u32, begun: u64) {
         if self.count < MAX_WAITING {
             self.chunks[(self.first + self.count) % MAX_WAITING] = (number, begun);
@@ -94,7 +97,8 @@ impl Full {
         }
     }
 
-    /// Takes the oldest chunk if all its iterations are `gone`, or if there are too many chunks.
+    /// Takes the oldest chunk if all its iterations are among the first `gone`, which are dropped, or if the
+    /// list is full.
     fn pop(&mut self, gone: u64) -> Option<u32> {
         let (_, begun) = self.chunks[self.first];
         if begun >= gone && self.count < MAX_WAITING {
@@ -103,7 +107,7 @@ impl Full {
         self.pop_any()
     }
 
-    /// Takes the oldest chunk, whatever it holds.
+    /// Takes the oldest chunk, regardless of its contents.
     fn pop_any(&mut self) -> Option<u32> {
         if self.count == 0 {
             return None;
@@ -115,37 +119,37 @@ impl Full {
     }
 }
 
-/// Enables the reuse of chunks: of iterations outside windows if `flight`, otherwise of windows. Called by
-/// the constructor.
+/// Enables the reuse of chunks: those of iterations outside windows if `flight`, otherwise those of windows.
+/// Called by the library's constructor.
 pub fn want(flight: bool) {
     HAS_FLIGHT.store(flight, Ordering::Relaxed);
     IS_WANTED.store(true, Ordering::Release);
 }
 
-/// Returns true if iterations outside windows will be kept at some time.
+/// Returns true if the settings ask for the flight recorder, which keeps iterations outside windows.
 pub fn has_flight() -> bool {
     HAS_FLIGHT.load(Ordering::Relaxed)
 }
 
-/// Returns true if chunks will be used again at some time.
+/// Returns true if the settings make chunks be reused, now or later.
 pub fn is_wanted() -> bool {
     IS_WANTED.load(Ordering::Acquire)
 }
 
-/// Returns true if iterations are kept now: there is a record, and no window is open.
+/// Returns true if the flight recorder keeps iterations now: there is a record, and no window is open.
 pub fn is_on() -> bool {
     state::is_kept(Keeps::Latest)
 }
 
-/// Starts to reuse the chunks that are begun from here on.
+/// Starts keeping iterations outside windows: the chunks that threads begin from here on may be reused.
 pub fn begin() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     state::keep(Keeps::Latest, true);
 }
 
-/// Stops reusing the chunks that threads write to. `stays`: the waiting chunks are not reused either, because
-/// they belong to a window; if another thread holds the list now, the next thread that gets it sees that.
-/// Returns true if any would have been reused.
+/// Makes the chunks that threads are writing to now not be reused. If `stays`, the waiting full chunks are
+/// not reused either, because they now belong to a window. If another thread holds the list's lock, the next
+/// thread that gets it removes them. Returns true if iterations were being kept.
 pub fn end(stays: bool) -> bool {
     if !state::keep(Keeps::Latest, false) {
         return false;
@@ -158,32 +162,32 @@ pub fn end(stays: bool) -> bool {
     true
 }
 
-/// Locks the list of full chunks, after removing those that belong to a window.
+/// Locks the list of full chunks, and removes those that belong to a window by now.
 fn full() -> Option<Guard<'static, Full>> {
     let mut full = FULL.lock_for(LOCK_TIMEOUT)?;
     full.settle(STAYS.load(Ordering::Acquire), keep::is_full);
     Some(full)
 }
 
-/// Returns the range of iterations that are kept: the first, and one more than the last.
+/// Returns the range of kept iterations: the index of the first, and one more than the index of the last.
 pub fn kept() -> (u64, u64) {
     (GONE.load(Ordering::Relaxed), BEGUN.load(Ordering::Relaxed))
 }
 
-/// Counts one more kept iteration, and drops those before `first`.
+/// Counts one more kept iteration, and drops those with an index below `first`.
 pub fn keep_one(first: u64) {
     GONE.store(first, Ordering::Relaxed);
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// Drops all kept iterations. Chunks that are filled from here on do not belong to the window that the
-/// iterations became.
+/// Drops all kept iterations. If they have become a window, chunks that are filled from here on do not belong
+/// to it.
 pub fn keep_none() {
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// Returns the generation of a chunk that begins now.
+/// Returns the generation number for a chunk that begins now. Chunks of older generations are not reused.
 pub fn generation() -> u64 {
     match is_on() {
         true => GENERATION.load(Ordering::Relaxed),
@@ -191,13 +195,13 @@ pub fn generation() -> u64 {
     }
 }
 
-/// Called when a thread has filled a chunk that was begun in `generation`, and no longer writes there.
+/// Called when a thread has filled a chunk that was begun in `generation`, and no longer writes into it.
 pub fn is_full(number: u32, generation: u64) {
     if generation == OF_WINDOWS || generation != self::generation() {
         keep::is_full(number);
     } else if let Some(mut full) = full() {
         let begun = kept().1;
-        // The iterations may have become a window in the meantime.
+        // A window may have opened in the meantime that includes the kept iterations.
         match begun < full.stays {
             true => keep::is_full(number),
             false => full.push(number, begun),
@@ -208,17 +212,17 @@ pub fn is_full(number: u32, generation: u64) {
 
 /// A chunk for events, and its number.
 pub enum Free {
-    /// A chunk that was never used.
+    /// A chunk that has never been used.
     New(u32, Chunk),
-    /// A chunk that holds nothing that is still kept.
+    /// A used chunk whose events are all dropped.
     Used(u32, Chunk),
 }
 
-/// Returns a chunk that can be written to. `None` if there is no room.
+/// Returns a chunk that can be written to. Returns `None` if the record is full and no chunk can be reused.
 pub fn take() -> Option<Free> {
     let changes = changes();
     if NONE_AT.load(Ordering::Relaxed) == changes {
-        // Every dropped event takes this path, so it is short.
+        // Every dropped event takes this path, so it does as little as possible.
         return None;
     }
     let used = |number| Some(Free::Used(number, space::again(number)?));
@@ -244,16 +248,16 @@ pub fn take() -> Option<Free> {
     None
 }
 
-/// Returns a value that changes each time that [`take`] may have another answer.
+/// Returns a value that changes whenever [`take`] may give a different result.
 fn changes() -> u64 {
     let (gone, _) = kept();
     let ours = FILLED.load(Ordering::Acquire).wrapping_add(gone);
-    // Never the value at the start.
+    // Adding 1 makes the result differ from 0, the initial value of [`NONE_AT`].
     let theirs = keep::changes().wrapping_add(GENERATION.load(Ordering::Relaxed));
     ours.wrapping_add(theirs).wrapping_add(1)
 }
 
-/// The child of a fork has no record until it begins one of its own.
+/// Empties the list in the child of a fork, which has no record until it begins one of its own.
 fn in_child(alone: &OnlyThread) {
     FULL.break_open(alone);
     if let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT) {

@@ -1,7 +1,8 @@
-//! The ring of the latest steps and collectives (`TLLMPROF_RING`), in a file that outlives the process.
+//! The ring of the latest steps and NCCL collectives (`TLLMPROF_RING`). It is a file mapped into memory, so
+//! it outlives the process.
 //!
-//! It begins with the first communicator of NCCL, or with the record. From then on a step or a collective is a few
-//! stores into the mapping.
+//! The ring begins with the process's first NCCL communicator, or with the record. From then on each step or
+//! collective costs a few stores into the mapping.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs;
@@ -23,12 +24,13 @@ use super::file::File;
 use super::path_of_file::{fill, host_name, may_write};
 use super::space::Shown;
 
-/// State that a copy of the process must not use. The kernel wipes it there, however the copy was made.
+/// State that a forked or cloned copy of the process must not use. The kernel fills it with zeros in the
+/// copy, even if the copy was made without `fork`.
 struct Live {
     ring: Published<RingBlock>,
 }
 
-// SAFETY: a reference that is none if it is zeros.
+// SAFETY: the only field is a reference, for which zeros mean "none".
 unsafe impl Zeroed for Live {}
 
 lifecycle::global! {
@@ -37,7 +39,7 @@ lifecycle::global! {
     /// True if the settings ask for a ring.
     #[fork(keep = "the settings are the same")]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
-    /// True if the process has tried to begin its ring.
+    /// True if the process has already tried to create its ring.
     #[fork(reset)]
     static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "the kernel has wiped what it refers to")]
@@ -45,7 +47,7 @@ lifecycle::global! {
     static LIVE: Published<Live> = Published::none();
 }
 
-/// Stores what the settings ask for.
+/// Stores the settings' request for a ring.
 pub fn start(settings: &Settings) {
     if settings.ring.is_some() && may_write() {
         IS_WANTED.store(true, Ordering::Relaxed);
@@ -72,7 +74,7 @@ fn thread() -> u32 {
         .cast_unsigned()
 }
 
-/// Creates the file, if the settings ask for it and there is none yet.
+/// Creates the ring's file, if the settings ask for it and the process has not tried yet.
 pub fn begin(settings: &Settings) {
     let Some(template) = settings.ring.as_ref().filter(|_| is_wanted()) else {
         return;
@@ -118,7 +120,8 @@ pub fn begin(settings: &Settings) {
 }
 
 fn create(path: &Path, facts: &RingFacts<'_>) -> Result<&'static RingBlock, Failure> {
-    // A command finds it by the name in the process's list of mappings.
+    // The file has its name from the start, because a command finds the ring by this name in
+    // `/proc/PID/maps`.
     let mut file = File::create_named(path, facts.pid)?;
     let place = match file.grow(RING_BYTES) {
         Ok(place) => place,
@@ -127,36 +130,36 @@ fn create(path: &Path, facts: &RingFacts<'_>) -> Result<&'static RingBlock, Fail
             return Err(failure);
         }
     };
-    // SAFETY: mapped above, for as long as the process lives; only this ring writes there.
+    // SAFETY: the memory was mapped above for the life of the process, and only this ring writes there.
     let ring = unsafe { RingBlock::at(place) };
     ring.begin(facts);
-    // The mapping stays.
+    // The mapping stays valid after the descriptor is closed.
     file.close();
     Ok(ring)
 }
 
-/// Notes how the process ends. Allocates nothing.
+/// Writes the way in which the process ends. Allocates no memory.
 pub fn finish(ended: Ended) {
     if let Some(ring) = ring() {
         ring.finish(ended, now());
     }
 }
 
-/// Sets the rank in the job.
+/// Sets the process's rank in the distributed job.
 pub fn set_rank(rank: u64) {
     if let Some(ring) = ring() {
         ring.set_rank(rank);
     }
 }
 
-/// Adds a named group of ranks.
+/// Adds a named group of ranks, with the process's rank in it.
 pub fn set_group(name: &str, rank: u32, size: u32) {
     if let Some(ring) = ring() {
         ring.set_group(name, rank, size);
     }
 }
 
-/// Adds a step, which the calling thread begins.
+/// Adds the step with this number, which the calling thread begins now.
 pub fn step_begins(number: u64) {
     if let Some(ring) = ring() {
         ring.step_begins(number, thread(), now());
@@ -170,8 +173,9 @@ pub fn step_ends() {
     }
 }
 
-/// Adds a call of NCCL, which the calling thread begins and which is `captured` into a graph or not. `member` says which
-/// communicator a handle is, as [`RingBlock::call_begins`] needs it. Returns the call if its end is noted, too.
+/// Adds a call of NCCL that the calling thread begins. `captured` is true if the call is captured into a CUDA
+/// graph. `member` returns the identifier, rank and size of the communicator `handle` (see
+/// [`RingBlock::call_begins`]). Returns a value for [`call_ends`] if the end of the call is to be noted, too.
 pub fn call_begins(
     operation: Operation,
     handle: usize,
@@ -189,7 +193,7 @@ pub fn call_begins(
     ring()?.call_begins(&call, now(), member)
 }
 
-/// Ends a call.
+/// Marks a call as ended.
 pub fn call_ends(call: OpenCall) {
     if let Some(ring) = ring() {
         ring.call_ends(call, now());

@@ -1,7 +1,7 @@
-//! The room of a record: its header block and its chunks, reserved before they are used.
+//! The space of a record: its header block and its chunks. Disk space is reserved before it is used.
 //!
-//! Chunks are handed out in order and never come back here. The unused rest of a chunk goes to the next
-//! thread ([`super::writers`]), and a chunk is written again only by the holder of its number
+//! Chunks are handed out in order and never returned here. The unused rest of an ended thread's chunk goes to
+//! another thread ([`super::writers`]). Only the holder of a chunk's number may write into the chunk again
 //! ([`super::reuse`], [`super::keep`]).
 
 use core::ptr::NonNull;
@@ -25,36 +25,38 @@ use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
 use tllmprof_sync::Published;
 
-/// Chunks of the first extent, which also holds the header. A process that opens no window needs no more.
+/// The number of chunks in the first extent, which also holds the header. A process that opens no window
+/// needs no more.
 const FIRST_CHUNKS: u32 = 1;
-/// Chunks of every other extent: 1 MiB.
+/// The number of chunks in every other extent: 1 MiB.
 const CHUNKS_PER_EXTENT: u32 = 16;
 /// The largest number of extents of a record: 16 GiB.
 const EXTENTS: usize = 1 << 14;
 /// The largest size of a record in bytes.
 pub const MOST_BYTES: u64 = HEADER_BYTES as u64
     + (FIRST_CHUNKS as u64 + (EXTENTS as u64 - 1) * CHUNKS_PER_EXTENT as u64) * CHUNK_BYTES as u64;
-/// If fewer chunks than these are free, more room is reserved.
+/// More space is reserved when fewer than this number of chunks are free.
 const MIN_FREE: u32 = 8;
-/// The time a thread waits for room that another thread is reserving, if no room appears.
+/// The time a thread waits for another thread that is reserving space, as long as no new chunk appears.
 const GROW_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// State that a copy of the process must not use. The kernel wipes it there, however the copy was made.
+/// State that a forked or cloned copy of the process must not use. The kernel fills it with zeros in the
+/// copy, even if the copy was made without `fork`.
 struct Live {
     header: Published<HeaderBlock>,
-    /// The next chunk to hand out.
+    /// The number of the next chunk to hand out.
     next: AtomicU32,
-    /// The number of chunks that have room reserved.
+    /// The number of chunks whose space is reserved.
     ready: AtomicU32,
-    /// True if there will be no more room.
+    /// True if no more space can be reserved.
     is_full: AtomicBool,
-    /// True if another thread was asked to reserve room.
+    /// True if the helper thread was asked to reserve space and has not started yet.
     is_asked: AtomicBool,
-    /// The number of chunks with room when a thread waited for more until it timed out; 0: none did.
+    /// The number of reserved chunks when a thread last timed out waiting for more; 0 if none has.
     stuck_at: AtomicU32,
 }
 
-// SAFETY: numbers, and a reference that is none if it is zeros.
+// SAFETY: zeros are valid numbers, and the reference is "none" if it is zeros.
 unsafe impl Zeroed for Live {}
 
 lifecycle::global! {
@@ -62,7 +64,7 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static LIVE: Published<Live> = Published::none();
-    /// The address at which each extent's chunks are mapped.
+    /// The address at which the chunks of each extent are mapped.
     #[fork(keep = "stored where a record begins")]
     #[together(tables)]
     static PLACES: [AtomicPtr<u8>; EXTENTS] =
@@ -71,7 +73,7 @@ lifecycle::global! {
     #[exit = "`finish` cuts off what was not written"]
     static FILE: Lock<Option<Growing>> = Lock::new(None);
 }
-/// Asks another thread to call [`make_room`]; false if it cannot now.
+/// A function that asks another thread to call [`make_room`]. Returns false if it cannot do so now.
 pub type Ask = fn() -> bool;
 lifecycle::global! {
     #[fork(keep = "set once, at the start")]
@@ -82,7 +84,7 @@ struct Growing {
     file: File,
     /// The largest size of the file in bytes.
     limit: u64,
-    /// True if the oldest chunks are used again after that ([`super::keep`]).
+    /// True if old chunks are overwritten once the limit is reached ([`super::keep`]).
     is_used_again: bool,
 }
 
@@ -101,13 +103,13 @@ pub fn path() -> Option<PathBuf> {
     Some(growing.as_ref()?.file.path().to_owned())
 }
 
-/// Registers the function that asks another thread to reserve room. Only the first one is kept.
+/// Registers the function that asks another thread to reserve space. Only the first function is kept.
 pub fn set_helper(ask: Ask) {
     let _ = ASK.set(Box::new(ask));
 }
 
-/// Begins with an empty file that may grow to `limit` bytes. Returns its header block, all zeros.
-/// `is_used_again`: after that the oldest chunks are used again.
+/// Sets up the space of a record in an empty file that may grow to `limit` bytes. Returns its header block,
+/// all zeros. `is_used_again` is true if old chunks are overwritten once the limit is reached.
 pub fn begin(
     mut file: File,
     limit: u64,
@@ -143,14 +145,14 @@ pub fn begin(
         limit,
         is_used_again,
     });
-    // SAFETY: mapped above, for as long as the process lives, and larger than HEADER_BYTES. The chunks follow it, so
-    // only header blocks write there.
+    // SAFETY: mapped above for the life of the process, and larger than HEADER_BYTES. The chunks follow the
+    // header, so only header blocks write to this memory.
     let header = unsafe { HeaderBlock::at(place) };
     live.header.set(Some(header));
     Ok(header)
 }
 
-/// Gives the file its name, once its header identifies the process. Without a name there is no record.
+/// Gives the file its name, once its header identifies the process. If this fails, there is no record.
 pub fn publish() -> Result<(PathBuf, Option<NameTaken>), Failure> {
     let mut growing = FILE.lock();
     let published = growing.as_mut().map(|growing| {
@@ -170,7 +172,7 @@ pub fn publish() -> Result<(PathBuf, Option<NameTaken>), Failure> {
     }
 }
 
-/// Returns a chunk that was never used, and its number. `None` if there is no more room.
+/// Returns a chunk that has never been used, and its number. Returns `None` if there is no more space.
 pub fn take() -> Option<(u32, Chunk)> {
     let live = live()?;
     let mut may_grow = true;
@@ -200,28 +202,28 @@ pub fn take() -> Option<(u32, Chunk)> {
     }
 }
 
-/// Returns a chunk that [`take`] gave and that no thread writes to any more. Only the caller may hold its
-/// number.
+/// Returns the memory of a chunk that [`take`] returned earlier and that no thread writes to any more. Only
+/// the caller may hold the chunk's number.
 pub fn again(number: u32) -> Option<Chunk> {
     let live = live()?;
     live.header.get()?;
     chunk(number)
 }
 
-/// Returns the memory of a chunk that has room. Called only by `take`, once for each number, and by `again`,
-/// for the only holder of the number.
+/// Returns the memory of a chunk whose space is reserved. Called only by `take`, once for each number, and by
+/// `again`, for the only holder of the number.
 fn chunk(number: u32) -> Option<Chunk> {
     let (extent, index) = match number.checked_sub(FIRST_CHUNKS) {
         None => (0, number),
         Some(behind) => (1 + behind / CHUNKS_PER_EXTENT, behind % CHUNKS_PER_EXTENT),
     };
     let place = NonNull::new(PLACES.get(extent as usize)?.load(Ordering::Acquire))?;
-    // SAFETY: the extent has that many chunks, which stay mapped. `take` handed out the number only once, and for
-    // `again` its holder has given it up.
+    // SAFETY: the extent has that many chunks, which stay mapped. `take` hands out each number only once, and
+    // for `again` the previous holder of the number has stopped writing to the chunk.
     Some(unsafe { Chunk::at(place.add(index as usize * CHUNK_BYTES)) })
 }
 
-/// Returns true if [`take`] has nothing more to give.
+/// Returns true if [`take`] has no more chunks to return.
 pub fn is_full() -> bool {
     live().is_none_or(|live| {
         live.is_full.load(Ordering::Relaxed)
@@ -233,14 +235,16 @@ fn ask_for_room(live: &Live) {
     if let Some(ask) = ASK.get()
         && !live.is_full.load(Ordering::Relaxed)
         && !live.is_asked.swap(true, Ordering::AcqRel)
-        // Otherwise the other thread may have finished already and cleared the flag.
+        // The flag is cleared only if `ask` fails. If it succeeds, the other thread clears the flag, and may
+        // have done so already.
         && !ask()
     {
         live.is_asked.store(false, Ordering::Release);
     }
 }
 
-/// Reserves room in advance, so that no thread of the program has to.
+/// Reserves space in advance, so that no thread of the program has to wait for it. Called on a thread of the
+/// library.
 pub fn make_room() {
     let Some(live) = live() else { return };
     live.is_asked.store(false, Ordering::Release);
@@ -250,10 +254,11 @@ pub fn make_room() {
     }
 }
 
-/// Reserves room for chunk `wanted`, if there is none yet. Returns true if there may be room.
+/// Reserves space for chunk `wanted`, if there is none yet. Returns true if there may be space now.
 #[cold]
 fn grow(live: &Live, wanted: u32) -> bool {
-    // A copy of the process that no fork handler saw has no record, and none of the mappings.
+    // In a copy of the process that was made without a fork handler there is no record, and none of its
+    // mappings.
     if live.header.get().is_none() || live.is_full.load(Ordering::Relaxed) {
         return false;
     }
@@ -274,7 +279,8 @@ fn grow(live: &Live, wanted: u32) -> bool {
     let more = u32::try_from(left)
         .unwrap_or(CHUNKS_PER_EXTENT)
         .min(CHUNKS_PER_EXTENT);
-    // Chunks are found by arithmetic: nothing can follow an extent that is cut short.
+    // A chunk's extent is computed from its number, so no extent can follow one that is smaller than the
+    // others.
     let is_whole = (ready - FIRST_CHUNKS).is_multiple_of(CHUNKS_PER_EXTENT);
     let place = PLACES.get(extent).filter(|_| more > 0 && is_whole);
     let Some(place) = place else {
@@ -309,13 +315,13 @@ fn grow(live: &Live, wanted: u32) -> bool {
     }
 }
 
-/// Waits for the lock to reserve room for chunk `wanted`, as long as other threads reserve some. `None` if
-/// the room is there by then, or if nothing happens: a signal handler may have interrupted the thread that
-/// reserves it.
+/// Waits for the lock that is needed to reserve space for chunk `wanted`, as long as other threads make
+/// progress. Returns `None` if the space is there by then. Also returns `None` after a time-out without
+/// progress: a signal handler may have interrupted the thread that reserves space.
 fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Growing>>> {
     const LOOKS: u32 = 10;
     let mut seen = live.ready.load(Ordering::Acquire);
-    // After a time-out it does not wait again until something has changed.
+    // After a time-out, threads do not wait again until more space appears.
     let is_stuck = live.stuck_at.load(Ordering::Relaxed) == seen;
     if is_stuck {
         return FILE.lock_for(Duration::ZERO);
@@ -335,7 +341,7 @@ fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Gr
     None
 }
 
-/// A path in the form in which messages show it.
+/// A path as messages show it, with invalid UTF-8 replaced with `?`.
 pub struct Shown<'a>(pub &'a Path);
 
 impl core::fmt::Display for Shown<'_> {
@@ -350,8 +356,8 @@ impl core::fmt::Display for Shown<'_> {
     }
 }
 
-/// Ends the record except for chunks that threads have: cuts off the others. Returns the size of the file in
-/// bytes; 0 if it is not known.
+/// Ends the record: cuts off the chunks that were never handed out. Threads may still write into their
+/// chunks. Returns the size of the file in bytes; 0 if it is not known.
 pub fn finish() -> u64 {
     let Some(live) = live() else { return 0 };
     live.is_full.store(true, Ordering::Relaxed);
@@ -359,7 +365,7 @@ pub fn finish() -> u64 {
     let Some(mut guard) = FILE.lock_for(GROW_TIMEOUT) else {
         return 0;
     };
-    // From here on no chunk is handed out.
+    // This value is beyond all reserved chunks, so that no more chunks are handed out.
     let used = live.next.fetch_max(u32::MAX / 2, Ordering::AcqRel);
     guard.as_mut().map_or(0, |growing| {
         let _quiet = Quiet::new(libc::SIGXFSZ);
@@ -368,7 +374,7 @@ pub fn finish() -> u64 {
     })
 }
 
-/// The child of a fork has no record until it begins one of its own.
+/// Resets the state in the child of a fork, which has no record until it begins one of its own.
 fn in_child(alone: &OnlyThread) {
     FILE.break_open(alone);
     if let Some(live) = live() {
@@ -381,7 +387,7 @@ fn in_child(alone: &OnlyThread) {
     }
     if let Some(mut growing) = FILE.lock().take() {
         growing.file.close();
-        // The path is not freed: the allocator may be in any state.
+        // The path is kept and not freed, because the allocator may be in any state after the fork.
         attic::put(growing);
     }
 }

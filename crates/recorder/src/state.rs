@@ -1,5 +1,5 @@
-//! The state of the record: flags for the record and its open window, the reasons to check calls, and the counters
-//! of the header.
+//! The state of the record: flags for the record and its open window, the reasons to inspect calls before
+//! they run, and access to the counters in the record's header.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -12,18 +12,18 @@ use super::space;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The kinds of iterations whose events are kept now, as bits of [`Keeps`].
+    /// The kinds of iterations whose events are recorded now, as bits of [`Keeps`].
     #[fork(reset)]
     #[together(calls)]
     static KEPT: AtomicU8 = AtomicU8::new(0);
-    /// The reasons for which calls are checked before they continue, as bits of [`Looks`]. Most calls have
-    /// none: a call is recorded when it returns.
+    /// The reasons why a call must be inspected before it continues, as bits of [`Looks`]. Usually no bit is
+    /// set, because a call is recorded only when it returns.
     ///
-    /// The assembler of the doors reads it.
+    /// The assembler of the call wrappers reads this word.
     #[fork(keep = "the settings are the same, and the rest is stored where a window opens or an iteration begins")]
     #[together(calls)]
     pub static LOOKS: AtomicU32 = AtomicU32::new(Looks::Clock as u32);
-    /// True if there is a record.
+    /// True while there is a record to write into.
     #[fork(reset)]
     #[together(iterations)]
     pub static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -42,12 +42,12 @@ pub enum Missing {
     NotAskedFor,
     /// The process runs with rights that its user does not have, so it writes no files.
     Forbidden,
-    /// The record's file could not be created. That has been reported.
+    /// The record's file could not be created. The error has already been logged.
     Failed,
 }
 
 impl Missing {
-    /// Returns the reason, for a process whose variable `TLLMPROF_TRACE` is set if `is_set`.
+    /// Returns the reason why there is no record. `is_set` is true if the variable `TLLMPROF_TRACE` is set.
     pub fn why(is_set: bool) -> Self {
         match is_set {
             _ if HAS_FAILED.load(Ordering::Relaxed) => Self::Failed,
@@ -56,7 +56,7 @@ impl Missing {
         }
     }
 
-    /// Returns a hint for the user, as the end of a message.
+    /// Returns a hint for the user, to be appended to a message.
     pub const fn remedy(self) -> &'static str {
         match self {
             Self::NotAskedFor => " (set TLLMPROF_TRACE=PATH)",
@@ -65,7 +65,7 @@ impl Missing {
     }
 }
 
-/// Written as a clause.
+/// Formatted as a clause, without a capital letter or a full stop.
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -86,20 +86,20 @@ pub enum Keeps {
     Latest = 2,
 }
 
-/// Returns true if events of a window are kept now. If so, the calling thread sees the record's id and clock:
-/// where loads may be reordered, as on AArch64, only an acquire load guarantees that.
+/// Returns true if events of a window are recorded now. If so, the calling thread also sees the record's id
+/// and clock. On processors that reorder loads, such as AArch64, only an acquire load guarantees this.
 #[inline]
 pub fn is_recording() -> bool {
     is_kept(Keeps::Window)
 }
 
-/// Returns true if events of this kind are kept now.
+/// Returns true if events of `what` are recorded now.
 #[inline]
 pub fn is_kept(what: Keeps) -> bool {
     KEPT.load(Ordering::Acquire) & what as u8 != 0
 }
 
-/// Sets whether events of this kind are kept. Returns the old value.
+/// Sets whether events of `what` are recorded. Returns the previous setting.
 pub fn keep(what: Keeps, is_kept: bool) -> bool {
     let bit = what as u8;
     let before = match is_kept {
@@ -109,37 +109,38 @@ pub fn keep(what: Keeps, is_kept: bool) -> bool {
     before & bit != 0
 }
 
-/// Returns true if cheap events are kept: in a window, and outside it if the latest iterations are kept.
+/// Returns true if cheap events are recorded now: inside a window, or outside one if the flight recorder
+/// keeps the latest iterations.
 #[inline]
 pub fn is_keeping() -> bool {
     KEPT.load(Ordering::Acquire) != 0
 }
 
-/// The reasons to check a recorded call before it continues.
+/// The reasons to inspect a call before it continues.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub enum Looks {
-    /// GPU times depend on it.
+    /// GPU times of iterations are being measured.
     GpuTimes = 1,
     /// The next wait of the thread that makes the steps is measured.
     Wait = 2,
-    /// A trigger needs to know how long waits take.
+    /// A trigger (a condition that opens a window) needs to know how long waits take.
     Watch = 4,
-    /// Scopes are followed.
+    /// Scopes (open torch modules, NVTX ranges and marked functions) are being tracked.
     Scopes = 8,
-    /// Ticks are not those of the processor's counter, or the clock is not chosen yet.
+    /// Ticks are not read from the processor's counter, or the clock is not chosen yet.
     Clock = 16,
 }
 
-/// Returns true if calls are checked for this reason.
+/// Returns true if calls are inspected for the reason `what`.
 #[inline]
 pub fn looks_for(what: Looks) -> bool {
     LOOKS.load(Ordering::Relaxed) & what as u32 != 0
 }
 
-/// Sets whether calls are checked for this reason.
+/// Sets whether calls are inspected for the reason `what`.
 pub fn look_for(what: Looks, is_wanted: bool) {
-    // Usually nothing changes, and the cache line stays unmodified.
+    // Usually nothing changes. Returning early then avoids writing to a cache line that all threads share.
     if looks_for(what) == is_wanted {
         return;
     }
@@ -150,7 +151,8 @@ pub fn look_for(what: Looks, is_wanted: bool) {
     };
 }
 
-/// Returns true if there is a record. If so, the calling thread sees its id and clock, as above.
+/// Returns true if there is a record. If so, the calling thread also sees the record's id and clock, as with
+/// [`is_recording`].
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire)
 }
@@ -160,7 +162,7 @@ pub fn is_wanted() -> bool {
     IS_WANTED.load(Ordering::Relaxed)
 }
 
-/// Adds to a counter of the record, if there is one.
+/// Adds `more` to a counter in the record's header, if there is a record.
 pub fn add(counter: Counter, more: u64) {
     if is_on()
         && let Some(header) = space::header()
@@ -169,7 +171,8 @@ pub fn add(counter: Counter, more: u64) {
     }
 }
 
-/// Sets a counter of the record whose value is kept elsewhere, if there is a record.
+/// Stores `value` in a counter of the record's header, if there is a record. For values that are counted
+/// elsewhere.
 pub fn set(counter: Counter, value: u64) {
     if is_on()
         && let Some(header) = space::header()

@@ -1,4 +1,4 @@
-//! Tests of the record of this process, written by its threads and read back.
+//! Tests of this process's record, which the threads of the tests write and the tests then read.
 
 mod gpu;
 mod keep;
@@ -22,12 +22,12 @@ use crate::ranges::{Name, Names};
 
 const EARLY: &str = "a warning from before the record";
 
-/// Returns the record, which the first test begins.
+/// Returns the record of this process. The first test that calls this begins it.
 pub fn record() -> Record {
     Record::of_process(begin_here)
 }
 
-/// Runs `act` in a window that opens with iteration `first`, and closes before the next.
+/// Runs `act` in a window that opens with iteration `first` and closes before the next iteration.
 pub fn in_window<T>(first: u64, act: impl FnOnce() -> T) -> T {
     window_opens(first, false);
     let result = act();
@@ -35,7 +35,7 @@ pub fn in_window<T>(first: u64, act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Begins the record in a temporary folder. Only the file is left of it.
+/// Begins the record in a temporary folder. The folder is deleted, but the open file stays readable.
 fn begin_here() -> fs::File {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("%p.tlm");
@@ -66,7 +66,7 @@ fn begin_here() -> fs::File {
     fs::File::open(path).unwrap()
 }
 
-/// Returns the domain and the name of ranges and marks.
+/// Returns the domain and the name of a range or mark.
 fn name(contents: &Contents, what: What) -> (&str, &str) {
     let text = |id| match id {
         NO_STRING => "",
@@ -138,7 +138,8 @@ fn calls_are_kept_while_a_window_is_open() {
         capturing: false,
         stream,
     };
-    // The event needs more work if the clock is to be read again, as after a pause.
+    // The fast path refuses some events, such as one that ends a block of the chunk. So several attempts are
+    // made.
     let mut is_at_once = false;
     let mut attempts = (0..100).map(|_| {
         let thread = on_a_thread(|| {
@@ -213,7 +214,7 @@ fn more_events_than_a_chunk_holds_go_into_the_next() {
 fn room_is_asked_for_again_after_a_helper_that_was_fast() {
     static ASKED: AtomicU32 = AtomicU32::new(0);
     let _record = record();
-    // It makes room before the thread that asked for it continues.
+    // This helper reserves the space before it returns to the thread that asked.
     set_helper(|| {
         ASKED.fetch_add(1, Ordering::Relaxed);
         make_room();
@@ -385,7 +386,8 @@ fn what_iterations_took_before_a_window_is_in_it() {
     iteration_begins(6, false);
     iteration_ends(true);
     let after = record.read();
-    // Chunks of other threads may follow the one that holds these.
+    // The events are searched in all chunks, because chunks of other threads may follow the one that holds
+    // them.
     let buckets = after
         .events
         .iter()
@@ -409,7 +411,7 @@ fn iterations_of_a_window_that_were_passed_over_count_as_dropped() {
         window_opens(5, false);
         iteration_begins(5, false);
         iteration_ends(true);
-        // 6 and 7 are handled only after 8 has begun.
+        // Iterations 6 and 7 are skipped: the library learns of them only after 8 has begun.
         iteration_begins(8, false);
         iteration_ends(true);
         window_closes(10);
@@ -440,7 +442,7 @@ fn calls_are_counted_inside_windows_and_outside() {
     let (outside, inside) = of(&record.read().header);
     count_calls([10, 100].into_iter());
     in_window(5, || count_calls([10, 107].into_iter()));
-    // A count that is lower than before adds nothing.
+    // A count that is lower than the previous one adds nothing.
     count_calls([10, 105].into_iter());
     assert_eq!(of(&record.read().header), (outside + 100, inside + 7));
 }
@@ -456,7 +458,7 @@ fn counters_of_others_are_in_the_header() {
 #[test]
 fn events_of_a_writer_that_is_in_use_are_dropped_and_reported() {
     let record = record();
-    // Events that other tests dropped are not in the header yet.
+    // Events that other tests dropped may not be in the header yet.
     writers::count_dropped();
     let before = record.read().header.counter(Counter::EventsDropped);
     let thread = on_a_thread(|| {
@@ -539,18 +541,18 @@ fn the_loads_of_experts_are_written_with_the_name_of_their_layer() {
     assert_eq!(loads.collect::<Vec<_>>(), [(0, 7), (1, 0), (2, 9)]);
 }
 
-/// Forks; the child runs `act` and exits with 0, or with 1 if that panics.
+/// Forks. The child runs `act` and exits with status 0, or with 1 if `act` panics.
 fn in_a_child(act: impl FnOnce()) {
-    // SAFETY: the child runs only on this thread, with the allocator in order, as glibc's `fork` leaves it, and ends
-    // by `_exit`.
+    // SAFETY: only this thread runs in the child. Glibc's `fork` leaves the allocator usable there, and the
+    // child ends with `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
-        // SAFETY: ends the child, without the parent's handlers.
+        // SAFETY: `_exit` takes no pointer. It ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(i32::from(ran.is_err())) };
     }
     let mut status = -1;
-    // SAFETY: writes the status to the local.
+    // SAFETY: `waitpid` writes only the status to the local variable.
     let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!((ended, status), (child, 0));
 }
@@ -605,7 +607,7 @@ fn the_child_of_a_fork_has_a_record_of_its_own_which_ends() {
         excluded: false
     }));
     assert!(!ended.contains(&What::GilHold) && !ended.contains(&What::GilWait));
-    // The reserved space is cut off.
+    // Space that was reserved but not used is cut off.
     let size = fs::metadata(&path).unwrap().len();
     let chunks = reader.header().counter(Counter::Chunks);
     assert_eq!(

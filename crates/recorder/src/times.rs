@@ -1,8 +1,9 @@
-//! Histograms of the durations of iterations outside windows, by the phase of their batches, for requests
-//! while the process runs. The counts only grow.
+//! Histograms of the durations of iterations outside windows, by the phase of their batches, for queries
+//! while the process runs. The counts never decrease.
 //!
-//! Written at the end of an iteration, with the session's turn or its lock, so by one thread at a time. Plain
-//! stores are used, because a scrape may come at any time and an iteration must not wait for it.
+//! Written at the end of each iteration with the session's turn or lock held, so by one thread at a time. A
+//! reader may come at any time. Iterations must not wait for it, so there is no lock, and a reader retries if
+//! a write intervenes.
 
 use core::array;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -37,11 +38,12 @@ pub const BOUNDS_NS: [u64; 22] = [
     5_000_000_000,
     10_000_000_000,
 ];
-/// The last one has no upper bound.
+/// The number of buckets. The last bucket has no upper bound.
 const BUCKETS: usize = BOUNDS_NS.len() + 1;
-/// The last one is for iterations whose batches were not read.
+/// The number of phases. The last one is for iterations whose batches were not read.
 const PHASES: usize = Phase::ALL.len() + 1;
-/// The number of attempts to read the times while one is being written, which takes some nanoseconds.
+/// The number of attempts to read a consistent state. A write in between, which takes some nanoseconds, makes
+/// an attempt fail.
 const READ_ATTEMPTS: usize = 100;
 
 lifecycle::global! {
@@ -49,13 +51,14 @@ lifecycle::global! {
 
     #[fork(in_child)]
     static TIMES: IterationTimes = IterationTimes::new();
-    /// The latest iteration whose batch was read, times [`PHASES`], plus 1, plus the index of its phase.
+    /// The latest iteration whose batch was read, together with its phase: the iteration times [`PHASES`],
+    /// plus 1, plus the index of the phase.
     #[fork(reset)]
     static READ: AtomicU64 = AtomicU64::new(0);
 }
 
 struct IterationTimes {
-    /// Odd while one is written.
+    /// A sequence counter, which is odd while a time is being written.
     writes: AtomicU64,
     phases: [OfPhase; PHASES],
 }
@@ -65,18 +68,18 @@ struct OfPhase {
     sum_ns: AtomicU64,
 }
 
-/// The times that the iterations of a phase have taken.
+/// The durations of the iterations with a certain phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TakenTimes {
-    /// `None` for iterations whose batches were not read.
+    /// The phase; `None` for iterations whose batches were not read.
     pub phase: Option<Phase>,
-    /// The number of iterations that took at most each of [`BOUNDS_NS`] and more than the one before, then
-    /// the number that took longer than all.
+    /// The number of iterations in each bucket: those longer than the previous bound of [`BOUNDS_NS`] and at
+    /// most as long as this one. The last bucket counts those longer than all bounds.
     pub counts: [u64; BUCKETS],
     pub sum_ns: u64,
 }
 
-/// Stores that the batch of `iteration` is of this phase.
+/// Stores the phase of the batch of `iteration`.
 pub fn batch_is(iteration: u64, phase: Phase) {
     let latest = iteration
         .saturating_mul(PHASES as u64)
@@ -94,12 +97,12 @@ fn place_of(iteration: u64) -> usize {
     }
 }
 
-/// Adds `iteration`, which has ended outside windows and took `took` ticks.
+/// Adds the duration of `iteration`, which has ended outside windows and took `took` ticks.
 pub fn add(iteration: u64, took: u64) {
     TIMES.add(place_of(iteration), clock::ns(took));
 }
 
-/// Returns the times of all phases of which an iteration has ended; empty if the process makes no record.
+/// Returns the times by phase, without phases in which no iteration has ended. Empty if there is no record.
 pub fn by_phase() -> Vec<TakenTimes> {
     let all = TIMES.read().into_iter().flatten();
     let was_any = |taken: &TakenTimes| taken.counts.iter().any(|count| *count > 0);
@@ -136,7 +139,7 @@ impl IterationTimes {
         self.writes.store(writes + 2, Ordering::Release);
     }
 
-    /// Reads all values as they were at one moment; `None` if they kept changing.
+    /// Reads all values as of one moment. Returns `None` if they kept changing.
     fn read(&self) -> Option<[TakenTimes; PHASES]> {
         (0..READ_ATTEMPTS).find_map(|_| {
             let writes = self.writes.load(Ordering::Acquire);
@@ -157,7 +160,8 @@ impl IterationTimes {
         })
     }
 
-    /// The child of a fork has no iterations. Another thread may have been writing.
+    /// Resets the histograms in the child of a fork. The sequence counter may be odd there, because another
+    /// thread of the parent may have been writing.
     fn in_child(&self, _: &OnlyThread) {
         self.writes.store(0, Ordering::Relaxed);
         for of in &self.phases {

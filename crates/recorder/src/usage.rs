@@ -1,9 +1,10 @@
-//! The resources that the thread that makes the steps uses in each iteration of a window.
+//! The resources of the machine that the thread that runs the steps uses in each iteration of a window:
+//! processor time, page faults, preemptions and time in waits.
 //!
-//! The end of an iteration is handled with the session's turn or its lock, so by one thread at a time. The
-//! cost is one system call for each iteration. A second one is made in one of [`MEASURE_EVERY`] iterations, if the
-//! thread was off its processor, and if the iteration took longer than others. Two more are made for a wait
-//! in one of [`MEASURE_EVERY`] iterations.
+//! The end of an iteration is handled with the session's turn or lock held, so by one thread at a time. The
+//! cost is one system call per iteration. A second one is made in one of [`MEASURE_EVERY`] iterations, if the
+//! thread was off its processor, or if the iteration took longer than others. Two more are made for a wait in
+//! one of [`MEASURE_EVERY`] iterations.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -23,7 +24,7 @@ use super::{clock, writers};
 lifecycle::global! {
     stage: Sinks;
 
-    /// The thread that was last measured, and what it had used by then.
+    /// The thread that was last measured, and its resource usage at that time.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
@@ -34,8 +35,8 @@ lifecycle::global! {
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static ENDED: AtomicU64 = AtomicU64::new(0);
-    /// The number of iterations since all parts were last measured, the last of these iterations, and the
-    /// duration in nanoseconds of the iteration after which they were measured.
+    /// The number of iterations since the last full measurement, the number of the latest of these
+    /// iterations, and the duration in nanoseconds of the iteration that was last fully measured.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static SINCE: AtomicU64 = AtomicU64::new(0);
@@ -45,12 +46,13 @@ lifecycle::global! {
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static TOOK: AtomicU64 = AtomicU64::new(0);
-    /// A thread, and its `/proc/self/task/N/schedstat`. The file stays open while that thread makes the
-    /// steps: opening it each time would take descriptor numbers that the host may expect to get.
+    /// A thread's id, and its open file `/proc/self/task/N/schedstat`. The file stays open while that thread
+    /// makes the steps. Opening it each time would use up descriptor numbers that the host may expect to get.
     #[fork(hold)]
     static FILE: Lock<Option<(u64, OwnFile)>> = Lock::new(None);
 
-    /// For the wait that is being measured: the thread's processor time and the time when it began; 0: none.
+    /// For the wait that is being measured: the thread's processor time and the clock in nanoseconds when the
+    /// wait began; 0 if there is no such wait.
     #[fork(keep = "stored where a window opens")]
     static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
@@ -59,11 +61,11 @@ lifecycle::global! {
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static PASS: AtomicU64 = AtomicU64::new(0);
-    /// The waits that were last measured: nanoseconds on a processor, and in all.
+    /// The result of the last measured waits: nanoseconds on a processor, and nanoseconds in total.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static LAST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-    /// The waits that were measured in this iteration: nanoseconds on a processor, and in all.
+    /// The waits measured in the current iteration: nanoseconds on a processor, and nanoseconds in total.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static RAN_IN_WAITS: AtomicU64 = AtomicU64::new(0);
@@ -77,7 +79,7 @@ lifecycle::at_fork! {
     child: in_child,
 }
 
-/// Drops the values, which are those of a thread of the parent.
+/// Discards the values in the child of a fork: they belong to a thread of the parent.
 fn in_child(_: &OnlyThread) {
     SINCE.store(0, Ordering::Relaxed);
     window_closes();
@@ -85,15 +87,15 @@ fn in_child(_: &OnlyThread) {
 
 const PARTS: usize = 7;
 
-/// A wait is measured in one of this number of iterations: whether waits spin or sleep does not change from
-/// one to the next. Page faults and the like are measured as often while the thread is on its processor.
+/// Waits, page faults and the like are measured in one of this number of iterations. That is enough, because
+/// whether waits spin or sleep does not change from one iteration to the next.
 const MEASURE_EVERY: u64 = 8;
-/// Divisors of an iteration's time: the share that a thread may be off its processor without a measurement,
-/// and the share by which it may take longer than the one after which the thread was last measured.
+/// Divisors of an iteration's duration. A full measurement is made if the thread was off its processor for
+/// more than 1/64 of the time, or if the iteration took over 1/8 longer than the last measured one.
 const OFF_DIVISOR: u64 = 64;
 const LONGER_DIVISOR: u64 = 8;
 
-/// Called when a window opens. The calling thread is likely to make its steps.
+/// Called when a window opens. The calling thread is assumed to be the one that runs the steps.
 pub fn window_opens() {
     let now = system::own_processor_time().and_then(system::used);
     take(now.unwrap_or_default(), delayed().unwrap_or_default());
@@ -104,7 +106,7 @@ pub fn window_opens() {
 
 /// Called when the window closes.
 pub fn window_closes() {
-    // What has not been measured yet belongs to its last iteration.
+    // What the thread has used since the last full measurement is recorded for the window's last iteration.
     if SINCE.load(Ordering::Relaxed) > 0
         && THREAD.load(Ordering::Relaxed) == this_thread()
         && let Some(now) = system::own_processor_time().and_then(system::used)
@@ -117,8 +119,8 @@ pub fn window_closes() {
     }
 }
 
-/// Returns the time in nanoseconds that the calling thread has waited for a processor since it began; `None`
-/// if the kernel does not report it. Takes some microseconds.
+/// Returns the time in nanoseconds that the calling thread has spent waiting for a processor since it began.
+/// Returns `None` if the kernel does not report it. Takes some microseconds.
 fn delayed() -> Option<u64> {
     let mut file = FILE.try_lock()?;
     let thread = this_thread();
@@ -132,14 +134,15 @@ fn delayed() -> Option<u64> {
     parse(room.get(..length)?)
 }
 
-/// Parses the format of Documentation/scheduler/sched-stats.rst: time on a processor, time in its queue,
-/// number of time slices. Returns the second.
+/// Parses a line in the format of Documentation/scheduler/sched-stats.rst: time on a processor, time in the
+/// run queue, and number of time slices. Returns the time in the run queue, in nanoseconds.
 fn parse(schedstat: &[u8]) -> Option<u64> {
     let mut words = schedstat.split(|byte| *byte == b' ');
     str::from_utf8(words.nth(1)?).ok()?.parse().ok()
 }
 
-/// Called when the calling thread begins to wait for the GPU. Returns true if [`wait_ends`] has to follow.
+/// Called when the calling thread begins to wait for the GPU. Returns true if the wait is measured, so that
+/// the caller has to call [`wait_ends`].
 #[inline(always)]
 pub fn wait_begins() -> bool {
     let is_asked = looks_for(Looks::Wait);
@@ -184,8 +187,8 @@ fn asked_wait_ends(since: u64) {
     }
 }
 
-/// Returns what is known of waits as of the iteration that ends, or of one before it: nanoseconds on a
-/// processor, and in all.
+/// Returns the latest measurement of waits, from the iteration that ends or an earlier one: nanoseconds on a
+/// processor, and in total. Also decides if the next iteration's wait is measured.
 fn of_waits() -> (u64, u64) {
     WAITS_SINCE.store(0, Ordering::Relaxed);
     let asked = [&RAN_IN_WAITS, &WAITED].map(|part| part.swap(0, Ordering::Relaxed));
@@ -203,7 +206,7 @@ fn of_waits() -> (u64, u64) {
     (ran, took)
 }
 
-/// Another thread may wait in a different way.
+/// Discards the measurements of waits, because another thread may wait in a different way (spin or sleep).
 fn forget_waits() {
     for part in [&RAN_IN_WAITS, &WAITED, &LAST[0], &LAST[1], &PASS] {
         part.store(0, Ordering::Relaxed);
@@ -244,20 +247,21 @@ pub fn iteration_ends(n: u64) {
     write(n, &[waits]);
 }
 
-/// Returns true if an iteration needs no full measurement: it took `took` nanoseconds, in `ran` of which its
-/// thread was on a processor. `since` iterations before it were not measured either, and the one before these
-/// took `usual`.
+/// Returns true if an iteration needs no full measurement. It took `took` nanoseconds, of which its thread
+/// was on a processor for `ran`. The `since` iterations before it were not fully measured either, and the
+/// last one that was took `usual` nanoseconds.
 const fn is_alike(ran: u64, took: u64, since: u64, usual: u64) -> bool {
     since + 1 < MEASURE_EVERY
         && took.saturating_sub(ran) <= took / OFF_DIVISOR
         && took <= usual.saturating_add(usual / LONGER_DIVISOR)
 }
 
-/// Returns what the calling thread has used since it was last measured, by part: nanoseconds, and a count.
+/// Returns the resources that the calling thread has used since it was last measured. Each entry has a kind,
+/// nanoseconds, and a count.
 fn taken(now: ThreadUsage) -> [(Used, u64, u64); 4] {
     let [ran, in_kernel, left, preempted, faults, disk, delayed] =
         SO_FAR.each_ref().map(|part| part.load(Ordering::Relaxed));
-    // A thread that was not preempted has hardly waited for a processor, so it is not measured.
+    // A thread that was not preempted has hardly waited for a processor, so its waiting time is not read.
     let waited = match now.preempted > preempted {
         true => self::delayed().unwrap_or(delayed),
         false => delayed,
@@ -283,7 +287,7 @@ fn taken(now: ThreadUsage) -> [(Used, u64, u64); 4] {
     ]
 }
 
-/// Writes what iteration `n` used.
+/// Writes the resources that iteration `n` used, as events.
 fn write(n: u64, used: &[(Used, u64, u64)]) {
     let at = clock::ticks();
     for &(what, ns, count) in used {
@@ -299,7 +303,7 @@ fn write(n: u64, used: &[(Used, u64, u64)]) {
     }
 }
 
-/// Remembers what the calling thread has used.
+/// Stores the calling thread's resource usage as the basis for the next measurement.
 fn take(used: ThreadUsage, delayed: u64) {
     THREAD.store(this_thread(), Ordering::Relaxed);
     SINCE.store(0, Ordering::Relaxed);
@@ -317,7 +321,7 @@ fn take(used: ThreadUsage, delayed: u64) {
     }
 }
 
-/// Returns the calling thread's number, without a system call if it is known.
+/// Returns the calling thread's id, without a system call if it is already known.
 pub fn this_thread() -> u64 {
     let number = thread::current().map_or_else(ids::thread, ThreadRecord::number);
     u64::from(number.cast_unsigned())
@@ -327,8 +331,8 @@ pub fn this_thread() -> u64 {
 mod tests {
     use super::*;
 
-    /// Makes an iteration that waits for this time on a processor, or does not wait. Returns whether the wait
-    /// was measured, and what is known after it.
+    /// Simulates an iteration. With `ran`, it has a wait of 100 ns that spent `ran` ns on a processor.
+    /// Returns true if the wait was measured, and the latest measurement of waits.
     fn iteration(ran: Option<u64>) -> (bool, (u64, u64)) {
         let is_asked = looks_for(Looks::Wait);
         if let Some(ran) = ran.filter(|_| is_asked) {

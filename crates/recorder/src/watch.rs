@@ -1,5 +1,5 @@
-//! Sums the causes of the current iteration's time, for the triggers that open a window by it. It also works
-//! outside windows, where there are no events.
+//! Sums up the causes of the current iteration's time. The triggers (conditions that open a window) need
+//! these sums. They are kept outside windows, too, where there are no events.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,17 +17,17 @@ lifecycle::global! {
     /// The thread that began the current iteration.
     #[fork(reset)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
-    /// Nanoseconds of each cause since then.
+    /// The ticks that each cause has taken since the iteration began.
     #[fork(reset)]
     static SUMS: [AtomicU64; CAUSES] = [const { AtomicU64::new(0) }; CAUSES];
 }
 
 const CAUSES: usize = 4;
 
-/// A cause of time.
+/// A cause of the time that an iteration takes.
 #[derive(Clone, Copy)]
 pub enum Cause {
-    /// A garbage collection on any thread: all threads wait for it.
+    /// A garbage collection on any thread. All threads of the interpreter wait for it.
     Gc,
     /// The calling thread has waited for the GIL.
     Gil,
@@ -37,30 +37,30 @@ pub enum Cause {
     Idle,
 }
 
-/// Enables the sums if the settings need them: for windows that open by a condition, and until the window of
-/// steady iterations has closed. Called by the constructor.
+/// Enables the sums if the settings need them: for windows that open on a condition, or for the window of
+/// steady iterations until it has closed. Called by the library's constructor.
 pub fn start(settings: &Settings) {
     if settings.when.is_some() || settings.windows.is_steady() {
-        // Ticks are counted even before a record begins.
+        // Sums are in ticks even before a record begins, so the clock has to be chosen now.
         clock::choose();
         look_for(Looks::Watch, true);
     }
 }
 
-/// Called when a window has closed that was not requested while the process runs.
+/// Called when a planned window has closed, as opposed to one that was requested while the process runs.
 pub fn planned_has_closed(settings: &Settings) {
     if settings.when.is_none() && settings.windows.is_steady() {
         look_for(Looks::Watch, false);
     }
 }
 
-/// Returns true if sums are kept.
+/// Returns true if sums are being kept.
 #[inline]
 pub fn is_watching() -> bool {
     looks_for(Looks::Watch)
 }
 
-/// Adds `ticks` to `cause`.
+/// Adds `ticks` to the sum of `cause`.
 #[inline(always)]
 pub fn add(cause: Cause, ticks: u64) {
     if is_watching() {
@@ -75,7 +75,7 @@ fn add_watched(cause: Cause, ticks: u64) {
     }
 }
 
-/// Like [`add`], in nanoseconds.
+/// Like [`add`], with the time in nanoseconds.
 #[inline]
 pub fn add_ns(cause: Cause, ns: u64) {
     if is_watching() {
@@ -83,14 +83,14 @@ pub fn add_ns(cause: Cause, ns: u64) {
     }
 }
 
-/// Called when the calling thread begins an iteration. Returns the causes of the time of the one before.
-/// Called with the session's lock.
+/// Called with the session's lock held when the calling thread begins an iteration. Returns the causes of the
+/// previous iteration's time, and starts new sums.
 pub fn take() -> Spent {
     THREAD.store(this_thread(), Ordering::Relaxed);
     let per_ns = clock::recent_ticks_per_ns();
     let ns = |cause: Cause| {
         let sum = &SUMS[cause as usize];
-        // Most iterations have none, and a swap would lock the cache line.
+        // In most iterations the sum is 0. The load avoids an atomic swap, which would lock the cache line.
         match sum.load(Ordering::Relaxed) {
             0 => 0,
             _ => (sum.swap(0, Ordering::Relaxed) as f64 / per_ns) as u64,
@@ -127,7 +127,7 @@ mod tests {
         .join()
         .unwrap();
         let spent = take();
-        // The clock was anchored again, so the ratio differs by thousandths.
+        // The clock ratio may have been measured again in between, so the values differ by some thousandths.
         let is_about = |ns: u64, ms: u64| ns.abs_diff(ms * 1_000_000) < ms * 50_000;
         assert!(
             is_about(spent.wait, 3) && is_about(spent.gil, 4),

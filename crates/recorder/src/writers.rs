@@ -1,8 +1,9 @@
-//! Writes events: each thread into a chunk of its own, without a lock.
+//! Writes events. Each thread writes into a chunk (a piece of the record's file) that no other thread uses,
+//! so no lock is needed.
 //!
-//! A thread gets a writer at its first event and leaves it when it ends, together with the chunk that it has
-//! begun. So ten thousand short threads use no more chunks than the largest number of threads that ran at the
-//! same time.
+//! A thread gets a writer at its first event. When the thread ends, its writer and the unfinished chunk pass
+//! to a later thread. So ten thousand short threads use no more chunks than the largest number of threads
+//! that ran at the same time.
 
 pub mod lasting;
 pub mod strings;
@@ -29,53 +30,55 @@ use tllmprof_sync::Published;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Writers that were allocated and that no thread has had yet.
+    /// Writers that are allocated but have never been assigned to a thread.
     #[fork(by = in_child)]
     static SPARE: Spare<Writer> = Spare::none();
-    /// Events that were lost because there was no writer, or no moment to write them in.
+    /// The number of events lost because no writer could be allocated, or because the writer was in use.
     #[fork(reset)]
     static LOST: AtomicU64 = AtomicU64::new(0);
 }
-/// The number of writers that fit into a page, which are allocated together.
+/// The number of writers that fit into a page. They are allocated a page at a time.
 const BATCH: usize = 4096 / size_of::<Writer>();
-/// After this number of refusals in a row a writer is not busy any more but was left in the middle: by a
-/// signal handler that jumped out, or by a thread that was cancelled.
+/// The number of refusals in a row after which a writer that is marked busy counts as abandoned. A signal
+/// handler that jumps out, or a cancelled thread, can leave the mark set.
 const REFUSALS: u32 = 1024;
 
-/// A writer, which belongs to one thread at a time. All zeros, as in a copy of the process, is one without a
-/// chunk. The fields that a launch needs are in the first cache line.
+/// A writer, which belongs to one thread at a time. All zeros is a valid writer without a chunk: the child of
+/// a fork sees zeros. The fields that recording a launch needs are in the first cache line.
 #[repr(C, align(64))]
 pub struct Writer {
-    /// True while the thread is writing: events of its signal handlers are lost then.
+    /// True while the thread is writing. Events from its signal handlers are dropped meanwhile.
     is_busy: AtomicBool,
-    /// The index of the stream that the thread last launched into, if that stream still exists. A hint to
-    /// find it faster.
+    /// The index of the stream that the thread last launched into. A hint that makes the next look-up faster:
+    /// the stream may no longer exist.
     pub launched: Cell<u8>,
     thread: Cell<u32>,
     /// The writer into the thread's chunk; `None` before the first event.
     events: ThreadOnly<Option<EventWriter>>,
     /// The number of events that were written.
     kept: AtomicU64,
-    /// The number of dropped events that no event of the record reports yet.
+    /// The number of dropped events that are not yet reported by an event in the record.
     unreported: Cell<u64>,
-    /// The iteration in which the thread last ended its streams' spans of earlier iterations.
+    /// The latest iteration in which the thread ended its streams' spans of earlier iterations. A span is the
+    /// work of one stream in one iteration.
     pub swept: Cell<u64>,
     /// True if the thread's name has been written.
     is_named: Cell<bool>,
-    /// The chunk's number, and the generation in which it was begun ([`reuse`]).
+    /// The number of the chunk, and the generation in which it was begun. [`reuse`] compares generations to
+    /// decide which chunks may be overwritten.
     chunk: Cell<u32>,
     generation: Cell<u64>,
-    /// The number of refusals in a row, and the value of `kept` at the first of them.
+    /// The number of refusals in a row, and the value of `kept` at the first of these refusals.
     refused: Cell<u32>,
     refused_since: Cell<u64>,
     /// The number of events that were dropped.
     dropped: AtomicU64,
-    /// The pushed ranges that are open; `None` before the first.
+    /// The pushed ranges that are open on this thread; `None` before the first.
     open: ThreadOnly<Option<&'static mut Ranges>>,
-    /// The next of the spare writers.
+    /// The next writer in the list of spare writers.
     next: Published<Writer>,
-    /// The number of times that the thread is in the driver for GPU times now, and the ticks that such calls
-    /// have taken.
+    /// The number of driver calls for GPU times that the thread is in now, and the ticks that these calls
+    /// have taken so far.
     pub timing: AtomicU32,
     pub timed: AtomicU64,
 }
@@ -85,28 +88,28 @@ const _: () = assert!(size_of::<Writer>() == 128);
 
 // SAFETY: all fields that are not atomic are used only by the thread that has the writer.
 unsafe impl Sync for Writer {}
-// SAFETY: zeros are numbers, and zeros in what may be `None` are `None`: a writer of events holds its chunk's
-// address, and an `Option` of it has the same size.
+// SAFETY: zeros are valid numbers, and zeros in an `Option` field are `None`: an `EventWriter` holds the
+// non-zero address of its chunk, and an `Option` of it has the same size.
 unsafe impl Zeroed for Writer {}
 const _: () = assert!(size_of::<Option<EventWriter>>() == size_of::<EventWriter>());
 
-/// OpenRanges ranges, in pages of their own.
+/// The open ranges of a thread, allocated in pages of their own.
 #[repr(transparent)]
 struct Ranges(OpenRanges);
 
-// SAFETY: zeros are no open ranges, as `OpenRanges` documents.
+// SAFETY: `OpenRanges` documents that all zeros means no open ranges.
 unsafe impl Zeroed for Ranges {}
 
-/// A value that only the thread with the writer uses, and never within another use: `is_busy` keeps its
-/// signal handlers away.
+/// A value that only the thread with the writer uses, one use at a time. The flag `is_busy` stops that
+/// thread's signal handlers from using it in between.
 struct ThreadOnly<T>(UnsafeCell<T>);
 
 impl<T> ThreadOnly<T> {
     #[inline]
     fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: only this thread uses the value. It is in no other use of it: the acts below use nothing
-        // else of the writer, and `is_busy` keeps signal handlers from everything except the check if any
-        // range is open.
+        // SAFETY: only this thread uses the value, and no use of it is nested in another. The closures passed
+        // below use nothing else of the writer, and `is_busy` keeps signal handlers from everything except
+        // the check for open ranges.
         act(unsafe { &mut *self.0.get() })
     }
 }
@@ -118,39 +121,40 @@ pub fn write(event: &Event) -> bool {
     current().is_some_and(|writer| writer.keep_at_once(row)) || write_with_care(row)
 }
 
-/// Like [`write`], but only if nothing prevents it; otherwise does nothing and returns false.
+/// Like [`write`], but takes only the fast path. Returns false without writing if anything else has to be
+/// done first.
 #[inline(always)]
 pub fn write_at_once(event: &Event) -> bool {
     current().is_some_and(|writer| writer.keep_at_once(event.row()))
 }
 
-/// Like [`write`], as code that is shared by callers that do not write at each call.
+/// Like [`write`], but not inlined: shared by callers that write rarely.
 #[inline(never)]
 pub fn write_aside(event: &Event) -> bool {
     write(event)
 }
 
-/// Writes an event when something prevents [`Writer::keep_at_once`].
+/// Writes an event when [`Writer::keep_at_once`] refuses it.
 #[cold]
 fn write_with_care(row: Row) -> bool {
     take().is_some_and(|writer| writer.keep(row))
 }
 
-/// Like [`write`], for an event that is useful as long as the record exists.
+/// Like [`write`], for an event that should stay as long as the record exists.
 pub fn write_fact(event: &Event) -> bool {
     take().is_some_and(|writer| {
         lasting::push(writer.thread.get(), |events| events.push(event)) || writer.keep_there(event)
     })
 }
 
-/// Writes an event that stays as long as the record. Returns false if there is no lasting room, or if no
-/// chunk is used again.
+/// Writes an event that stays as long as the record. Returns false if the lasting chunks are full, or if the
+/// record never overwrites chunks.
 pub fn write_lasting(event: &Event) -> bool {
     take().is_some_and(|writer| lasting::push(writer.thread.get(), |events| events.push(event)))
 }
 
-/// Like [`write`], for an event that is written again for later windows: if windows are dropped, it is
-/// dropped with those of its time.
+/// Like [`write`], for an event that is written again for later windows. If the record drops old windows, it
+/// drops this event together with the windows of its time.
 pub fn write_latest(event: &Event) -> bool {
     match keep::is_wanted() {
         true => write_late(event),
@@ -158,7 +162,7 @@ pub fn write_latest(event: &Event) -> bool {
     }
 }
 
-/// Like [`write`], for an event that belongs to a window, even if none is open.
+/// Like [`write`], for an event that belongs to a window, even if no window is open now.
 pub fn write_late(event: &Event) -> bool {
     if !reuse::is_wanted() {
         return write(event);
@@ -196,8 +200,8 @@ impl Drop for TakenWriter {
     }
 }
 
-/// Takes the calling thread's writer to write an event. If it is in use, or if there is none, the event
-/// counts as dropped.
+/// Takes the calling thread's writer to write an event. If the thread has no writer, or is already using it,
+/// the event counts as dropped.
 #[inline]
 pub fn take() -> Option<TakenWriter> {
     let Some(writer) = current().or_else(begin) else {
@@ -216,15 +220,15 @@ pub fn take() -> Option<TakenWriter> {
 }
 
 impl Writer {
-    /// Runs `act` on the writer into the chunk. Returns false if there is none.
+    /// Runs `act` on the writer of the thread's chunk. Returns false if the thread has no chunk.
     #[inline(always)]
     fn in_chunk(&self, act: impl FnOnce(&mut EventWriter) -> bool) -> bool {
         self.events.with(|events| events.as_mut().is_some_and(act))
     }
 
-    /// Writes an event and counts it as kept, if nothing else has to be done: the writer is not in use, no
-    /// dropped event has to be reported, the chunk has room, and no block of it ends. Otherwise does nothing
-    /// and returns false.
+    /// Writes an event and counts it as kept, if nothing else has to be done first: the writer is not in use,
+    /// no dropped event has to be reported, the chunk has room, and the event does not end a block. Otherwise
+    /// does nothing and returns false.
     #[inline(always)]
     fn keep_at_once(&'static self, row: Row) -> bool {
         if self.is_busy.load(Ordering::Relaxed) || self.unreported.get() != 0 {
@@ -238,7 +242,7 @@ impl Writer {
         is_kept
     }
 
-    /// Writes an event.
+    /// Writes an event, into a new chunk if the current one is full.
     #[inline]
     fn push(&self, row: Row) -> bool {
         self.in_chunk(|events| events.push_row(row)) || self.push_into_next(row)
@@ -262,20 +266,20 @@ impl Writer {
         self.kept.store(kept + 1, Ordering::Relaxed);
     }
 
-    /// Like [`Writer::keep`], and marks the chunk as one that belongs to a window.
+    /// Like [`Writer::keep`], and marks the chunk as one that holds events of a window.
     fn keep_there(&self, event: &Event) -> bool {
         let is_kept = self.keep(event.row());
         self.generation.set(reuse::OF_WINDOWS);
         is_kept
     }
 
-    /// Writes a string into the thread's chunk, if that has room for an event after it.
+    /// Writes a string into the thread's chunk, if the chunk has room for the string and one event after it.
     fn push_string_there(&self, id: StringId, text: &str) -> bool {
         let rows = 2 + text.len().min(MAX_STRING).div_ceil(EVENT_BYTES);
         self.in_chunk(|events| events.room() >= rows && events.push_string(id, text))
     }
 
-    /// Writes a string that is dropped with the open window, if windows are dropped.
+    /// Writes a string that is dropped together with the open window, in a record that drops old windows.
     pub fn push_string(&self, id: StringId, text: &str) -> bool {
         if !keep::is_wanted() && self.push_lasting_string(id, text) {
             return true;
@@ -290,7 +294,7 @@ impl Writer {
         push() || (self.begin_chunk() && push())
     }
 
-    /// Writes a string that stays as long as the record.
+    /// Writes a string that is never dropped from the record.
     pub fn push_lasting_string(&self, id: StringId, text: &str) -> bool {
         lasting::push(self.thread.get(), |events| events.push_string(id, text))
     }
@@ -317,8 +321,8 @@ impl Writer {
         true
     }
 
-    /// Writes the thread's name. If chunks are used again, it is written into each of them, as the chunk
-    /// before may be overwritten by then.
+    /// Writes the thread's name. In a record that overwrites old chunks, the name is written into each chunk,
+    /// because the chunk with the first copy may be overwritten.
     fn push_name(&self) {
         let name = system::thread_name();
         let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
@@ -334,7 +338,7 @@ impl Writer {
         }
     }
 
-    /// Prepares the writer for a new thread, which continues in the chunk that another has left.
+    /// Prepares the writer for a new thread, which continues in the chunk that an ended thread has left.
     fn begin_thread(&self, thread: u32) {
         self.thread.set(thread);
         self.is_named.set(false);
@@ -348,7 +352,7 @@ impl Writer {
         });
     }
 
-    /// Runs `act` on the thread's open ranges, if there is memory for them.
+    /// Runs `act` on the thread's open ranges. Returns `None` if no memory could be allocated for them.
     #[inline]
     pub fn with_open<R>(&self, act: impl FnOnce(&mut OpenRanges) -> R) -> Option<R> {
         self.open.with(|open| {
@@ -382,11 +386,11 @@ impl Writer {
         was_left
     }
 
-    /// Records the number of missing events, if the chunk has room for that.
+    /// Writes an event with the number of dropped events, if the chunk has room.
     #[cold]
     fn report_dropped(&self) {
-        // A signal handler may jump out of here: an unreported number is better than one that is reported
-        // twice.
+        // The count is cleared before the event is written, because a signal handler may jump out of this
+        // function: an unreported number is better than one that is reported twice.
         let events = self.unreported.replace(0);
         let event = Event::new(ticks(), 0, What::Dropped { events });
         if !self.in_chunk(|chunk| chunk.push(&event)) {
@@ -394,12 +398,13 @@ impl Writer {
         }
     }
 
-    /// Counts an event that was not kept.
+    /// Counts an event that was dropped.
     #[cold]
     pub fn drop_one(&self) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
         self.unreported.set(self.unreported.get() + 1);
-        // The header is updated from time to time, so that it holds however the process ends.
+        // The header is updated now and then, so that the count is roughly right even if the process is
+        // killed.
         if dropped.is_power_of_two() || dropped.is_multiple_of(4096) {
             count_dropped();
         }
@@ -412,7 +417,7 @@ fn room_for_ranges() -> Option<&'static mut Ranges> {
     pages::batch_wiped_on_fork(1)?.first_mut()
 }
 
-/// Counts events that could not be written.
+/// Counts `events` events that could not be written.
 pub fn lose(events: u64) {
     LOST.fetch_add(events, Ordering::Relaxed);
 }
@@ -426,21 +431,21 @@ pub fn count_dropped() {
     }
 }
 
-/// Returns the number of times that threads are in the driver for GPU times now.
+/// Returns the number of driver calls for GPU times that all threads are in now.
 pub fn timing() -> u32 {
     all()
         .map(|writer| writer.timing.load(Ordering::SeqCst))
         .sum()
 }
 
-/// Returns the ticks that GPU times have taken on all threads since the last call.
+/// Returns the ticks that all threads have spent on GPU times since the previous call of this function.
 pub fn take_timed() -> u64 {
     all()
         .map(|writer| writer.timed.swap(0, Ordering::Relaxed))
         .sum()
 }
 
-/// Returns the number of threads that have written and have not left their writer to another.
+/// Returns the number of writers in use: threads that have written and have not passed their writer on.
 pub fn count() -> u64 {
     all().count() as u64
 }
@@ -449,7 +454,7 @@ fn all() -> impl Iterator<Item = &'static Writer> {
     thread::parts()
 }
 
-/// Gives the calling thread a writer.
+/// Assigns a writer to the calling thread.
 #[cold]
 fn begin() -> Option<&'static Writer> {
     space::header()?;
@@ -473,14 +478,15 @@ unsafe impl Part for Writer {
     fn thread_ends(&'static self) {}
 }
 
-/// Begins a chunk for events of `thread`. Returns its number and its writer.
+/// Begins a chunk for events of `thread`. Returns the chunk's number and its writer.
 fn begin_chunk(thread: u32) -> Option<(u32, EventWriter)> {
     let header = space::header()?;
     Some(match reuse::take()? {
         Free::New(number, chunk) => {
             let begun = EventWriter::begin(chunk, header.id(), number, thread);
-            // A reader sees by this counter that a chunk is missing. A signal handler that jumps out of here
-            // must not leave a chunk that was counted but not begun.
+            // A reader of the file compares this counter with the chunks that it finds. The counter is
+            // increased last, because a signal handler may jump out of here and a chunk that is counted must
+            // exist.
             header.add(Counter::Chunks, 1);
             (number, begun)
         }
@@ -497,7 +503,7 @@ pub fn current() -> Option<&'static Writer> {
     thread::part()
 }
 
-/// Returns a writer that no thread has had.
+/// Returns a writer that has never been assigned to a thread.
 fn spare() -> Option<&'static Writer> {
     SPARE.take(|| pages::batch_wiped_on_fork(BATCH))
 }
@@ -508,7 +514,7 @@ impl Chained for Writer {
     }
 }
 
-/// The child of a fork writes nothing into its parent's chunks.
+/// Detaches all writers from their chunks in the child of a fork: the chunks belong to the parent.
 fn in_child(_: &OnlyThread) {
     for writer in all() {
         writer.events.with(|events| *events = None);
@@ -523,14 +529,14 @@ fn in_child(_: &OnlyThread) {
     thread::leave_part::<Writer>();
 }
 
-/// Returns the number of events that all threads have written.
+/// Returns the number of events that all threads have written so far.
 pub fn events() -> u64 {
     all()
         .map(|writer| writer.kept.load(Ordering::Relaxed))
         .sum()
 }
 
-/// Measures the cost of an event for the thread that writes it, in ticks, including two reads of the clock.
+/// Measures how many ticks a thread needs to write an event, including two reads of the clock.
 pub fn measure() -> u64 {
     const TIMES: u64 = 256;
     let mut memory = vec![0_u64; tllmprof_record::CHUNK_BYTES / size_of::<u64>()];
@@ -541,7 +547,7 @@ pub fn measure() -> u64 {
     let chunk = unsafe { Chunk::at(place.cast()) };
     let mut scratch = EventWriter::begin(chunk, 0, 0, 0);
     let mut least = u64::MAX;
-    // Three times, because the memory is not in the cache the first time.
+    // The minimum of three rounds is taken, because the memory is not in the cache in the first.
     for _ in 0..3 {
         let since = ticks();
         for n in 0..TIMES {

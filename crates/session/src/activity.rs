@@ -10,25 +10,25 @@ use crate::refusal;
 use crate::wiring::sink;
 use tllmprof_platform::{injection, log};
 
-/// The state before it is decided.
+/// The state of the library before its settings have been examined.
 const UNDECIDED: u8 = 0;
-/// Nothing to do: every door passes calls on.
+/// The library has nothing to do: every hook passes calls on.
 const IDLE: u8 = 1;
-/// Calls are counted.
+/// The library counts calls.
 const ACTIVE: u8 = 2;
-/// A variable is wrong, which is reported once the process uses CUDA. Nothing is counted.
+/// A variable is invalid, which is reported once the process uses CUDA. Nothing is counted.
 const COMPLAINING: u8 = 3;
 
 lifecycle::global! {
     #[fork(keep = "the settings are the same")]
     static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
-    /// The settings that the variables give, or the variable that is wrong.
+    /// The settings that the environment variables define, or the variable that is invalid.
     #[fork(keep = "the variables are the same")]
     static READ: Published<Result<Settings, BadValue>> = Published::none();
-    /// True if the process was started without any of the variables.
+    /// True if the process was started without any variable that the library reads.
     #[fork(keep = "the variables are the same")]
     static ASKS_NOTHING: AtomicBool = AtomicBool::new(false);
-    /// True if the variables came with `tllmprof attach`.
+    /// True if the settings come from `tllmprof attach` and not from the environment.
     #[fork(keep = "the variables are the same")]
     static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
     /// True if messages about the variables have been logged.
@@ -39,12 +39,14 @@ lifecycle::global! {
 lifecycle::global! {
     stage: Session;
 
-    /// True if the process uses CUDA. For code that must not wait for the lock of the state.
+    /// True if the process uses CUDA. A copy of the flag in the session's state, for code that must not wait
+    /// for the state's lock.
     #[fork(reset)]
     pub static USES_CUDA: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if NVTX ranges have to be counted, for windows or for a tool that listens.
+/// Returns true if NVTX ranges have to be counted, because the rule for a step names a range and iterations
+/// matter.
 pub fn counts_ranges(settings: &Settings) -> bool {
     matches!(settings.step, Step::Nvtx { .. }) && has_work(settings)
 }
@@ -54,8 +56,8 @@ pub fn records_ranges(settings: &Settings) -> bool {
     settings.nvtx && sink().wants_record() && settings.may_open_windows()
 }
 
-/// Returns true if iterations matter: for windows, for the record, or for a tool that listens to their
-/// ranges.
+/// Returns true if iterations matter: for windows, for the record, or for a tool that receives NVTX ranges of
+/// iterations.
 pub fn has_work(settings: &Settings) -> bool {
     settings.may_open_windows() || sink().wants_record() || (settings.nvtx && injection::has_tool())
 }
@@ -74,7 +76,7 @@ pub fn read() -> &'static Result<Settings, BadValue> {
     })
 }
 
-/// Restarts the process's activity with the variables that `get` returns.
+/// Replaces the settings with those that `get` returns, as if the process had been started with them.
 #[cfg(test)]
 pub fn assume(get: impl Fn(&str) -> Option<std::ffi::OsString>) {
     READ.set(Some(Box::leak(Box::new(Settings::from_env(get)))));
@@ -82,7 +84,7 @@ pub fn assume(get: impl Fn(&str) -> Option<std::ffi::OsString>) {
     HAS_SAID.store(false, Ordering::Relaxed);
 }
 
-/// Returns the settings; `None` if a variable is wrong.
+/// Returns the settings; `None` if a variable is invalid.
 pub fn settings() -> Option<&'static Settings> {
     read().as_ref().ok()
 }
@@ -92,18 +94,18 @@ fn state() -> u8 {
     if state == UNDECIDED { decide() } else { state }
 }
 
-/// Returns true if the process was started with a variable that the library reads. Without one, nothing is
-/// done that the host could notice: no system call, no allocation.
+/// Returns true if the process was started with a variable that the library reads. Without one, the library
+/// does nothing that the host could notice: it makes no system call and no allocation.
 pub fn is_asked() -> bool {
     !ASKS_NOTHING.load(Ordering::Relaxed)
         && (IS_ATTACHED.load(Ordering::Relaxed) || environment::has(is_read))
 }
 
-/// Called when the library was attached to a running process: these variables replace those of the
-/// environment.
+/// Called when the library is attached to a running process. The variables that `get` returns replace those
+/// of the environment.
 ///
 /// # Errors
-/// The variable that is wrong; then nothing has changed.
+/// Returns the variable that is invalid. In this case nothing has changed.
 pub fn attach(get: impl Fn(&str) -> Option<std::ffi::OsString>) -> Result<(), BadValue> {
     let settings = Settings::from_env(get)?;
     READ.set(Some(Box::leak(Box::new(Ok(settings)))));
@@ -113,13 +115,13 @@ pub fn attach(get: impl Fn(&str) -> Option<std::ffi::OsString>) -> Result<(), Ba
     Ok(())
 }
 
-/// Notes that the process was started without our variables: those that the program sets itself come too
-/// late. Called by the constructor.
+/// Notes that the process was started without our variables. If the program itself sets them later, they are
+/// ignored. Called by the library's constructor.
 pub fn asks_nothing() {
     ASKS_NOTHING.store(true, Ordering::Relaxed);
 }
 
-/// The only variable whose name does not begin like ours or TensorRT-LLM's.
+/// The variable of another program that the library reads and whose name does not begin with `TLLM`.
 const OTHERS_NAME: &str = "ENABLE_PERFECT_ROUTER";
 
 fn is_read(name: &[u8]) -> bool {
@@ -127,13 +129,13 @@ fn is_read(name: &[u8]) -> bool {
     name.starts_with(b"TLLM") || others.iter().any(|other| name == other.as_bytes())
 }
 
-/// Decides when a door first sees a CUDA name: by then a profiler that is also preloaded has set its
-/// variables.
+/// Decides if the library has work to do. Called when a CUDA name is first looked up or called, because a
+/// profiler that is also preloaded has set its variables by then.
 #[cold]
 fn decide() -> u8 {
     let has_tool = || environment::has(|name| name == injection::VARIABLE.as_bytes());
     if READ.get().is_none() && !is_asked() && !has_tool() {
-        // A library that runs before the C library has been initialised asks too early.
+        // Without an environment, the C library is not initialised yet, and the decision is made again later.
         if environment::is_there() {
             STATE.store(IDLE, Ordering::Relaxed);
         }
@@ -153,7 +155,7 @@ pub fn is_active() -> bool {
     state() == ACTIVE
 }
 
-/// Called when the process uses CUDA: logs messages about the variables.
+/// Called when the process uses CUDA. Logs the messages about the variables.
 pub fn touched() {
     if HAS_SAID.load(Ordering::Relaxed)
         || !environment::is_there()
@@ -185,7 +187,7 @@ pub fn touched() {
     });
 }
 
-/// Returns true if a CUDA name has been seen.
+/// Returns true if [`touched`] has been called: the process uses a CUDA name.
 pub fn is_touched() -> bool {
     HAS_SAID.load(Ordering::Relaxed)
 }

@@ -1,4 +1,5 @@
-//! Actions that run once, when the process begins to use CUDA or when the target of the rule is first seen.
+//! Actions that run once: when the process begins to use CUDA, or when the function or range that the rule
+//! names is first seen.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,18 +13,19 @@ use super::learning;
 use super::wiring::{doors, listener, sink};
 
 lifecycle::global! {
-    /// The function that runs when the process exits.
+    /// The function to run when the process exits.
     #[fork(keep = "it is the same function")]
     static AT_EXIT: OnceBox<extern "C" fn()> = OnceBox::new();
 }
 
-/// Registers `act` to run when the process exits, before the handlers that the driver registered when it was
-/// initialised.
+/// Registers `act` to run when the process exits. It runs before the exit handlers that the driver registered
+/// when it was initialised.
 pub fn at_exit(act: extern "C" fn()) {
     let _ = AT_EXIT.set(Box::new(act));
 }
 
-/// Called when the process uses CUDA. No lock is held: a profiler's code may make calls, too.
+/// Called when the process begins to use CUDA. No lock is held, because a profiler that is started here may
+/// make CUDA calls itself.
 pub fn begin(settings: &'static Settings) {
     mind_exit();
     let _uncancelled = Uncancelled::new();
@@ -37,14 +39,14 @@ pub fn begin(settings: &'static Settings) {
     uncounted(&mut || {
         sink().start(settings);
         if settings.when.is_some() {
-            // Some calls may have been seen before the settings were read.
+            // Some calls may have arrived before the settings were read, so recording is set up again.
             doors().record_calls();
         }
         listener().begins(settings);
     });
 }
 
-/// Registers the exit handler, which closes the window.
+/// Registers the exit handler, which closes the open window.
 fn mind_exit() {
     lifecycle::global! {
         #[fork(keep = "handlers are inherited")]
@@ -53,7 +55,8 @@ fn mind_exit() {
     if let Some(at_exit) = AT_EXIT.get()
         && !ONCE.swap(true, Ordering::AcqRel)
     {
-        // Registered now, it runs before the handlers that the driver registered when it was initialised.
+        // Exit handlers run in reverse order of registration. Registered this late, ours runs before those that
+        // the driver registered when it was initialised.
         tllmprof_platform::system::at_exit(*at_exit);
     }
 }

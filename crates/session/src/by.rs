@@ -1,15 +1,15 @@
-//! The rule and the rank, in the form in which messages name them.
+//! The rule for a step and the rank, formatted for messages.
 
 use tllmprof_config::Step;
 
 use super::rank::Rank;
 use tllmprof_steps::steady::Verdict;
 
-/// The rule in the form in which messages name it, and the rank if there is one.
+/// The rule for a step, and the rank if there is one, formatted for messages.
 pub struct By<'a> {
     pub step: &'a Step,
     pub rank: Rank,
-    /// The result of waiting for the time of an iteration to settle, if the window waited for that.
+    /// The result of waiting until iteration times settled, if the window waited for that.
     pub verdict: Option<Verdict>,
 }
 

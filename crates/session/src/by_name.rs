@@ -1,4 +1,4 @@
-//! Handles targets that the rule gives by name: a range of the program, a call of a Python function, the end
+//! Handles steps that the rule gives by name: a range of the program, a call of a Python function, or the end
 //! of a native function.
 
 use super::calls::enter_with;
@@ -10,7 +10,8 @@ use tllmprof_platform::thread::Inside;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::window::Point;
 
-/// Counts `what`. Returns true if the thread has to [`ask`] for its effect before it continues.
+/// Counts `what`. Returns true if the thread has to call [`ask`] before it continues, to find out if an
+/// iteration begins.
 #[inline]
 pub fn count(what: Counted) -> bool {
     if slot().is_none() {
@@ -22,14 +23,16 @@ pub fn count(what: Counted) -> bool {
 #[cold]
 fn begin_thread() {
     let _errno = SavedErrno::new();
-    // The library's own code may also trigger it: an allocator that it uses may open ranges.
+    // Does nothing inside the library's own code, which may trigger the hook as well: its allocator may open
+    // ranges.
     if let Some(_inside) = Inside::enter() {
         new_thread(false);
     }
 }
 
-/// Handles the beginning of `what`. Returns the iteration that is over when it ends. The caller reports by
-/// [`goes_on`](crate::goes_on) that it has begun.
+/// Handles the beginning of `what`. Returns the number of the iteration that ends together with `what`, if
+/// there is one. Afterwards the caller has to call [`goes_on`](crate::goes_on) to report that `what` has
+/// begun.
 #[cold]
 pub fn ask(what: Counted) -> Option<u64> {
     ask_with(what, Facts::default())
@@ -43,7 +46,7 @@ pub fn ask_with(what: Counted, facts: Facts) -> Option<u64> {
     enter_with(what, facts)
 }
 
-/// Called when it has ended, and `iteration` with it.
+/// Called when a range or function has ended and `iteration` ends with it.
 #[cold]
 pub fn has_ended(iteration: u64) {
     let _errno = SavedErrno::new();
@@ -52,13 +55,13 @@ pub fn has_ended(iteration: u64) {
     }
 }
 
-/// Like [`has_ended`], for code that runs inside the library already.
+/// Like [`has_ended`], for callers that are already inside the library.
 pub fn ends(iteration: u64) {
     if ending::has_finished() {
         return;
     }
     let mut guard = STATE.lock();
-    // Another thread may have begun the next one.
+    // Nothing is switched if another thread has already begun the next iteration.
     if let Some(state) = guard
         .as_mut()
         .filter(|state| state.turn.target() == Point::In(iteration))

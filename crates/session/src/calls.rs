@@ -1,4 +1,5 @@
-//! Determines the effect of a followed call: if it begins an iteration, and what that switches.
+//! Determines the effect of an intercepted call: if it begins an iteration, and which windows that opens or
+//! closes.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -20,7 +21,7 @@ use super::state::{STATE, State, WAITS_ENTER};
 use super::wiring::sink;
 use super::{ending, learning, sample, slots, stream_capture, trigger, turn};
 
-/// Called when a call has been entered. The call continues when this returns.
+/// Called when a thread has entered a CUDA call. The thread makes the real call when this function returns.
 pub fn entered(call: Call) {
     match call.kind() {
         Kind::CaptureBegin => return stream_capture::begins(),
@@ -41,13 +42,13 @@ pub fn entered(call: Call) {
     enter(call.into());
 }
 
-/// Called when a native function that the rule names has been entered. Returns the iteration that is over
-/// when it ends.
+/// Called when a thread has entered a native function that the rule names. Returns the number of the
+/// iteration that ends when the function returns, if there is one.
 pub fn named_entered() -> Option<u64> {
     enter(Counted::Named)
 }
 
-/// Returns true if a window ends with `iteration`.
+/// Returns true if a window closes after `iteration`.
 pub fn closes_after(iteration: u64) -> bool {
     let guard = STATE.lock();
     guard
@@ -55,7 +56,8 @@ pub fn closes_after(iteration: u64) -> bool {
         .is_some_and(|state| state.schedule.closes_after(iteration))
 }
 
-/// Called when `what` has begun. Returns the iteration that is over when it ends.
+/// Called when `what` has begun. Returns the number of the iteration that ends together with `what`, if there
+/// is one.
 pub fn enter(what: Counted) -> Option<u64> {
     enter_with(what, Facts::default())
 }
@@ -68,7 +70,7 @@ pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
     let slot = slots::slot().filter(|_| !slots::is_capturing())?;
     let cell = slot.live(what);
     if cell.count() <= cell.limit() {
-        return None; // a runtime's function that is attended but does not matter now
+        return None; // the count is below the limit at which it could matter
     }
     let mut guard = STATE.lock();
     let state = guard.as_mut()?;
@@ -89,7 +91,8 @@ pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
     let entered = state.counter.entered(what, &state.slots, slot);
     match entered.opens {
         Some(begun) => begin(guard, begun, facts),
-        // No thread gets credit during a switch.
+        // During a switch of windows, threads get no new limit for counting without asking. So each counted
+        // call is examined.
         None if state.turn.is_taken() => {}
         None => {
             state.run_on();
@@ -99,7 +102,8 @@ pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
     entered.ends
 }
 
-/// Called when the calling thread's call continues to its function, if one has been entered.
+/// Called when the calling thread's call is about to continue to the real function. Marks the call as no
+/// longer beginning.
 #[inline]
 pub fn goes_on() {
     if let Some(slot) = slots::slot() {
@@ -107,7 +111,7 @@ pub fn goes_on() {
     }
 }
 
-/// Logs the result of comparing an engine's steps with what recurs in the calls, if they do not agree.
+/// Logs a mismatch between an engine's steps and the pattern that recurs in the CUDA calls, if there is one.
 fn end_comparison(mut guard: Guard<'static, Option<State>>, result: Option<Mismatch>) {
     let Some(mismatch) = result else { return };
     let engine = guard.as_mut().and_then(|state| state.engine());
@@ -117,7 +121,7 @@ fn end_comparison(mut guard: Guard<'static, Option<State>>, result: Option<Misma
     }
 }
 
-/// Begins an iteration. If it is not certain to be one, no window opens.
+/// Begins an iteration. A window opens only if this is certain to be an iteration.
 fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
     let Some(state) = guard.as_mut() else { return };
     if state.condition().is_some() {
@@ -167,8 +171,8 @@ fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
     }
 }
 
-/// Begins a stretch of time that stands for an iteration, if it is time for that. Called at a call that began no
-/// iteration that can be relied on.
+/// Begins a stretch of time that is recorded in place of an iteration, if one is due. Called at a call that
+/// began no reliable iteration.
 fn look_for_span(mut guard: Guard<'static, Option<State>>) {
     let Some(state) = guard.as_mut().filter(|state| state.wants_span()) else {
         return;
@@ -180,7 +184,7 @@ fn look_for_span(mut guard: Guard<'static, Option<State>>) {
     }
 }
 
-/// Called when a followed call has returned. `stream` is its first argument.
+/// Called when an intercepted call has returned. `stream` is the call's first argument.
 pub fn returned(call: Call, stream: usize, succeeded: bool) {
     match call.kind() {
         Kind::CaptureBegin => return stream_capture::began(stream, succeeded),

@@ -1,4 +1,4 @@
-//! A window on demand, which was asked for while the process runs.
+//! A window on demand: one that is requested while the process runs.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,15 +9,16 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Session;
 
-    /// True if a window on demand has a condition of its own.
+    /// True if the current window on demand has its own condition on batches.
     #[fork(reset)]
     pub static HAS_CONDITION: AtomicBool = AtomicBool::new(false);
-    /// True if a window of steady iterations will open or is open: batches without requests do not count.
+    /// True if a window of steady iterations is open or will open. Such a window ignores batches without
+    /// requests.
     #[fork(reset)]
     pub static SEARCHES: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if the batch of an iteration that begins matters.
+/// Returns true if facts about the batch of each new iteration are needed.
 pub fn wants_facts() -> bool {
     HAS_CONDITION.load(Ordering::Relaxed)
         || SEARCHES.load(Ordering::Relaxed)
@@ -25,7 +26,7 @@ pub fn wants_facts() -> bool {
             .is_some_and(|settings| settings.condition.is_some() || settings.when.is_some())
 }
 
-/// Returns true if passes of draft models are steps, since the variables ask for them.
+/// Returns true if passes of draft models count as steps, because a condition in the settings names them.
 pub fn counts_drafts() -> bool {
     crate::activity::settings().is_some_and(|settings| {
         let when = settings.when.as_ref().map(|when| &when.condition);
@@ -34,13 +35,13 @@ pub fn counts_drafts() -> bool {
     })
 }
 
-/// A window on demand, from its acceptance on.
+/// A window on demand, from the moment when its request is accepted.
 pub struct Demand {
     pub condition: Option<Condition>,
     pub kernels: Option<u64>,
-    /// True if the kept iterations before it belong to it.
+    /// True if the iterations that the flight recorder has kept before the window belong to it.
     pub past: bool,
-    /// The path of the trace of the PyTorch profiler, if that runs in the window.
+    /// The path for the trace of the PyTorch profiler, if the profiler runs in the window.
     pub torch_trace: Option<TracePath>,
     pub progress: Progress,
 }
@@ -48,16 +49,17 @@ pub struct Demand {
 /// The progress of a window on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The window's first iteration has not begun.
+    /// The window's first iteration has not begun yet.
     Waits,
-    /// The window has been open since this iteration.
+    /// The window is open, and this is its first iteration.
     Open(u64),
-    /// The window has closed with this first and last iteration; `None` if it never opened, or has no iterations.
+    /// The window has closed. Contains its first and last iteration; `None` if it never opened or has no
+    /// iterations.
     Closed(Option<(u64, u64)>),
 }
 
 impl Demand {
-    /// Returns true if it still has to take iterations.
+    /// Returns true if the window is open or has yet to open.
     pub const fn is_due(&self) -> bool {
         !matches!(self.progress, Progress::Closed(_))
     }

@@ -1,16 +1,16 @@
-//! The event that ends the windows of a process for good.
+//! The reasons why a process opens no more windows.
 
 use core::fmt;
 
-/// The event that ends the windows.
+/// The reason why the open window is closed and no further window opens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// The process exits, by its exit handlers.
+    /// The process exits normally, and its exit handlers run.
     Exit,
-    /// The process ends immediately, maybe from a signal handler: work of a profiler is done on another
+    /// The process ends immediately, maybe from a signal handler. A profiler's closing work runs on another
     /// thread or not at all.
     AtOnce,
-    /// The program is about to install a filter for system calls.
+    /// The program is about to install a filter for system calls (seccomp).
     Filter,
 }
 

@@ -1,7 +1,7 @@
 //! Handles the end of the process: closes the window, and logs the result of all windows.
 //!
-//! `_exit` may be called in a signal handler that interrupted the allocator, so nothing here
-//! allocates or frees.
+//! The code here neither allocates nor frees memory, because `_exit` may be called in a signal handler that
+//! interrupted the allocator.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -25,9 +25,9 @@ use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::turn::Event;
 use tllmprof_steps::window::Schedule;
 
-/// The time the end of the process waits for a thread that has the turn.
+/// The longest time that the end of the process waits for a thread that is switching windows.
 pub const ENDING: Duration = Duration::from_secs(1);
-/// The time it waits for the library's own threads.
+/// The longest time that the end of the process waits for the library's own threads.
 const THREADS_TIMEOUT: Duration = Duration::from_millis(200);
 
 lifecycle::global! {
@@ -38,18 +38,18 @@ lifecycle::global! {
     static FINISHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if the windows are closed for good: calls no longer matter.
+/// Returns true if no more windows open, so that calls no longer matter.
 pub fn has_finished() -> bool {
     FINISHED.load(Ordering::Acquire)
 }
 
-/// Returns true if a call has been counted in this process.
+/// Returns true if this process has counted a call. False in a child that shares the memory.
 pub fn has_begun() -> bool {
     let owner = OWNER.load(Ordering::Relaxed);
     owner != 0 && owner == ids::process()
 }
 
-/// Called when the process exits, by its exit handlers.
+/// Called by the exit handler when the process exits.
 pub fn finish() {
     end(End::Exit);
 }
@@ -59,7 +59,8 @@ pub fn finish_at_once() {
     end(End::AtOnce);
 }
 
-/// Closes the window, logs the result, and makes the library's threads end. Runs once.
+/// Closes the window, logs the result, and makes the library's threads end. Only the first call has an
+/// effect.
 pub fn end(by: End) {
     if lifecycle::is_filtered() {
         return;
@@ -88,7 +89,8 @@ fn close(by: End) {
             None => return,
         }
     }
-    // The target of the rule may be counted in a process that does not use CUDA.
+    // Nothing has to be closed if the session has not begun: the named function or range may be counted in a
+    // process that does not use CUDA.
     let Some(state) = guard.as_mut().filter(|state| state.turn.has_begun()) else {
         return;
     };
@@ -99,10 +101,10 @@ fn close(by: End) {
         );
         return;
     }
-    // No thread switches from here on.
+    // From here on no thread can switch windows.
     state.turn.on(Event::Ends);
     let ended = Ended::read(state);
-    // Exit handlers that run after ours may still make calls, and so may other threads.
+    // From here on calls of other threads and of later exit handlers are no longer examined.
     state.counter.run_to(&state.slots, None);
     count_calls(&state.slots);
     drop(guard);
@@ -111,8 +113,9 @@ fn close(by: End) {
     keep(ended.schedule);
 }
 
-/// Closes whatever is open, and logs what was asked for and did not come. Returns true if nothing is known to have
-/// recorded any of the windows.
+/// Closes the open window, profilers and record, and logs requests that were not met, such as a rule that
+/// matched no function. Returns true if windows have closed but no profiler or record is known to have
+/// captured any.
 fn finish_sinks(ended: &Ended, by: End) -> bool {
     let settings = ended.settings;
     let may_run_profilers_here = by != End::AtOnce;
@@ -176,14 +179,14 @@ fn report(ended: &Ended, is_unheard: bool, by: End) {
         }
     }
     if ended.uses_cuda {
-        // Without windows, only at debug level.
+        // Without windows the totals are logged only at debug level.
         let is_quiet = settings.windows.is_empty();
         interpreter().report_totals(if is_quiet { Level::Debug } else { Level::Info });
     }
 }
 
-/// Keeps the windows in memory: nothing may be freed here, and memory without a pointer to it would be
-/// reported as a leak.
+/// Puts the schedule back into the state, so that its memory stays reachable. It must not be freed here, and
+/// unreachable memory would be reported as a leak.
 fn keep(schedule: Schedule) {
     let schedule = core::mem::ManuallyDrop::new(schedule);
     if let Some(mut guard) = STATE.lock_for(ENDING)

@@ -1,4 +1,4 @@
-//! Detects the known engines in the process, and the rules for their steps.
+//! Detects known inference engines in the process, and provides the rules for their steps.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::ffi::CString;
@@ -13,7 +13,7 @@ use tllmprof_platform::elf;
 use tllmprof_platform::elf::Module;
 use tllmprof_steps::step::counted::Counted;
 
-/// An engine that has been found, and its rule.
+/// An engine that was found, and the rule for its steps.
 pub struct Found {
     pub engine: &'static Engine,
     pub step: Step,
@@ -22,25 +22,25 @@ pub struct Found {
 lifecycle::global! {
     stage: Session;
 
-    /// The engine whose native function is followed.
+    /// The engine whose native step function is hooked.
     #[fork(keep = "the child has the engine loaded, too")]
     static FOUND: OnceBox<Found> = OnceBox::new();
     /// The engines whose steps are Python functions, in the order of [`python_steps`].
     #[fork(keep = "a table, and what is imported")]
     static IN_PYTHON: OnceBox<Vec<InPython>> = OnceBox::new();
-    /// The engine in Python whose function was called first, counted from 1; 0: none yet.
+    /// The index plus 1 of the engine whose Python step function was called first; 0 if none was called yet.
     #[fork(reset)]
     static CALLED: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// An engine in Python.
+/// An engine whose step is a Python function.
 struct InPython {
     found: Found,
-    /// True if its module has been imported.
+    /// True if Python has imported the engine's module.
     is_imported: AtomicBool,
 }
 
-/// Returns the engine whose step `what` is, if that is counted.
+/// Returns the engine whose step is counted through `what`, if there is one.
 pub fn counted(what: Counted) -> Option<&'static Found> {
     match what {
         Counted::Call(_) => None,
@@ -52,7 +52,7 @@ pub fn counted(what: Counted) -> Option<&'static Found> {
     }
 }
 
-/// Looks for an engine whose step is a native function, unless one has been found.
+/// Returns the engine whose step is a native function. If none was found before, looks for one.
 pub fn find() -> Option<&'static Found> {
     if let Some(found) = FOUND.get() {
         return Some(found);
@@ -62,8 +62,8 @@ pub fn find() -> Option<&'static Found> {
     Some(FOUND.get_or_init(|| Box::new(Found { engine, step })))
 }
 
-/// Returns the functions that are steps of engines in Python. Their indexes are the arguments of [`is_step`]
-/// and [`imported`].
+/// Returns the Python functions that are steps of engines. Their indexes are the arguments of [`is_step`] and
+/// [`imported`].
 pub fn in_python() -> impl Iterator<Item = &'static PyFunction> {
     let engines = IN_PYTHON.get_or_init(|| {
         let found = python_steps().filter_map(|(engine, _)| {
@@ -83,8 +83,8 @@ pub fn in_python() -> impl Iterator<Item = &'static PyFunction> {
         })
 }
 
-/// Returns true if a call of function number `index` is a step: it was the first of all of them to be called
-/// in this process after the process began to use CUDA.
+/// Returns true if a call of function number `index` is a step. Only one of these functions counts: the first
+/// that was called after the process began to use CUDA.
 pub fn is_step(index: usize) -> bool {
     match CALLED.load(Ordering::Relaxed) {
         0 => crate::activity::uses_cuda() && is_first(index),
@@ -92,7 +92,7 @@ pub fn is_step(index: usize) -> bool {
     }
 }
 
-/// Returns true if a call of this function runs a dummy batch, without requests: it belongs to the engine whose
+/// Returns true if the function `dummy`, which runs a batch without requests, belongs to the engine whose
 /// steps are counted.
 pub fn is_dummy_step(dummy: &DummyStep) -> bool {
     counted(Counted::Python).is_some_and(|found| found.engine.name.starts_with(dummy.engine))
@@ -104,14 +104,14 @@ fn is_first(index: usize) -> bool {
     chosen.map_or_else(|called| called == index + 1, |_| true)
 }
 
-/// Called when Python has imported the module of function number `index`.
+/// Called when Python has imported the module that contains function number `index`.
 pub fn imported(index: usize) {
     if let Some(engine) = IN_PYTHON.get().and_then(|engines| engines.get(index)) {
         engine.is_imported.store(true, Ordering::Relaxed);
     }
 }
 
-/// Returns true if [`find`] would find an engine. It takes little stack.
+/// Returns true if [`find`] would find an engine. Uses little stack.
 pub fn is_native_there() -> bool {
     first_loaded().is_some_and(|engine| is_native(&engine))
 }
@@ -121,31 +121,31 @@ fn is_native(engine: &&Engine) -> bool {
     engine.step.starts_with("sym:")
 }
 
-/// Returns an engine in the process whose step is one of its own NVTX ranges. Such a rule has to be given
-/// when the process starts.
+/// Returns an engine in the process whose step is one of its own NVTX ranges. A rule that names ranges works
+/// only if it is set when the process starts.
 pub fn by_ranges() -> Option<&'static Engine> {
     first_seen().filter(|engine| matches!(Step::parse(engine.step), Ok(Step::Nvtx { .. })))
 }
 
-/// Returns the first engine that is in the process.
+/// Returns the first known engine that is in the process.
 fn first_seen() -> Option<&'static Engine> {
     let loaded = LoadedModules::look_for(ENGINES.iter().map(|engine| engine.seen_by));
     known(|what| is_imported(what) || loaded.has(what))
 }
 
-/// Returns the first engine that the loader knows. Engines that Python has imported are followed when they
-/// are called, and do not prevent others from being followed.
+/// Returns the first known engine in the process's loaded libraries. Engines that Python has imported are
+/// left out. They are detected when their step function is called, and must not hide others.
 fn first_loaded() -> Option<&'static Engine> {
     let loaded = LoadedModules::look_for(ENGINES.iter().map(|engine| engine.seen_by));
     known(|what| loaded.has(what))
 }
 
-/// Returns true if the process has it.
+/// Returns true if the module or symbol `what` is in the process.
 pub fn seen(what: &Seen) -> bool {
     is_imported(what) || LoadedModules::look_for([*what].into_iter()).has(what)
 }
 
-/// Returns true if Python has imported it since the library was loaded.
+/// Returns true if `what` is a Python module that was imported after the library was loaded.
 fn is_imported(what: &Seen) -> bool {
     let Seen::Python(_) = what else { return false };
     let engines = IN_PYTHON.get().into_iter().flatten();
@@ -153,19 +153,19 @@ fn is_imported(what: &Seen) -> bool {
     imported.any(|engine| engine.found.engine.seen_by == *what)
 }
 
-/// The modules and symbols that the loader has.
+/// The modules and symbols that were looked for, and which of them are loaded.
 struct LoadedModules(Vec<Sought>);
 
 struct Sought {
     what: Seen,
-    /// The symbol's name; `None` for other kinds.
+    /// The name of the symbol; `None` for a module.
     name: Option<CString>,
     is_there: bool,
 }
 
 impl LoadedModules {
-    /// Looks for all modules and symbols in one walk. No file is read during the walk: other threads may wait for
-    /// the loader.
+    /// Looks for all modules and symbols in one walk over the loaded libraries. Reads no file during the
+    /// walk, because other threads may be waiting for the loader's lock.
     fn look_for(what: impl Iterator<Item = Seen>) -> Self {
         let sought = |what| Sought {
             what,
@@ -184,7 +184,7 @@ impl LoadedModules {
         Self(all)
     }
 
-    /// Returns true if a module has it, or the executable.
+    /// Returns true if `what` is in a loaded library or in the executable.
     fn has(&self, what: &Seen) -> bool {
         let is_in_module = |sought: &Sought| sought.what == *what && sought.is_there;
         self.0.iter().any(is_in_module)
@@ -205,8 +205,9 @@ impl Sought {
     }
 }
 
-/// Returns true if the executable's own table has it. The table is read once. Most executables have none:
-/// their functions can be followed before they run, even if a profiler has threads.
+/// Returns true if the executable's own symbol table has the symbol. The table is read only once.
+/// Most executables have none of these symbols. Functions of the executable can be hooked before they run, even
+/// if a profiler has threads.
 fn is_in_executable(name: &str) -> bool {
     lifecycle::global! {
         #[fork(keep = "read from the executable")]
@@ -216,7 +217,7 @@ fn is_in_executable(name: &str) -> bool {
     names.contains(&name)
 }
 
-/// Returns the symbols that identify engines and that the file defines.
+/// Returns the symbols by which engines are recognized and which the file defines.
 fn known_names_of(path: &Path) -> Vec<&'static str> {
     let symbols = ENGINES.iter().filter_map(|engine| match engine.seen_by {
         Seen::Symbol(name) => Some(name),

@@ -1,9 +1,9 @@
 //! Handles a filter for system calls (seccomp) that the program installs while it runs.
 //!
-//! The filter may end the process for any call that the program does not make itself. So the library does all
-//! its work for the end of the process before the filter is installed: it closes the window, finishes the
-//! record, and ends the socket and its threads. Filters that existed when the process was started, such as a
-//! container's, are not meant here.
+//! Such a filter may end the process for any system call that the program does not expect. So the library
+//! does all its closing work before the filter is installed: it closes the window, finishes the record, and
+//! ends the control socket and its threads. Filters that existed when the process was started, such as a
+//! container's, are not handled here.
 
 use core::sync::atomic::Ordering;
 
@@ -17,10 +17,10 @@ use super::end::End;
 use super::refusal::{self, Refusal};
 use super::{STATE, activity, ending};
 
-/// Called when the program is about to install a filter, on its thread, outside the library's code.
+/// Called on the program's thread, outside the library's code, when the program is about to install a filter.
 pub fn filter_comes() {
     let _errno = SavedErrno::new();
-    // The child of a vfork installs it for itself, in its parent's memory.
+    // The child of a `vfork` installs the filter only for itself, but runs in its parent's memory.
     if lifecycle::is_filtered() || !activity::is_asked() || !log::is_own_process() {
         return;
     }
@@ -37,7 +37,7 @@ pub fn filter_comes() {
     ARE_WATCHED.store(false, Ordering::Relaxed);
 }
 
-/// Returns true if something would still have been recorded.
+/// Returns true if windows or a record would still have followed.
 fn is_refused(settings: &Settings) -> bool {
     let guard = STATE.lock_for(ending::ENDING);
     let planned = match guard.as_ref().and_then(|guard| guard.as_ref()) {

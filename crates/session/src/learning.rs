@@ -1,4 +1,4 @@
-//! The learner of `auto`, and its messages.
+//! The learner of the rule `auto`, which finds out what an iteration is, and the learner's messages.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -28,17 +28,18 @@ lifecycle::global! {
     #[fork(keep = "cleared where the learner begins")]
     #[together(tables)]
     static TRAILS: Trails = Trails::new();
-    /// True if functions of a runtime were noted: their kernels are known by addresses in the program.
+    /// True if calls of the CUDA runtime were noted. Their kernels are identified by addresses in the
+    /// program, not by driver handles, so that they have no names.
     #[fork(keep = "addresses are the same")]
     static HAS_HOST_HANDLES: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if iterations are learnt in this process.
+/// Returns true if this process has to learn what an iteration is.
 pub fn learns() -> bool {
     crate::activity::settings().is_some_and(|settings| settings.step.is_learnt())
 }
 
-/// Returns the memory of the learner. It is locked as long as the session lasts.
+/// Returns the learner's memory. It stays locked as long as the session lasts.
 pub fn memory() -> Memory {
     Memory {
         learner: LEARNER.lock(),
@@ -47,7 +48,7 @@ pub fn memory() -> Memory {
     }
 }
 
-/// Returns the trail in which thread number `thread` notes its calls, if steps are learnt.
+/// Returns the trail (recent calls) of thread number `thread`, if steps are learnt.
 pub fn trail(thread: u32) -> Option<&'static Trail> {
     learns().then(|| {
         TRAILS.mark_used(thread);
@@ -55,13 +56,13 @@ pub fn trail(thread: u32) -> Option<&'static Trail> {
     })
 }
 
-/// Returns the trail of the thread that counts in `slot`; null if steps are not learnt.
+/// Returns the trail (recent calls) of the thread that uses `slot`; null if steps are not learnt.
 pub fn trail_of(slot: Option<&Slot>) -> *const c_void {
     slot.and_then(|slot| trail(slot.thread()))
         .map_or(core::ptr::null(), |trail| core::ptr::from_ref(trail).cast())
 }
 
-/// Notes a call that the assembler did not note.
+/// Notes a call for the learner. For calls that the assembler has not noted.
 pub fn note(call: Call, args: &[usize], by_runtime: bool) {
     if !learns() || slots::is_capturing() {
         return;
@@ -72,7 +73,7 @@ pub fn note(call: Call, args: &[usize], by_runtime: bool) {
     }
 }
 
-/// Logs that a window waits for the step to be understood. Once.
+/// Logs once that a window waits until the step has been learnt.
 pub fn log_waiting(window: Window) {
     log::once!(
         Info,
@@ -80,13 +81,14 @@ pub fn log_waiting(window: Window) {
     );
 }
 
-/// Logs the engine whose step is counted. Once.
+/// Logs once the engine whose step is counted.
 pub fn log_engine(found: &Found) {
     let (engine, step) = (found.engine.name, &found.step);
     log::once!(Info, "auto: {engine} is known, iteration = {step}");
 }
 
-/// Logs that an engine's step function is called more often, or less often, than what recurs in the CUDA calls.
+/// Logs that an engine's step function is called more or less often than the pattern that recurs in the CUDA
+/// calls.
 pub fn log_mismatch(found: &Found, mismatch: &Mismatch) {
     let (engine, step) = (found.engine.name, &found.step);
     let Mismatch {
@@ -111,7 +113,7 @@ pub fn log_mismatch(found: &Found, mismatch: &Mismatch) {
     }
 }
 
-/// Logs that the steps of an engine can be counted by a rule that has to be given.
+/// Logs that the steps of a detected engine can be counted with a rule that the user has to set.
 pub fn log_hint() {
     if let Some(engine) = engines::by_ranges() {
         log::say!(
@@ -123,7 +125,8 @@ pub fn log_hint() {
     }
 }
 
-/// Logs what an iteration is, and the parts of it. Once, and without a lock: the driver is asked for names.
+/// Logs the rule that was chosen for an iteration, and its parts. Runs once, and without a lock, because it
+/// asks the driver for names.
 pub fn log_choice(step: &Step, rule: &Rule, inner: Option<&Inner>) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
@@ -144,7 +147,7 @@ pub fn log_choice(step: &Step, rule: &Rule, inner: Option<&Inner>) {
     );
 }
 
-/// The level that is not counted: the outer or the inner one.
+/// The level of a nested loop that is not counted: the outer one or the inner one.
 struct Levels<'a> {
     step: &'a Step,
     rule: &'a Rule,
@@ -177,7 +180,7 @@ impl fmt::Display for Levels<'_> {
     }
 }
 
-/// A rule that was learnt, in words.
+/// A learnt rule, formatted as words.
 pub struct Described<'a>(pub &'a Rule);
 
 impl fmt::Display for Described<'_> {

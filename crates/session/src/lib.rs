@@ -1,10 +1,11 @@
-//! The session of the process: it leads from calls to captures.
+//! The session of the process: turns intercepted calls into iterations, and iterations into windows.
 //!
-//! The doors report calls here. The counter turns them into iterations, the schedule turns those into
-//! windows, and the capture is switched for them. The state is locked only for moments. Switching may take
-//! long, so it happens outside the lock: one thread at a time has the *turn*. A thread that makes a counted
-//! call during that time waits for the turn to end, for a bounded time, before its call gets a number. The
-//! thread that switches waits for threads whose calls already have a number but have not continued yet.
+//! The doors (hooks through which calls are intercepted) report calls here. The counter turns calls into
+//! iterations, the schedule turns iterations into windows, and profilers and the record are switched for each
+//! window. The state is locked only for moments. Switching may take long, so it happens without the lock, and
+//! only the thread that has the *turn* may switch. A thread that makes a counted call meanwhile waits for the
+//! turn to end, for a limited time, before its call gets a number. The thread that switches waits for threads
+//! whose calls have a number but have not continued to the real function yet.
 
 pub mod activity;
 mod beginning;

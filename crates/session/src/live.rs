@@ -1,8 +1,9 @@
-//! Windows on demand: the requests that a listening thread makes to the session while the process runs.
+//! Windows on demand: handles the requests that the listening thread receives while the process runs.
 //!
-//! That thread numbers no call and switches nothing: it changes the schedule with the state locked and all
-//! credit called back, and then lets the threads run to the new edge. Only [`close_idle`] switches, in a
-//! process that makes no more calls.
+//! The listening thread numbers no calls and switches nothing. It changes the schedule with the state locked,
+//! after it has taken back the threads' credit (the number of calls that each may make without examining
+//! them). Then it lets the threads run to the new edge of a window. Only [`close_idle`] switches windows
+//! itself, in a process that makes no more calls.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -22,48 +23,49 @@ use super::wiring::{doors, interpreter};
 use super::{ending, turn};
 
 lifecycle::global! {
-    /// True if the library was attached and is detached again.
+    /// True if the library was attached to a running process and has been detached again.
     #[fork(keep = "the child's doors are its parent's")]
     static IS_DETACHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// The time the listening thread waits for the state.
+/// The longest time that the listening thread waits for the state's lock.
 const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A window that is asked for.
+/// A request for a window.
 #[derive(Debug, Default)]
 pub struct Wanted {
-    /// The window's first iteration, which must not have begun; the next one by default.
+    /// The window's first iteration, which must not have begun; `None` for the next one.
     pub first: Option<u64>,
-    /// The number of iterations to let pass before it begins.
+    /// The number of iterations to skip before the window begins.
     pub delay: u64,
-    /// The number of iterations; `None`: until it is stopped.
+    /// The number of iterations; `None` for a window that stays open until it is stopped.
     pub iterations: Option<u64>,
     pub condition: Option<Condition>,
-    /// The number of iterations in which GPU kernels are recorded; `None` for the number that the process was started with.
+    /// The number of iterations in which GPU kernels are recorded; `None` for the number in the process's
+    /// settings.
     pub kernels: Option<u64>,
-    /// True if it is for a profiler: no record is begun for it.
+    /// True if the window is only for a profiler, so that no record is begun for it.
     pub for_profiler: bool,
-    /// True if the kept iterations before it stay in the record as well.
+    /// True if the iterations that the flight recorder has kept before the window stay in the record as well.
     pub past: bool,
-    /// The path to which the PyTorch profiler writes its trace, if it runs in the window.
+    /// The path for the PyTorch profiler's trace, if the profiler is to run in the window.
     pub torch_trace: Option<TracePath>,
 }
 
-/// The reason why a window is refused.
+/// The reason why a request for a window is refused.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusal {
-    /// The process is ending, or does not use CUDA.
+    /// The process is ending, or it does not use CUDA.
     NoSession,
-    /// The library is detached.
+    /// The library has been detached.
     Detached,
     Conflict(Conflict),
-    /// The iteration has begun already; also contains the next one.
+    /// The requested first iteration has already begun. Also contains the next iteration.
     Reached {
         first: u64,
         next: u64,
     },
-    /// The batches of steps are not known with this rule.
+    /// The condition needs batches, which are not available with this rule for a step.
     NoBatches(&'static Step),
 }
 
@@ -106,7 +108,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The end of the window that is in the way, and a hint what to do.
+/// A clause that says when the conflicting window ends, and what the user can do.
 struct Ends(Window);
 
 impl fmt::Display for Ends {
@@ -122,7 +124,7 @@ impl fmt::Display for Ends {
 }
 
 impl Refusal {
-    /// Returns the last iteration of the window that is in the way.
+    /// Returns the last iteration of the conflicting window, if it is known.
     pub const fn ends(&self) -> Option<u64> {
         match self {
             Self::Conflict(conflict) => conflict.ends(),
@@ -130,7 +132,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the next iteration, if the one that was asked for has begun.
+    /// Returns the next iteration, if the request was refused because its first iteration has begun.
     pub const fn next(&self) -> Option<u64> {
         match self {
             Self::Reached { next, .. } => Some(*next),
@@ -145,22 +147,22 @@ pub struct ProcessStatus {
     pub rank: Rank,
     pub engine: Option<&'static str>,
     pub step: &'static Step,
-    /// The number of iterations so far.
+    /// The number of iterations that have begun so far.
     pub iterations: u64,
-    /// The window that is open or was asked for, and true if it is open.
+    /// The window that is open or requested, and true if it is open.
     pub window: Option<(Window, bool)>,
 }
 
 impl State {
-    /// Lets the threads run whose credit was called back.
+    /// Lets threads continue to count after their credit was taken back.
     fn let_run(&mut self) {
-        // No thread gets credit during a switch.
+        // A thread that is switching windows will hand out credit itself when it has finished.
         if !self.turn.is_taken() {
             self.run_on();
         }
     }
 
-    /// Returns the first iteration that no call has begun.
+    /// Returns the first iteration that no call has begun yet.
     fn next(&mut self) -> u64 {
         let next = self.counter.next(&self.slots);
         next.max(self.turn.target().next())
@@ -173,10 +175,11 @@ fn lock() -> Option<Guard<'static, Option<State>>> {
     guard.as_ref().is_some_and(is_there).then_some(guard)
 }
 
-/// Asks for a window. Returns the iterations that it will take. No other window may be open or asked for.
+/// Requests a window. Returns the iterations that it will contain. Refused if another window is open or
+/// requested.
 ///
 /// # Errors
-/// The reason for the refusal.
+/// Returns the reason for the refusal.
 pub fn ask(wanted: Wanted) -> Result<Window, Refusal> {
     if is_detached() {
         return Err(Refusal::Detached);
@@ -204,7 +207,8 @@ impl State {
             .iterations
             .map(|count| first.saturating_add(count.saturating_sub(1)));
         let window = Window { first, last };
-        // A profiler takes each window that opens, and may take no more than were planned.
+        // With a profiler in the process, an open window does not give way to a requested one: the profiler
+        // captures each window that opens, and may be limited to the number of planned windows.
         let gives_way = !injection::has_profiler();
         if !gives_way {
             self.schedule.keeps_steady().map_err(Refusal::Conflict)?;
@@ -222,7 +226,8 @@ impl State {
             false => self.schedule.demand(window),
         };
         demanded.map_err(Refusal::Conflict)?;
-        // The iteration must keep the number that was answered.
+        // From now on the count must not restart, because the numbers of the window's iterations are part of
+        // the answer.
         self.counter.keep_counting();
         if self.recording == Recording::OnDemand && !wanted.for_profiler {
             self.recording = Recording::ToBegin;
@@ -244,8 +249,8 @@ pub fn can_run_torch_profiler() -> bool {
     interpreter().can_run_torch_profiler()
 }
 
-/// Makes the open window close at the end of the current iteration, and drops one that was asked for and has
-/// not opened. Returns true if there was any.
+/// Makes the open window close at the end of the current iteration, and cancels a requested window that has
+/// not opened. Returns true if there was such a window.
 pub fn stop() -> bool {
     let Some(mut guard) = lock() else {
         return false;
@@ -264,18 +269,18 @@ pub fn stop() -> bool {
     was_waiting || closes
 }
 
-/// Returns true if the library was attached and is detached again.
+/// Returns true if the library was attached to a running process and has been detached again.
 pub fn is_detached() -> bool {
     IS_DETACHED.load(Ordering::Acquire)
 }
 
-/// Stops seeing the process's calls, if no window is open or was asked for.
+/// Stops intercepting the process's calls. Fails if a window is open or requested.
 ///
 /// # Errors
-/// The reason why that was not done.
+/// Returns the reason why the library was not detached.
 pub fn detach() -> Result<(), &'static str> {
     let is_busy = {
-        // Before the first CUDA call there is no session yet.
+        // A missing session is not an error: it begins only with the first CUDA call.
         let guard = STATE.lock_for(STATE_TIMEOUT);
         let guard = guard.filter(|_| !ending::has_finished());
         let guard = guard.ok_or("the process is ending")?;
@@ -296,10 +301,10 @@ pub fn detach() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Sees the process's calls again.
+/// Intercepts the process's calls again.
 ///
 /// # Errors
-/// The reason why that was not done.
+/// Returns the reason why the library was not attached.
 pub fn attach() -> Result<(), &'static str> {
     if !is_detached() {
         return Err("the library is attached already");
@@ -312,8 +317,8 @@ pub fn attach() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Closes the window that was stopped, on the calling thread, if no iteration has begun since: the process
-/// waits for work, maybe for long.
+/// Closes a window that was stopped, on the calling thread, if no iteration has begun since. Otherwise the
+/// window would stay open while the process waits for work, perhaps for long.
 pub fn close_idle() {
     let Some(mut guard) = lock() else { return };
     let Some(state) = guard.as_mut() else { return };
@@ -332,7 +337,7 @@ pub fn status() -> Option<ProcessStatus> {
     let mut guard = lock()?;
     let state = guard.as_mut()?;
     let iterations = state.counter.iterations(&state.slots);
-    // A thread of the program looks it up with its next iteration.
+    // A thread of the program looks up the rank when its next iteration begins.
     state.rank_is_wanted = true;
     let open = state.schedule.open().map(|open| (open.window, true));
     let demanded = state.schedule.demanded().map(|window| (window, false));
@@ -347,14 +352,14 @@ pub fn status() -> Option<ProcessStatus> {
     Some(status)
 }
 
-/// Returns the progress of the latest window on demand; `None` if the process is ending, or if there was
-/// none.
+/// Returns the progress of the latest window on demand; `None` if there was none, or if the process is
+/// ending.
 pub fn progress() -> Option<Progress> {
     let guard = lock()?;
     Some(guard.as_ref()?.demand.as_ref()?.progress)
 }
 
-/// Like [`progress`], for any window that is open or was the last.
+/// Like [`progress`], for the window that is open, or else for the window that closed last, on demand or not.
 pub fn planned_progress() -> Option<Progress> {
     let guard = lock()?;
     let state = guard.as_ref()?;

@@ -1,6 +1,7 @@
-//! The result of all windows, as the last line of the log.
+//! The result of all windows, formatted as the last line of the log.
 //!
-//! `_exit` may be called in a signal handler that interrupted the allocator, so nothing here allocates or frees.
+//! The code here neither allocates nor frees memory, because `_exit` may be called in a signal handler that
+//! interrupted the allocator.
 
 use core::fmt;
 use std::time::Instant;
@@ -21,44 +22,46 @@ use super::span::Reported;
 use super::wiring::{doors, interpreter};
 use super::{Gating, State};
 
-/// The session at its end, read while the state is locked.
+/// The state of the session at its end, copied while the state was locked.
 pub struct Ended {
     pub settings: &'static Settings,
-    /// The rule that counted.
+    /// The rule that the iterations were counted with.
     step: &'static Step,
     rank: Rank,
     gating: Gating,
     pub iterations: u64,
-    /// The number of iterations, used for the log and for the record.
+    /// The number of iterations that have ended, as the log and the record state it.
     pub over: u64,
-    /// True if a window was open.
+    /// True if a window was open at the end.
     pub closes: bool,
-    /// The part of the last window that was captured, if it was cut off.
+    /// The captured part of the last window, if the end of the process cut it off.
     cut: Option<Cut>,
-    /// The number of iterations that it lacks, if it was closed in between.
+    /// The number of iterations missing from the last window because it was closed in between
+    /// (`TLLMPROF_WHERE_SPLIT`).
     lacks: Option<u64>,
-    /// The number of windows on demand.
+    /// The number of windows that were requested while the process ran.
     pub demands: u64,
-    /// True if kernels are sampled.
+    /// True if windows opened by themselves to sample kernels.
     pub is_sampled: bool,
     pub schedule: Schedule,
-    /// The number of stream captures after which a count started again that had begun.
+    /// The number of stream captures after which counting restarted although it had already begun.
     restarts: u64,
-    /// The number of iterations for which the condition on batches held.
+    /// The counts of iterations for which the condition on batches did and did not hold.
     held: Held,
     calls: CallCounts,
-    /// The facts for a record whose rule has changed.
+    /// The facts about the rule, if it has changed since the record began.
     pub another: Option<Beginning>,
-    /// The state of learning, if the rule is learnt.
+    /// The state of the learner, if the rule is learnt.
     learnt: Option<Learnt>,
-    /// The stretch of time that the record has instead, if no step was known, and the point at which the current one ends.
+    /// The stretch of time that the record contains in place of iterations if no step was recognized.
+    /// `span_ends` is the point at which the current stretch ends.
     span: Option<Reported>,
     pub span_ends: Option<Point>,
     pub uses_cuda: bool,
 }
 
 impl Ended {
-    /// Closes the open window, and takes the schedule out of the state.
+    /// Closes the open window, and copies the facts for the log out of the state.
     pub fn read(state: &mut State) -> Self {
         let iterations = state.counter.iterations(&state.slots);
         let begun = state.begun_of(iterations);
@@ -69,7 +72,7 @@ impl Ended {
         let span = state.span.finish(Instant::now());
         let span_ends = state.span.is_on().then(|| match span {
             Some(span) if span.is_current => Point::After(state.turn.done().over()),
-            // It is too short, and dropped.
+            // The stretch is too short, so it is dropped.
             _ => Point::Start,
         });
         Self {
@@ -104,7 +107,7 @@ impl Ended {
         }
     }
 
-    /// Returns the reason why no window opens in this process, if it has none.
+    /// Returns the reason why no window opens in this process; `None` if windows may open.
     fn opens_none(&self) -> Option<&'static str> {
         if let (Some(ranks), Some(number)) = (&self.settings.ranks, self.rank.number())
             && !ranks.contains(number)
@@ -114,7 +117,8 @@ impl Ended {
         (self.gating == Gating::Engine).then_some("the windows were left to TensorRT-LLM")
     }
 
-    /// Returns the windows that were asked for. One of steady iterations is where it opened.
+    /// Returns the requested windows. A window of steady iterations has no fixed numbers, so the iterations
+    /// at which it opened are returned.
     fn asked(&self) -> &[Window] {
         let captured = self.schedule.captured().first();
         match captured.filter(|_| self.settings.windows.is_steady()) {
@@ -123,10 +127,10 @@ impl Ended {
         }
     }
 
-    /// Returns the windows of which some were captured, or none.
+    /// Returns the requested windows that were captured at least in part, or those that were not.
     fn windows(&self, are_captured: bool) -> impl Iterator<Item = Window> + Clone {
         let captured = self.schedule.captured();
-        // There may be many. They were captured in order.
+        // A binary search is used, because there may be many windows. They were captured in order.
         let is_captured = move |window: &Window| {
             let found = captured.binary_search_by_key(&window.first, |taken| taken.asked.first);
             found.is_ok()
@@ -135,18 +139,18 @@ impl Ended {
         asked.filter(move |window| is_captured(window) == are_captured)
     }
 
-    /// Returns the number of windows that opened.
+    /// Returns the number of windows that opened, counting a window that was closed in between only once.
     fn opened(&self) -> usize {
         let captured = self.schedule.captured().iter();
         captured.filter(|taken| !taken.is_again).count()
     }
 
-    /// Returns true if a window never opened.
+    /// Returns true if at least one requested window never opened.
     fn is_missed(&self) -> bool {
         self.opened() < self.asked().len()
     }
 
-    /// Returns the part of the last captured window that is there, if it is not whole.
+    /// Returns the captured part of the last captured window, if it is not complete.
     fn partial(&self, by: End) -> Option<Partial> {
         let last = self.schedule.captured().last()?;
         let has = match (self.cut, self.lacks) {
@@ -163,17 +167,17 @@ impl Ended {
     }
 }
 
-/// A number and the ending of the noun after it.
+/// Returns a number and the plural ending of the noun after it.
 pub const fn counted(number: u64) -> (u64, &'static str) {
     (number, if number == 1 { "" } else { "s" })
 }
 
-/// The last line of the log.
+/// The last line of the log, which states the result of all windows.
 pub struct Outcome<'a> {
     pub ended: &'a Ended,
-    /// True if nothing is known to have recorded any of the windows.
+    /// True if windows have closed but no profiler or record is known to have captured any of them.
     pub is_unheard: bool,
-    /// The number of iterations outside windows in the record, at the end of the process.
+    /// The number of iterations outside windows that the record contains at the end of the process.
     pub latest: u64,
     pub by: End,
 }
@@ -195,7 +199,7 @@ impl fmt::Display for Outcome<'_> {
 }
 
 impl Outcome<'_> {
-    /// Writes the captured windows. Returns true if there are any.
+    /// Writes the windows that were captured. Returns true if there are any.
     fn write_captured(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
         let windows = self.ended.windows(true);
         let (1.., s) = counted(windows.clone().take(2).count() as u64) else {
@@ -224,7 +228,7 @@ impl Outcome<'_> {
         Ok(true)
     }
 
-    /// Writes the windows that never opened, after `separator`.
+    /// Writes the windows that never opened, preceded by `separator`.
     fn write_missed(&self, f: &mut fmt::Formatter<'_>, separator: &str) -> fmt::Result {
         let windows = self.ended.windows(false);
         let (1.., s) = counted(windows.clone().take(2).count() as u64) else {
@@ -239,7 +243,7 @@ impl Outcome<'_> {
         f.write_str(" never opened")
     }
 
-    /// Writes the number of iterations, and why there are none or too few.
+    /// Writes the number of iterations, and the reason if there are none or too few.
     fn write_count(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ended {
             iterations,
@@ -290,7 +294,7 @@ impl Outcome<'_> {
         Ok(())
     }
 
-    /// Returns what else is to be known about the windows, in the order in which it is written.
+    /// Returns further notes about the windows, in the order in which they are written.
     fn notes(&self) -> [Option<Note<'_>>; 5] {
         let ended = self.ended;
         let missed = ended.is_missed();
@@ -313,9 +317,9 @@ impl Outcome<'_> {
     }
 }
 
-/// The part of a window that was captured.
+/// The captured part of a window that is not complete.
 struct Partial {
-    /// The window, if others were captured, too.
+    /// The window; `None` if it is the only captured one, so that the message need not name it.
     window: Option<Window>,
     has: Share,
     by: End,
@@ -345,19 +349,19 @@ impl fmt::Display for Partial {
     }
 }
 
-/// A part of the sentence about windows that did not open as they were asked for.
+/// An additional clause of the last line, about windows that did not open as requested.
 enum Note<'a> {
-    /// The condition on batches did not hold often enough.
+    /// The condition on batches held for too few iterations.
     Condition(&'a Ended),
-    /// The rank was not known, for this reason.
+    /// The rank was not known. Contains the reason.
     RankWaited(&'static str),
-    /// The number of stream captures after which the count started again.
+    /// Counting restarted after this number of stream captures.
     Restarted(u64),
-    /// The number of iterations that are reported without a window.
+    /// This number of iterations outside windows is in the record.
     Latest(u64),
-    /// The stretch of time that is reported instead.
+    /// This stretch of time is in the record in place of iterations.
     Span(Reported),
-    /// Nothing recorded these windows, of which there are this many.
+    /// No profiler or record captured these windows. Contains their number.
     Unheard(usize),
 }
 
@@ -394,7 +398,7 @@ impl fmt::Display for Note<'_> {
     }
 }
 
-/// Writes how often the condition on batches held, or why that is not known.
+/// Writes for how many iterations the condition on batches held, or why that is not known.
 fn write_condition(ended: &Ended, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let Some(condition) = &ended.settings.condition else {
         return Ok(());
@@ -416,7 +420,7 @@ fn write_condition(ended: &Ended, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// The number of calls of a process, by kind.
+/// The number of calls of a process by kind, for a process without iterations.
 struct CallCounts {
     graphs: u64,
     kernels: u64,
@@ -438,7 +442,7 @@ impl CallCounts {
     }
 }
 
-/// Written as the calls that the process made instead of iterations, and the rule that would have counted them.
+/// Formatted as a list of the calls that the process made, and a rule that would have counted them.
 impl fmt::Display for CallCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [

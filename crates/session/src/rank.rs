@@ -1,4 +1,4 @@
-//! The rank of the process.
+//! The rank of the process in its job.
 
 use tllmprof_config::Ranked;
 
@@ -6,9 +6,10 @@ use tllmprof_config::Ranked;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rank {
     NotAsked,
-    /// The process may get a rank later, or has several candidates. Contains the reason why it is not known.
+    /// The rank is not known: the process may get one later, or there are several candidates. Contains the
+    /// reason.
     Unknown(&'static str),
-    /// Nothing indicates that the process has a rank: it counts as rank 0.
+    /// Nothing indicates that the process has a rank, so it is treated as rank 0.
     None,
     Known(Ranked),
 }
@@ -22,7 +23,8 @@ impl Rank {
         }
     }
 
-    /// Returns the number that decides if windows open; `None` while that has to wait.
+    /// Returns the rank number that decides if windows open in this process; `None` while the decision has to
+    /// wait.
     pub const fn number(self) -> Option<u64> {
         match self {
             Self::Known(ranked) => Some(ranked.rank),

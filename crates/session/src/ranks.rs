@@ -1,9 +1,10 @@
-//! Finds the rank of the process, and its source.
+//! Finds the rank of the process, and the source of the rank.
 //!
-//! The sources in order: the variables, which engines set late; the Python in the process (the world of
-//! `torch.distributed`, or the rank that an engine gave its worker); the communicators of NCCL. Communicators
-//! describe groups, and a process may be in several, so they give a rank only if there is exactly one. The
-//! rank is looked up while an iteration is about to begin, without a lock, and no longer once it is known.
+//! The sources, in order: environment variables, which engines set late; the Python interpreter
+//! (`torch.distributed`, or the rank that an engine gave its worker); NCCL communicators. Communicators
+//! describe groups, and a process may be in several groups, so they define the rank only if there is exactly
+//! one communicator. The rank is looked up when an iteration is about to begin, without a lock, until it is
+//! known.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,21 +14,22 @@ use tllmprof_platform::lifecycle;
 use super::rank::Rank;
 use super::wiring::interpreter;
 
-/// No communicator has been made yet.
+/// The value of [`GROUP`] while no communicator has been created.
 const NO_GROUP: u64 = u64::MAX;
-/// More than one, or one that has no rank.
+/// The value of [`GROUP`] if several communicators were created, or one without a rank.
 const MANY_GROUPS: u64 = u64::MAX - 1;
 
 lifecycle::global! {
     stage: Session;
 
-    /// `rank << 32 | size` of the only NCCL communicator, or one of the values above.
+    /// The rank and size of the only NCCL communicator, as `rank << 32 | size`, or one of the two values
+    /// above.
     #[fork(reset)]
     static GROUP: AtomicU64 = AtomicU64::new(NO_GROUP);
 }
 
-/// Called when the program makes an NCCL communicator with this rank and size. `None` for several, or for an
-/// invalid one.
+/// Called when the program creates an NCCL communicator. `place` is the process's rank in it and its size;
+/// `None` if several were created or if it is invalid.
 pub fn communicator(place: Option<(u64, u64)>) {
     let place = place.filter(|(rank, size)| rank < size && u32::try_from(*size).is_ok());
     let new = place.map_or(MANY_GROUPS, |(rank, size)| rank << 32 | size);
@@ -37,7 +39,7 @@ pub fn communicator(place: Option<(u64, u64)>) {
     }
 }
 
-/// Returns the rank that the communicators give.
+/// Returns the rank according to the NCCL communicators.
 fn by_communicators() -> Rank {
     match GROUP.load(Ordering::Relaxed) {
         NO_GROUP => Rank::None,
@@ -50,7 +52,8 @@ fn by_communicators() -> Rank {
     }
 }
 
-/// Looks up the rank. This may run Python, which may wait for the GIL, so no lock is held.
+/// Looks up the rank. The caller must hold no lock, because this may run Python code, which may wait for the
+/// GIL.
 pub fn look() -> Rank {
     if let Some(ranked) = Ranked::by_variables(&|name| std::env::var_os(name)) {
         return Rank::Known(ranked);

@@ -1,4 +1,5 @@
-//! The session's facts for the record as it begins: the rule, and why it was chosen.
+//! The facts that the session passes to the record when it begins: the rule for a step, and why it was
+//! chosen.
 
 use core::fmt::{self, Display};
 
@@ -12,7 +13,7 @@ use super::wiring::{Facts, interpreter, sink};
 use crate::engines::Found;
 use tllmprof_steps::window::Point;
 
-/// The facts about the rule for the record, read while the state is locked.
+/// Facts about the rule and the rank for the record, copied while the state is locked.
 pub struct Beginning {
     step: &'static Step,
     rank: Rank,
@@ -22,13 +23,13 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// Returns the facts, if the record begins at `point`.
+    /// Returns the facts if the record has to begin at `point`.
     pub fn if_begins_at(point: Point, state: &mut State) -> Option<Self> {
         state.begins_record(point).then(|| Self::now(state))
     }
 
-    /// Returns the facts again if `auto` counts another step than when the record began, because the function
-    /// of a known engine was called only then, or no step was known.
+    /// Returns the facts again if the rule has changed since the record began. With `auto` this happens when
+    /// a known engine's function is first called after that, or when a step is recognized.
     pub fn anew(state: &mut State) -> Option<Self> {
         let is_another = |(recorded, was_span): (&Step, bool)| {
             !core::ptr::eq(recorded, state.step()) || was_span != state.span.is_on()
@@ -50,7 +51,7 @@ impl Beginning {
         }
     }
 
-    /// Begins the record. Returns its state.
+    /// Begins the record. Returns [`Recording::Yes`] if it was created.
     pub fn begin(&self, settings: &'static Settings) -> Recording {
         let facts = self.facts(settings);
         if sink().begin_record(settings, &facts) {
@@ -60,7 +61,7 @@ impl Beginning {
         }
     }
 
-    /// Writes the rule into the record that has begun.
+    /// Writes the changed rule into the record.
     pub fn write_rule(&self, settings: &'static Settings) {
         sink().rule_is_known(&self.facts(settings));
     }
@@ -78,7 +79,7 @@ impl Beginning {
     }
 }
 
-/// Written as the reason for the rule that `auto` uses.
+/// Formatted as the reason why `auto` uses the rule.
 impl Display for Beginning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.engine, &self.learnt) {

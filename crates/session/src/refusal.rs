@@ -1,11 +1,11 @@
-//! The message for a process in which the program's filter for system calls ends the windows.
+//! The message that windows end because the program has a filter for system calls (seccomp).
 
 use core::fmt;
 
 use tllmprof_config::Settings;
 use tllmprof_platform::log::{self, Level};
 
-/// The message, which is logged once.
+/// The warning about the filter, which is logged once.
 pub struct Refusal;
 
 impl fmt::Display for Refusal {
@@ -18,12 +18,12 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Returns true if more than the planned windows may be recorded.
+/// Returns true if the settings may record more than the planned windows.
 pub fn has_more_than_planned(settings: &Settings) -> bool {
     settings.may_open_unplanned_windows() || settings.flight.is_some()
 }
 
-/// Called when the process begins to use CUDA and has the filter already.
+/// Called when the process begins to use CUDA while the filter is already installed.
 pub fn say_under_filter(settings: &Settings) {
     if !settings.windows.is_empty() || has_more_than_planned(settings) {
         log::set_level(settings.log);

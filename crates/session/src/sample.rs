@@ -1,4 +1,4 @@
-//! Windows that open by themselves to sample GPU kernels.
+//! Windows that open by themselves, at intervals, to sample GPU kernels.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use tllmprof_steps::window::{Edge, Taken};
 use super::state::{Recording, State};
 use super::stream_capture;
 
-/// Called when an iteration begins. Opens a sample with it if one is due.
+/// Called when an iteration begins. If a kernel sample is due, opens a window with this iteration.
 pub fn look(state: &mut State, begun: Begun) {
     let Some(mut sampler) = state.automatic.sampler.take() else {
         return;
@@ -38,12 +38,12 @@ pub fn look(state: &mut State, begun: Begun) {
 }
 
 impl State {
-    /// Returns true if only another window can prevent a sample that begins with this iteration.
+    /// Returns true if a sample may begin with this iteration, unless another window prevents it.
     fn may_sample(&self, iteration: u64) -> bool {
         let ranks = self.settings.ranks.as_ref();
         let is_other = |number| ranks.is_some_and(|ranks| !ranks.contains(number));
-        // While captures may still restart the count, a sample must not fix the numbers of iterations that a
-        // planned window uses.
+        // Opening a sample ends the phase in which stream captures restart the count. It must not do so while
+        // a planned window, which is given by iteration numbers, has yet to open.
         let is_numbered = !self.counter.may_restart() || !self.schedule.has_numbered();
         is_numbered
             && !self.awaits_rank()
@@ -53,13 +53,13 @@ impl State {
             && !stream_capture::is_any_under_way()
     }
 
-    /// Returns true if this window is a sample of kernels.
+    /// Returns true if the window `taken` is a sample of kernels.
     pub fn is_sample(&self, taken: &Taken) -> bool {
         taken.on_demand && self.automatic.sample == Some(taken.asked)
     }
 
-    /// Closes the open sample to make way for a requested window; `next` has not begun. Returns true if one
-    /// was open.
+    /// Closes the open sample to make way for a requested window. `next` is the first iteration that has not
+    /// begun. Returns true if a sample was open.
     pub fn end_sample(&mut self, next: u64) -> bool {
         let open = self.schedule.open();
         let is_sample = open.is_some_and(|open| self.is_sample(&open));
@@ -69,13 +69,14 @@ impl State {
         is_sample
     }
 
-    /// Called after a switch. Returns whether a sample closed and whether one opened.
+    /// Called after windows were switched. Returns two flags: true if a sample closed, and true if one
+    /// opened.
     pub fn note_sample(&mut self, edge: &Edge) -> (bool, bool) {
         let opens = edge.open.is_some_and(|opened| self.is_sample(&opened));
         let closes = edge.close.is_some_and(|closed| self.is_sample(&closed));
         if closes {
             self.automatic.sample = None;
-            // The time that CUPTI took to detach is not part of the iteration's time.
+            // CUPTI took time to detach, which must not count as time of the iteration.
             if let Some(watch) = &mut self.automatic.watch {
                 watch.interrupt();
             }

@@ -1,4 +1,4 @@
-//! The slots in which threads count.
+//! The slots of threads. A slot holds the cells in which a thread counts its calls.
 
 use core::ffi::c_void;
 
@@ -6,7 +6,7 @@ use tllmprof_platform::thread;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::Slot;
 
-/// A thread's slot, as a part of its record.
+/// A thread's slot (the cells in which it counts calls), stored as a part of the thread's record.
 #[repr(transparent)]
 pub struct Counts(pub Slot);
 
@@ -16,7 +16,7 @@ pub fn slot() -> Option<&'static Slot> {
     thread::part::<Counts>().map(|counts| &counts.0)
 }
 
-/// Returns the first of a slot's cells, for calls outside a stream capture or inside one.
+/// Returns the address of a slot's first cell. A slot has separate cells for calls during a stream capture.
 pub fn cells_of(slot: &Slot, capturing: bool) -> *const c_void {
     core::ptr::from_ref(slot.cells(capturing)).cast()
 }
@@ -26,7 +26,8 @@ pub fn is_capturing() -> bool {
     slot().is_some_and(|slot| core::ptr::eq(thread::cells(), cells_of(slot, true)))
 }
 
-/// Counts what the assembler did not count. Returns true if the thread has to ask for its effect.
+/// Counts a call that the assembler has not counted. Returns true if the count exceeds the limit, so that the
+/// thread has to ask what the call means.
 pub fn count(what: Counted) -> bool {
     slot().is_some_and(|slot| {
         let cell = slot.cell(what, is_capturing());

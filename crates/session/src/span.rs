@@ -1,37 +1,37 @@
-//! A stretch of the program's time that stands for an iteration as long as `auto` relies on no step, so that a
-//! run in which no step is recognised still has a record.
+//! Stretches of time that are recorded in place of iterations as long as `auto` has recognized no step. So
+//! even a run without a recognized step has a record.
 //!
-//! Each stretch replaces the one before. The latest one that is long enough is reported as one span when the
-//! process ends. The first iteration that is relied on drops it.
+//! Each stretch replaces the previous one. When the process ends, the latest stretch that is long enough is
+//! reported as one span. The first reliable iteration drops it.
 
 use core::time::Duration;
 use std::time::Instant;
 
-/// The time from the process's first CUDA call to the first stretch.
+/// The time from the process's first CUDA call to the beginning of the first stretch.
 const FIRST_STRETCH_AFTER: Duration = Duration::from_millis(200);
 /// The shortest stretch that is reported.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// The length after which a stretch ends with the next call.
+/// The length from which on the next call ends a stretch.
 const LONGEST: Duration = Duration::from_secs(4);
 
-/// The stretches of a process.
+/// The stretches of time of a process.
 #[derive(Default)]
 pub struct Stretches {
     /// The time of the first CUDA call.
     since: Option<Instant>,
-    /// The current stretch: its beginning and its number.
+    /// The beginning and the number of the current stretch.
     current: Option<(Instant, u64)>,
-    /// The length of the stretch before it.
+    /// The length of the previous stretch.
     last: Option<Duration>,
-    /// True if an iteration has been relied on.
+    /// True if a reliable iteration has begun, so that no more stretches are needed.
     is_over: bool,
 }
 
-/// The stretch that is reported at the end of the process.
+/// The stretch that is reported when the process ends.
 #[derive(Clone, Copy)]
 pub struct Reported {
     pub length: Duration,
-    /// True if it is the current one, and not the one before.
+    /// True for the current stretch, false for the previous one.
     pub is_current: bool,
 }
 
@@ -41,17 +41,17 @@ impl Stretches {
         self.since = Some(Instant::now());
     }
 
-    /// Returns true if a stretch stands for iterations now.
+    /// Returns true if a stretch is being recorded in place of iterations.
     pub const fn is_on(&self) -> bool {
         self.current.is_some()
     }
 
-    /// Returns true if an iteration has been relied on: no stretch begins any more.
+    /// Returns true if a reliable iteration has begun. Then no more stretches begin.
     pub const fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Begins the first stretch, or the next one, if it is time for that. Returns its number.
+    /// Begins the first stretch or the next one, if it is due. Returns the number of the new stretch.
     pub fn begins(&mut self, now: Instant) -> Option<u64> {
         let number = match self.current {
             None => {
@@ -70,13 +70,13 @@ impl Stretches {
         Some(number)
     }
 
-    /// Called when an iteration begins that is relied on. Returns true if a stretch has to be dropped.
+    /// Called when a reliable iteration begins. Returns true if the caller has to drop a stretch.
     pub fn is_replaced(&mut self) -> bool {
         self.is_over = true;
         self.current.take().is_some()
     }
 
-    /// Called at the end of the process. Returns the stretch that is reported.
+    /// Called when the process ends. Returns the stretch to report, if there is one.
     pub fn finish(&mut self, now: Instant) -> Option<Reported> {
         let (began, _) = self.current?;
         let length = now.saturating_duration_since(began);
@@ -100,7 +100,8 @@ mod tests {
 
     const START: Duration = Duration::from_secs(1);
 
-    /// A process that uses CUDA, and the times at which it makes calls, in milliseconds since then.
+    /// Simulates a process that makes calls at these times, in milliseconds after it began to use CUDA.
+    /// Returns for each call the number of the stretch that it began.
     fn calls(at: &[u64]) -> (Stretches, Instant, Vec<Option<u64>>) {
         let began = Instant::now() + START;
         let mut span = Stretches {

@@ -1,4 +1,5 @@
-//! The state of the session, guarded by one lock: the counter, the windows, and the turn.
+//! The state of the session, which one lock guards: the counter of iterations, the windows, and the turn (the
+//! right to switch windows).
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -35,16 +36,16 @@ lifecycle::global! {
 
     #[fork(hold, reset)]
     pub static STATE: Lock<Option<State>> = Lock::new(None);
-    /// The process whose calls are counted. Any other is a child that shares its memory, as after `vfork`, or
-    /// a copy for which no fork handler ran, and is not counted.
+    /// The id of the process whose calls are counted. Other processes do not count: a child that shares the
+    /// memory, as after `vfork`, or a copy for which no fork handler ran.
     #[fork(reset)]
     pub static OWNER: AtomicI32 = AtomicI32::new(0);
-    /// The calls whose runtime functions count as well. At first all do: the runtime looks up the driver's
-    /// functions in its first call.
+    /// The calls that count even if they enter through the CUDA runtime's function. At first all do, because
+    /// the runtime looks up the driver's functions only in its first call.
     #[fork(reset)]
     pub static ATTENDED: AtomicU64 = AtomicU64::new(Calls::ALL.bits());
-    /// True if the entry of a wait matters, and not only its return. While steps are learnt it does not,
-    /// which saves a lock at each wait.
+    /// True if entering a wait matters, and not only its return. While steps are learnt, only the return
+    /// matters, which saves taking the lock at each wait.
     #[fork(reset)]
     pub static WAITS_ENTER: AtomicBool = AtomicBool::new(true);
 }
@@ -54,15 +55,15 @@ lifecycle::at_fork! {
     child: |_: &OnlyThread| slots::forget(),
 }
 
-/// The time after a split of a window during which it is not split again.
+/// The shortest time between two splits of a window.
 const BETWEEN_SPLITS: Duration = Duration::from_millis(100);
 
-/// The component that opens the windows.
+/// The component that decides when windows open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Gating {
     NotAsked,
     Ours,
-    /// TensorRT-LLM, which reads the same variable.
+    /// TensorRT-LLM, which reads the same variable for its own windows.
     Engine,
 }
 
@@ -75,61 +76,60 @@ pub struct State {
     pub captures: Vec<(usize, &'static Slot)>,
     pub turn: Turn,
     pub rank: Rank,
-    /// True if windows have waited for the rank.
+    /// True if windows have had to wait until the rank was known.
     pub awaited_rank: bool,
-    /// The component that opens the windows, as far as that has been determined.
+    /// The component that opens windows; `NotAsked` until it is determined.
     pub gating: Gating,
     pub follows_each: bool,
     pub recording: Recording,
-    /// The rule that the record has, and whether a span stood for its iterations.
+    /// The rule that the record contains, and true if a stretch of time was recorded in place of iterations.
     pub recorded_step: Option<(&'static Step, bool)>,
-    /// The stretch of time that stands for an iteration while no step is known.
+    /// The stretches of time that are recorded in place of iterations while no step is known.
     pub span: Stretches,
-    /// The number of stream captures after which a count started again that had begun.
+    /// The number of stream captures after which counting restarted although it had already begun.
     pub restarts: u64,
-    /// The number of iterations that began during a turn, because their threads could not wait any longer;
-    /// `None` once that has been logged.
+    /// The number of iterations that began while a thread was switching windows, because their threads could
+    /// not wait any longer; `None` once this has been logged.
     pub early: Option<u64>,
-    /// The latest window on demand.
+    /// The latest window that was requested while the process runs.
     pub demand: Option<Demand>,
-    /// The iterations of the window that closed last, if it had any.
+    /// The first and last iteration of the window that closed last, if it had any.
     pub closed: Option<(u64, u64)>,
     pub automatic: Automatic,
-    /// True if the rank was asked for: it is looked up with the next iteration.
+    /// True if a status request asked for the rank, which is looked up when the next iteration begins.
     pub rank_is_wanted: bool,
-    /// True if the process uses CUDA. Nothing is switched in a process that does not, whatever functions of
-    /// it are counted.
+    /// True if the process uses CUDA. Otherwise nothing is switched, even if functions that the rule names
+    /// are counted.
     pub uses_cuda: bool,
 }
 
-/// The iterations for which the condition on batches holds.
+/// The state of the condition on batches (`TLLMPROF_WHERE`).
 #[derive(Default)]
 pub struct Filter {
-    /// The number of iterations for which the condition held.
+    /// The counts of iterations for which the condition did and did not hold.
     pub held: Held,
     /// The latest iteration that has begun, if the condition does not hold for it.
     pub excluded: Option<u64>,
-    /// The time when a window was last split.
+    /// The time when the open window was last split, which closes it for a while.
     pub split: Option<Instant>,
 }
 
 /// The windows that open by themselves.
 pub struct Automatic {
-    /// Detects iterations after which a window opens.
+    /// Detects iterations after which a window opens (triggers).
     pub watch: Option<Watch>,
-    /// The window that was opened by such an iteration, and is next or open; and that iteration with its
-    /// duration.
+    /// The window that a trigger has opened or will open, and the iteration that fired the trigger.
     pub triggered: Option<(Window, Fired)>,
     /// Decides when kernels are sampled.
     pub sampler: Option<Sampler>,
-    /// The window of a kernel sample that is next or open.
+    /// The window of the kernel sample that is open or about to open.
     pub sample: Option<Window>,
 }
 
 /// The state of the process's record.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recording {
-    /// No record was asked for, or it could not be created.
+    /// No record was requested, or it could not be created.
     #[default]
     No,
     /// The record begins with the first window on demand.
@@ -148,7 +148,7 @@ impl Recording {
         }
     }
 
-    /// Returns true if each iteration matters for the record.
+    /// Returns true if each iteration has to be reported, because the record has begun or is about to begin.
     const fn is_due(self) -> bool {
         matches!(self, Self::ToBegin | Self::Yes)
     }
@@ -201,8 +201,8 @@ impl State {
         })
     }
 
-    /// Returns the limit with which the cell of `what` starts for thread number `thread`. The first CUDA call
-    /// has to ask.
+    /// Returns the first limit of the cell in which thread number `thread` counts `what`. It is 0 before the
+    /// process uses CUDA, so that the first CUDA call is examined.
     pub fn first_limit(&self, what: Counted, thread: u32) -> u64 {
         if self.uses_cuda || what.is_by_name() {
             self.counter.first_limit(what, thread)
@@ -211,8 +211,8 @@ impl State {
         }
     }
 
-    /// Called when the process makes a CUDA call. Returns true if that begins the session: then the calling
-    /// thread has the turn, and calls of other threads wait until the profilers are ready.
+    /// Called when the process makes a CUDA call. Returns true if this call begins the session. In this case
+    /// the calling thread has the turn, and calls of other threads wait until the profilers are ready.
     pub fn begin_to_use_cuda(&mut self) -> bool {
         self.note_cuda();
         let begins = !self.turn.has_begun() && !self.turn.is_taken();
@@ -222,7 +222,7 @@ impl State {
         begins
     }
 
-    /// Notes that the process uses CUDA, or is about to: something is switched in it.
+    /// Notes that the process uses CUDA, or that a window is about to be switched in it.
     pub fn note_cuda(&mut self) {
         if self.uses_cuda {
             return;
@@ -238,7 +238,8 @@ impl State {
         }
     }
 
-    /// Returns true if a stretch of time may stand for an iteration: no step is known yet.
+    /// Returns true if a stretch of time may be recorded in place of an iteration, because no step is known
+    /// yet.
     pub fn wants_span(&self) -> bool {
         !self.span.is_over()
             && self.settings.windows.is_auto()
@@ -254,15 +255,16 @@ impl State {
                 .is_some_and(|learnt| learnt != Learnt::Understood)
     }
 
-    /// Takes the turn.
+    /// Takes the turn (the right to switch windows) for the calling thread.
     pub fn take_turn(&mut self) {
         self.turn.on(Event::Claims(Instant::now()));
     }
 
-    /// Lets the threads run until the next iteration at which a window opens, closes or is switched.
+    /// Gives the threads credit up to the next iteration at which something has to be done: a window opens or
+    /// closes, or the iteration is recorded.
     pub fn run_on(&mut self) {
         let next = Some(self.turn.done().next());
-        // If only the record needs each iteration, the driver's calls report it.
+        // Iterations that only the record needs are reported by the driver's calls.
         let awaits_rank = self.awaits_rank_at(self.turn.done().next());
         let is_each = self.follows_each
             || self.condition().is_some()
@@ -275,7 +277,7 @@ impl State {
         } else {
             self.schedule.next_edge()
         };
-        // A learnt rule reports each iteration in any case, and more exactly within a window.
+        // A learnt rule reports each iteration anyway, and more precisely within a window.
         let is_exact = self.counter.learnt().is_none() || self.schedule.is_open();
         let asked = if self.records_each() && is_exact {
             next
@@ -295,20 +297,20 @@ impl State {
         }
     }
 
-    /// Returns true if there is nothing to switch at `point`.
+    /// Returns true if no window, profiler or record has to be switched when the process reaches `point`.
     pub fn has_nothing_at(&self, point: Point) -> bool {
         let has_none = !self.follows_each
             && !self.schedule.has_edge_at(point)
             && !self.asks_rank_at(point)
             && !self.begins_record(point)
             && !sink().has_edge_at(point);
-        // The child of a fork has its parent's driver, even if it never uses it.
+        // The child of a fork inherits the loaded driver, even if the child never uses it.
         let has_driver = || !lifecycle::is_child() && driver::is_loaded();
         has_none || !(self.uses_cuda || has_driver())
     }
 
-    /// Returns the rule in the form in which messages name it: `auto` counts the step of an engine that it
-    /// knows.
+    /// Returns the rule to name in messages. With `auto` it is the rule of the detected engine, if its step
+    /// is counted.
     pub fn step(&self) -> &'static Step {
         match self.engine() {
             Some(engine) => &engine.step,
@@ -316,7 +318,7 @@ impl State {
         }
     }
 
-    /// Returns the engine whose step `auto` counts.
+    /// Returns the engine whose step is counted with `auto`.
     pub fn engine(&self) -> Option<&'static Found> {
         match self.settings.step {
             Step::Auto => engines::counted(self.counter.counts()?),
@@ -324,7 +326,7 @@ impl State {
         }
     }
 
-    /// Leaves the windows to the engine, if it reads their variable itself and is loaded by now.
+    /// Leaves the windows to the engine, if it is loaded and reads the windows' variable itself.
     pub fn ask_engine(&mut self) {
         if self.gating != Gating::NotAsked {
             return;
@@ -343,9 +345,9 @@ impl State {
         }
     }
 
-    /// Returns true if the rank has to be looked up at `point`. That is done late, because engines set it
-    /// late: when something is switched anyway, and at each iteration at which a window waits for it. If only
-    /// some ranks open windows, it is looked up from the first iteration on, as Python may need a while to
+    /// Returns true if the rank has to be looked up at `point`. Engines set the rank late, so it is looked up
+    /// late: when something is switched anyway, and at each iteration while a window waits for it. If only
+    /// some ranks open windows, it is looked up from the first iteration on, because Python may need time to
     /// answer.
     pub fn asks_rank_at(&self, point: Point) -> bool {
         match (self.rank, point) {
@@ -356,18 +358,18 @@ impl State {
         }
     }
 
-    /// Returns true if a window would be open at `iteration` if the rank were known.
+    /// Returns true if a window would be open at `iteration`, but its opening waits for the rank to be known.
     fn awaits_rank_at(&self, iteration: u64) -> bool {
         self.awaits_rank() && self.schedule.waiting_at(iteration).is_some()
     }
 
-    /// Returns true if no window opens because it is not known if this rank opens any.
+    /// Returns true if windows cannot open until the rank is known.
     pub fn awaits_rank(&self) -> bool {
         self.settings.ranks.is_some() && matches!(self.rank, Rank::Unknown(_))
     }
 
-    /// Stores the rank that was looked up for `point`: a rank that is not selected opens no windows. If
-    /// nothing indicates that the process has a rank, that is decided when a window is due.
+    /// Stores the rank that was looked up at `point`. If the rank is not selected, no windows open. If
+    /// nothing indicates that the process has a rank, this is decided only when a window is due.
     pub fn know_rank(&mut self, rank: Rank, point: Point) {
         let awaited = self.awaits_rank();
         self.rank = rank;
@@ -396,12 +398,12 @@ impl State {
 }
 
 impl State {
-    /// Returns the window on demand that has not closed yet.
+    /// Returns the window on demand, if it has not closed yet.
     pub fn due(&self) -> Option<&Demand> {
         self.demand.as_ref().filter(|demand| demand.is_due())
     }
 
-    /// Returns the condition on batches for the window that is open or next.
+    /// Returns the condition on batches of the window that is open or next.
     pub fn condition(&self) -> Option<&Condition> {
         match self.due() {
             Some(demand) => demand.condition.as_ref(),
@@ -409,8 +411,8 @@ impl State {
         }
     }
 
-    /// Returns the number of iterations in which GPU kernels are taken, for the window that opens or its part
-    /// with them.
+    /// Returns the number of iterations in which GPU kernels are recorded, for a window that opens, or for
+    /// the part of a window that has kernels.
     pub fn kernels(&self, edge: &Edge) -> Option<u64> {
         let asked = self.settings.kernels;
         if edge.kernels {
@@ -423,7 +425,8 @@ impl State {
         }
     }
 
-    /// Called after a switch that closed and opened windows, when `over` iterations had ended.
+    /// Updates the state of requested windows after windows were closed and opened. `over` is the number of
+    /// iterations that had ended by then.
     pub fn note_demand(&mut self, edge: &Edge, over: u64) {
         if let Some(closed) = edge.close {
             let first = closed.window.first;
@@ -448,7 +451,7 @@ impl State {
         }
     }
 
-    /// Returns true if the record has to begin before `point`.
+    /// Returns true if the record has to begin before `point` is reached.
     pub fn begins_record(&self, point: Point) -> bool {
         self.recording == Recording::ToBegin && self.uses_cuda && point != Point::Start
     }
@@ -458,8 +461,8 @@ impl State {
         self.recording.is_due() && self.uses_cuda
     }
 
-    /// Returns how many of `iterations` the record has at the end of the process: calls that were counted but
-    /// never continued have begun none.
+    /// Returns how many of `iterations` have really begun at the end of the process. Calls that were counted
+    /// but did not continue to the real function have not begun an iteration.
     pub fn begun_of(&self, iterations: u64) -> u64 {
         if self.recording == Recording::Yes && self.schedule.is_open() {
             iterations.min(self.turn.done().next())
@@ -468,14 +471,14 @@ impl State {
         }
     }
 
-    /// Returns true if the latest iteration begins at `point` and the condition on batches does not hold for
-    /// it.
+    /// Returns true if `point` is the beginning of the latest iteration and the condition on batches does not
+    /// hold for it.
     pub fn excludes(&self, point: Point) -> bool {
         matches!(point, Point::In(iteration) if self.filter.excluded == Some(iteration))
     }
 
     /// Returns true if the open window is closed before `iteration`, for which the condition does not hold,
-    /// and opens again later.
+    /// to be opened again later.
     pub fn splits(&mut self, iteration: u64) -> bool {
         if !(self.settings.where_split && self.schedule.is_open()) {
             return false;
@@ -489,7 +492,7 @@ impl State {
         splits
     }
 
-    /// Reports an iteration at which nothing is switched to the record.
+    /// Reports an iteration, at which nothing is switched, to the record.
     pub fn record_iteration(&self, point: Point) {
         if self.recording != Recording::Yes {
             return;
@@ -501,18 +504,20 @@ impl State {
     }
 }
 
-/// Returns the part with kernels of a window that lasts until it has what its figures need.
+/// Returns the settings for the part with kernels, which comes at the end of a window that lasts until its
+/// figures are precise enough.
 fn kernel_part(settings: &Settings) -> Option<KernelPart> {
     let (iterations, within) = settings.kernels?.at_the_end()?;
     Some(KernelPart { iterations, within })
 }
 
-/// Returns true if the runtime's function for `call` counts, even if the driver's would count as well.
+/// Returns true if a call that enters through the runtime's function for `call` is counted there, even if the
+/// driver's function would count it as well.
 pub fn attends(call: Call) -> bool {
     Calls::from_bits(ATTENDED.load(Ordering::Acquire)).contains(call)
 }
 
-/// Updates the record's counters of calls.
+/// Updates the counters of CUDA calls in the record.
 pub fn count_calls(slots: &[&Slot]) {
     sink().count_calls(&mut CALLS.iter().map(|row| {
         slots

@@ -1,4 +1,5 @@
-//! Stream captures: calls during a capture are not iterations, and nothing may wait for the device.
+//! Stream captures of the program. Calls during a capture do not count as iterations, and nothing may wait
+//! for the device meanwhile.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
@@ -14,42 +15,42 @@ use tllmprof_steps::step::threads::Slot;
 use tllmprof_sync::wake;
 use tllmprof_sync::{Guard, wait};
 
-/// The time that a beginning capture waits for a drain to start. A driver that is already waiting is not
-/// disturbed by a capture.
+/// The longest time that the beginning of a capture is delayed while the library starts to wait for the
+/// device. Once the driver is waiting, a new capture does not disturb it.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 
 lifecycle::global! {
     stage: Session;
 
-    /// The number of stream captures that are beginning or in progress, on all threads.
+    /// The number of stream captures on all threads that are beginning or in progress.
     #[fork(reset)]
     #[together(calls)]
     static UNDER_WAY: AtomicI32 = AtomicI32::new(0);
-    /// 1: the library is about to wait for the device, which would invalidate any capture in progress.
+    /// 1 if the library is about to wait for the device, which would invalidate a capture in progress.
     #[fork(reset)]
     static DRAINING: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns true if any thread captures. If `will`, captures do not begin until [`drained`], or are delayed
-/// for a limited time.
+/// Returns true if any thread is capturing. If `will`, the library is about to wait for the device. The
+/// beginning of a capture is then delayed until [`drained`] is called, or for a limited time.
 pub fn about_to_drain(will: bool) -> bool {
     DRAINING.store(will.into(), Ordering::SeqCst);
     is_any_under_way()
 }
 
-/// Called after waiting for the device.
+/// Called after the library has waited for the device.
 pub fn drained() {
     if DRAINING.swap(0, Ordering::SeqCst) != 0 {
         wake(&DRAINING, i32::MAX);
     }
 }
 
-/// Returns true if any thread captures.
+/// Returns true if any thread is capturing or about to.
 pub fn is_any_under_way() -> bool {
     UNDER_WAY.load(Ordering::SeqCst) != 0
 }
 
-/// Ends the captures of a thread that has ended.
+/// Ends the captures of a thread that has ended. `slot` is that thread's slot.
 pub fn forget(state: &mut State, slot: &Slot) {
     let before = state.captures.len();
     state
@@ -61,24 +62,24 @@ pub fn forget(state: &mut State, slot: &Slot) {
     }
 }
 
-/// Sets whether the calls of the thread that counts in `slot` are being captured. Called with the state
-/// locked, which keeps the thread from ending meanwhile.
+/// Stores if the calls of the thread that uses `slot` are being captured. Called with the state locked, so
+/// that the thread cannot end meanwhile.
 fn set_capturing(slot: &Slot, capturing: bool) {
     if slot.block() != 0 {
         let trail = trail_of((!capturing).then_some(slot));
-        // SAFETY: the thread is alive, as its slot has its block; the program orders its captures,
-        // so that the thread does not read the words while another thread's call ends them.
+        // SAFETY: the thread is alive, because its slot has its block. The program orders its captures, so
+        // the thread does not read these words while another thread's call ends its capture.
         unsafe { thread::set_counting_of(slot.block(), cells_of(slot, capturing), trail) };
     }
 }
 
-/// Counts `captures` captures as ended.
+/// Decreases the number of captures in progress by `captures`.
 fn is_over(captures: i32) {
     UNDER_WAY.fetch_sub(captures, Ordering::SeqCst);
     doors().captures();
 }
 
-/// Called when a capture is about to begin: the driver must not be about to start waiting.
+/// Called when a capture is about to begin. Waits while the library is about to start waiting for the device.
 pub fn begins() {
     UNDER_WAY.fetch_add(1, Ordering::SeqCst);
     doors().captures();
@@ -92,7 +93,7 @@ pub fn begins() {
     }
 }
 
-/// Called when the driver has begun a capture, or refused to.
+/// Called when the driver has begun a capture of `stream` or has refused to.
 pub fn began(stream: usize, succeeded: bool) {
     let slot = slot().filter(|_| succeeded);
     let mut guard = STATE.lock();
@@ -105,8 +106,8 @@ pub fn began(stream: usize, succeeded: bool) {
     }
 }
 
-/// Called when a capture has ended, successfully or not. A relaxed capture may end on another thread. Returns
-/// the state if the count starts again, so that the caller moves back to the start.
+/// Called when a capture has ended, successfully or not. A relaxed capture may end on another thread than it
+/// began. Returns the locked state if counting restarts, so that the caller can move back to the start.
 pub fn ended(stream: usize) -> Option<Guard<'static, Option<State>>> {
     let here = slot()?;
     let mut guard = STATE.lock();

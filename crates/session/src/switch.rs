@@ -1,4 +1,5 @@
-//! One switch at a point: its facts are read while the state is locked, and it is carried out without the lock.
+//! One switch of windows, profilers and record at a point. Its facts are read while the state is locked, and
+//! it is carried out without the lock.
 
 use std::time::Instant;
 
@@ -19,7 +20,8 @@ use tllmprof_steps::trigger::Fired;
 use tllmprof_steps::turn::Event;
 use tllmprof_steps::window::{Edge, Point};
 
-/// A switch and the facts about it.
+/// A switch of windows, profilers and record at a point in the sequence of iterations, with the facts that it
+/// needs.
 pub struct Switch {
     settings: &'static Settings,
     target: Point,
@@ -28,32 +30,33 @@ pub struct Switch {
     rank: Rank,
     /// True if the condition on batches does not hold for the iteration that begins.
     excluded: bool,
-    /// The reason why a window that opens late does so.
+    /// The reason for the delay, if the window opens late.
     why_late: &'static str,
-    /// The facts for a record that begins here.
+    /// The facts for the record, if it begins here.
     record: Option<Beginning>,
-    /// The facts for a record whose rule has changed.
+    /// The facts about the rule, if it has changed since the record began.
     another: Option<Beginning>,
-    /// The number of iterations with kernels, of a window that opens or of its part with them that begins.
+    /// The number of iterations in which kernels are recorded, for a window that opens or for the part with
+    /// kernels that begins.
     kernels: Option<u64>,
     opening: Opening,
 }
 
-/// Facts about a window that opens. Empty if none does.
+/// Facts about the window that opens. All fields are empty if none does.
 #[derive(Default)]
 struct Opening {
     engine: Option<&'static Found>,
-    /// The learnt rule, and the step within its iterations, if there is one.
+    /// The learnt rule, and the inner loop in its iterations, if there is one.
     learnt: Option<(Rule, Option<Inner>)>,
-    /// The iteration after which the window opens by itself.
+    /// The window that opens by itself, and the iteration that fired its trigger.
     triggered: Option<(Window, Fired)>,
     verdict: Option<Verdict>,
     /// The sampler, if the window is a kernel sample.
     sampler: Option<Sampler>,
-    /// The number of the window among those on demand, from 1.
+    /// The number of the window among the requested ones, counted from 1.
     demand: Option<u64>,
     torch_trace: Option<TracePath>,
-    /// True if the kept iterations before the window stay in the record.
+    /// True if the iterations that were recorded before the window opened stay in the record.
     past: bool,
 }
 
@@ -85,7 +88,7 @@ impl Opening {
         }
     }
 
-    /// Logs why the window opens, and by which rule.
+    /// Logs why the window opens, and which rule counts its iterations.
     fn log(&self, settings: &Settings) {
         if let Some((rule, inner)) = &self.learnt {
             learning::log_choice(&settings.step, rule, inner.as_ref());
@@ -106,8 +109,8 @@ impl Opening {
 }
 
 impl Switch {
-    /// Moves the schedule to `target`, and reads the facts about the switch that this needs. They are several kilobytes, and the
-    /// program's thread may have a small stack.
+    /// Moves the schedule to `target`, and collects the facts for the switch. They are boxed because they
+    /// take several kilobytes, and the program's thread may have a small stack.
     #[inline(never)]
     pub fn decide(state: &mut State, target: Point) -> Box<Self> {
         if state.schedule.has_edge_at(target) {
@@ -148,9 +151,10 @@ impl Switch {
         self.edge.open.is_some() || self.edge.close.is_some()
     }
 
-    /// Carries it out. Returns the record's state if the record has begun here. The state must not be locked.
+    /// Carries out the switch. Returns the state of the record, if it begins here. The state must not be
+    /// locked.
     pub fn carry_out(&self) -> Option<Recording> {
-        // CUPTI must not be attached or detached while a stream is captured either.
+        // Nothing may wait for the device during a stream capture. Neither may CUPTI be attached or detached.
         let drains = self.edge.close.is_some()
             || self.edge.kernels
             || self.edge.open.is_some() && self.kernels.is_some()
@@ -175,7 +179,8 @@ impl Switch {
         recording
     }
 
-    /// Has the profilers and the record switched. `capturing`: a stream is being captured.
+    /// Passes the switch on to the profilers and the record. `capturing` is true if a stream is being
+    /// captured.
     fn pass_on(&self, capturing: bool) {
         let by = By {
             step: self.step,
@@ -200,7 +205,7 @@ impl Switch {
         );
     }
 
-    /// Notes in the state that it has been carried out.
+    /// Stores in the state that the switch was carried out.
     pub fn note(&self, state: &mut State, recording: Option<Recording>) {
         state.turn.on(Event::Switched(self.target));
         state.note_demand(&self.edge, self.target.over());
@@ -210,7 +215,7 @@ impl Switch {
     }
 }
 
-/// Returns the reason why a window that opens now would open late.
+/// Returns the reason for the delay, in case that a window that opens now opens late.
 fn why_late(state: &State) -> &'static str {
     if state.awaited_rank {
         "the rank was not known"

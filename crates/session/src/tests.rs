@@ -1,4 +1,5 @@
-//! Tests that drive the session by lists of calls, as the doors do, with a wiring that records its calls.
+//! Tests that drive the session with lists of calls, like the intercepted functions do. A fake wiring records
+//! the session's calls.
 
 use core::fmt;
 use std::fs::File;
@@ -31,7 +32,7 @@ mod threads;
 mod triggers;
 mod windows;
 
-/// The session belongs to the process: only one test at a time uses it.
+/// Held by each test, because the session belongs to the process.
 static ONE: Mutex<()> = Mutex::new(());
 static MADE: Made = Made {
     asked: Mutex::new(Vec::new()),
@@ -46,23 +47,23 @@ static TESTS: Wiring = Wiring {
     listener: &MADE,
 };
 
-/// A function that runs while the sink switches.
+/// A function that the fake sink runs while it switches a window.
 type Act = Arc<dyn Fn(Point) + Send + Sync>;
 
-/// The behaviour of the wiring.
+/// The behaviour of the fake wiring.
 struct Orders {
     wants_record: bool,
-    /// True if the record cannot be created.
+    /// True if creating the record fails.
     has_no_record: bool,
     wants_calls: bool,
-    /// A point at which something besides windows has to be switched.
+    /// A point at which something other than a window has to be switched.
     edge: Option<Point>,
     while_switching: Option<Act>,
-    /// True if the calling thread has the GIL, and one of the library's waits for it.
+    /// True if the calling thread has the GIL and a thread of the library waits for it.
     gil: bool,
-    /// The rank that Python returns.
+    /// The rank that the fake Python interpreter returns.
     rank: Rank,
-    /// The time of each iteration by cause.
+    /// The time of each iteration, by its causes.
     spent: Spent,
 }
 
@@ -84,13 +85,13 @@ impl Orders {
     };
 }
 
-/// The wiring of the session: it only records its calls.
+/// The fake wiring of the session, which only records its calls.
 struct Made {
     asked: Mutex<Vec<String>>,
     orders: Mutex<Orders>,
 }
 
-/// A lock that a failed test has poisoned can be used: each test begins with new values.
+/// Locks a mutex, even if a failed test has poisoned it: each test starts with new values.
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -268,19 +269,19 @@ impl Interpreter for Made {
     }
 }
 
-/// A process in which nothing has happened yet.
+/// A fake process in which nothing has happened yet. Only one exists at a time.
 struct Process {
     log: Log,
     _one: MutexGuard<'static, ()>,
 }
 
 impl Process {
-    /// A process with these variables, as `NAME=VALUE NAME=VALUE`.
+    /// Returns a process with these variables, in the form `NAME=VALUE NAME=VALUE`.
     fn new(variables: &str) -> Self {
         Self::ordered(variables, Orders::NONE)
     }
 
-    /// A process whose wiring behaves as `orders` define.
+    /// Returns a process whose wiring behaves as `orders` says.
     fn ordered(variables: &str, orders: Orders) -> Self {
         let one = lock(&ONE);
         forget();
@@ -296,23 +297,23 @@ impl Process {
         }
     }
 
-    /// Returns the calls of the wiring.
+    /// Returns the calls of the wiring so far.
     fn asked(&self) -> Vec<String> {
         lock(&MADE.asked).clone()
     }
 
-    /// Returns those of them that begin with one of `starts`.
+    /// Returns the calls of the wiring that begin with one of `starts`.
     fn asked_for(&self, starts: &[&str]) -> Vec<String> {
         let is = |line: &String| starts.iter().any(|start| line.starts_with(start));
         self.asked().into_iter().filter(is).collect()
     }
 
-    /// Returns the points at which the sink had to switch, and what.
+    /// Returns the points at which the sink had to switch, and what it had to switch.
     fn switches(&self) -> Vec<String> {
         self.asked_for(&["Start", "In(", "After("])
     }
 
-    /// Makes the process exit. Returns the last line of its log.
+    /// Simulates the exit of the process. Returns the last line of its log.
     fn exit(&self) -> String {
         crate::finish();
         self.log.lines().pop().unwrap_or_default()
@@ -325,10 +326,10 @@ impl Drop for Process {
     }
 }
 
-/// Resets the session's state as the registry does in the child of a fork.
+/// Resets the session's state, like the fork handlers do in a child.
 fn forget() {
-    // SAFETY: one test at a time uses the state of this stage, its threads have been joined, and no
-    // guard of it is left.
+    // SAFETY: one test at a time uses the state of this stage. The test's threads have been joined, and no
+    // guard of the state is left.
     let alone = unsafe { OnlyThread::new() };
     let ours = HOOKS.iter().filter(|hook| hook.stage == Stage::Session);
     for child in ours.filter_map(|hook| hook.child) {
@@ -336,7 +337,7 @@ fn forget() {
     }
 }
 
-/// Makes the process fork: everything after this happens in the child.
+/// Simulates a fork: everything after this happens in the child.
 fn fork() {
     before_fork();
     forget();
@@ -352,7 +353,7 @@ fn after_fork_in_parent() {
     ours.filter_map(|hook| hook.parent).for_each(|act| act());
 }
 
-/// Redirects standard error to a file until this is dropped.
+/// Redirects standard error to a file as long as this value lives.
 struct Log {
     file: File,
     before: OwnedFd,
@@ -360,7 +361,7 @@ struct Log {
 
 impl Log {
     fn new() -> Self {
-        // SAFETY: a terminated name; the descriptor is new and belongs to nothing else.
+        // SAFETY: the name ends with a zero byte. The descriptor is new, so nothing else owns it.
         let file = unsafe {
             let fd = libc::memfd_create(c"log".as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0, "a file in memory");
@@ -376,7 +377,7 @@ impl Log {
         log
     }
 
-    /// Returns what the library has logged, without its prefix.
+    /// Returns the lines that the library has logged, without their prefix.
     fn lines(&self) -> Vec<String> {
         let mut bytes = vec![0; 1 << 16];
         let length = self.file.read_at(&mut bytes, 0).expect("a file in memory");
@@ -394,7 +395,7 @@ impl Drop for Log {
     }
 }
 
-/// Makes `to` standard error.
+/// Makes `to` the standard error.
 fn redirect(to: &impl AsRawFd) {
     // SAFETY: both descriptors are open, and descriptor 2 stays open for its writers.
     let result = unsafe { libc::dup2(to.as_raw_fd(), 2) };
@@ -402,14 +403,14 @@ fn redirect(to: &impl AsRawFd) {
     log::redirected(2);
 }
 
-/// Makes a driver call on the calling thread, as the doors report it.
+/// Makes a successful driver call on the calling thread, reported like the hooks report it.
 fn call(call: Call) {
     call_with(call, &[0], true);
 }
 
-/// Makes such a call with these arguments, which succeeds or fails.
+/// Makes a driver call with these arguments, which succeeds or fails.
 fn call_with(call: Call, args: &[usize], succeeds: bool) {
-    // Calls within another call are part of that call.
+    // A call within another call is a part of the outer call.
     if !activity::is_active() || thread::outer().place != 0 {
         return;
     }
@@ -442,26 +443,27 @@ fn call_with(call: Call, args: &[usize], succeeds: bool) {
     }
 }
 
-/// Makes `count` such calls.
+/// Makes `count` calls of the function `what`.
 fn calls(count: usize, what: Call) {
     (0..count).for_each(|_| call(what));
 }
 
-/// Begins a range or a Python function that the rule names. Returns the iteration that ends with it.
+/// Begins a range or a Python function that the rule names. Returns the number of the iteration that ends
+/// together with it, if there is one.
 fn begins(what: Counted) -> Option<u64> {
     let ends = by_name::count(what).then(|| by_name::ask(what)).flatten();
     goes_on();
     ends
 }
 
-/// Begins and ends one.
+/// Begins and ends a range or a Python function that the rule names.
 fn passes(what: Counted) {
     if let Some(iteration) = begins(what) {
         by_name::has_ended(iteration);
     }
 }
 
-/// Makes a step of a batch of `tokens` tokens, all of them decoded.
+/// Makes a step with a batch of `tokens` tokens, all of which are decoded.
 fn decodes(tokens: u32) {
     let facts = condition::Facts {
         requests: Some(tokens),
@@ -475,7 +477,7 @@ fn decodes(tokens: u32) {
     goes_on();
 }
 
-/// Runs a native function that the rule names, as its hook reports it.
+/// Runs a native function that the rule names, reported like its hook reports it.
 fn runs_named() {
     let Some(inside) = Inside::enter() else {
         return;
@@ -492,7 +494,7 @@ fn runs_named() {
     }
 }
 
-/// Runs `act` on a thread of its own, and waits until the thread has ended completely.
+/// Runs `act` on a new thread, and waits until the thread has completely ended.
 fn on_thread<R: Send + 'static>(act: impl FnOnce() -> R + Send + 'static) -> R {
     std::thread::spawn(act).join().expect("it returns")
 }

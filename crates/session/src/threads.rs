@@ -1,4 +1,4 @@
-//! The threads that make calls, from each thread's first call to its end.
+//! Handles the threads that make calls, from the first call of a thread to the thread's end.
 
 use core::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ unsafe impl Part for Counts {
     }
 }
 
-/// Gives the calling thread a slot. The first thread that uses CUDA begins the session.
+/// Assigns a slot to the calling thread. The first thread that uses CUDA begins the session.
 pub fn new_thread(uses_cuda: bool) {
     if lifecycle::is_filtered() {
         return;
@@ -56,12 +56,12 @@ pub fn new_thread(uses_cuda: bool) {
     }
 }
 
-/// Called when the process exits: closes the window.
+/// The exit handler, which closes the open window.
 extern "C" fn exits() {
     contained((), ending::finish);
 }
 
-/// Called when a thread has ended: another may use its slot.
+/// Called when a thread has ended, so that another thread may use its slot.
 fn leave(slot: &'static Slot) {
     let _inside = Inside::enter();
     let mut guard = STATE.lock();

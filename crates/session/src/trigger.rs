@@ -1,4 +1,4 @@
-//! Windows that open by themselves, after iterations for which a condition holds.
+//! Triggers: windows that open by themselves after an iteration for which a condition holds.
 
 use std::time::Instant;
 
@@ -12,8 +12,8 @@ use super::state::{Recording, State};
 use super::stream_capture;
 use super::wiring::sink;
 
-/// Called when an iteration begins with this batch; `spent` is the time of the one before by cause. Opens a
-/// window if the condition held for the one before.
+/// Called when an iteration begins. `facts` describes its batch. `spent` is the time of the previous
+/// iteration, by causes. Opens a window if the condition held for the previous iteration.
 pub fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
     let Some(watch) = &mut state.automatic.watch else {
         return;
@@ -34,7 +34,7 @@ pub fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
         first,
         last: Some(first.saturating_add(watch.steps() - 1)),
     };
-    // A planned window may be in its way, and then captures the iterations.
+    // If a planned window conflicts, it will capture these iterations anyway.
     if state.schedule.demand(window).is_ok() {
         state.counter.keep_counting();
         if state.recording == Recording::OnDemand {
@@ -44,14 +44,14 @@ pub fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
     }
 }
 
-/// Called when the current iteration has ended and the next has not begun.
+/// Called when the current iteration has ended and the next one has not begun.
 pub fn ends(state: &mut State) {
     if let Some(watch) = &mut state.automatic.watch {
         watch.ends(Instant::now(), sink().take_spent());
     }
 }
 
-/// Logs why `window` opens. It is a warning, so that the record has it as well.
+/// Logs why `window` opens. It is logged as a warning, because warnings are also written into the record.
 pub fn log(window: Window, fired: &Fired, condition: &Condition) {
     log::say!(
         Warn,

@@ -1,5 +1,5 @@
-//! The thread that has the [turn](tllmprof_steps::turn) switches. Other threads wait for it, for a bounded
-//! time.
+//! Switching between points in the sequence of iterations. Only the thread that has the
+//! [turn](tllmprof_steps::turn) switches. Other threads wait for it, for a limited time.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -21,33 +21,36 @@ use tllmprof_sync::Guard;
 use tllmprof_sync::wait;
 use tllmprof_sync::wake;
 
-/// The interval at which a waiting thread that has the GIL checks if another thread needs the GIL.
+/// The interval at which a waiting thread that has the GIL checks if a thread of the library needs the GIL.
 const GIL_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// The time a switching thread waits for threads whose calls have their numbers and have not continued. They
-/// hold nothing of the library's, and only have to execute some instructions or to get the GIL.
+/// The longest time that a switching thread waits for threads whose calls have a number but have not
+/// continued to the real function. Such threads hold none of the library's locks, and only have to execute
+/// some instructions or to get the GIL.
 const CONTINUE_TIMEOUT: Duration = Duration::from_millis(200);
-/// The interval at which it checks.
+/// The interval at which the switching thread checks for such threads.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 lifecycle::global! {
     stage: Session;
 
-    /// Increases each time a turn ends; threads that wait for the end sleep on it.
+    /// A counter that increases each time a turn ends. Threads that wait for the end of a turn sleep on it
+    /// (futex).
     #[fork(keep = "only changes matter")]
     static TURNS: AtomicU32 = AtomicU32::new(0);
-    /// The number of threads that wait for a turn to end.
+    /// The number of threads that are waiting for a turn to end.
     #[fork(reset)]
     static WAITERS: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Moves the process to `point`.
+/// Moves the process to `point` in the sequence of iterations, and switches what has to be switched there.
 ///
-/// If another thread has the turn, that thread will continue to `point`. This thread waits a while for that,
-/// except where an iteration begins: for that it has waited already ([`wait_for`]).
+/// If another thread has the turn, that thread will switch for `point`, too, and this thread waits for it for
+/// a limited time. At the beginning of an iteration it does not wait, because it has already waited
+/// ([`wait_for`]).
 pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
     let Some(state) = guard.as_mut() else { return };
     match (state.turn.on(Event::Reached(point)), point) {
-        // Its thread has waited, and the call is about to continue.
+        // The thread has already waited, and its call has to continue now.
         (Action::Wait(_), Point::In(_)) => {
             state.early = state.early.map(|early| early + 1);
             return;
@@ -65,10 +68,9 @@ pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
         return state.run_on();
     }
     if OWNER.load(Ordering::Relaxed) != ids::process() {
-        return; // a copy of the process for which no fork handler ran
+        return; // this is a copy of the process for which no fork handler ran
     }
-    // Without this, a window that opens here, while the driver is loaded and not used yet, would have no
-    // record.
+    // The driver may be loaded but not used yet. Without this, a window that opens here would have no record.
     state.note_cuda();
     state.take_turn();
     guard = ask_rank(guard, point);
@@ -79,8 +81,8 @@ pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
     run(guard);
 }
 
-/// Looks up the rank if it is not known and matters at `point`, and logs which window waits for it. For the
-/// thread that has the turn.
+/// Looks up the rank if it is unknown and matters at `point`, and logs which window waits for it. Called by
+/// the thread that has the turn.
 fn ask_rank(
     mut guard: Guard<'static, Option<State>>,
     point: Point,
@@ -111,8 +113,8 @@ fn ask_rank(
     guard
 }
 
-/// Waits, for a bounded time, until no other thread has a call that has its number and has not continued. For
-/// the thread that has the turn.
+/// Waits, for a limited time, until no other thread has a call that has a number but has not continued to the
+/// real function. Called by the thread that has the turn.
 fn let_go_on(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<State>> {
     let here = slots::slot();
     let begins =
@@ -126,14 +128,16 @@ fn let_go_on(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<
         if now >= *deadline.get_or_insert(now + CONTINUE_TIMEOUT) {
             break;
         }
-        // No turn ends before this one, and unlike `sleep` this is not a cancellation point.
+        // A futex wait is used because, unlike `sleep`, it is not a cancellation point. No turn ends
+        // meanwhile, so the wait ends with the time-out.
         let pause = || wait(&TURNS, TURNS.load(Ordering::SeqCst), POLL_INTERVAL);
         guard = unlocked(guard, pause).0;
     }
     guard
 }
 
-/// Unlocks the state while `act` runs. Other threads may change it meanwhile, but the turn stays with this thread.
+/// Unlocks the state while `act` runs. Other threads may change the state meanwhile, but this thread keeps
+/// the turn.
 fn unlocked<T>(
     guard: Guard<'_, Option<State>>,
     act: impl FnOnce() -> T,
@@ -143,7 +147,7 @@ fn unlocked<T>(
     (STATE.lock(), result)
 }
 
-/// Switches until there is nothing left to switch, and gives the turn back.
+/// Switches windows until nothing is left to switch, and gives up the turn.
 pub fn run(mut guard: Guard<'_, Option<State>>) {
     let _uncancelled = Uncancelled::new();
     loop {
@@ -186,9 +190,9 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
     }
 }
 
-/// Waits until no thread has the turn, so that this call comes after the switch. Waits for each turn no
-/// longer than that turn may block others, and in total no longer than a window may take to open, even if
-/// other threads get the turn in between.
+/// Waits until no thread has the turn, so that the calling thread's call comes after the switch. For each
+/// turn, waits no longer than this turn may block other threads. In total, waits no longer than a window may
+/// take to open, even if other threads get the turn in between.
 pub fn wait_for(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<State>> {
     let mut patience = None;
     while let Some(until) = guard.as_ref().and_then(|state| state.turn.until()) {
@@ -197,7 +201,8 @@ pub fn wait_for(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Opti
         if now >= until {
             break;
         }
-        // A turn that reaches a closing may block others for less time than it might before.
+        // The time limit of a turn gets shorter when a window is to be closed, so it is checked again after
+        // `CLOSING`.
         let waited = wait_for_end(guard, until.min(now + CLOSING));
         guard = STATE.lock();
         if !waited {
@@ -207,8 +212,8 @@ pub fn wait_for(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Opti
     guard
 }
 
-/// Unlocks the state and waits until a turn ends, at most until `deadline`. A thread that has the GIL does
-/// not wait for a thread that waits for the GIL; returns false for that reason.
+/// Unlocks the state and waits until a turn ends, but not beyond `deadline`. Returns false if waiting is not
+/// allowed: the calling thread has the GIL, and a thread of the library waits for the GIL.
 pub fn wait_for_end(guard: Guard<'_, Option<State>>, deadline: Instant) -> bool {
     let turn = TURNS.load(Ordering::SeqCst);
     drop(guard);

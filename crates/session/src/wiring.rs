@@ -1,4 +1,5 @@
-//! The traits that carry out the session's decisions. The crate that builds the library wires them.
+//! The traits through which the session acts on profilers, hooks and Python. The library's top-level crate
+//! implements and connects (wires) them.
 
 use core::fmt::{self, Display};
 
@@ -11,29 +12,29 @@ use tllmprof_steps::window::{Edge, Point};
 use super::end::End;
 use super::rank::Rank;
 
-/// The position of the process in the sequence of iterations, and facts about the switch there.
+/// The point in the sequence of iterations that the process moves to, and facts for the profilers and the
+/// record that are switched there.
 pub struct Place<'a> {
     pub point: Point,
-    /// The rule, and the rank if there is one.
+    /// The rule, and the rank if there is one, formatted for messages.
     pub by: fmt::Arguments<'a>,
     pub rank: Option<u64>,
-    /// The reason why a window that opens late does so.
+    /// The reason for the delay, if the window opens late.
     pub why_late: &'static str,
-    /// True if a stream is being captured in the process: nothing may wait for the device.
+    /// True if a stream is being captured in the process, so that nothing may wait for the device.
     pub capturing: bool,
     /// True if the condition on batches does not hold for the iteration that begins.
     pub excluded: bool,
-    /// The number of iterations in which GPU kernels are taken, of a window that opens or of its part with
-    /// them that begins.
+    /// The number of iterations in which GPU kernels are recorded, for a window that opens or for the part of
+    /// a window with kernels that begins.
     pub kernels: Option<u64>,
-    /// The settings of a kernel sample, if the window that opens is one.
+    /// The settings of the kernel sample, if the window that opens is one.
     pub sampled: Option<KernelSamples>,
-    /// True if the kept iterations before a window that opens stay in the record.
+    /// True if the iterations that were recorded before the window that opens stay in the record.
     pub past: bool,
-    /// The number of the window on demand that opens, from 1; `None` for other windows.
+    /// The number of the requested window that opens, counted from 1; `None` for other windows.
     pub demand: Option<u64>,
-    /// The path to which the PyTorch profiler writes its trace of that window, if it was asked for with the
-    /// window.
+    /// The path for the PyTorch profiler's trace of the requested window, if a trace was requested.
     pub torch_trace: Option<&'a TracePath>,
 }
 
@@ -41,127 +42,129 @@ pub struct Place<'a> {
 pub struct Facts<'a> {
     /// The rank, if it is known when the record begins.
     pub rank: Option<Ranked>,
-    /// The version of Python, if there is one in the process.
+    /// The version of Python, if the process has an interpreter.
     pub python: Option<&'a str>,
     /// The rule, in the form of `TLLMPROF_STEP`.
     pub rule: &'a dyn Display,
-    /// The reason for the rule, if it was not asked for.
+    /// The reason for the rule, if the user did not set it.
     pub why: Option<&'a dyn Display>,
-    /// The engine that is known, if its step is counted.
+    /// The detected engine, if its step is counted.
     pub engine: Option<&'a str>,
-    /// True if a stretch of time stands for iterations, as no step is known.
+    /// True if a stretch of time is recorded in place of iterations, because no step is known.
     pub is_span: bool,
 }
 
-/// Carries out what windows and iterations require: profilers, ranges, the record.
+/// The sink: carries out what windows and iterations require of profilers, NVTX ranges and the record.
 ///
-/// One thread at a time calls these methods. None of the session's locks is held where a method may take long
+/// Only one thread at a time calls these methods. No lock of the session is held where a method may take long
 /// ([`Sink::start`], [`Sink::begin_record`], [`Sink::switch`], [`Sink::finish`]).
 pub trait Sink: Sync {
     /// Returns true if the settings ask for a record.
     fn wants_record(&self) -> bool;
     /// Called when the process has begun to use CUDA.
     fn start(&self, settings: &'static Settings);
-    /// Returns true if GPU kernels can be taken, as far as the settings show.
+    /// Returns true if GPU kernels can be recorded, according to the settings.
     fn takes_kernels(&self, settings: &Settings) -> bool;
-    /// Begins the record. Returns true if there is one now.
+    /// Begins the record. Returns true if it was created.
     fn begin_record(&self, settings: &'static Settings, facts: &Facts<'_>) -> bool;
-    /// Called when the rule is another one than when the record began.
+    /// Called when the rule has changed since the record began.
     fn rule_is_known(&self, facts: &Facts<'_>);
-    /// Called when the rank is known, but was not known when the record began.
+    /// Called when the rank becomes known after the record has begun.
     fn rank_is_known(&self, ranked: &Ranked);
-    /// Called when an iteration begins, for which the condition on batches does not hold if it is `excluded`,
-    /// or ends, and nothing is switched. Called for each iteration, if there is a record.
+    /// Called when an iteration begins or ends and nothing is switched. If there is a record, called for each
+    /// iteration. `excluded` is true if the condition on batches does not hold for the iteration that begins.
     fn passes(&self, point: Point, excluded: bool);
-    /// Called before the stretch of time begins that stands for an iteration while no step is known.
+    /// Called before a stretch of time begins that is recorded in place of an iteration while no step is
+    /// known.
     fn span_begins(&self) {}
-    /// Called when it has begun. No lock is held.
+    /// Called when the stretch of time has begun. No lock is held.
     fn span_has_begun(&self) {}
-    /// Called when it is dropped, as a step is known now. Does not wait.
+    /// Called when the stretch of time is dropped, because a step is now known. Must not wait.
     fn span_is_replaced(&self) {}
-    /// Returns true if the record's counts of calls have to be updated.
+    /// Returns true if the record's counters of calls should be updated now.
     fn wants_calls(&self) -> bool;
-    /// Sets the number of calls of each row of the table, in the table's order.
+    /// Sets the record's counters of calls. `counts` yields the count of each row of the table of calls, in
+    /// order.
     fn count_calls(&self, counts: &mut dyn Iterator<Item = u64>);
     /// Called when the calling thread begins an iteration, if the settings have a condition on times. Returns
-    /// the time of the iteration before, by cause.
+    /// the time of the previous iteration by causes.
     fn take_spent(&self) -> Spent;
-    /// Returns true if something besides a window has to be switched at `point`.
+    /// Returns true if something other than a window has to be switched at `point`.
     fn has_edge_at(&self, point: Point) -> bool;
-    /// Moves to another iteration; opens and closes windows.
+    /// Moves to another point, and opens or closes the windows in `edge`.
     fn switch(&self, place: &Place<'_>, edge: Edge);
-    /// Called when the process, or another event, ends the windows after `iterations`. Does what must be done
-    /// before the record ends.
+    /// Called when no more windows open after `iterations` iterations, for the reason `by`. Does what must be
+    /// done before the record ends.
     fn ends(&self, iterations: u64, capturing: bool, by: End);
-    /// Closes whatever is open. `drain`: it may wait for the device. `here`: without a thread of the library
-    /// it may run on the calling thread.
+    /// Closes everything that is open. `drain` is true if this may wait for the device. `here` is true if
+    /// this may run on the calling thread when the library has no thread for it.
     fn finish(&self, iterations: u64, drain: bool, here: bool);
-    /// Returns true if windows have closed and nothing is known to have recorded any of them.
+    /// Returns true if windows have closed, but no profiler or record is known to have captured any of them.
     fn is_unheard(&self) -> bool {
         false
     }
-    /// Called when no planned window will open, because this rank opens none. Does not wait.
+    /// Called when no planned window will open, because this rank opens none. Must not wait.
     fn plans_none(&self, _: &Settings) {}
-    /// Returns the number of iterations outside windows that are left in the record at the end of the
-    /// process.
+    /// Returns the number of iterations outside windows that the record contains at the end of the process.
     fn latest_left(&self) -> u64 {
         0
     }
-    /// Ends the record. `in_order`: the process ends by its exit handlers.
+    /// Ends the record. `in_order` is true if the process exits normally.
     fn finish_record(&self, in_order: bool);
-    /// Makes the sink's sleeping threads end. Does not wait.
+    /// Makes the sink's sleeping threads end. Must not wait.
     fn ends_threads(&self);
 }
 
-/// The way in which calls reach the session.
+/// The doors: the hooks through which the process's calls reach the session.
 pub trait Doors: Sync {
-    /// Intercepts the runtime's functions for `calls` as well, and no others if the driver's are enough.
+    /// Intercepts the runtime's functions for `calls`, in addition to the driver's. Stops intercepting other
+    /// functions of the runtime for which the driver's suffice.
     fn attend(&self, calls: Calls);
-    /// Records the driver's calls while a window is open.
+    /// Prepares the hooks to record the driver's calls while a window is open.
     fn record_calls(&self);
-    /// Called when a stream capture is about to begin, or has ended.
+    /// Called when the number of stream captures in progress has changed.
     fn captures(&self) {}
-    /// Logs how the functions that a rule names are hooked.
+    /// Logs in which way the functions that a rule names are hooked.
     fn report_named(&self);
-    /// Logs the error in a rule that matched no function, or too many. `may_search`: there is time and memory
-    /// to look for similar names.
+    /// Logs an error if a rule has matched no function or too many. `may_search` is true if there is time and
+    /// memory to look for similar names.
     fn report_unmatched(&self, step: &Step, may_search: bool);
-    /// Logs that no function was found for the scopes that were asked for.
+    /// Logs if no function was found for the requested scopes.
     fn report_unmatched_scopes(&self, _may_search: bool) {}
-    /// Logs the calls that do not reach the library, if no call that makes an iteration has.
+    /// Logs the calls that bypass the library, if no call that makes an iteration has been intercepted.
     fn report_bypass(&self) {}
-    /// Intercepts calls again after [`Doors::detach`]. Returns true if the library was attached, and not
-    /// preloaded.
+    /// Intercepts calls again after [`Doors::detach`]. Returns false if the library was preloaded and not
+    /// attached.
     fn attach_again(&self) -> bool {
         false
     }
-    /// Stops intercepting calls. Returns true if the library was attached, and not preloaded.
+    /// Stops intercepting calls. Returns false if the library was preloaded and not attached.
     fn detach(&self) -> bool {
         false
     }
-    /// Writes why no NVTX range counted.
+    /// Writes why no NVTX range was counted.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Returns an error if writing to `out` fails.
     fn write_no_range(&self, out: &mut dyn fmt::Write) -> fmt::Result;
 }
 
-/// The Python interpreter in the process.
+/// The Python interpreter in the process, if there is one.
 pub trait Interpreter: Sync {
-    /// Returns its version, such as `3.12.1`.
+    /// Returns the version of Python, such as `3.12.1`.
     fn version(&self) -> Option<&'static str>;
-    /// Returns the rank, as far as Python knows it. It is read only with the GIL: immediately if the calling
-    /// thread has it, otherwise soon, for a later call.
+    /// Returns the rank according to Python. The rank can be read only with the GIL. If the calling thread
+    /// does not have the GIL, it is read soon, for a later call.
     fn rank(&self) -> Rank;
     /// Returns true if the calling thread has the GIL.
     fn has_gil(&self) -> bool;
-    /// Returns true if a thread of the library waits for the GIL, so that a thread that has the GIL must not
-    /// wait for that thread.
+    /// Returns true if a thread of the library waits for the GIL. A thread that has the GIL must not wait for
+    /// that thread.
     fn is_waiting_for_gil(&self) -> bool;
-    /// Restarts Python's side after [`Interpreter::detach`].
+    /// Installs the library in Python again after [`Interpreter::detach`].
     fn attach_again(&self) {}
-    /// Removes from Python what was installed when the library was attached. Returns true if that was done in
-    /// time; otherwise nothing has changed.
+    /// Removes from Python everything that was installed when the library was attached. Returns true if this
+    /// succeeded in time. Otherwise nothing has changed.
     fn detach(&self) -> bool {
         true
     }
@@ -169,35 +172,35 @@ pub trait Interpreter: Sync {
     fn can_run_torch_profiler(&self) -> bool {
         false
     }
-    /// Updates the record's counts of Python's activity.
+    /// Updates the record's counters of Python's activity.
     fn count(&self);
-    /// Logs what the settings ask for in Python and was never seen.
+    /// Logs the Python functions that the settings name but that were never seen.
     fn report_missing(&self);
-    /// Logs the totals of collections and of the GIL.
+    /// Logs the totals of garbage collections and of waits for the GIL.
     fn report_totals(&self, level: Level);
-    /// Writes why no call of a Python function counted.
+    /// Writes why no call of a Python function was counted.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Returns an error if writing to `out` fails.
     fn write_no_call(&self, out: &mut dyn fmt::Write) -> fmt::Result;
-    /// Writes that calls of the Python function that the rule names may be missing, if that is so.
+    /// Writes a note if calls of the Python function that the rule names may not have been counted.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Returns an error if writing to `out` fails.
     fn write_missing_calls(&self, _: &mut dyn fmt::Write) -> fmt::Result {
         Ok(())
     }
 }
 
-/// Listens for requests, on a thread of its own.
+/// Listens for requests from outside, on a thread of its own.
 pub trait Listener: Sync {
     /// Called when the process has begun to use CUDA.
     fn begins(&self, settings: &'static Settings);
-    /// Called when the process ends; ends the thread. Neither waits nor allocates.
+    /// Called when the process ends. Makes the listening thread end. Neither waits nor allocates.
     fn ends(&self);
 }
 
-/// All traits that are wired.
+/// The implementations of all traits, as the library connects them.
 pub struct Wiring {
     pub sink: &'static dyn Sink,
     pub doors: &'static dyn Doors,
@@ -205,8 +208,8 @@ pub struct Wiring {
     pub listener: &'static dyn Listener,
 }
 
-/// The library's one wiring; none in a test of a layer. The linker collects it, because another library's
-/// constructor may use CUDA before this library's own has run.
+/// The library's wiring: one entry, or none in a test of a lower layer. The linker collects it, because
+/// another library's constructor may use CUDA before this library's constructor has run.
 #[linkme::distributed_slice]
 pub static WIRING: [Wiring];
 
@@ -237,7 +240,7 @@ pub fn listener() -> &'static dyn Listener {
     wiring().listener
 }
 
-/// Does nothing, for a session without wiring.
+/// A wiring that does nothing, for a session without implementations.
 struct Nobody;
 
 impl Sink for Nobody {

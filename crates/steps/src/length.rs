@@ -1,42 +1,43 @@
-//! The length of a window that lasts until it has what its figures need.
+//! Determines the length of a window that lasts until its figures are precise enough.
 //!
-//! The window has two parts without a gap. In the first no kernels are recorded, so that its times are the
-//! program's own: 50 iterations and 2 s, at most 4000 iterations; 3 to 8 iterations if one takes over 0.3 s.
-//! The second, with kernels, has a given number of iterations or a given time.
+//! The window has two parts without a gap between them. In the first part no kernels are recorded, so that
+//! the program runs at its normal speed. It lasts for 50 iterations and 2 s, but at most 4000 iterations. If
+//! an iteration takes over 0.3 s, it lasts for 3 to 8 iterations. The second part, with kernels, has a given
+//! number of iterations or a given duration.
 //!
-//! An iteration in which the program waited for requests is in the window but does not count towards its
-//! length. The same holds for one in which a stream was captured, or that a condition excludes. Of a pause,
-//! as [`Known::is_pause`] defines it, only a little counts.
+//! Some iterations are in the window but do not count towards its length: those in which the program waited
+//! for requests or captured a stream, and those that a condition excludes. Of a pause, as [`Known::is_pause`]
+//! defines it, only a little counts.
 
 use core::time::Duration;
 use std::time::Instant;
 
 use crate::steady::{Known, SHORTEST_PAUSE};
 
-/// The number of iterations of the first part, which also lasts for at least `TIME`.
+/// The smallest number of iterations and the shortest duration of the first part.
 const ITERATIONS: u64 = 50;
 const TIME: Duration = Duration::from_secs(2);
-/// The number of iterations after which the first part ends even before that.
+/// The number of iterations after which the first part ends, even if it has not lasted for `TIME`.
 const MOST_ITERATIONS: u64 = 4000;
-/// An iteration that takes longer than this is slow.
+/// Iterations count as slow if they take longer than this on average.
 const SLOW: Duration = Duration::from_millis(300);
-/// The smallest and the largest number of slow iterations.
+/// The smallest and the largest number of iterations in the first part, if iterations are slow.
 const SLOW_ITERATIONS: (u64, u64) = (3, 8);
 /// The smallest number of iterations of the second part.
 const LEAST_WITH_KERNELS: u64 = 2;
-/// The time after which the first part ends if it has little but pauses.
+/// The time after which the first part ends even if most of it is pauses, which hardly count.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The part of a window in which kernels are taken.
+/// The part of a window in which kernels are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelPart {
     /// The largest number of iterations.
     pub iterations: u64,
-    /// The time after which it also ends, once it has two iterations.
+    /// The duration after which the part also ends, if it has at least two iterations by then.
     pub within: Option<Duration>,
 }
 
-/// The effect of an iteration that begins on the open window.
+/// The effect of a new iteration on the open window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The iteration is another one of the window.
@@ -51,14 +52,15 @@ pub enum Next {
 enum LengthPart {
     First,
     Kernels {
-        /// The number of iterations that have ended.
+        /// The number of iterations with kernels that have ended.
         over: u64,
-        /// The time when the second iteration began: the first one includes attaching CUPTI.
+        /// The time when the second iteration began. The first one is not measured, because it includes
+        /// attaching CUPTI.
         since: Option<Instant>,
     },
 }
 
-/// The window that is open.
+/// The measured length of the window that is open.
 #[derive(Clone, Copy, Debug)]
 pub struct Measuring {
     part: LengthPart,
@@ -68,15 +70,16 @@ pub struct Measuring {
     opened: Instant,
     /// The time when the current iteration began, if it counts.
     running: Option<Instant>,
-    /// The number of iterations that have ended.
+    /// The number of iterations in the window that have ended.
     over: u64,
-    /// The number of ended iterations that count, and their total time.
+    /// The number of ended iterations that count, and their total duration.
     counted: u64,
     time: Duration,
 }
 
 impl Measuring {
-    /// A window that opens at `now`. `usual`: the usual duration of an iteration.
+    /// Returns the state for a window that opens at `now`. `usual` is the usual duration of an iteration, if
+    /// it is known.
     pub const fn new(kernels: Option<KernelPart>, usual: Option<Duration>, now: Instant) -> Self {
         Self {
             part: LengthPart::First,
@@ -95,12 +98,12 @@ impl Measuring {
         matches!(self.part, LengthPart::Kernels { .. })
     }
 
-    /// Excludes the current iteration from the count: a stream was captured.
+    /// Excludes the current iteration from the count, because a stream was captured in it.
     pub const fn interrupt(&mut self) {
         self.running = None;
     }
 
-    /// Called when an iteration begins, which ends the one before.
+    /// Called when an iteration begins, which ends the previous one.
     pub fn begins(&mut self, now: Instant, known: Known) -> Next {
         let took = self
             .running
@@ -144,7 +147,7 @@ impl Measuring {
         }
     }
 
-    /// Returns true if the first part has what it needs.
+    /// Returns true if the first part is long enough.
     fn has_enough(&self, now: Instant) -> bool {
         let (fewest, most) = SLOW_ITERATIONS;
         let count = u32::try_from(self.counted).unwrap_or(u32::MAX);
@@ -168,15 +171,15 @@ mod tests {
         within: Some(Duration::from_millis(300)),
     };
 
-    /// An iteration of the program's own work.
+    /// An iteration without waits for requests or for the GPU.
     const OWN: Known = Known {
         counts: true,
         idle: Duration::ZERO,
         gpu_wait: Duration::ZERO,
     };
 
-    /// Returns the number of iterations without and with kernels, for a window of iterations that take
-    /// `micros` each.
+    /// Simulates a window with iterations that take `micros` each. Returns the number of iterations without
+    /// kernels and with kernels.
     fn parts(
         kernels: Option<KernelPart>,
         usual: Option<u64>,
@@ -202,7 +205,7 @@ mod tests {
         assert_eq!(parts(None, None, |_| 10_000), (200, 0));
         assert_eq!(parts(None, None, |_| 40_000), (50, 0));
         assert_eq!(parts(None, None, |_| 100_000), (50, 0));
-        // The same for iterations of 1 ms, but short ones have a bound.
+        // Iterations of 1 ms also fill 2 s, but very short ones reach the largest number.
         assert_eq!(parts(None, None, |_| 1000), (2000, 0));
         assert_eq!(parts(None, None, |_| 5), (4000, 0));
     }
@@ -234,10 +237,10 @@ mod tests {
 
     #[test]
     fn of_pauses_little_counts() {
-        // Each tenth is a pause, which counts for a tenth of a second.
+        // Every tenth iteration is a pause, which counts for only a tenth of a second.
         let micros = |n| if n % 10 == 9 { 1_000_000 } else { 10_000 };
         assert_eq!(parts(None, Some(10_000), micros), (110, 0));
-        // It also ends if there are few other iterations.
+        // The window also ends if it consists mostly of pauses.
         let (first, _) = parts(None, Some(40_000), |_| 5_000_000);
         assert_eq!(first, 12);
     }

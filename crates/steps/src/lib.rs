@@ -1,8 +1,8 @@
-//! Decides what an iteration is, which iterations a window holds, and what ranges mean.
+//! Decides what counts as an iteration, which iterations a window contains, and what NVTX ranges mean.
 //!
 //! [`step`] turns the calls of many threads into one sequence of iterations. [`window`] decides which of them
-//! are captured, [`turn`] which thread switches, and [`ranges`] follows the program's NVTX ranges. All of it
-//! works on its arguments only; nothing here knows CUDA's functions, processes or files.
+//! are captured, and [`turn`] which thread switches windows. [`ranges`] follows the program's NVTX ranges.
+//! This crate works only on its arguments: it knows nothing about CUDA's functions, processes or files.
 
 #![forbid(unsafe_code)]
 

@@ -4,14 +4,15 @@ use core::time::Duration;
 
 use tllmprof_config::kernels::KernelSamples;
 
-/// Decides for each iteration if a sample is due.
+/// Decides for each iteration if a sample of GPU kernels is due.
 ///
-/// A sample is due once in each period of the system's clock, which all ranks of a machine share: they are
-/// sampled together, and do not wait for each other at different times.
+/// A sample is due once in each period of the system's clock. All ranks on a machine share this clock, so
+/// they are sampled together. Otherwise ranks would wait for each other at different times.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     samples: KernelSamples,
-    /// The period that has had its sample, or in which the first iteration began.
+    /// The number of the latest period that has had its sample. Initially the period in which the first
+    /// iteration began.
     over: Option<u64>,
 }
 
@@ -25,8 +26,8 @@ impl Sampler {
         self.samples
     }
 
-    /// Called when an iteration begins, `now` after the epoch. Returns true if a sample is due and `may_open`
-    /// returns true; then this period has had its sample.
+    /// Called when an iteration begins. `now` is the time since the epoch. If a sample is due and `may_open`
+    /// returns true, marks this period as sampled and returns true.
     pub fn begins(&mut self, now: Duration, may_open: impl FnOnce() -> bool) -> bool {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let period = ns(now) / ns(self.samples.every).max(1);
@@ -58,7 +59,7 @@ mod tests {
             sampled((3..40_000).step_by(7), |_| true),
             [10_006, 20_002, 30_005]
         );
-        // A process that waits for requests takes no samples for the time in between.
+        // A process that waited for requests does not make up for the samples that it missed.
         assert_eq!(sampled([5000, 7000, 93_000, 95_000], |_| true), [93_000]);
     }
 

@@ -1,15 +1,15 @@
-//! Detects that the time of a step has settled, which is where a window of steady iterations begins.
+//! Detects when the time of a step has settled, so that a window of steady iterations can begin.
 //!
-//! Steps are compared in blocks. The time has settled once the last few blocks agree, by their medians or by
-//! their means. The medians ignore steps that are slow from time to time, such as a collection in every third
-//! step. The means, without the longest step of each block, detect threads that are steady and step side by
-//! side: their steps begin together, and then one lasts until all begin again. Of steps that take over 0.3 s,
-//! three that agree are enough.
+//! Steps are compared in blocks. The time has settled once the last few blocks agree, in their medians or in
+//! their means. The medians ignore steps that are slow from time to time, such as a garbage collection in
+//! every third step. The means, computed without the longest step of each block, detect threads that step
+//! side by side at a steady rate: their steps begin close together, followed by one long step until all
+//! threads begin again. If steps take over 0.3 s, three steps that agree are enough.
 //!
 //! Only the program's own work counts, and only steps that count can end the search. A step that a stream
-//! capture interrupts does not count: other work runs before and after it. Batches without requests do not
-//! count either, nor steps in which the program waited for requests: its wait is known, or the step took over
-//! ten times as long as usual.
+//! capture interrupts does not count, because other work runs before and after it. Batches without requests
+//! do not count. Neither do steps in which the program waited for requests: it reported the wait, or the step
+//! took over ten times as long as usual.
 
 use core::fmt;
 use core::time::Duration;
@@ -19,34 +19,36 @@ use std::time::Instant;
 const BLOCK: usize = 8;
 /// The number of blocks that have to agree.
 const BLOCKS: usize = 3;
-/// The percentage of the shortest block by which blocks that agree may differ.
+/// The largest difference between blocks that agree, in percent of the shortest one.
 const WITHIN: u32 = 10;
-/// The number of steps that are needed to detect that the time has settled.
+/// The smallest number of steps after which the time can be known to have settled.
 pub const NEEDED: u64 = BLOCK as u64 * BLOCKS as u64;
-/// The number of steps after which a window opens although the time has not settled.
+/// The number of steps after which a window opens even if the time has not settled.
 pub const ENOUGH: u64 = 128;
-/// The duration of twice [`NEEDED`] steps from which on a window opens although the time has not settled.
+/// The total duration, of at least twice [`NEEDED`] steps, after which a window opens even if the time has
+/// not settled.
 pub const LONG_ENOUGH: Duration = Duration::from_secs(4);
-/// A step that takes longer than this is slow: single steps are compared then, and after `ENOUGH_SLOW` of
-/// them a window opens in any case.
+/// Steps that take longer than `SLOW` are compared one by one instead of in blocks. `SLOW_NEEDED` of them
+/// have to agree. After `ENOUGH_SLOW` a window opens in any case.
 const SLOW: Duration = Duration::from_millis(300);
 const SLOW_NEEDED: usize = 3;
 const ENOUGH_SLOW: usize = LATEST;
-/// The number of single steps that are kept.
+/// The number of latest steps whose durations are stored.
 const LATEST: usize = 8;
-/// A shorter step is not a pause. The other steps of its block outvote a short pause.
+/// The shortest step that can be a pause. Shorter pauses need no special treatment, because the other steps
+/// of their block outvote them.
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-/// A pause takes more than this many times as long as usual.
+/// A pause takes more than this number of times as long as a usual step.
 const PAUSE: u32 = 10;
-/// More pauses in a row than this are not pauses: steps take longer now.
+/// The largest number of pauses in a row. If there are more, they are not pauses: steps have become longer.
 const MOST_PAUSES: u32 = 8;
 
-/// The result of the search.
+/// The result of the search for steady steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The time has settled, to this duration of a step.
+    /// The time has settled, and a step takes this long.
     Settled(Duration),
-    /// The time has not settled.
+    /// The time has not settled, but the search has ended.
     Unsettled(Unsettled),
 }
 
@@ -55,37 +57,38 @@ pub enum Verdict {
 pub struct Unsettled {
     /// The number of steps that counted.
     seen: u64,
-    /// The number of the latest of them that were compared, and their shortest and longest duration, of the
-    /// medians of blocks if blocks were compared. `None` if stream captures left none to compare.
+    /// The number of latest steps that were compared, and their shortest and longest duration. If blocks were
+    /// compared, the durations are medians of blocks. `None` if stream captures left no steps to compare.
     latest: Option<(u64, Duration, Duration)>,
 }
 
-/// Facts about a step that begins, and about the one before, which has ended.
+/// Facts about a step that begins, and about the previous step, which has just ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
-    /// True if the step that begins is one of those that count, and has requests.
+    /// True if the step that begins counts: no condition excludes it, and its batch has requests.
     pub counts: bool,
-    /// In the step before: the time that the program waited for requests, and that its thread waited for the
-    /// GPU.
+    /// The time in the previous step in which the program waited for requests, and in which its thread waited
+    /// for the GPU.
     pub idle: Duration,
     pub gpu_wait: Duration,
 }
 
 impl Known {
-    /// Returns true if a considerable part of a step that took `took` was such a wait.
+    /// Returns true if waiting for requests was a considerable part of the step, which took `took`.
     pub fn has_waited(&self, took: Duration) -> bool {
         self.idle * 10 > took
     }
 
-    /// Returns true if a step that took `took` is a pause, for a usual duration of `usual`: the GPU did not
-    /// work for long, so it is not one of the program's long steps, such as a prefill between decodes.
+    /// Returns true if a step that took `took` is a pause, compared with the `usual` duration. In a pause the
+    /// GPU has no work for a long time. So a long step of the program, such as a prefill between decodes, is
+    /// not a pause.
     pub fn is_pause(&self, took: Duration, usual: Duration) -> bool {
         let alone = took.saturating_sub(self.gpu_wait);
         alone > SHORTEST_PAUSE && alone > usual * PAUSE
     }
 }
 
-/// The latest single steps that counted.
+/// The durations of the latest steps that counted, the latest first.
 #[derive(Clone, Copy, Debug, Default)]
 struct Latest {
     steps: [Duration; LATEST],
@@ -99,13 +102,13 @@ impl Latest {
         self.count = (self.count + 1).min(LATEST);
     }
 
-    /// Returns the shortest and the longest of the latest `many`, if there are that many.
+    /// Returns the shortest and the longest of the latest `many` steps; `None` if there are fewer.
     fn range(&self, many: usize) -> Option<(Duration, Duration)> {
         let steps = self.steps[..self.count].get(..many)?;
         steps.iter().copied().min().zip(steps.iter().copied().max())
     }
 
-    /// Returns the usual duration of a step.
+    /// Returns the usual duration of a step (the median), if enough steps are known.
     fn usual(&self) -> Option<Duration> {
         let mut steps = self.steps;
         let steps = &mut steps[..self.count];
@@ -113,7 +116,7 @@ impl Latest {
         (steps.len() >= SLOW_NEEDED).then(|| steps[steps.len() / 2])
     }
 
-    /// Returns the duration on which the latest slow steps agree.
+    /// Returns the mean duration of the latest slow steps, if they agree.
     fn agreed(&self) -> Option<Duration> {
         let (shortest, longest) = self.range(SLOW_NEEDED)?;
         let sum: Duration = self.steps[..SLOW_NEEDED].iter().sum();
@@ -125,14 +128,14 @@ fn agree(shortest: Duration, longest: Duration) -> bool {
     longest.saturating_sub(shortest) <= shortest * WITHIN / 100
 }
 
-/// A block that is not full yet.
+/// A block of steps that is not full yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct OpenBlock {
     steps: [Duration; BLOCK],
     count: usize,
 }
 
-/// The medians or means of the last blocks, the oldest first.
+/// The medians or the means of the last blocks, the oldest first.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recent([Option<Duration>; BLOCKS]);
 
@@ -142,14 +145,14 @@ impl Recent {
         self.0[BLOCKS - 1] = Some(block);
     }
 
-    /// Returns the shortest and the longest, if there are enough.
+    /// Returns the shortest and the longest value, if there are enough blocks.
     fn range(&self) -> Option<(Duration, Duration)> {
         let known = || self.0.iter().copied().flatten();
         let range = known().min().zip(known().max());
         range.filter(|_| known().count() == BLOCKS)
     }
 
-    /// Returns the duration on which they agree.
+    /// Returns the mean of the blocks' values, if they agree.
     fn agreed(&self) -> Option<Duration> {
         let (shortest, longest) = self.range()?;
         let sum: Duration = self.0.iter().copied().flatten().sum();
@@ -157,10 +160,10 @@ impl Recent {
     }
 }
 
-/// Examines the steps of a process one after the other.
+/// The state of the search for steady steps, which examines each step of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Settling {
-    /// The current step, and the time when it began.
+    /// The number of the current step, and the time when it began.
     running: Option<(u64, Instant)>,
     block: OpenBlock,
     medians: Recent,
@@ -175,7 +178,7 @@ pub struct Settling {
 }
 
 impl Settling {
-    /// Called when step number `iteration` begins at `now`, which ends the one before.
+    /// Called when step number `iteration` begins at `now`, which ends the previous step.
     pub fn begins(&mut self, iteration: u64, now: Instant, known: Known) {
         if self.verdict.is_some() {
             return;
@@ -193,7 +196,7 @@ impl Settling {
         self.running = known.counts.then_some((iteration, now));
     }
 
-    /// Returns true if the step that took `took` is left out as a pause.
+    /// Returns true if the step, which took `took`, is to be left out as a pause.
     fn is_pause(&mut self, took: Duration, known: Known) -> bool {
         let usual = self.latest.usual();
         let is_long = usual.is_some_and(|usual| known.is_pause(took, usual));
@@ -208,14 +211,14 @@ impl Settling {
         is_long
     }
 
-    /// Called when a stream was captured.
+    /// Called when a stream was captured. Discards the steps seen so far.
     pub fn interrupt(&mut self) {
         self.running = None;
         self.block = OpenBlock::default();
         (self.medians, self.means, self.latest) = Default::default();
     }
 
-    /// Called when the count starts again: everything before was the program's warm-up.
+    /// Called when counting restarts, because all steps so far were the program's warm-up.
     pub fn restart(&mut self) {
         self.interrupt();
         self.seen = 0;
@@ -255,12 +258,12 @@ impl Settling {
         }))
     }
 
-    /// Returns true if the steps are accepted as they are.
+    /// Returns true if the search ends although the steps are not steady.
     fn has_seen_enough(&self) -> bool {
         self.seen >= ENOUGH || self.seen >= 2 * NEEDED && self.time >= LONG_ENOUGH
     }
 
-    /// Returns the result, if there is one.
+    /// Returns the result, if the search has ended.
     pub const fn verdict(&self) -> Option<Verdict> {
         self.verdict
     }
@@ -281,7 +284,7 @@ impl Verdict {
     }
 }
 
-/// Written as the end of a phrase: `steady at 1.023 ms`.
+/// Formatted as the end of a phrase, such as `steady at 1.023 ms`.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -291,7 +294,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The reason why steps are not known to be steady, in words.
+/// The reason why steps are not known to be steady, formatted as a sentence.
 pub struct Shortcoming(Unsettled);
 
 impl fmt::Display for Shortcoming {
@@ -321,14 +324,15 @@ fn ms(time: &Duration) -> f64 {
 mod tests {
     use super::*;
 
-    /// A step of the program's own work.
+    /// A step without waits for requests or for the GPU.
     const OWN: Known = Known {
         counts: true,
         idle: Duration::ZERO,
         gpu_wait: Duration::ZERO,
     };
 
-    /// Examines steps that take `micros` each. Streams are captured after some of them.
+    /// Simulates `count` steps that take `micros` each. A stream is captured after steps for which `captures`
+    /// returns true. Returns the state, and the step at which the window opens.
     fn steps(
         count: u64,
         micros: impl Fn(u64) -> u64,
@@ -362,7 +366,7 @@ mod tests {
     #[test]
     fn steps_that_take_as_long_as_each_other_have_settled_at_once() {
         assert_eq!(opens_at(|_| 1023), said("steady at 1.023 ms", NEEDED));
-        // The same for steps of some microseconds, and for some that differ a little.
+        // The result is the same for steps of some microseconds, and for steps that differ a little.
         assert_eq!(opens_at(|_| 5), said("steady at 0.005 ms", NEEDED));
         assert_eq!(opens_at(|n| 1000 + n % 3 * 40).1, Some(NEEDED));
         assert_eq!(opens_at(|_| 0).1, Some(NEEDED));
@@ -370,23 +374,24 @@ mod tests {
 
     #[test]
     fn a_warm_up_is_not_taken() {
-        // Steps that are slow from time to time do not matter: a few at first, each ninth, each third.
+        // Steps that are slow from time to time do not matter: the first few, every ninth, or every third.
         for is_slow in [|n| n < 3, |n| n % 9 == 0, |n| n % 3 == 0] as [fn(u64) -> bool; 3] {
             assert_eq!(
                 opens_at(|n| if is_slow(n) { 90_000 } else { 1000 }),
                 said("steady at 1.000 ms", NEEDED)
             );
         }
-        // More frequent slow steps matter.
+        // If more steps are slow, they do matter.
         assert_eq!(
             opens_at(|n| if n < 6 { 90_000 } else { 1000 }).1,
             Some(NEEDED + 8)
         );
-        // Steps that get faster and faster.
+        // The steps get faster and faster up to step 100.
         let warms_up = |n: u64| if n < 100 { 3000 - 20 * n } else { 1000 };
         let (_, at) = opens_at(warms_up);
         assert!(at.is_some_and(|at| (100..=128).contains(&at)), "{at:?}");
-        // Threads that step side by side begin one after the other, and then wait for each other.
+        // Simulates four threads that step side by side: they begin one right after the other, then wait for
+        // each other.
         assert_eq!(
             opens_at(|n| if n % 4 == 3 { 4000 } else { 10 }).1,
             Some(NEEDED)
@@ -412,7 +417,7 @@ mod tests {
         assert!(matches!(settling.verdict(), Some(Verdict::Settled(_))));
         let (settling, at) = steps(1000, |_| 1000, |_| true);
         assert_eq!((at, settling.seen()), (None, 0));
-        // The steps between captures count in the end.
+        // After enough steps between captures the search ends.
         let (settling, at) = steps(1000, |_| 1000, |n| n % 5 == 0);
         assert_eq!(at, Some(ENOUGH / 4 * 5));
         let why = settling.verdict().unwrap().shortcoming().unwrap();
@@ -441,7 +446,7 @@ mod tests {
         assert_eq!(opens_at(|_| 400_000), said("steady at 400.000 ms", 3));
         let warms_up = |n| if n < 2 { 900_000 } else { 400_000 };
         assert_eq!(opens_at(warms_up), said("steady at 400.000 ms", 5));
-        // They are accepted as they are after eight.
+        // If slow steps do not agree, the search ends after eight.
         let (settling, at) = steps(1000, |n| 400_000 * (1 + n % 2), |_| false);
         assert_eq!(at, Some(8));
         assert_eq!(
@@ -458,7 +463,7 @@ mod tests {
 
     #[test]
     fn waits_for_requests_are_left_out() {
-        // Two warm-up batches, after which the server waits for its first request.
+        // After two warm-up batches the server waits for its first request.
         let first = |n| match n {
             2 => 25_000_000,
             _ => 5000,
@@ -469,10 +474,10 @@ mod tests {
             _ => 5000,
         };
         assert_eq!(opens_at(late), said("steady at 5.000 ms", NEEDED + 3));
-        // Steps that take longer from some time on are not pauses.
+        // Steps that become longer and stay so are not pauses.
         let longer = |n| if n < 10 { 5000 } else { 200_000 };
         assert_eq!(opens_at(longer).0, "steady at 200.000 ms");
-        // Steps that wait for the GPU are the program's own.
+        // Long steps in which the thread waits for the GPU count as the program's work.
         let mut settling = Settling::default();
         let mut now = Instant::now();
         for n in 0..100 {
@@ -482,7 +487,7 @@ mod tests {
             settling.begins(n, now, Known { gpu_wait, ..OWN });
             assert_eq!(settling.seen(), n.min(NEEDED), "{n}");
         }
-        // Pauses only do not end the search.
+        // If each step waits for requests, the search never ends.
         let mut settling = Settling::default();
         let mut now = Instant::now();
         for n in 0..1000 {
@@ -505,7 +510,7 @@ mod tests {
         let mut now = Instant::now();
         let mut opened = None;
         for n in 0..400 {
-            // Every third step is of another kind, with a duration of its own.
+            // Every third step does not count, and has another duration.
             let counts = n % 3 != 0;
             settling.begins(n, now, Known { counts, ..OWN });
             if settling.verdict().is_some() {

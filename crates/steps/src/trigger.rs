@@ -1,7 +1,7 @@
-//! Detects the iterations after which a window opens by itself.
+//! Detects the iterations after which a window opens by itself (triggers).
 //!
-//! The duration of an iteration is compared with the median of those with similar batches: a duration that is
-//! slow for a decode of 64 requests is fast for a prefill of 8000 tokens.
+//! The duration of an iteration is compared with the median of iterations with similar batches, because a
+//! duration that is slow for a decode of 64 requests is fast for a prefill of 8000 tokens.
 
 use core::fmt;
 use core::time::Duration;
@@ -11,14 +11,14 @@ use std::time::Instant;
 use tllmprof_config::Trigger;
 use tllmprof_config::condition::{Facts, Kind, Times};
 
-/// The number of iterations of a kind whose durations are remembered.
+/// The number of latest iterations of a kind whose durations are stored.
 const KEPT: usize = 64;
-/// The number of durations that a median needs.
+/// The smallest number of durations from which a median is computed.
 const NEEDED: usize = 16;
-/// The unit of remembered durations, in nanoseconds.
+/// The unit of the stored durations, in nanoseconds.
 const UNIT_NS: u64 = 100;
 
-/// The durations of the latest iterations of a kind.
+/// The durations of the latest iterations with similar batches.
 #[derive(Clone, Debug)]
 struct Alike {
     took: [u32; KEPT],
@@ -36,7 +36,7 @@ impl Alike {
         self.count += 1;
     }
 
-    /// Returns their median, in nanoseconds.
+    /// Returns the median duration, in nanoseconds, if enough durations are stored.
     fn median(&self) -> Option<u64> {
         let count = self.count.min(KEPT);
         if count < NEEDED {
@@ -48,25 +48,26 @@ impl Alike {
     }
 }
 
-/// The time of an iteration by cause, in nanoseconds.
+/// The time of an iteration by causes, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spent {
     pub gc: u64,
-    /// The time of the thread that makes the steps.
+    /// The time that the thread that runs the steps waited for the GIL.
     pub gil: u64,
     pub wait: u64,
     /// The time that the engine waited for requests.
     pub idle: u64,
 }
 
-/// An iteration after which a window opens.
+/// An iteration that has fired the trigger, so that a window opens after it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Fired {
     pub took: Duration,
     spent: Spent,
     median: Option<Duration>,
     kind: Kind,
-    /// The number of windows that were not opened before, because there had been enough.
+    /// The number of times since the last window that the trigger fired but opened no window, because it had
+    /// opened too many.
     pub skipped: u64,
 }
 
@@ -102,16 +103,16 @@ impl fmt::Display for Fired {
     }
 }
 
-/// Examines each iteration.
+/// Examines each iteration and decides if a window opens after it.
 #[derive(Clone, Debug)]
 pub struct Watch {
     trigger: Trigger,
     kinds: Vec<Alike>,
-    /// The time when the current iteration began, and its batch.
+    /// The time when the current iteration began, and facts about its batch.
     runs: Option<(Instant, Facts)>,
-    /// An iteration that has ended before the next begins: its duration, and the causes of its time.
+    /// The duration of an iteration that has ended before the next one begins, and the causes of its time.
     over: Option<(Duration, Spent)>,
-    /// The times when windows were opened, the latest last.
+    /// The times at which the trigger opened windows, the latest last.
     opened: VecDeque<Instant>,
     skipped: u64,
 }
@@ -128,7 +129,7 @@ impl Watch {
         }
     }
 
-    /// Returns the number of iterations of its windows.
+    /// Returns the number of iterations in each window that the trigger opens.
     pub const fn steps(&self) -> u64 {
         self.trigger.steps
     }
@@ -139,15 +140,17 @@ impl Watch {
         self.over = None;
     }
 
-    /// Called when the current iteration has ended before the next begins. `spent`: the causes of its time.
+    /// Called when the current iteration has ended and the next one has not begun. `spent` is its time by
+    /// causes.
     pub fn ends(&mut self, now: Instant, spent: Spent) {
         if let Some((since, _)) = self.runs {
             self.over = Some((now.saturating_duration_since(since), spent));
         }
     }
 
-    /// Called when an iteration begins with this batch, which ends the one before. `spent`: the causes of the
-    /// time of that one. Returns a value if a window has to open; `may_open`: one can.
+    /// Called when an iteration begins, which ends the previous one. `facts` describes the new batch, and
+    /// `spent` is the previous iteration's time by causes. `may_open` is true if a window can open now.
+    /// Returns a value if the trigger fires, so that a window has to open.
     pub fn begins(
         &mut self,
         facts: Facts,
@@ -162,7 +165,7 @@ impl Watch {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let kind = facts.kind();
         let alike = self.kinds.get_mut(kind.place())?;
-        // If no window can open, only the time matters.
+        // If no window can open now, the duration is only stored for later medians.
         let median = may_open.then(|| alike.median()).flatten();
         alike.add(ns);
         let times = Times {
@@ -231,7 +234,7 @@ mod tests {
         }
     }
 
-    /// Returns those of these iterations after which windows open.
+    /// Simulates these iterations. Returns the indexes of those that fired the trigger, and what fired.
     fn drive(
         watch: &mut Watch,
         iterations: impl IntoIterator<Item = (Facts, u64, Spent)>,
@@ -255,7 +258,8 @@ mod tests {
 
     #[test]
     fn an_iteration_is_compared_with_those_like_it() {
-        // Every tenth is a prefill that takes twenty times as long as a decode. Only two are slow.
+        // Every tenth iteration is a prefill that takes twenty times as long as a decode. Only iterations 307
+        // and 450 are slow for their kind.
         let load = |n: u64| {
             let jitter = n * 7919 % 11 * MS / 20;
             match (n, n % 10) {
@@ -279,7 +283,7 @@ mod tests {
             line.contains("(median of its kind 10.") && line.contains("decode, 32 to 63 requests"),
             "{line}"
         );
-        // With one limit for all kinds each prefill fires.
+        // With a fixed limit for all kinds, each prefill fires.
         let fired = drive(
             &mut watch("iteration > 50ms", 100, 3600),
             (0..600).map(load),
@@ -402,7 +406,7 @@ mod tests {
                 Spent::default(),
             )
         };
-        // A stall every 109 ms: between seconds there are 9 or 10.
+        // An iteration is slow every 109 ms, which is 9 or 10 times per second.
         let fired = drive(&mut watch("iteration > 50ms", 2, 1), (0..300).map(load));
         assert_eq!(numbers(&fired), [9, 19, 109, 119, 209, 219]);
         let skipped = |at: usize| fired[at].1.skipped;

@@ -1,5 +1,5 @@
-//! The turn: one thread at a time switches from one point of the iterations to another, and continues until
-//! it has reached the point that the other threads want.
+//! The turn is the right to switch windows. One thread at a time has it, and switches from point to point in
+//! the sequence of iterations until it has reached the point that the other threads have reached.
 //!
 //! | stage       | `Claims`    | `GoesOn`                | `Switches`/`Switched` | `Ends`   |
 //! |-------------|-------------|-------------------------|-----------------------|----------|
@@ -9,8 +9,8 @@
 //! | `Switching` |             | `Free` where it is done | `Switching`           |          |
 //! | `Ended`     |             |                         |                       |          |
 //!
-//! An empty field: the stage stays, and the event is answered by [`Action::Refuse`]. `Reached` changes no
-//! stage.
+//! In an empty field the stage does not change, and the action is [`Action::Refuse`]. The event `Reached`
+//! changes no stage.
 
 #[cfg(test)]
 mod tests;
@@ -20,98 +20,100 @@ use std::time::Instant;
 
 use crate::window::Point;
 
-/// The time other threads wait for a window to open.
+/// The longest time that other threads wait for a window to open.
 pub const OPENING: Duration = Duration::from_secs(2);
-/// The time other threads wait for a window to close. It is short, because the device may need their launches
-/// to become idle.
+/// The longest time that other threads wait for a window to close. It is short, because the device may need
+/// these threads' launches to become idle.
 pub const CLOSING: Duration = Duration::from_millis(50);
 
-/// The holder of the turn.
+/// The stage of the turn: which thread has it, if any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
-    /// No thread has it, and the capture is not ready.
+    /// No thread has the turn, and the profilers have not been started yet.
     #[default]
     Unbegun,
-    /// A thread that is about to make the capture ready. Others wait for it until then.
+    /// A thread has the turn and is about to start the profilers. Other threads wait for it until this time.
     Claimed { until: Instant },
-    /// No thread has it.
+    /// No thread has the turn.
     Free,
-    /// A thread that switches, and may make calls of the process meanwhile. Others wait for it until then.
+    /// A thread has the turn and switches. It may make calls of the process meanwhile. Other threads wait for
+    /// it until this time.
     Switching { until: Instant },
-    /// The end of the process has it, for good.
+    /// The process is ending, so that no thread can take the turn any more.
     Ended,
 }
 
-/// The turn, and the points that it switches between.
+/// The turn, and the points between which its thread switches.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
     stage: Stage,
-    /// The point that the process should be at.
+    /// The point that the process has reached, up to which something may have to be switched.
     target: Point,
-    /// The point that it is at.
+    /// The point up to which everything has been switched.
     done: Point,
 }
 
-/// An event that concerns the turn.
+/// An event that changes the turn, or that a thread reports to find out what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A thread has reached a point.
     Reached(Point),
-    /// There is nothing to switch at the target.
+    /// Nothing has to be switched at the target.
     Passed,
-    /// A thread takes the turn, at this time.
+    /// A thread takes the turn at this time.
     Claims(Instant),
-    /// The thread that has the turn asks what it has to do.
+    /// The thread that has the turn asks for its next action.
     GoesOn,
-    /// The thread is about to switch. `closes`: it closes a window.
+    /// The thread is about to switch. `closes` is true if it closes a window.
     Switches { closes: bool, now: Instant },
     /// The thread has switched to this point.
     Switched(Point),
-    /// The process ends.
+    /// The process is ending.
     Ends,
 }
 
-/// The action of the thread.
+/// The action that a thread has to take after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Wait for the thread that has the turn, at most until then; `None`: do not wait.
+    /// Wait for the thread that has the turn, at most until this time. With `None`, do not wait.
     Wait(Option<Instant>),
-    /// Check if there is something to switch at the target.
+    /// Check if something has to be switched at the target.
     Look,
-    /// Let the threads run to the next edge: no thread has the turn.
+    /// Let the threads run until the next edge of a window. No thread has the turn now.
     Rest,
-    /// Make the capture ready, and ask again.
+    /// Start the profilers, then ask again.
     Begin,
-    /// Switch to this point, and ask again.
+    /// Switch to this point, then ask again.
     Switch(Point),
-    /// Continue: the event is noted.
+    /// Continue. The event has been stored.
     Go,
-    /// Nothing: the event does not fit this stage.
+    /// Do nothing. The event does not fit the stage.
     Refuse,
 }
 
 impl Turn {
-    /// Returns true if a thread, or the end of the process, has the turn.
+    /// Returns true if a thread has the turn, or if the process is ending.
     pub const fn is_taken(&self) -> bool {
         !matches!(self.stage, Stage::Unbegun | Stage::Free)
     }
 
-    /// Returns true if the capture is ready, or is being made ready.
+    /// Returns true if the profilers have been started or are being started.
     pub const fn has_begun(&self) -> bool {
         !matches!(self.stage, Stage::Unbegun | Stage::Claimed { .. })
     }
 
-    /// Returns the point that the process should be at.
+    /// Returns the point that the process has reached.
     pub const fn target(&self) -> Point {
         self.target
     }
 
-    /// Returns the point that the process is at.
+    /// Returns the point up to which everything has been switched.
     pub const fn done(&self) -> Point {
         self.done
     }
 
-    /// Returns the time until which others wait for the thread that has the turn; `None`: they do not wait.
+    /// Returns the time until which other threads wait for the thread that has the turn; `None` if they do
+    /// not wait.
     pub const fn until(&self) -> Option<Instant> {
         match self.stage {
             Stage::Claimed { until } | Stage::Switching { until } => Some(until),
@@ -119,9 +121,9 @@ impl Turn {
         }
     }
 
-    /// Handles `event`. Returns the action for it.
+    /// Handles `event`. Returns the action for the thread that reports it.
     ///
-    /// Changes are made in place: this runs for each call that may be a step.
+    /// The state is changed in place for speed: this runs for each call that may be a step.
     #[inline(always)]
     pub fn on(&mut self, event: Event) -> Action {
         match (self.stage, event) {

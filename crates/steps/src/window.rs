@@ -1,8 +1,9 @@
 //! Decides which iterations are captured.
 //!
-//! A window A-B holds the iterations A to B: it opens before the step that begins A continues, and closes
-//! before the step that begins B + 1 does. Steps of other threads that began before A and are still running
-//! do not belong to it, and steps of A to B may be running when it closes.
+//! A window A-B contains the iterations A to B. It opens before the step that begins iteration A continues,
+//! and closes before the step that begins iteration B + 1 continues. Steps of other threads that began before
+//! A and are still running do not belong to the window. Steps of A to B may still be running when the window
+//! closes.
 
 mod schedule;
 #[cfg(test)]
@@ -15,12 +16,12 @@ pub use schedule::{Conflict, Schedule};
 /// A point in the sequence of iterations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Point {
-    /// Before the first iteration, or where the count starts again.
+    /// Before the first iteration, or where counting restarts.
     #[default]
     Start,
     /// The beginning of this iteration.
     In(u64),
-    /// After this iteration has ended and before the next has begun.
+    /// Between the end of this iteration and the beginning of the next.
     After(u64),
 }
 
@@ -43,36 +44,36 @@ impl Point {
     }
 }
 
-/// The changes at a point.
+/// The changes of windows at a point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Edge {
-    /// The window that has ended.
+    /// The window that closes.
     pub close: Option<Taken>,
-    /// The window that begins.
+    /// The window that opens.
     pub open: Option<Taken>,
-    /// True if the part with kernels begins, of the window that stays open.
+    /// True if the window that stays open begins the part in which kernels are recorded.
     pub kernels: bool,
 }
 
-/// A window as it was asked for, and the iterations that it takes.
+/// A window as it was requested, and the iterations that it really contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// The window that was asked for.
+    /// The window as it was requested.
     pub asked: Window,
-    /// The window's iterations: later ones than asked for, if it opened late.
+    /// The iterations of the window. They are later than requested if the window opened late.
     pub window: Window,
-    /// True if it was closed in between and has opened again.
+    /// True if the window was closed for a while and has opened again.
     pub is_again: bool,
-    /// True if it closes in between and continues later.
+    /// True if the window closes only for a while and opens again later.
     pub goes_on: bool,
-    /// True if it was asked for while the process ran.
+    /// True if the window was requested while the process ran.
     pub on_demand: bool,
-    /// True if it lasts until it has what its figures need.
+    /// True if the window lasts until its figures are precise enough.
     pub is_measured: bool,
 }
 
 impl Taken {
-    /// A window that was asked for as `asked` and takes the iterations of `window`.
+    /// Returns a window that was requested as `asked` and contains the iterations of `window`.
     pub const fn new(asked: Window, window: Window) -> Self {
         Self {
             asked,
@@ -88,15 +89,15 @@ impl Taken {
         Self::new(window, window)
     }
 
-    /// Returns the number of the first iteration after the window. It is at most `over`, the number of iterations that
-    /// have ended.
+    /// Returns the number of the first iteration after the window, or `over`, the number of iterations that
+    /// have ended, if the window has not ended by then.
     pub fn over(&self, over: u64) -> u64 {
         let end = self.window.last.and_then(|last| last.checked_add(1));
         end.map_or(over, |end| end.min(over))
     }
 
-    /// Returns the iterations that the window has if the process ends within it, after `over` iterations. `None` if the
-    /// window has all of its iterations.
+    /// Returns the part of the window that exists if the process ends after `over` iterations. Returns `None`
+    /// if the window is complete.
     pub fn cut(self, over: u64) -> Option<Cut> {
         let is_cut = match self.window.last {
             Some(last) => over <= last,
@@ -115,7 +116,7 @@ impl Taken {
         })
     }
 
-    /// Returns true if it opened late.
+    /// Returns true if the window opened late.
     pub fn is_late(&self) -> bool {
         self.asked != self.window
     }
@@ -124,11 +125,11 @@ impl Taken {
 /// A window that the end of the process has cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// The iterations that it has, if any.
+    /// The iterations that the window contains, if any.
     pub has: Option<Window>,
 }
 
-/// Returns as many iterations as `window` has, starting with `first`.
+/// Returns the window shifted to begin with `first`, with the same number of iterations.
 fn later(window: Window, first: u64) -> Window {
     let late = first.saturating_sub(window.first);
     Window {

@@ -1,5 +1,5 @@
-//! Reads records whose chunks are reused, because they keep only the latest iterations outside windows or the
-//! latest windows: orders the chunks, and selects the events that are kept.
+//! Reads records whose chunks are overwritten, because the record keeps only the latest iterations outside
+//! windows or only the latest windows. Sorts the chunks by time, and selects the events that are kept.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,17 @@ use crate::event::{Event, LAST_LASTING, StringId, What};
 use crate::kinds::Edge;
 use crate::read_header::Header;
 
-/// The time when a chunk was begun, in ticks. A thread writes its own events when they end, so their ends are
-/// in order. Events reported later, such as GPU times, may be seconds older than the event before them.
+/// The time in ticks when a chunk was begun. A thread writes its own events when they end, so their ends are
+/// in order. Events that are reported later, such as GPU times, may be seconds older than the event before
+/// them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChunkBegin {
-    /// The chunk has no event with a time so far.
+    /// No event with a time has been found in the chunk so far.
     Unknown,
-    /// The start of the first event with a time. It is used until the chunk has an event of its thread's own.
+    /// The start of the first event with a time. Used until an event is found that the chunk's thread wrote
+    /// when the event ended.
     About(u64),
-    /// The end of the first event of its thread's own.
+    /// The end of the first event that the chunk's thread wrote when the event ended.
     At(u64),
 }
 
@@ -38,7 +40,7 @@ impl ChunkBegin {
     }
 }
 
-/// Returns the end of an event that its thread wrote at that end.
+/// Returns the end of an event, if it is a kind of event that a thread writes when it ends.
 const fn own_end(event: &Event) -> Option<u64> {
     match event.what {
         What::Iteration { .. }
@@ -51,24 +53,25 @@ const fn own_end(event: &Event) -> Option<u64> {
     }
 }
 
-/// The state collected about the chunks.
+/// The data that the first pass over a record collects about its reused chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Reused {
-    /// True if iterations outside windows are kept. Those that are kept are in a window.
+    /// True if the record keeps iterations outside windows. These iterations form a window.
     has_flight: bool,
-    /// The tick up to which the opened windows are dropped, if any are.
+    /// The tick up to which windows are dropped, if any are.
     dropped_until: Option<u64>,
-    /// The tick at which the first kept window opened, if others are dropped.
+    /// The tick at which the first kept window opened, if earlier ones are dropped.
     kept_from: u64,
-    /// The time at which each chunk was begun, as far as it is known, and its number.
+    /// The time at which each chunk was begun, as far as it is known, and the chunk's number.
     chunks: Vec<(ChunkBegin, u32)>,
-    /// The openings and closings of windows, in the order of time. At the same moment, a closing comes first.
+    /// The openings and closings of windows, in order of time. At the same tick, a closing comes before an
+    /// opening.
     edges: BTreeMap<EdgeKey, Event>,
     windows: Vec<(u64, u64)>,
 }
 
 impl Reused {
-    /// Returns the state for a record with this header, or `None` if no chunk is reused.
+    /// Returns the state for a record with this header. Returns `None` if the record reuses no chunks.
     pub fn new(header: &Header) -> Option<Self> {
         let has_flight = header.counter(Counter::Flight) > 0;
         let dropped_until = Some(header.counter(Counter::DroppedUntil)).filter(|until| *until > 0);
@@ -79,7 +82,7 @@ impl Reused {
         })
     }
 
-    /// Notes an entry of a chunk. The entries of a chunk come together.
+    /// Takes note of an entry of a chunk, in the first pass. All entries of a chunk come one after another.
     pub fn see(&mut self, chunk: u32, entry: &Entry<'_>) {
         if self.chunks.last().is_none_or(|(_, last)| *last != chunk) {
             self.chunks.push((ChunkBegin::Unknown, chunk));
@@ -96,7 +99,7 @@ impl Reused {
         }
     }
 
-    /// Returns the chunks, those with the oldest events first.
+    /// Returns the numbers of the chunks, ordered by the time of their events, the oldest first.
     pub fn order(&mut self) -> Vec<u32> {
         if let Some(until) = self.dropped_until {
             let opened = self.edges.keys().filter(|(_, is_open, ..)| *is_open);
@@ -117,9 +120,10 @@ impl Reused {
         self.chunks.iter().map(|(_, number)| *number).collect()
     }
 
-    /// Returns true if an entry is kept in the second pass. Not kept are strings (which were given before),
-    /// events of iterations in no window, events of dropped windows, and edges that the first pass did not
-    /// see, as a running process moves an edge.
+    /// Returns true if an entry is passed on in the second pass. Strings are not, because they were passed on
+    /// in the first. Neither are events of iterations outside any window and events of dropped windows. Edges
+    /// (openings and closings) that the first pass did not see are left out, too: a running process may move
+    /// an edge.
     pub fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
             return false;
@@ -163,7 +167,7 @@ impl Reused {
         window.is_some_and(|(_, close)| event.start < *close)
     }
 
-    /// Returns the edges that the first pass saw and the second did not, with the thread of each.
+    /// Returns the edges that the first pass found and the second did not, each with its thread.
     pub fn moved(self) -> impl Iterator<Item = (u32, Event)> {
         self.edges
             .into_iter()
@@ -171,7 +175,7 @@ impl Reused {
     }
 }
 
-/// An edge's moment, true if it opens a window, its thread and its iteration.
+/// The key of an edge: its tick, true for an opening, its thread and its iteration.
 type EdgeKey = (u64, bool, u32, u64);
 
 fn key(thread: u32, event: &Event) -> Option<EdgeKey> {
@@ -203,13 +207,13 @@ mod tests {
             stream: 0,
             iteration: 1,
         };
-        // GPU work is reported long after it happened.
+        // GPU work is reported long after it happened, so it must not determine the chunk's time.
         see(0, 10, 5, span);
         see(0, 200, 10, iteration(20));
         see(1, 100, 10, iteration(10));
-        // The function began before all other events.
+        // The function call began before all other events, but ended late.
         see(2, 50, 300, What::Function { name: 1 });
-        // This chunk has only such spans.
+        // Chunk 3 has only GPU spans, so its time is that of the first span.
         see(3, 150, 5, span);
         assert_eq!(reused.order(), [1, 3, 0, 2]);
     }
@@ -254,7 +258,7 @@ mod tests {
         assert_eq!(moved, [(0, 50)]);
     }
 
-    /// Earlier versions of the library wrote each frame once, as a lasting event.
+    /// Tests records of earlier library versions, which wrote each frame once, as a lasting event.
     #[test]
     fn what_refers_to_a_string_that_stays_is_kept_however_old_it_is() {
         let mut reused = Reused {

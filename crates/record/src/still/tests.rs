@@ -1,4 +1,4 @@
-//! Tests copies of records whose processes write during the copy.
+//! Tests copies of records to which a process writes during the copy.
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -8,7 +8,7 @@ use crate::builder::Builder;
 use crate::chunk::{Chunk, EventWriter};
 use crate::{ClockKind, Edge, Entry, HeaderBlock, Reader};
 
-/// A record whose process writes while it is read: `act` changes its bytes before read number `at`.
+/// A record that a process changes while the record is read: `act` changes its bytes before read number `at`.
 struct Running<F> {
     bytes: RefCell<Box<[u64]>>,
     reads: RefCell<u32>,
@@ -20,7 +20,7 @@ impl<F: Fn(&mut [u64])> Source for Running<F> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut bytes = self.bytes.borrow_mut();
         let mut filled = 0;
-        // The copy reads in halves, as a copy is not atomic.
+        // Each read is split in two, because a real copy is not atomic either.
         for half in buffer.chunks_mut(CHUNK_BYTES / 2) {
             *self.reads.borrow_mut() += 1;
             if *self.reads.borrow() == self.at {
@@ -54,10 +54,10 @@ fn window(number: u64) -> impl Iterator<Item = Event> {
         .chain([edge(Edge::Close, (first + ITERATIONS) * 10 - 1)])
 }
 
-/// Drops the oldest of the windows 1, 2 and 3 for window 4.
+/// Overwrites the oldest of the windows 1, 2 and 3 with window 4, like a process that runs out of room.
 fn drop_the_oldest(bytes: &mut [u64]) {
     let at = NonNull::new(bytes.as_mut_ptr()).unwrap().cast::<u8>();
-    // SAFETY: the bytes are those of a record, aligned to 8, and have no other user while this runs.
+    // SAFETY: the bytes are a record's, aligned to 8, and nothing else uses them while this function runs.
     let (header, chunk) = unsafe {
         let chunk = at.add(usize::try_from(chunk_offset(0)).unwrap());
         (HeaderBlock::at(at), Chunk::at(chunk))
@@ -77,7 +77,7 @@ fn a_window_that_goes_while_a_record_is_copied_is_whole_or_gone() {
     builder.header().set(Counter::Keep, 1 << 20);
     for number in 1..4 {
         for event in window(number) {
-            // Two threads write it, each in its own chunk.
+            // Two threads write the window, each into its own chunk.
             let half = match event.what {
                 What::Iteration { n, .. } => n % 2,
                 _ => 0,
@@ -122,12 +122,13 @@ fn a_window_that_goes_while_a_record_is_copied_is_whole_or_gone() {
             seen.push(whole);
         }
     }
-    // The change happens before, during or after the copy. Window 4 may be missing after it.
+    // The change happens before, during or after the copy. If it happens during the copy, window 4 may be
+    // missing.
     seen.sort();
     assert_eq!(seen, [vec![1, 2, 3], vec![2, 3], vec![2, 3, 4]]);
 }
 
-/// The record keeps iterations outside windows; its first chunk says from where on.
+/// The record keeps iterations outside windows. Its first chunk has the event that marks where they begin.
 #[test]
 fn iterations_that_go_while_a_record_is_copied_lie_before_where_their_window_opens() {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
@@ -151,7 +152,8 @@ fn iterations_that_go_while_a_record_is_copied_lie_before_where_their_window_ope
     let go_on = |bytes: &mut [u64]| {
         let at = NonNull::new(bytes.as_mut_ptr()).unwrap().cast::<u8>();
         let again = |number: u32, thread| {
-            // SAFETY: the bytes are those of a record, aligned to 8, and have no other user while this runs.
+            // SAFETY: the bytes are a record's, aligned to 8, and nothing else uses them while this function
+            // runs.
             let (header, chunk) = unsafe {
                 let chunk = at.add(usize::try_from(chunk_offset(number)).unwrap());
                 (HeaderBlock::at(at), Chunk::at(chunk))
@@ -192,7 +194,7 @@ fn iterations_that_go_while_a_record_is_copied_lie_before_where_their_window_ope
     }
 }
 
-/// Writes a record with a size limit to a file in a folder.
+/// Writes a record with a size limit into a folder, and returns its path.
 fn bounded(folder: &Path) -> std::path::PathBuf {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     builder.header().set(Counter::Keep, 1 << 20);
@@ -210,13 +212,13 @@ fn the_record_of_a_process_that_runs_is_copied_and_that_of_one_that_is_gone_is_n
     let path = bounded(folder.path());
     let itself = fs::metadata(&path).unwrap();
     let is_itself = || open_still(&path).unwrap().metadata().unwrap().ino() == itself.ino();
-    // The process was killed: its header does not say that it has ended.
+    // The process was killed: the header does not record an end, but the file is not locked.
     assert!(is_itself());
     let process = File::open(&path).unwrap();
     process.lock().unwrap();
     let scratch = without_name(folder.path()).unwrap();
     assert_eq!(is_itself(), !has_room(&scratch, itself.len()));
-    // No disk has room for this number of bytes. Nothing is left in the folder.
+    // No disk has free space for this number of bytes. The attempt must leave no file in the folder.
     assert!(!has_room(&scratch, u64::MAX / 4));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     drop(process);

@@ -1,6 +1,6 @@
-//! Generated records, and the contents that a reader must find in them.
+//! Generates records, together with the contents that a reader must find in them.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code)] // each test file uses only some of these items
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tllmprof_record::{
     Error, Event, Info, RangeKind, Reader, What,
 };
 
-/// The splitmix64 generator.
+/// A pseudo-random number generator (splitmix64).
 pub struct Random(pub u64);
 
 impl Random {
@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// Events by thread and strings by id.
+/// The contents of a record: events by thread, and strings by id.
 #[derive(Default, Debug)]
 pub struct Found {
     pub threads: BTreeMap<u32, Vec<Event>>,
@@ -98,7 +98,7 @@ fn what(random: &mut Random) -> What {
     }
 }
 
-/// Generates a record with about `events` events of some threads. Threads end and hand over their chunks.
+/// Generates a record with about `events` events of some threads. Threads end and pass on their chunks.
 pub fn generate(random: &mut Random, events: u64) -> Written {
     let mut builder = Builder::new(77, ClockKind::Counter);
     let mut written = Written {
@@ -126,7 +126,7 @@ pub fn generate(random: &mut Random, events: u64) -> Written {
             _ => {
                 let event = Event {
                     start: random.next(),
-                    // The 32 upper bits are kept.
+                    // At most 32 significant bits, because a record keeps no more of a duration.
                     duration: (random.next() >> 32) << random.below(33),
                     cut: random.below(2) == 0,
                     failed: random.below(2) == 0,
@@ -142,13 +142,14 @@ pub fn generate(random: &mut Random, events: u64) -> Written {
     written
 }
 
-/// Changes a record's bytes in one way. Returns a description and the changed bytes.
+/// Changes a record's bytes in one random way. Returns a description and the changed bytes.
 pub fn change(random: &mut Random, bytes: &[u8]) -> (String, Vec<u8>) {
     let mut changed = bytes.to_vec();
     let length = bytes.len();
     let blocks = length.div_ceil(CHUNK_BYTES);
     let any = |random: &mut Random, below: usize| random.below(below.max(1) as u64) as usize;
-    // Headers are a small part of a record, and the first block has most of the data that is stored once.
+    // Two of three places are near the start of a block. Headers are a small part of a record and would
+    // otherwise rarely be hit.
     let place = |random: &mut Random| {
         let block = any(random, blocks);
         let reach = match random.below(3) {
@@ -214,12 +215,12 @@ pub fn change(random: &mut Random, bytes: &[u8]) -> (String, Vec<u8>) {
     (what, changed)
 }
 
-/// Number of changes that are made to records; 10 000 in the nightly run.
+/// Returns the number of changes that the tests make to records: 3000, or 10 000 in the nightly run.
 pub fn changes() -> u64 {
     std::env::var("TLLMPROF_TEST_DAMAGE").map_or(3000, |many| many.parse().unwrap())
 }
 
-/// Returns everything that a record holds.
+/// Reads a record completely. Returns its contents and the damage found.
 pub fn read(bytes: &[u8]) -> Result<(Found, Damage), Error> {
     let reader = Reader::new(bytes)?;
     let mut found = Found::default();

@@ -9,14 +9,14 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Creates a file. Returns the reason as well if its name is not the wanted one.
+/// Creates a file. If its name is not the wanted one, returns the reason as well.
 fn create_by(path: &Path, process: u32) -> Result<(File, Option<NameTaken>), Failure> {
     let mut file = File::create(path, process)?;
     let taken = file.publish()?;
     Ok((file, taken))
 }
 
-/// Creates a file that has the name that it was to have.
+/// Creates a file and checks that it got the wanted name.
 fn create(path: &Path) -> File {
     let (file, taken) = create_by(path, OURS).unwrap();
     assert_eq!((file.path(), taken), (path, None));
@@ -27,7 +27,7 @@ fn refusal(made: Result<(File, Option<NameTaken>), Failure>) -> String {
     made.err().unwrap().to_string()
 }
 
-/// The beginning of a record.
+/// The first bytes of a record. `of` distinguishes records from each other.
 fn record(of: u8) -> Vec<u8> {
     [&MAGIC[..], &[of; 64]].concat()
 }
@@ -49,7 +49,7 @@ fn what_is_mapped_is_in_the_file() {
     let mut file = create(&path);
     let first = file.grow(4096).unwrap();
     let second = file.grow(8192).unwrap();
-    // SAFETY: both mappings are that long, and nothing else uses them.
+    // SAFETY: the mappings are 4096 and 8192 bytes long, and nothing else uses them.
     unsafe {
         first.write(b'a');
         second.add(8191).write(b'z');
@@ -78,7 +78,7 @@ fn an_earlier_record_is_kept_under_the_next_free_name() {
     let folder = folder();
     let path = folder.path().join("a.tlm");
     let kept = |number: u8| folder.path().join(format!("a-{number}.tlm"));
-    // A file that is not a record is not changed.
+    // This file is not a record, so it must not be changed or replaced.
     fs::write(kept(2), "mine").unwrap();
     for (number, earlier) in [(1, record(1)), (3, record(3))] {
         fs::write(&path, &earlier).unwrap();
@@ -147,8 +147,8 @@ fn a_name_without_an_extension_gets_its_number_at_the_end() {
     assert_eq!(taken, Some(NameTaken::ByEarlier(folder.path().join("a-1"))));
 }
 
-/// Many processes want one name at the same time, and some end soon: each gets a file of its own, and no
-/// record is lost.
+/// Many processes want one name at the same time, and some end soon. Each must get its own file, and no
+/// record may be lost.
 #[test]
 fn processes_that_start_at_once_get_a_file_each() {
     const AT_ONCE: u8 = 16;
@@ -161,7 +161,7 @@ fn processes_that_start_at_once_get_a_file_each() {
         let (file, _) = create_by(&path, u32::from(number) + 100).unwrap();
         let written = file.file.get().unwrap().write_all_at(&record(number), 0);
         written.unwrap();
-        // The lock of every other one is released while others look for a name.
+        // Every second process ends at once, so its lock is released while other processes look for a name.
         number.is_multiple_of(2).then_some(file)
     };
     let files: Vec<_> = std::thread::scope(|scope| {
@@ -229,12 +229,12 @@ fn a_descriptor_that_the_host_has_closed_is_opened_again_while_the_file_is_there
     let folder = folder();
     let path = folder.path().join("a.tlm");
     let mut file = create(&path);
-    // As if the host had closed it and opened another file, which stays open: another test could get its
-    // number.
+    // Simulates a host that closes our descriptor and opens another file under its number. That file stays
+    // open, because otherwise another test could get the number.
     let take = |file: &File| {
         let other = fs::File::open("/dev/null").unwrap();
         let number = file.file.get().unwrap().as_raw_fd();
-        // SAFETY: takes only descriptors; the number is that of the file here from now on.
+        // SAFETY: `dup2` takes only descriptors, and its result belongs only to the new `File`.
         unsafe { fs::File::from_raw_fd(libc::dup2(other.as_raw_fd(), number)) }
     };
     let taken = take(&file);

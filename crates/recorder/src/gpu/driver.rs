@@ -1,4 +1,4 @@
-//! The driver's functions that measure the time of work.
+//! Calls of the CUDA driver that measure the time of work on the GPU.
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
@@ -9,10 +9,10 @@ use tllmprof_platform::lifecycle::attic;
 use tllmprof_sync::Published;
 
 type Handle = *mut c_void;
-/// A device's name, with its terminating zero.
+/// A buffer for a device's name, with its terminating zero byte.
 pub type DeviceName = [u8; Room::OfName as usize];
 
-/// Buffer sizes in bytes.
+/// Sizes of buffers that are passed to the driver, in bytes.
 #[repr(i32)]
 #[derive(Clone, Copy)]
 pub enum Room {
@@ -20,7 +20,7 @@ pub enum Room {
 }
 
 functions! {
-    /// The functions of libcuda that are used here; `None` for one that it lacks.
+    /// The functions of libcuda that this crate calls; `None` for a function that libcuda lacks.
     Functions
 
     version: fn(&mut c_int) = c"cuDriverGetVersion";
@@ -38,24 +38,24 @@ functions! {
     elapsed: fn(&mut f32, Handle, Handle) = c"cuEventElapsedTime" | c"cuEventElapsedTime_v2";
 }
 
-/// The events around a span.
+/// The events before and after a span (the work of one stream in one iteration).
 #[derive(Clone, Copy, Default)]
 pub struct Pair {
     pub start: Event,
     pub end: Event,
 }
 
-/// The status of a call that failed.
+/// The status code of a driver call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DriverError(c_int);
 
 impl DriverError {
-    /// The work is not finished yet.
+    /// `CUDA_ERROR_NOT_READY`: the work is not finished yet.
     pub const NOT_READY: Self = Self(600);
-    /// The driver does not have this function.
+    /// `CUDA_ERROR_NOT_SUPPORTED`, also used for a function that this driver lacks.
     const NOT_SUPPORTED: Self = Self(801);
 
-    /// Returns true if the program has destroyed what the call was about.
+    /// Returns true if the call failed because the program has destroyed the context or shut the driver down.
     pub const fn is_of_an_end(self) -> bool {
         const DEINITIALIZED: c_int = 4;
         const INVALID_CONTEXT: c_int = 201;
@@ -68,8 +68,8 @@ impl DriverError {
 }
 
 impl DriverError {
-    /// Returns true if the stream is the only reason: the program has made a mistake with it, or is capturing
-    /// it.
+    /// Returns true if the error is caused only by the stream: its handle is invalid, or it is being
+    /// captured.
     pub const fn is_of_a_stream(self) -> bool {
         const INVALID_VALUE: c_int = 1;
         const INVALID_HANDLE: c_int = 400;
@@ -95,7 +95,7 @@ fn handle(address: usize) -> Handle {
     core::ptr::with_exposed_provenance_mut(address)
 }
 
-/// A handle of an event; 0: none.
+/// A driver's event handle; 0 means none.
 pub type Event = usize;
 
 lifecycle::global! {
@@ -103,12 +103,12 @@ lifecycle::global! {
     static FUNCTIONS: Published<Functions> = Published::none();
 }
 
-/// The driver's functions. Handles that are passed to it must belong to existing objects.
+/// The driver's functions. Handles passed to its methods must belong to existing objects.
 #[derive(Clone, Copy)]
 pub struct Driver(&'static Functions);
 
 impl Driver {
-    /// Finds the functions of the driver that is loaded. `None` if it cannot measure times.
+    /// Looks up the functions of the loaded driver. Returns `None` if the driver cannot measure times.
     pub fn find() -> Option<Self> {
         if let Some(known) = Self::get().filter(|known| known.0.place.is_valid()) {
             return Some(known);
@@ -130,20 +130,20 @@ impl Driver {
         }
     }
 
-    /// Returns the driver that was found.
+    /// Returns the driver that [`Driver::find`] has found, if any.
     #[inline]
     pub fn get() -> Option<Self> {
         FUNCTIONS.get().map(Self)
     }
 
-    /// Returns its version, in the format of `CUDA_VERSION`.
+    /// Returns the driver's version, in the format of `CUDA_VERSION`.
     pub fn version(self) -> Option<u64> {
         let mut version = 0;
         check(self.0.version?(&mut version)).ok()?;
         u64::try_from(version).ok()
     }
 
-    /// Returns the calling thread's context; 0: none.
+    /// Returns the calling thread's current context; 0 if it has none.
     #[inline]
     pub fn context(self) -> usize {
         let mut context = null_mut();
@@ -153,18 +153,19 @@ impl Driver {
         context.expose_provenance()
     }
 
-    /// Returns the context of a stream that the program has made.
+    /// Returns the context of a stream that the program has created.
     pub fn context_of(self, stream: usize) -> usize {
         let mut context = null_mut();
         let get = self.0.context_of;
         if get.is_some_and(|get| get(handle(stream), &mut context) == 0) {
             context.expose_provenance()
         } else {
-            self.context() // before CUDA 9.2 a stream was used only in its own context
+            self.context() // before CUDA 9.2 a stream could be used only in its own context
         }
     }
 
-    /// Returns true if work for the stream is captured instead of run, or may be.
+    /// Returns true if work for the stream is being captured instead of run, or if the driver reports an
+    /// error.
     pub fn is_capturing(self, stream: usize) -> bool {
         const NONE: c_int = 0;
         let mut status = NONE;
@@ -172,12 +173,12 @@ impl Driver {
         get.is_some_and(|get| get(handle(stream), &mut status) != 0 || status != NONE)
     }
 
-    /// Runs `act` in a context. `act` gets the ordinal of the context's device.
+    /// Runs `act` with `context` as the current context. `act` gets the ordinal of the context's device.
     pub fn in_context<T>(self, context: usize, act: impl FnOnce(u8) -> T) -> Option<T> {
         let (push, pop) = (self.0.push_context?, self.0.pop_context?);
         let mut device = 0;
         let is_there = self.context() == context;
-        // The program has work in this context; it is popped again below.
+        // The context still exists, because the program has work in it. It is popped again below.
         if !is_there && push(handle(context)) != 0 {
             return None;
         }
@@ -189,13 +190,13 @@ impl Driver {
         result
     }
 
-    /// Writes the name of a device, and returns its length.
+    /// Writes the name of a device into `name`, and returns its length in bytes.
     pub fn device_name(self, device: u8, name: &mut DeviceName) -> Option<usize> {
         check(self.0.device_name?(name, Room::OfName, device.into())).ok()?;
         name.iter().position(|byte| *byte == 0)
     }
 
-    /// Creates an event in the calling thread's context.
+    /// Creates an event in the calling thread's current context.
     fn create(self) -> Result<Event, DriverError> {
         let create = self.0.create.ok_or(DriverError::NOT_SUPPORTED)?;
         let mut event = null_mut();
@@ -203,7 +204,7 @@ impl Driver {
         Ok(event.expose_provenance())
     }
 
-    /// Destroys an event, even if it has not happened yet.
+    /// Destroys an event, even if the GPU has not reached it yet.
     fn destroy(self, event: Event) {
         if let Some(destroy) = self.0.destroy {
             destroy(handle(event));
@@ -223,14 +224,15 @@ impl Driver {
         self.destroy(pair.end);
     }
 
-    /// Records an event in a stream: it happens when the stream reaches it.
+    /// Records an event in a stream. The GPU notes the time when the stream reaches the event.
     pub fn record(self, event: Event, stream: usize) -> Result<(), DriverError> {
         let record = self.0.record.ok_or(DriverError::NOT_SUPPORTED)?;
         check(record(handle(event), handle(stream)))
     }
 
-    /// Returns the nanoseconds between two events, accurate to about half a microsecond;
-    /// [`DriverError::NOT_READY`] if one has not happened yet ("CUDA Driver API", `cuEventElapsedTime`).
+    /// Returns the nanoseconds between two events, accurate to about half a microsecond. Returns
+    /// [`DriverError::NOT_READY`] if the GPU has not reached one of them ("CUDA Driver API",
+    /// `cuEventElapsedTime`).
     pub fn elapsed(self, from: Event, to: Event) -> Result<f64, DriverError> {
         let elapsed = self.0.elapsed.ok_or(DriverError::NOT_SUPPORTED)?;
         let mut milliseconds = 0.0;
@@ -239,12 +241,13 @@ impl Driver {
     }
 }
 
-/// While it lives, allows the calling thread calls that another thread's stream capture forbids and that
-/// would invalidate the capture. The calls that are made here have nothing to do with any capture.
+/// A guard that sets the calling thread's capture mode to "relaxed". Some driver calls would otherwise fail
+/// and invalidate a stream capture that another thread has in progress. This is safe because the library's
+/// calls have nothing to do with any capture.
 pub struct BesideCaptures(Option<(Driver, c_int)>);
 
 impl BesideCaptures {
-    /// Allows such calls.
+    /// Sets the relaxed mode. Dropping the guard restores the previous mode.
     pub fn new(driver: Driver) -> Self {
         const RELAXED: c_int = 2;
         Self(driver.exchange(RELAXED).map(|before| (driver, before)))
@@ -267,7 +270,7 @@ impl Driver {
     }
 }
 
-/// A fake driver for tests: an event happens when it is recorded, a microsecond after the one before.
+/// A fake driver for tests. Each recorded event happens at once, one microsecond after the previous event.
 #[cfg(test)]
 pub mod made {
     use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -282,7 +285,7 @@ pub mod made {
         /// The handle of the last event created.
         last: Event,
         pub alive: BTreeSet<Event>,
-        /// The time in microseconds when each event happened, and its stream.
+        /// The time in microseconds when each event was recorded, and the stream it was recorded in.
         pub recorded: BTreeMap<Event, (u32, usize)>,
         now: u32,
         /// The number of times that an event was recorded.
@@ -298,16 +301,16 @@ pub mod made {
     });
     /// The current context.
     pub static CONTEXT: AtomicUsize = AtomicUsize::new(0);
-    /// The status that it returns instead of recording an event; 0: it records.
+    /// The status that recording an event returns; 0 for success.
     pub static REFUSES: AtomicI32 = AtomicI32::new(0);
     /// True if a stream is being captured.
     pub static CAPTURES: AtomicBool = AtomicBool::new(false);
-    /// True if no event has happened yet.
+    /// True if the fake GPU is busy, so that no event has happened yet.
     pub static IS_BUSY: AtomicBool = AtomicBool::new(false);
-    /// The thread's mode for stream captures.
+    /// The calling thread's stream capture mode.
     static MODE: AtomicI32 = AtomicI32::new(0);
 
-    /// The ordinal of its only device, its name, and its version.
+    /// The ordinal and the name of the fake driver's only device, and the driver's version.
     pub const DEVICE: u8 = 3;
     pub const NAME: &str = "Made GPU";
     pub const VERSION: u64 = 12_040;
@@ -347,7 +350,7 @@ pub mod made {
         0
     }
 
-    /// Streams are numbered within their context.
+    /// In these tests a stream's handle contains its context: the low byte is the stream's number.
     extern "C" fn context_of(stream: Handle, context: &mut Handle) -> c_int {
         *context = handle(stream.addr() & !0xff);
         0
@@ -401,7 +404,7 @@ pub mod made {
         0
     }
 
-    /// Installs the fake driver: from now on it is the one that is found.
+    /// Installs the fake driver. From now on `Driver::find` returns it.
     pub fn driver() -> Driver {
         let here = tllmprof_platform::elf::containing(version as *const () as usize);
         let functions = Functions {

@@ -1,5 +1,5 @@
-//! The state that decides if the worker creates events, and if it may: it must not use a context that is
-//! about to be destroyed.
+//! The state that decides if the worker (the library's own thread) may create events. The worker must not use
+//! a context that is about to be destroyed.
 //!
 //! | state         | `Begins` | `Ends`      | `Dooms`         | `Gone`                      |
 //! |---------------|----------|-------------|-----------------|-----------------------------|
@@ -8,8 +8,9 @@
 //! | `Stopping(n)` |          | `Barred(n)` | `Stopping(n+1)` | `Stopping(n-1)` or `Busy`   |
 //! | `Barred(n)`   |          |             | `Barred(n+1)`   | `Barred(n-1)` or `Idle`     |
 //!
-//! An empty field: nothing changes. A thread that destroys a context waits for `Stopping` to end, but only
-//! for a limited time: the worker continues if one context is gone while it creates events of another.
+//! In an empty field the state does not change. A thread that destroys a context waits until the state is no
+//! longer `Stopping`, but only for a limited time. If `Gone` arrives while the worker is still creating
+//! events in another context, the worker continues.
 
 use tllmprof_sync::States;
 
@@ -18,11 +19,11 @@ use tllmprof_sync::States;
 pub enum Making {
     /// No events are being created.
     Idle,
-    /// The worker creates events.
+    /// The worker is creating events.
     Busy,
     /// The worker has to stop, because this number of contexts are about to be destroyed.
     Stopping(u32),
-    /// The worker may not begin, for the same reason.
+    /// The worker may not start, because this number of contexts are about to be destroyed.
     Barred(u32),
 }
 
@@ -35,7 +36,7 @@ pub enum Event {
     Ends,
     /// A context is about to be destroyed.
     Dooms,
-    /// The context is destroyed, or its thread no longer waits.
+    /// The context is destroyed, or the thread that destroys it has stopped waiting.
     Gone,
 }
 

@@ -1,24 +1,30 @@
-//! Measures the GPU time of an iteration, by a pair of events around each stream's work.
+//! Measures the GPU time of an iteration, using a pair of driver events around each stream's work.
 //!
-//! An event is recorded in a stream before the first work of an iteration, and another one after the last: a
-//! *span*. The last launch is known only after the iteration has ended, and on a stream that has run dry an
-//! event that is recorded later would count idle time. So the second event is recorded after the launch that
-//! was the last of the same span in the iteration before. If that was not the last one after all, the event
-//! is recorded again when the program is about to wait, as the stream is busy then in most programs, or
-//! otherwise with the first call that the thread makes in the next iteration. Work that follows a wait is
-//! another span. An iteration may have many spans, each between two waits for their stream. Then all but the
-//! first are timed by the host's clock, without events: from the first launch to the end of the wait. A
-//! thread only uses the stream that it has launched into last, or that a call names: another thread may do
-//! anything with its own streams at the same time.
+//! One event is recorded in a stream before the first work of an iteration and another after the last. The
+//! work between them is a *span*.
 //!
-//! [`streams`] knows the open span of each stream, from the window's opening until the last times are read
-//! after the window has closed ([`end`]). [`pool`] keeps the events. A stream or context that the program
-//! destroys is forgotten first ([`before_destroy`]), as the driver must not get handles of destroyed objects.
+//! The last launch is known only after the iteration has ended. If the second event were recorded then, on a
+//! stream that has run out of work, it would include idle time. So it is recorded after the launch that was
+//! the last of the same span in the previous iteration. If more launches follow, the event is recorded again
+//! when the program is about to wait, because the stream is still busy then in most programs. Otherwise it is
+//! recorded again at the thread's first call in the next iteration.
 //!
-//! The states have modules of their own, as they need neither the driver nor a lock: [`phase`] and [`making`]
-//! belong to the process, [`span`] to a stream, [`supply`] to a pool.
+//! Work after a wait is a new span, so an iteration may have many spans, each between two waits for their
+//! stream. In that case all but the first are timed with the host's clock, without events: from the first
+//! launch to the end of the wait.
 //!
-//! While any thread captures a stream, nothing is done here: the callers check that.
+//! A thread uses only the stream that it launched into last, or that a call names, because other threads may
+//! do anything with their streams at the same time.
+//!
+//! [`streams`] stores the open span of each stream, from the window's opening until the last times are read
+//! after the window has closed ([`end`]). [`pool`] stores the events. A stream or context that the program
+//! destroys is forgotten first ([`before_destroy`]), because the driver must not get handles of destroyed
+//! objects.
+//!
+//! The state machines are in separate modules, because they need neither the driver nor a lock: [`phase`] and
+//! [`making`] (one per process), [`span`] (one per stream) and [`supply`] (one per pool).
+//!
+//! While any thread captures a stream, the callers call nothing here.
 
 pub(crate) mod driver;
 mod making;
@@ -53,20 +59,20 @@ use tllmprof_platform::gate;
 use tllmprof_platform::log;
 use tllmprof_sync::{Lock, Machine};
 
-/// The number of no iteration.
+/// An iteration number that means "no iteration".
 const NONE: u64 = u64::MAX;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The phase of the process's GPU timing.
+    /// The phase of this process's GPU timing.
     #[fork(in_child)]
     #[together(calls)]
     static PHASE: Machine<SamplingPhase> = Machine::new();
-    /// The state of the worker that creates events.
+    /// The state of the worker thread that creates events.
     #[fork(in_child)]
     static MAKING: Machine<Making> = Machine::new();
-    /// The iteration that work belongs to.
+    /// The iteration that newly launched work belongs to; `NONE` between iterations.
     #[fork(reset)]
     #[together(calls)]
     static ITERATION: AtomicU64 = AtomicU64::new(NONE);
@@ -74,33 +80,34 @@ lifecycle::global! {
     #[fork(keep = "stored where an iteration begins")]
     #[together(iterations)]
     static LATEST: AtomicU64 = AtomicU64::new(0);
-    /// The ticks that GPU timing has taken on the program's threads without a writer; other threads count
-    /// them in their writer.
+    /// The ticks that GPU timing has taken on threads of the program that have no writer. Threads with a
+    /// writer count the ticks there.
     #[fork(reset)]
     static OWN: AtomicU64 = AtomicU64::new(0);
-    /// The choice of iterations whose times are taken, and the latest of these iterations.
+    /// The choice of iterations whose GPU times are measured, and the latest of these iterations.
     #[fork(free)]
     static SAMPLING: Lock<Sampling> = Lock::new(Sampling::new());
     #[fork(keep = "stored where an iteration begins")]
     #[together(iterations)]
     static TAKEN: AtomicU64 = AtomicU64::new(NONE);
-    /// The number of spans that have begun: between events, and by the host's clock.
+    /// The numbers of spans that have begun: with a pair of events, and with the host's clock.
     #[fork(keep = "only differences matter")]
     #[together(iterations)]
     static PAIRS: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "only differences matter")]
     #[together(iterations)]
     static BY_CLOCK: AtomicU64 = AtomicU64::new(0);
-    /// The number of threads without a writer that may be using an event or a stream's handle.
+    /// The number of threads without a writer that may be using an event or a stream's handle now.
     #[fork(reset)]
     static USERS: AtomicU32 = AtomicU32::new(0);
 }
-/// If the host waits for a span within this time for each launch, the span has not been over for long before
-/// the wait.
+/// The allowed host time per launch, in ns. If the host starts to wait for a span within this time for each
+/// launch, the span's work has not been finished for long by then.
 const AT_ONCE_NS: f64 = 10_000.0;
-/// The time to wait for threads that still use events.
+/// The longest wait for other threads that still use events.
 const USERS_TIMEOUT: Duration = Duration::from_millis(50);
-/// The longest wait for the gate of the driver to open. The program's own call waits as well.
+/// The longest wait for the gate to open. The gate is in front of the driver's functions, so the program's
+/// own call waits for it as well.
 const GATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An object that the program is about to destroy.
@@ -108,18 +115,18 @@ const GATE_TIMEOUT: Duration = Duration::from_secs(1);
 pub enum Doomed {
     Stream(usize),
     Context(usize),
-    /// The primary context of a device, by its ordinal; `None`: of any.
+    /// The primary context of the device with this ordinal; `None` for the primary context of any device.
     Primary(Option<u8>),
 }
 
-/// Stores what the settings ask for. Called by the constructor.
+/// Stores which GPU times the settings ask for. Called by the library's constructor.
 pub fn start(mode: GpuTimes) {
     if let Some(mut sampling) = SAMPLING.try_lock() {
         sampling.mode = mode;
     }
 }
 
-/// Called when a window is about to open. `capturing`: a stream capture is in progress.
+/// Called when a window is about to open. `capturing` is true if a stream capture is in progress.
 pub fn window_opens(capturing: bool) {
     let phase = PHASE.state();
     if !is_on() || phase.is_over() {
@@ -143,12 +150,12 @@ pub fn window_opens(capturing: bool) {
     PHASE.on(phase::Event::Opens);
 }
 
-/// Returns true if there are fewer events than should be created in advance.
+/// Returns true if the pools have fewer events than should be created in advance.
 pub fn wants_events() -> bool {
     PHASE.peek() == SamplingPhase::Timing && pool::wants_more()
 }
 
-/// Creates events in advance, for a bounded time. Runs on a thread of the library.
+/// Creates events in advance, for a limited time. Called on a thread of the library.
 pub fn make_events() {
     let Some(driver) = Driver::get() else { return };
     let _held = gate::hold();
@@ -158,7 +165,8 @@ pub fn make_events() {
     }
 }
 
-/// From here on, work belongs to this iteration. `excluded`: the condition on batches does not hold for it.
+/// Called when iteration `n` begins: work belongs to it from here on. `excluded` is true if the condition on
+/// batches (`TLLMPROF_WHERE`) does not hold for it.
 pub fn iteration_begins(n: u64, excluded: bool) {
     if PHASE.peek() == SamplingPhase::Timing
         && let Some(mut sampling) = SAMPLING.try_lock()
@@ -179,61 +187,62 @@ pub fn iteration_begins(n: u64, excluded: bool) {
     ITERATION.store(n, Ordering::Relaxed);
 }
 
-/// Stops following calls until times are taken again, if no stream has an open span.
+/// Stops inspecting calls until GPU times are measured again, if no stream has an open span.
 #[cold]
 fn stop_following() {
     if streams::is_any_open() {
         return;
     }
     look_for(Looks::GpuTimes, false);
-    // A thread that opens a span at this moment does the same in the opposite order: either it is seen here,
-    // or it stores after this.
+    // A thread that opens a span at this moment stores in the opposite order (`follow`). So either its span
+    // is found here, or its store comes after the one above.
     fence(Ordering::SeqCst);
     if streams::is_any_open() {
         look_for(Looks::GpuTimes, true);
     }
 }
 
-/// Called when a span has been opened, possibly of an iteration that is over by now.
+/// Makes calls be inspected. Called when a span was opened, possibly for an iteration that has ended since
+/// then.
 fn follow() {
     fence(Ordering::SeqCst);
     look_for(Looks::GpuTimes, true);
 }
 
-/// From here on, work belongs to no iteration.
+/// Called when an iteration has ended: from here on, work belongs to no iteration.
 pub fn between_iterations() {
     ITERATION.store(NONE, Ordering::Relaxed);
 }
 
-/// Returns true if the GPU times of this iteration are taken. It has a parameter because another thread may
-/// have begun the next iteration.
+/// Returns true if the GPU times of this iteration are measured. The iteration is a parameter because another
+/// thread may have begun the next one.
 pub fn is_taken(iteration: u64) -> bool {
     TAKEN.load(Ordering::Relaxed) == iteration
 }
 
-/// Takes the times of the iteration that has begun, whatever was decided.
+/// Makes GPU times be measured in the iteration that has begun, regardless of the sampling decision.
 #[cfg(test)]
 pub fn take(iteration: u64) {
     TAKEN.store(iteration, Ordering::Relaxed);
     look_for(Looks::GpuTimes, true);
 }
 
-/// Does not take the times of the iteration that has begun.
+/// Makes GPU times not be measured in the iteration that has begun.
 #[cfg(test)]
 pub fn take_not() {
     TAKEN.store(NONE, Ordering::Relaxed);
 }
 
-/// Returns true if GPU times depend on calls now: times are taken of the open iteration, or a span of an
-/// earlier one is still open.
+/// Returns true if calls have to be inspected for GPU times now: the open iteration is measured, or a span of
+/// an earlier iteration is still open.
 #[inline]
 pub fn is_timing() -> bool {
     looks_for(Looks::GpuTimes) && PHASE.peek() == SamplingPhase::Timing && is_recording()
 }
 
-/// Called when a call is about to enqueue work. Returns true if that is expected to be the stream's last for
-/// now, so that [`after_last`] has to follow.
-// SAFETY: only names a code section, in which the code of each recorded call lies together.
+/// Called when a call is about to enqueue work. Returns true if this is expected to be the last work of the
+/// stream's span, so that the caller has to call [`after_last`].
+// SAFETY: the attribute only names a code section, which groups the code that runs in each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[inline(never)]
 pub fn before_work(target: StreamArgument) -> bool {
@@ -244,8 +253,8 @@ pub fn before_work(target: StreamArgument) -> bool {
     }
 }
 
-/// Returns the stream if the calling thread has launched into it last, in this iteration, and its span has
-/// begun, which is the usual case.
+/// Returns the stream in the usual case: the calling thread has launched into it last, and its span of this
+/// iteration has already begun.
 #[inline(always)]
 fn launched_again(target: StreamArgument, iteration: u64) -> Option<&'static Stream> {
     if iteration == NONE {
@@ -255,8 +264,8 @@ fn launched_again(target: StreamArgument, iteration: u64) -> Option<&'static Str
     launched_last(target).filter(|stream| stream.has_begun(iteration))
 }
 
-/// Returns the stream if the calling thread has launched into it last. Not for a default stream, which only
-/// the driver can identify.
+/// Returns the stream if the calling thread has launched into it last. Does not find default streams, which
+/// only the driver can identify.
 #[inline(always)]
 fn launched_last(target: StreamArgument) -> Option<&'static Stream> {
     let key = target.key_by_name()?;
@@ -264,7 +273,7 @@ fn launched_last(target: StreamArgument) -> Option<&'static Stream> {
     stream.is(key).then_some(stream)
 }
 
-/// Returns the stream, if it is known.
+/// Returns the stream, if it is in the table of known streams.
 #[inline(always)]
 fn known(target: StreamArgument) -> Option<&'static Stream> {
     launched_last(target).or_else(|| find(target))
@@ -293,7 +302,8 @@ fn before_other_work(target: StreamArgument, iteration: u64) -> bool {
     stream.is_some_and(Stream::launches_one)
 }
 
-/// Called when the driver has accepted the work that is expected to be the last: records an event after it.
+/// Called when the driver has accepted the launch that is expected to be the last of its span. Records an
+/// event after it.
 #[cold]
 pub fn after_last(target: StreamArgument) {
     let (Some(driver), Some(stream)) = (Driver::get(), known(target)) else {
@@ -308,7 +318,7 @@ pub fn after_last(target: StreamArgument) {
     });
 }
 
-/// Called when the driver has not accepted the work.
+/// Called when the driver has refused the launch, so that it is not counted.
 #[cold]
 pub fn refused(target: StreamArgument) {
     if let Some(stream) = known(target) {
@@ -320,14 +330,15 @@ pub fn refused(target: StreamArgument) {
 #[derive(Clone, Copy)]
 pub enum Wait {
     Stream(StreamArgument),
-    /// An event of any stream.
+    /// An event, which may be in any stream.
     Event,
-    /// All work of the context's streams, or of those that wait for the legacy stream.
+    /// All work of the context's streams, or of those streams that synchronize with the legacy default
+    /// stream.
     All,
 }
 
-/// Called when a call is about to wait. Returns true if [`after_wait`] has to follow.
-// SAFETY: only names a code section, in which the code of each recorded call lies together.
+/// Called when a call is about to wait. Returns true if the caller has to call [`after_wait`].
+// SAFETY: the attribute only names a code section, which groups the code that runs in each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[inline(never)]
 pub fn before_wait(wait: Wait) -> bool {
@@ -347,8 +358,8 @@ pub fn before_wait(wait: Wait) -> bool {
     }
 }
 
-/// Ends the calling thread's open spans. The legacy stream is only included if asked for: an event on it
-/// would make other streams wait.
+/// Ends the calling thread's open spans. The legacy default stream is included only if `on_legacy`, because
+/// an event on it would make other streams wait.
 #[cold]
 fn end_ours(on_legacy: bool) {
     let Some(driver) = Driver::get() else { return };
@@ -358,8 +369,8 @@ fn end_ours(on_legacy: bool) {
     }
 }
 
-/// Ends a span that the host is about to wait for. Returns true if the end of the wait becomes the end of the
-/// span.
+/// Ends a span that the host is about to wait for. Returns true if the span is timed with the host's clock,
+/// so that it ends when the wait ends.
 #[cold]
 fn end_by_wait(stream: &Stream) -> bool {
     let Some(driver) = Driver::get() else {
@@ -380,12 +391,13 @@ fn end_by_wait(stream: &Stream) -> bool {
     false
 }
 
-/// Returns true if the host waits for a span soon enough after its beginning, `ns` nanoseconds ago.
+/// Returns true if the host starts to wait for a span, `ns` nanoseconds after the span began, so soon that
+/// the work has not been finished for long.
 fn is_at_once(stream: &Stream, ns: f64) -> bool {
     ns <= f64::from(stream.launches() + 1) * AT_ONCE_NS
 }
 
-/// Returns the nanoseconds that have passed since a tick.
+/// Returns the nanoseconds that have passed since `ticks`.
 fn since_ns(ticks: u64) -> f64 {
     between_ns(ticks, clock::ticks())
 }
@@ -394,7 +406,8 @@ fn between_ns(since: u64, until: u64) -> f64 {
     until.saturating_sub(since) as f64 / clock::recent_ticks_per_ns()
 }
 
-/// Called when a call has waited for a stream from `since` to `until`, in ticks.
+/// Called when a call has waited for a stream from `since` to `until`, in ticks. Ends the stream's span if
+/// the span is timed with the host's clock.
 pub fn after_wait(target: StreamArgument, since: u64, until: u64) {
     let Some(stream) = known(target) else { return };
     let Some(mut open) = stream.span.try_lock() else {
@@ -426,8 +439,8 @@ pub fn after_wait(target: StreamArgument, since: u64, until: u64) {
     stream.end(&mut open);
 }
 
-/// Called when the program is about to destroy something, even if no window is open. `capturing`: a stream
-/// capture is in progress.
+/// Called when the program is about to destroy a stream or a context, even if no window is open. `capturing`
+/// is true if a stream capture is in progress.
 pub fn before_destroy(doomed: Doomed, capturing: bool) {
     if !PHASE.state().has_events() {
         return;
@@ -440,7 +453,7 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
         until(USERS_TIMEOUT, || !MAKING.state().is_under_way());
     }
     until(GATE_TIMEOUT, || !gate::is_closed());
-    // Another thread may be closing the window.
+    // Retried, because another thread may be closing the window, during which events must not be used.
     let is_forgotten = until(USERS_TIMEOUT, || {
         timed(|| forget_doomed(driver, doomed, capturing))
     });
@@ -485,8 +498,8 @@ fn end_contexts(driver: Driver, why: Why, ends: impl Fn(usize, Option<u8>) -> bo
     pool::end(driver, |context, device| ends(context, Some(device)));
 }
 
-/// Called when the window has closed and no more spans begin: records an event after the work of each stream.
-/// `capturing`: a stream capture is in progress.
+/// Called when the window has closed and no more spans begin. Records an event after the last work of each
+/// stream. `capturing` is true if a stream capture is in progress.
 pub fn work_ends(capturing: bool) {
     between_iterations();
     if PHASE.state() != SamplingPhase::Timing {
@@ -500,11 +513,11 @@ pub fn work_ends(capturing: bool) {
     }
 }
 
-/// Reads the remaining times, without waiting for any, and forgets the streams. Called after the window has
-/// closed, when the device is most likely idle.
+/// Reads the remaining times, without waiting for the GPU, and forgets the streams. Called after the window
+/// has closed, when the device is most likely idle.
 ///
-/// Waits for a thread that may be about to record an event since before the close, as the events may be
-/// reused from here on.
+/// First waits for threads that may still be recording an event from before the window closed, because events
+/// may be reused from here on.
 pub fn end() {
     if !PHASE.state().is_open() {
         return;
@@ -515,7 +528,8 @@ pub fn end() {
             streams::forget(|_| true);
             pool::rest(driver);
         } else {
-            // It is not known when that thread returns: the events are left as they are and not used again.
+            // It is not known when the other thread returns from the driver, so the events are left as they
+            // are and never used again.
             give_up();
         }
     }
@@ -524,8 +538,8 @@ pub fn end() {
     PHASE.on(phase::Event::AllRead);
 }
 
-/// Stops timing in this process. The streams' open spans are left as they are: it is not known which of their
-/// objects still exist.
+/// Stops GPU timing in this process. The streams' open spans are left as they are, because it is not known
+/// which of their driver objects still exist.
 fn give_up() {
     log::once!(
         Warn,
@@ -534,7 +548,7 @@ fn give_up() {
     PHASE.on(phase::Event::GivesUp);
 }
 
-/// Waits until `is_so` returns true. Returns false on a time-out.
+/// Waits until `is_so` returns true. Returns false after `patience`.
 fn until(patience: Duration, is_so: impl Fn() -> bool) -> bool {
     let since = std::time::Instant::now();
     while !is_so() {
@@ -546,13 +560,14 @@ fn until(patience: Duration, is_so: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Returns the number of threads that may be in the driver for GPU times.
+/// Returns the number of threads that may be inside the driver for GPU timing.
 pub fn users() -> u32 {
     USERS.load(Ordering::SeqCst) + writers::timing()
 }
 
-/// Runs `act`, which uses events, except while the last times are read, after timing has stopped, or while no
-/// thread may be in the driver. Returns true if it ran. Its time counts as the library's own.
+/// Runs `act`, which uses events. Does not run it while the window's last times are read, after timing has
+/// stopped, or while the driver's gate is closed. Returns true if it ran. Its time counts as the library's
+/// own overhead.
 fn timed(act: impl FnOnce()) -> bool {
     let _errno = SavedErrno::new();
     let since = clock::ticks();
@@ -568,7 +583,7 @@ fn timed(act: impl FnOnce()) -> bool {
     may
 }
 
-/// Ends the calling thread's open spans of other iterations, once in an iteration.
+/// Ends the calling thread's open spans of other iterations, once per iteration.
 #[inline]
 fn sweep(iteration: u64) {
     let is_new = |writer: &Writer| writer.swept.replace(iteration) != iteration;
@@ -580,7 +595,7 @@ fn sweep(iteration: u64) {
 #[cold]
 fn end_earlier(iteration: u64) {
     let Some(driver) = Driver::get() else { return };
-    // The span of the legacy stream ends with the next launch there.
+    // The legacy default stream is left out. Its span ends at the next launch into it.
     let is_earlier = |stream: &&Stream| {
         let is_open = stream.open().is_some_and(|open| open != iteration);
         is_open && stream.is_ours() && !stream.is_legacy()

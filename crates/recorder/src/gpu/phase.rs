@@ -1,4 +1,4 @@
-//! The phase of the process's GPU timing.
+//! The phases of GPU timing in a process.
 //!
 //! | state     | `Opens`  | `Closes`  | `AllRead` | `GivesUp` |
 //! |-----------|----------|-----------|-----------|-----------|
@@ -9,7 +9,7 @@
 //! | `Failing` |          |           | `Over`    |           |
 //! | `Over`    |          |           |           |           |
 //!
-//! An empty field: nothing changes. The child of a fork begins as `Unused`.
+//! In an empty field the phase does not change. The child of a fork begins as `Unused`.
 
 use tllmprof_sync::States;
 
@@ -17,17 +17,17 @@ use tllmprof_sync::States;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SamplingPhase {
-    /// No window has opened: there are no events, and the driver's version is not in the record.
+    /// No window has opened yet: no events exist, and the driver's version is not yet in the record.
     Unused,
-    /// Between windows: there are events, but no streams.
+    /// Between windows: events exist, but no streams are known.
     Resting,
     /// A window is open.
     Timing,
-    /// The window's last times are being read: no other thread may use an event.
+    /// The window's last times are being read. No other thread may use an event.
     Reading,
-    /// A thread has given up before the end of the window: nothing is timed any more.
+    /// A thread has given up before the end of the window. GPU timing has stopped.
     Failing,
-    /// Like `Failing`, but no window is open.
+    /// Like `Failing`, but no window is open: GPU timing has stopped.
     Over,
 }
 
@@ -38,29 +38,29 @@ pub enum Event {
     Opens,
     /// The window has closed.
     Closes,
-    /// The window's last times are read, as far as possible.
+    /// The window's last times have been read, as far as possible.
     AllRead,
-    /// A thread takes too long in the driver: it is not known what it still uses.
+    /// A thread takes too long in the driver, and it is not known which objects it still uses.
     GivesUp,
 }
 
 impl SamplingPhase {
-    /// Returns true if events may be used.
+    /// Returns true if threads may use events.
     pub const fn may_use_events(self) -> bool {
         !matches!(self, Self::Reading | Self::Failing | Self::Over)
     }
 
-    /// Returns true if there may be events, which a context destroys with itself.
+    /// Returns true if events may exist. Destroying a context also destroys its events.
     pub const fn has_events(self) -> bool {
         matches!(self, Self::Resting | Self::Timing | Self::Reading)
     }
 
-    /// Returns true if the window that was opened has not been ended here.
+    /// Returns true if a window has opened and its end has not been processed here yet.
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Timing | Self::Reading | Self::Failing)
     }
 
-    /// Returns true if nothing is timed any more in this process.
+    /// Returns true if GPU timing has stopped in this process.
     pub const fn is_over(self) -> bool {
         matches!(self, Self::Failing | Self::Over)
     }
@@ -107,7 +107,7 @@ mod tests {
 
     const ALL: [SamplingPhase; 6] = [Unused, Resting, Timing, Reading, Failing, Over];
 
-    /// Returns the phases after each of `events`.
+    /// Returns the phase after each of `events`, starting with `Unused`.
     fn after(events: &[Event]) -> Vec<SamplingPhase> {
         let mut phase = Unused;
         let on = |event: &Event| {

@@ -1,10 +1,10 @@
-//! The events of each context, and the spans whose times are not read yet.
+//! The driver events of each context, and the spans whose times have not been read yet.
 //!
-//! Events are created by the worker when a window opens, and stay for the next windows until their context is
-//! destroyed. Creating, reading or destroying one may take the driver a tenth of a second if other threads
-//! launch without a pause, as its lock is not fair. So all of this has a time limit, and whatever is not
-//! finished by then is left out. A span's times are read when its last event has happened, without waiting
-//! for it.
+//! The worker creates events when a window opens. They are reused in later windows until their context is
+//! destroyed. Creating, reading or destroying an event may take the driver a tenth of a second if other
+//! threads launch without a pause, because the driver's lock is not fair. So all of these steps have a time
+//! limit, and what is not finished in time is skipped. A span's times are read once its last event has
+//! happened, without waiting for it.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -20,55 +20,56 @@ use tllmprof_platform::log;
 use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
 
-/// The number of contexts that a process may use in a window. Work in further ones is not timed.
+/// The largest number of contexts whose work is timed in a window.
 const CONTEXTS: usize = 16;
-/// The number of spans of a context that may be in progress or unread. They are lost if the process is
-/// killed.
+/// The largest number of a context's spans that may be in progress or whose times have not been read yet.
+/// These spans are lost if the process is killed.
 const MAX_PAIRS: usize = 1024;
-/// The number of pairs of events that the worker creates in advance.
+/// The number of event pairs that the worker creates in advance.
 const PAIRS_AHEAD: usize = 512;
-/// The number of pairs of events that a thread of the program creates at a time if there are none.
+/// The number of event pairs that a thread of the program creates at once if none is free.
 const PAIRS_AT_A_TIME: usize = 8;
-/// The number of spans that are read at a time if many are unread.
+/// The number of spans whose times are read at once, if many have not been read yet.
 const SPANS_AT_A_TIME: usize = 16;
-/// The time limits for creating and reading events: on a thread of the program in the middle of its work, at
-/// the end of a window or context, and on the worker.
+/// Time limits for creating and reading events: on a thread of the program in the middle of its work, at the
+/// end of a window or context, and on the worker.
 const MAX_TIME_IN_CALL: Duration = Duration::from_micros(300);
 const MAX_TIME_AT_END: Duration = Duration::from_millis(10);
 const MAX_TIME_AHEAD: Duration = Duration::from_millis(20);
-/// If creating two events takes the worker this long, it creates no more, because other threads wait for it.
+/// If creating two events takes this long, the worker stops creating events, because other threads wait for
+/// the driver meanwhile.
 const SLOW_CREATION: Duration = Duration::from_millis(5);
-/// The time a thread waits for another one that holds a pool.
+/// The longest wait for another thread that has locked a pool.
 const POOL_TIMEOUT: Duration = Duration::from_micros(200);
-/// The largest relative difference between the clocks of a GPU and its host.
+/// The largest relative difference between the speeds of the GPU's clock and the host's clock.
 const DRIFT: f64 = 1e-4;
 
-/// The index of a pair in its pool.
+/// The index of an event pair in its pool.
 pub type Index = u16;
 
-/// A stream's work, whose events have been recorded.
+/// A span: the work of one stream in one iteration. Both of its events have been recorded.
 #[derive(Clone, Copy)]
 pub struct StreamSpan {
     pub pair: Index,
-    /// The stream's number.
+    /// The number of the stream, as in the record.
     pub stream: u16,
-    /// True if the event at its end was recorded late, so that other work may lie before that event, too.
+    /// True if the last event was recorded late, so that other work may have run before it, too.
     pub cut: bool,
     pub iteration: u64,
-    /// The time when the first event had been recorded, in ticks.
+    /// The time after the first event was recorded, in ticks.
     pub since: u64,
 }
 
 #[repr(C, align(64))]
 struct Context {
-    /// 0: not in use.
+    /// The driver's handle; 0 if the entry is not in use.
     handle: AtomicUsize,
-    /// The ordinal of its device.
+    /// The ordinal of the context's device.
     device: AtomicU8,
     pool: Lock<Pool>,
 }
 
-/// A context's events. The fields that each span needs come first, in one cache line with the lock.
+/// The events of a context. The fields that each span needs come first, in one cache line with the lock.
 #[repr(C)]
 pub struct Pool {
     made: usize,
@@ -77,8 +78,8 @@ pub struct Pool {
     unread_count: usize,
     pub device: u8,
     supply: Supply,
-    /// The last span that was read, and the time of its first event in ticks. The next span's start is
-    /// measured from that event.
+    /// The span that was read last: the index of its pair, and the time of its first event in ticks. The next
+    /// span's start is computed from that event.
     last: Option<(Index, f64)>,
     pairs: [Pair; MAX_PAIRS],
     free: [Index; MAX_PAIRS],
@@ -97,15 +98,15 @@ lifecycle::global! {
             pool: Lock::new(Pool::new()),
         }
     }; CONTEXTS];
-    /// Held while a context is given a pool.
+    /// Held while an entry is assigned to a context.
     #[fork(free)]
     static MAKING: Lock<()> = Lock::new(());
-    /// Devices whose names are in the record, by bits.
+    /// The devices whose names are in the record, as bits.
     #[fork(reset)]
     static NAMED_DEVICES: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns the pool of a context. It is created if there is none.
+/// Returns the pool of a context, which is created if the context has none.
 pub fn get_or_create(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
     if context == 0 {
         return None;
@@ -147,19 +148,19 @@ fn entry(context: usize) -> Option<&'static Context> {
 }
 
 impl Context {
-    /// Returns the entry's pool, unless it has become another context's.
+    /// Locks and returns the pool, unless the entry has been assigned to another context meanwhile.
     fn pool_of(&'static self, context: usize) -> Option<Guard<'static, Pool>> {
         let pool = self.pool.lock_for(POOL_TIMEOUT)?;
         (self.handle.load(Ordering::Relaxed) == context).then_some(pool)
     }
 }
 
-/// Gives a pool to a context that is likely to be used in the window that opens.
+/// Creates a pool for a context that is likely to be used in the window that opens.
 pub fn expect(driver: Driver, context: usize) {
     drop(get_or_create(driver, context));
 }
 
-/// Returns true if a context has fewer events than should be created in advance.
+/// Returns true if any context has fewer events than should be created in advance.
 pub fn wants_more() -> bool {
     let is_there = |entry: &&Context| entry.handle.load(Ordering::Acquire) != 0;
     let mut pools = ALL.iter().filter(is_there);
@@ -169,13 +170,13 @@ pub fn wants_more() -> bool {
     })
 }
 
-/// Creates events in all contexts that have a pool, while `goes_on` returns true. Runs on the worker's
+/// Creates events in all contexts that have a pool, until `goes_on` returns false. Called on the worker's
 /// thread.
 pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     let since = Instant::now();
     for entry in &ALL {
-        // Checked before the handle is read: a thread that destroys a context announces it first, and then
-        // waits.
+        // This check must precede reading the handle: a thread that destroys a context first makes `goes_on`
+        // false, then waits.
         if !goes_on() {
             return;
         }
@@ -186,14 +187,15 @@ pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
         let _beside = BesideCaptures::new(driver);
         driver.in_context(context, |_| {
             while goes_on() && since.elapsed() < MAX_TIME_AHEAD {
-                // Not under the lock, for which the program's threads wait.
+                // The pair is created before the lock is taken, because the program's threads wait for the
+                // lock.
                 let begun = Instant::now();
                 let made = driver.create_pair();
                 let is_slow = begun.elapsed() >= SLOW_CREATION;
                 let is_there = || entry.handle.load(Ordering::SeqCst) == context;
                 let pool = entry.pool.lock_for(MAX_TIME_AHEAD).filter(|_| is_there());
                 let Some(mut pool) = pool else {
-                    // Events of a destroyed context are already destroyed.
+                    // If the context has been destroyed meanwhile, its events are already gone.
                     if let Ok(pair) = made
                         && is_there()
                     {
@@ -215,8 +217,8 @@ pub fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// Called when the window is over: reads the times that can be read. The others are lost, and all events are
-/// free.
+/// Called when the window is over. Reads the times of all finished spans. Unfinished spans are counted as
+/// lost, and all events become free.
 pub fn rest(driver: Driver) {
     for entry in &ALL {
         if entry.handle.load(Ordering::Acquire) != 0
@@ -230,15 +232,16 @@ pub fn rest(driver: Driver) {
     }
 }
 
-/// Like [`rest`], in the contexts for which `ends` returns true, by their handle and device. Also destroys
-/// their events.
+/// Like [`rest`], for the contexts for which `ends` returns true. `ends` gets the context's handle and
+/// device. Also destroys the contexts' events.
 pub fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
     for entry in &ALL {
         if entry.handle.load(Ordering::Acquire) == 0 {
             continue;
         }
         let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20)) else {
-            // The thread that holds it finds out afterwards that the context no longer has a pool.
+            // The thread that has locked the pool finds out afterwards that the entry no longer belongs to
+            // the context.
             let handle = entry.handle.load(Ordering::Relaxed);
             if ends(handle, entry.device.load(Ordering::Relaxed)) {
                 entry.handle.store(0, Ordering::SeqCst);
@@ -255,14 +258,14 @@ pub fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
     }
 }
 
-/// Takes the pools from all contexts. Their events are left as they are.
+/// Removes the pools of all contexts. Their events are not destroyed.
 pub fn abandon() {
     for entry in &ALL {
         entry.handle.store(0, Ordering::SeqCst);
     }
 }
 
-/// The child of a fork has none of its parent's contexts.
+/// Empties the pools in the child of a fork, which has none of its parent's contexts.
 fn in_child(alone: &OnlyThread) {
     for entry in &ALL {
         entry.handle.store(0, Ordering::Relaxed);
@@ -271,14 +274,14 @@ fn in_child(alone: &OnlyThread) {
     }
 }
 
-/// Counts `spans` missing spans.
+/// Counts `spans` spans whose times are lost.
 pub fn lose(spans: usize) {
     if spans > 0 {
         add(Counter::GpuSpansLost, spans as u64);
     }
 }
 
-/// Adds a span that took `ns` nanoseconds.
+/// Adds `ns` nanoseconds to the counter of measured GPU time.
 pub fn measured(ns: u64) {
     add(Counter::GpuNs, ns);
 }
@@ -337,7 +340,7 @@ impl Pool {
         self.supply.may_grow() && self.made < PAIRS_AHEAD
     }
 
-    /// Called when events have been created. `long`: that was slow.
+    /// Called when events have been created. `long` is true if that was slow.
     fn took(&mut self, long: bool) {
         if long {
             self.supply = self.supply.next(supply::Event::TookLong);
@@ -350,7 +353,7 @@ impl Pool {
         self.put_back((self.made - 1) as Index);
     }
 
-    /// Creates some events on a thread of the program.
+    /// Creates up to [`PAIRS_AT_A_TIME`] pairs on a thread of the program, within a time limit.
     fn grow(&mut self, driver: Driver, context: usize) {
         let _beside = BesideCaptures::new(driver);
         let since = Instant::now();
@@ -370,12 +373,13 @@ impl Pool {
         });
     }
 
-    /// Returns a pair of events for a span that begins.
+    /// Returns a free pair of events for a new span.
     pub fn take(&mut self, driver: Driver, context: usize) -> Option<(Index, Pair)> {
         if self.supply.is_dead() {
             return None;
         }
-        // Events are kept once they are created, so the next windows need not read while the program works.
+        // Creating events is preferred to reading spans, because events stay: later windows then need not
+        // read times while the program works.
         if self.free_count == 0 {
             self.grow(driver, context);
         }
@@ -389,7 +393,7 @@ impl Pool {
 
     /// Makes a pair free again.
     pub fn put_back(&mut self, index: Index) {
-        // A pair of a destroyed context does not belong to this one.
+        // A pair of a destroyed context does not belong to this pool, and its index may be out of range.
         if usize::from(index) < self.made
             && let Some(place) = self.free.get_mut(self.free_count)
         {
@@ -398,8 +402,8 @@ impl Pool {
         }
     }
 
-    /// Adds a span whose events have both been recorded. Reads some spans if many are unread: the host has
-    /// time now, as it is about to wait or the GPU has work.
+    /// Adds a span whose events have both been recorded. Reads some spans if many are unread. The host has
+    /// time for this now, because it is about to wait or the GPU has work.
     pub fn add(&mut self, driver: Driver, span: StreamSpan) {
         if usize::from(span.pair) >= self.made {
             return lose(1);
@@ -414,14 +418,15 @@ impl Pool {
         }
     }
 
-    /// Called when the driver has refused to record an event in a stream.
+    /// Called when the driver has refused to record an event in a stream. An error of the stream itself does
+    /// not stop timing.
     pub fn refused(&mut self, status: DriverError) {
         if !status.is_of_a_stream() {
             self.fail(status);
         }
     }
 
-    /// Called when the driver has refused a call.
+    /// Called when the driver has refused a call. Stops timing in this context.
     fn fail(&mut self, status: DriverError) {
         self.supply = self.supply.next(supply::Event::Refused);
         if !status.is_of_an_end() {
@@ -429,7 +434,7 @@ impl Pool {
         }
     }
 
-    /// Reads spans that are over, in their order: at most `most`, and for at most `within`.
+    /// Reads the times of finished spans in order: at most `most` spans, for at most `within`.
     fn read(&mut self, driver: Driver, most: usize, within: Duration) {
         let _beside = BesideCaptures::new(driver);
         let per_ns = clock::recent_ticks_per_ns();
@@ -452,8 +457,8 @@ impl Pool {
 
     /// Returns the time when a span began, in ticks, and its duration in nanoseconds.
     ///
-    /// The GPU's clock is related to the host's by two facts: no event happens before it was recorded, and on
-    /// an idle stream it happens at that moment.
+    /// The GPU's clock is related to the host's clock by two facts: no event happens before it was recorded,
+    /// and on an idle stream an event happens at the moment when it is recorded.
     fn times(
         &self,
         driver: Driver,
@@ -503,7 +508,8 @@ impl Pool {
         }
     }
 
-    /// Destroys the events, as far as that is quick: the context destroys the others with itself.
+    /// Destroys the events within a time limit. The remaining events are destroyed together with their
+    /// context.
     fn give_back(&mut self, driver: Driver, context: usize) {
         let _beside = BesideCaptures::new(driver);
         let since = Instant::now();

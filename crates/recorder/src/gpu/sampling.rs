@@ -1,10 +1,11 @@
-//! The choice of iterations whose GPU times are taken: all of them if that costs at most a quarter of a
+//! Chooses the iterations whose GPU times are measured: all of them if that costs at most a quarter of a
 //! percent of a step's time, otherwise some.
 //!
-//! Iterations are taken in blocks, one block in every N, starting with the window's first iteration: work of
-//! one iteration may run in the next, and steps of several kinds may follow one another. Iterations that the
-//! condition of `TLLMPROF_WHERE` excludes belong to no block, so that the others are taken as often as
-//! without a condition. They are taken only if all iterations are.
+//! Iterations are measured in blocks, one block in every N, starting with the window's first iteration.
+//! Blocks are used because work of one iteration may run in the next, and because different steps may
+//! alternate. Iterations that the condition of `TLLMPROF_WHERE` excludes belong to no block, so that the
+//! remaining iterations are measured as often as without a condition. Excluded iterations are measured only
+//! if all iterations are.
 
 use tllmprof_config::GpuTimes;
 
@@ -12,13 +13,13 @@ use crate::clock;
 
 /// The number of iterations in a block.
 pub const BLOCK: u64 = 8;
-/// The time by which a pair of events, and a span by the host's clock, makes a step longer if the host has no
-/// time to spare; measured on an H100, 2026-11-24.
+/// The time by which a step gets longer for each pair of events, and for each span timed with the host's
+/// clock, if the host has no time to spare. Measured on an H100, 2026-11-24.
 const PAIR_NS: u64 = 3_500;
 const CLOCK_NS: u64 = 300;
-/// The share of the time that they may cost, as a divisor.
+/// The share of a step's time that measuring may cost, as a divisor: 1/400.
 const PART: u64 = 400;
-/// At least one block in this number is taken.
+/// The rarest sampling: at least one block in this number is measured.
 const MAX_EVERY: u64 = 16;
 
 /// The number of spans that have begun so far.
@@ -28,17 +29,18 @@ pub struct SpanCount {
     pub by_clock: u64,
 }
 
-/// Decides which iterations are taken: one block in `every`.
+/// Decides which iterations are measured: one block in `every`.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
     /// The mode that the settings ask for.
     pub mode: GpuTimes,
     every: u64,
-    /// The number of iterations of the window so far, without excluded ones.
+    /// The number of iterations of the window so far, not counting excluded ones.
     place: u64,
-    /// The time when the latest one began, in ticks, if it was taken.
+    /// The tick when the latest iteration began, if its times are measured.
     since: Option<u64>,
-    /// The durations of the iterations that were taken since the last decision, and the spans by then.
+    /// The durations in ticks of the iterations measured since the last decision, and the number of spans at
+    /// that decision.
     took: [u64; BLOCK as usize],
     known: usize,
     spans: SpanCount,
@@ -60,14 +62,14 @@ impl Sampling {
         }
     }
 
-    /// Called when a window opens. What earlier windows have shown stays valid.
+    /// Called when a window opens. The block interval that earlier windows have led to stays in use.
     pub const fn window_opens(&mut self) {
         self.place = 0;
         self.since = None;
         self.known = 0;
     }
 
-    /// Called when an iteration begins at `now`, in ticks. Returns true if its GPU times are taken.
+    /// Called when an iteration begins at tick `now`. Returns true if its GPU times are to be measured.
     pub fn begins(&mut self, now: u64, spans: SpanCount, excluded: bool) -> bool {
         if let Some(since) = self.since.take() {
             self.took[self.known] = now.saturating_sub(since);
@@ -106,7 +108,8 @@ impl Sampling {
 mod tests {
     use super::*;
 
-    /// Returns the iterations of a window that are taken. Each takes `ns`, and has spans if it is taken.
+    /// Simulates a window and returns the iterations that are measured. Each iteration takes `ns`, and has
+    /// `of` spans if it is measured.
     fn taken(
         sampling: &mut Sampling,
         mode: GpuTimes,
@@ -134,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_a_condition_excludes_takes_no_place_in_a_block() {
-        // One of fifty satisfies the condition, as a phase might.
+        // One iteration in fifty satisfies the condition, like a prefill among many decodes.
         let is_in = |n: u64| n % 50 == 49;
         let of = |ns: u64| {
             let mut sampling = Sampling::new();
@@ -149,13 +152,13 @@ mod tests {
             };
             (0..1000).filter(begins).collect::<Vec<_>>()
         };
-        // One block of four may be taken: eight of the iterations that satisfy the condition, one after the
-        // other, and none of the others once that is decided.
+        // The cost allows one block in four: eight iterations that satisfy the condition, then a pause.
+        // Excluded iterations are no longer measured once this is decided.
         let taken = of(400_000);
         let wanted: Vec<_> = taken.iter().filter(|n| is_in(**n)).collect();
         assert_eq!(wanted, [49, 99, 149, 199, 249, 299, 349, 399].each_ref());
         assert_eq!(taken.len(), wanted.len() + BLOCK as usize);
-        // All are taken if that is cheap.
+        // All iterations are measured if that is cheap.
         assert_eq!(of(1_500_000).len(), 1000);
     }
 
@@ -184,7 +187,8 @@ mod tests {
     #[test]
     fn one_block_in_so_many_as_they_cost() {
         let mut sampling = Sampling::new();
-        // 0.44 % of the time: every second block, from the second one on.
+        // Measuring all would cost 0.44 % of the time, so every second block is measured, starting with the
+        // first.
         let first = taken(&mut sampling, GpuTimes::Auto, 48, 800_000, ONE);
         assert_eq!(
             first,
@@ -193,7 +197,7 @@ mod tests {
                 .flatten()
                 .collect::<Vec<_>>()
         );
-        // The next window continues as this one ended.
+        // The next window keeps the interval that this window ended with.
         let next = taken(&mut sampling, GpuTimes::Auto, 20, 800_000, ONE);
         assert_eq!(
             next,
@@ -207,7 +211,7 @@ mod tests {
         let short = taken(&mut sampling, GpuTimes::Auto, 8 * 33, 1_000, ONE);
         let blocks: Vec<_> = short.iter().step_by(8).map(|n| n / 8).collect();
         assert_eq!(blocks, [0, 16, 32]);
-        // The first block shows that they are long now.
+        // The first block shows that iterations are long now, so all are measured.
         let long = taken(&mut sampling, GpuTimes::Auto, 40, 10_000_000, ONE);
         assert_eq!(long.len(), 40);
     }

@@ -1,4 +1,5 @@
-//! The state of a stream in an iteration, and how its span ends.
+//! The state of a stream in an iteration, and the ways in which its span ends. A span is the work of one
+//! stream in one iteration.
 //!
 //! | state        | `Begins(n)` | `Fails(n)`  | `Ends`    | `Forgotten` |
 //! |--------------|-------------|-------------|-----------|-------------|
@@ -6,7 +7,7 @@
 //! | `Open(m)`    |             |             | `Nothing` | `Nothing`   |
 //! | `Missed(m)`  | `Open(n)`   | `Missed(n)` |           | `Nothing`   |
 //!
-//! An empty field: nothing changes. The code that begins a span first ends the one that is open.
+//! In an empty field the state does not change. The code that begins a span first ends the open one.
 
 const MISSED: u64 = 1 << 63;
 
@@ -15,18 +16,18 @@ const MISSED: u64 = 1 << 63;
 pub enum Has {
     /// No span is open.
     Nothing,
-    /// A span of this iteration is open.
+    /// A span of the iteration with this number is open.
     Open(u64),
-    /// A span of this iteration could not begin, and is not tried again.
+    /// A span of the iteration with this number could not begin. It is not tried again.
     Missed(u64),
 }
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A span of this iteration begins.
+    /// A span of the iteration with this number begins.
     Begins(u64),
-    /// A span of this iteration could not begin.
+    /// A span of the iteration with this number could not begin.
     Fails(u64),
     /// The open span ends.
     Ends,
@@ -35,7 +36,7 @@ pub enum Event {
 }
 
 impl Has {
-    /// The state after `event`.
+    /// Returns the state after `event`.
     pub const fn next(self, event: Event) -> Self {
         match (self, event) {
             (Self::Nothing | Self::Missed(_), Event::Begins(iteration)) => Self::Open(iteration),
@@ -45,7 +46,7 @@ impl Has {
         }
     }
 
-    /// Returns the state as a word; 0 for `Nothing`.
+    /// Returns the state as a word, for an atomic variable; 0 for `Nothing`.
     pub const fn to_bits(self) -> u64 {
         match self {
             Self::Nothing => 0,
@@ -54,7 +55,7 @@ impl Has {
         }
     }
 
-    /// Returns the state of a word.
+    /// Returns the state that a word stands for.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         match (bits & !MISSED).checked_sub(1) {
@@ -64,7 +65,7 @@ impl Has {
         }
     }
 
-    /// Returns true if a word's state belongs to this iteration, so that nothing has to begin in it. Checked
+    /// Returns true if the state in this word belongs to `iteration`, so that no span has to begin. Checked
     /// at each launch.
     #[inline]
     pub const fn is_of(bits: u64, iteration: u64) -> bool {
@@ -77,13 +78,13 @@ impl Has {
 pub enum Why {
     /// The program is about to wait for it.
     Wait,
-    /// Another iteration has begun, and work for the stream is about to be launched.
+    /// Another iteration has begun, and work is about to be launched into the same stream.
     Next,
-    /// Another iteration has begun.
+    /// Another iteration has begun, and its thread ends the spans of earlier iterations.
     Iteration,
     /// The window has closed, or the stream is destroyed.
     End,
-    /// Like `End`, while a stream is captured: nothing may be enqueued.
+    /// Like `End`, while a stream is being captured, so that no event may be enqueued.
     Capture,
 }
 
@@ -92,10 +93,10 @@ pub enum Why {
 pub struct Ending {
     pub why: Why,
     pub launches: u32,
-    /// The number of launches before its last event.
+    /// The number of launches that precede the latest recording of the span's last event.
     pub covered: u32,
     pub iteration: u64,
-    /// The latest iteration that has begun.
+    /// The number of the latest iteration that has begun.
     pub latest: u64,
     /// True if work that is enqueued on the stream makes other streams wait.
     pub is_legacy: bool,
@@ -104,21 +105,21 @@ pub struct Ending {
 /// The result of ending a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The span stays open: it has no launch yet, but another thread is making one.
+    /// The span stays open: it has no launch yet, but another thread is about to launch.
     Stays,
-    /// The span has no work, so its events are free.
+    /// The span has no work, so its events can be reused.
     Empty,
     /// The span's last event is after all of its work.
     Whole,
-    /// The span is whole if its last event can be recorded now, and lost otherwise. `cut`: when the event happens,
-    /// more than its work may be over.
+    /// The last event has to be recorded now: then the span is whole, otherwise it is lost. `cut` is true if
+    /// other work may have run before that event.
     GiveLast { cut: bool },
     /// The span's end can no longer be determined.
     Lost,
 }
 
 impl Ending {
-    /// Returns the result of ending the span.
+    /// Returns the result of ending the span for the reason `why`.
     pub const fn fate(&self) -> Fate {
         let why = self.why;
         if self.launches == 0 {
@@ -130,11 +131,11 @@ impl Ending {
         if self.covered == self.launches {
             return Fate::Whole;
         }
-        // An event that is recorded this late gives no useful time.
+        // The iteration ended long ago, so an event recorded now would give no useful time.
         let is_past = self.iteration + 1 < self.latest;
         let may_give = match why {
             Why::Wait => true,
-            // The program's next work is for the same stream.
+            // The program's next work is for the same stream, so the event delays no other stream.
             Why::Next => !is_past,
             // An event on the legacy stream makes other streams wait.
             Why::Iteration | Why::End => !is_past && !self.is_legacy,

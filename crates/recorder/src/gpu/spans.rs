@@ -1,4 +1,5 @@
-//! Begins and ends the spans of streams: with events at both ends, or by the host's clock.
+//! Begins and ends the spans of streams. A span is timed with an event at both ends, or with the host's
+//! clock.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -12,7 +13,7 @@ use super::streams::{self, Open, Stream, StreamKey};
 use super::{BY_CLOCK, LATEST, PAIRS, is_taken, timed};
 use crate::clock;
 
-/// Begins a span.
+/// Begins a span of `iteration`, or notes that it could not begin.
 #[cold]
 pub fn begin(driver: Driver, key: StreamKey, known: Option<&'static Stream>, iteration: u64) {
     if let Some(stream) = known
@@ -31,10 +32,11 @@ pub fn begin(driver: Driver, key: StreamKey, known: Option<&'static Stream>, ite
     });
 }
 
-/// Begins a span that needs no events, on a stream without an open one. Returns true if the span needs none.
+/// Begins a span without events, on a stream that has no open span. Returns true if no events are needed: the
+/// iteration is not measured, or the host's clock is used.
 fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
     if !is_taken(iteration) {
-        // Nothing is lost: this iteration is not timed.
+        // This does not count as a lost span, because the iteration is not measured.
         stream.miss(iteration);
         return true;
     }
@@ -46,7 +48,7 @@ fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bo
     goes_by_clock
 }
 
-/// Begins a span. `None` if one should have begun and could not.
+/// Begins a span. Returns `None` if a span should have begun but could not.
 fn begun(
     driver: Driver,
     key: StreamKey,
@@ -58,7 +60,7 @@ fn begun(
         None => streams::insert(key, key.context(driver))?,
     };
     let Some(mut open) = stream.span.try_lock().filter(|_| stream.is(key)) else {
-        return Some(()); // another thread is beginning it
+        return Some(()); // another thread is beginning this span
     };
     if stream.has_begun(iteration) {
         return Some(());
@@ -104,13 +106,13 @@ fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
     }
 }
 
-/// Records the span's last event in its stream. Returns true if it covers all launches.
+/// Records the span's last event in its stream. Returns true if the event comes after all launches.
 pub fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
     let launches = stream.settle();
     if open.covered == launches {
         return true;
     }
-    // 0 if the stream has been destroyed in the meantime.
+    // The handle is 0 if the stream has been destroyed in the meantime.
     let handle = stream.handle();
     if handle == 0 || !stream.is_in_reach(driver) || driver.is_capturing(handle) {
         return false;
@@ -141,7 +143,7 @@ pub fn end_span(driver: Driver, stream: &Stream, why: Why) {
 
 pub fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
     if open.by_clock {
-        // Its end is only the end of a wait for the stream.
+        // A span timed with the host's clock can end only when a wait for its stream ends.
         if why != Why::Wait {
             pool::lose(usize::from(stream.launches() > 0));
             stream.end(open);
@@ -166,7 +168,7 @@ pub fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, w
         }
         Fate::Lost => (false, false, 1),
     };
-    // A launch by another thread in between belongs to the next span.
+    // A launch that another thread makes in between belongs to the next span.
     stream.end(open);
     let Some(mut pool) = pool::known(stream.context()) else {
         return pool::lose(1);

@@ -1,7 +1,7 @@
-//! The streams that a window's work is for, and the open span of each.
+//! The streams that a window's work is launched into, and the open span of each.
 //!
-//! A thread that launches into a stream finds it without a lock. The lock is for threads that begin or end a
-//! span, and calls of the program never wait for it.
+//! A thread that launches into a stream finds it without a lock. Only threads that begin or end a span take
+//! the lock, and calls of the program never wait for it.
 
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -14,42 +14,44 @@ use tllmprof_platform::thread;
 use tllmprof_sync::Lock;
 use tllmprof_sync::hash::spread;
 
-/// The number of streams that are known at a time. One without an open span makes room for another.
+/// The number of streams in the table. If it is full, a stream without an open span is replaced.
 const STREAMS: usize = 256;
-/// The largest distance of a stream from its first place.
+/// The largest distance, in entries, between a stream's entry and the one that its hash selects.
 const REACH: usize = 8;
-/// The number of spans of an iteration whose launches are remembered.
+/// The number of spans of an iteration whose launch counts are remembered.
 const REMEMBERED: usize = 8;
-/// If an iteration has this many spans, events cost too much: most spans end in a wait of the host, whose
-/// clock is good enough.
+/// The number of spans in an iteration from which on events cost too much. Most spans then end in a wait of
+/// the host, whose clock is accurate enough.
 const TOO_MANY: usize = 4;
-/// The number of changes between threads after which a stream is shared: it passes from one thread to another
-/// more than half as often in each span.
+/// A stream counts as shared among threads after this number of recent changes of the launching thread. Each
+/// span halves the count, so the threads must alternate more than half that often in every span.
 const SHARED_AFTER: u32 = 32;
 
-/// The driver's handles of the legacy default stream, and of the calling thread's own.
+/// The driver's handles of the legacy default stream, and of the calling thread's per-thread default stream.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
-/// The argument of a call that says which stream it is for.
+/// The stream that a call names in its arguments.
 #[derive(Clone, Copy)]
 pub struct StreamArgument {
     pub handle: usize,
-    /// True if 0 is the thread's own stream.
+    /// True if handle 0 means the thread's per-thread default stream, not the legacy one.
     pub per_thread: bool,
 }
 
-/// A key that identifies a stream: a default stream is a different one in each context and in each thread.
+/// A key that identifies a stream. Default streams need more than a handle: each context and each thread has
+/// its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct StreamKey {
-    /// The handle; for a thread's own stream the address of its block, and [`PER_THREAD`].
+    /// The handle. For a per-thread default stream, the address of the thread's block combined with
+    /// [`PER_THREAD`].
     name: usize,
-    /// The context of a default stream; otherwise 0.
+    /// The context of a default stream; 0 for other streams.
     context: usize,
 }
 
 impl StreamArgument {
-    /// Returns the stream's key. The context is 0 if the thread has none.
+    /// Returns the stream's key. For a default stream the context in it is 0 if the thread has none.
     #[inline]
     pub fn key(self, driver: Driver) -> StreamKey {
         self.key_by_name().unwrap_or_else(|| StreamKey {
@@ -61,7 +63,8 @@ impl StreamArgument {
         })
     }
 
-    /// Returns the same for a stream that is not a default stream. Its context does not matter.
+    /// Returns the key of a stream that is not a default stream, without asking the driver. Returns `None`
+    /// for a default stream.
     #[inline]
     pub const fn key_by_name(self) -> Option<StreamKey> {
         if self.handle <= PER_THREAD {
@@ -92,54 +95,55 @@ impl StreamKey {
 /// A stream. The fields that each launch reads are in one cache line, and those that it writes in another.
 #[repr(C, align(128))]
 pub struct Stream {
-    /// The name of its [`StreamKey`]; 0: not in use.
+    /// The `name` of the stream's [`StreamKey`]; 0 if the entry is not in use.
     name: AtomicUsize,
     context: AtomicUsize,
-    /// The stream's [state](Has). Written with the lock held, and when the stream is forgotten.
+    /// The stream's [state](Has), as a word. Written with the lock held, and when the stream is forgotten.
     has: AtomicU64,
-    /// The number of launches of the same span in the last iteration that had it.
+    /// The number of launches in the same span of the last iteration that had such a span. The last launch is
+    /// predicted from it.
     expected: AtomicU32,
-    /// The number of launches after which its last event is recorded.
+    /// The number of launches that precede the latest recording of the span's last event.
     settled: AtomicU32,
-    /// True if many threads launch here in turn, so that they do not count launches: a thread only notes that
-    /// there are more than `settled`, and nothing if that is noted already.
+    /// True if many threads launch into this stream in turn. They do not count launches then: a thread only
+    /// notes that there are more than `settled`, and stores nothing if that is noted already.
     is_shared: AtomicBool,
     number: AtomicU16,
     counted: LaunchCounts,
     pub span: Lock<Open>,
 }
 
-/// The fields that launches write.
+/// The fields that each launch writes.
 #[repr(align(128))]
 struct LaunchCounts {
-    /// The number of launches of the span.
+    /// The number of launches in the span so far.
     launches: AtomicU32,
-    /// The number of recent launches by another thread than the one before.
+    /// The number of recent launches whose thread was not the thread of the previous launch.
     turns: AtomicU32,
-    /// The block of the thread that launched last.
+    /// The address of the block of the thread that launched last.
     owner: AtomicUsize,
 }
 
-/// The span that is open, or the last one.
+/// The open span of a stream, or its last one.
 pub struct Open {
     pub pair: Index,
     pub events: Pair,
-    /// Its iteration plus one; 0: it had none. The fields of a stream begin as zeros, which take no room in
-    /// the file.
+    /// The span's iteration plus one; 0 if no span has begun. This encoding makes an unused stream all zeros,
+    /// which take no space in the library's file.
     begun: u64,
-    /// The time when its first event had been recorded, in ticks.
+    /// The time after the first event was recorded, in ticks.
     pub since: u64,
-    /// The number of launches before its last event.
+    /// The number of launches before the last event was recorded.
     pub covered: u32,
-    /// True if it has no events and is timed by the host's clock.
+    /// True if the span has no events and is timed with the host's clock.
     pub by_clock: bool,
-    /// Its index among the spans of its iteration.
+    /// The span's index among the stream's spans of this iteration.
     place: usize,
-    /// The number of launches of each span.
+    /// The number of launches of each span, by its index in an iteration.
     counts: [u32; REMEMBERED],
-    /// The spans that ended in a wait for the stream right after their launches, by bits.
+    /// The spans that ended in a wait for the stream right after their launches, as bits.
     waited: u8,
-    /// The number of spans of the iteration before.
+    /// The number of spans of the previous iteration.
     before: usize,
 }
 
@@ -151,7 +155,7 @@ lifecycle::global! {
     #[fork(by = in_child)]
     #[together(tables)]
     static ALL: [Stream; STREAMS] = [const { Stream::new() }; STREAMS];
-    /// The streams that have an open span, by bits.
+    /// The streams that have an open span, as bits.
     #[fork(with = ALL)]
     static OPEN: [AtomicU64; STREAMS / 64] = [const { AtomicU64::new(0) }; STREAMS / 64];
     #[fork(free)]
@@ -192,7 +196,7 @@ impl Stream {
         }
     }
 
-    /// Returns the driver's handle, for use in the thread that the stream belongs to.
+    /// Returns the handle to pass to the driver, on the thread that the stream belongs to.
     pub fn handle(&self) -> usize {
         let name = self.name.load(Ordering::Relaxed);
         match name {
@@ -202,8 +206,8 @@ impl Stream {
         }
     }
 
-    /// Returns true if the calling thread can name it: a default stream only in its context, and another
-    /// thread's own stream never.
+    /// Returns true if the calling thread can use the stream: a default stream only in its context, and
+    /// another thread's per-thread default stream never.
     pub fn is_in_reach(&self, driver: Driver) -> bool {
         let name = self.name.load(Ordering::Relaxed);
         match name & (LEGACY | PER_THREAD) {
@@ -213,7 +217,8 @@ impl Stream {
         }
     }
 
-    /// Returns true if work that is enqueued here waits for the context's other streams, and they for it.
+    /// Returns true for the legacy default stream. Work enqueued there waits for the context's other streams,
+    /// and these wait for that work.
     pub fn is_legacy(&self) -> bool {
         self.name.load(Ordering::Relaxed) == LEGACY
     }
@@ -226,7 +231,7 @@ impl Stream {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Returns the iteration of the open span.
+    /// Returns the iteration of the open span, if one is open.
     #[inline]
     pub fn open(&self) -> Option<u64> {
         match Has::from_bits(self.has.load(Ordering::Acquire)) {
@@ -235,13 +240,13 @@ impl Stream {
         }
     }
 
-    /// Returns true if nothing has to begin in this iteration.
+    /// Returns true if this iteration's span has already begun, or was found not to begin.
     #[inline]
     pub fn has_begun(&self, iteration: u64) -> bool {
         Has::is_of(self.has.load(Ordering::Acquire), iteration)
     }
 
-    /// Notes that the iteration's span could not begin. Called with the lock held.
+    /// Notes that the iteration's span could not begin or is not measured. Called with the lock held.
     pub fn miss(&self, iteration: u64) {
         self.on(span::Event::Fails(iteration));
     }
@@ -251,19 +256,20 @@ impl Stream {
         self.has.store(has.to_bits(), Ordering::Release);
     }
 
-    /// Returns the number of launches of the span.
+    /// Returns the number of launches in the span so far.
     pub fn launches(&self) -> u32 {
         self.counted.launches.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of launches before an event that is about to be recorded.
+    /// Stores and returns the number of launches that precede an event about to be recorded.
     pub fn settle(&self) -> u32 {
         let launches = self.launches();
         self.settled.store(launches, Ordering::SeqCst);
         launches
     }
 
-    /// Counts a launch that is about to be made. Returns true if that makes as many as are expected.
+    /// Counts a launch that is about to be made. Returns true if this is the expected last launch of the
+    /// span.
     #[inline]
     pub fn launches_one(&self) -> bool {
         let (counted, us) = (&self.counted, thread::address());
@@ -278,8 +284,8 @@ impl Stream {
         counted.launches.store(launches, Ordering::Relaxed);
         if counted.owner.load(Ordering::Relaxed) != us {
             counted.owner.store(us, Ordering::Relaxed);
-            // The beginning of each span halves the count. In iterations that are not timed no span begins, so
-            // nothing is counted there.
+            // Each span that begins halves this count. In iterations that are not measured no span begins, so
+            // the count must not grow there.
             if self.open().is_some() {
                 let turns = counted.turns.load(Ordering::Relaxed) + 1;
                 counted.turns.store(turns, Ordering::Relaxed);
@@ -291,7 +297,7 @@ impl Stream {
         launches == self.expected.load(Ordering::Relaxed) && self.open().is_some()
     }
 
-    /// Called when the driver has refused a launch.
+    /// Called when the driver has refused a launch that was already counted.
     pub fn launches_one_less(&self) {
         if !self.is_shared.load(Ordering::Relaxed) {
             let launches = self.launches().saturating_sub(1);
@@ -299,18 +305,20 @@ impl Stream {
         }
     }
 
-    /// Returns true if the calling thread was the last to launch, as far as that is noted.
+    /// Returns true if the calling thread launched last into this stream. Approximate for shared streams.
     pub fn is_ours(&self) -> bool {
         self.counted.owner.load(Ordering::Relaxed) == thread::address()
     }
 
-    /// Returns true if this is the stream that was looked for: its place may have been given to another.
+    /// Returns true if this entry is for the stream with this key. The entry may have been given to another
+    /// stream.
     pub fn is(&self, key: StreamKey) -> bool {
         self.name.load(Ordering::Acquire) == key.name
             && (!key.is_default() || self.context() == key.context)
     }
 
-    /// Begins a span, between these events or by the host's clock. Called with the lock held.
+    /// Begins a span, timed with these events or, with `None`, with the host's clock. Called with the lock
+    /// held.
     pub fn begin(
         &self,
         open: &mut Open,
@@ -355,7 +363,7 @@ impl Stream {
         (&OPEN[index / 64], 1 << (index % 64))
     }
 
-    /// Returns its index in [all streams](stream_at).
+    /// Returns the stream's index in [all streams](stream_at).
     pub fn place(&self) -> u8 {
         let bytes = core::ptr::from_ref(self).addr() - ALL.as_ptr().addr();
         (bytes / size_of::<Self>()) as u8
@@ -376,21 +384,21 @@ impl Open {
         }
     }
 
-    /// Returns true if the iteration's next span is timed by the host's clock: there are many, the stream was
-    /// waited for before this one, and this one is expected to end in a wait for it.
+    /// Returns true if the iteration's next span is timed with the host's clock. Then there are many spans,
+    /// the host waited for the stream before this span, and is expected to wait right after it.
     pub fn goes_by_clock(&self, iteration: u64) -> bool {
         let place = self.next_place(iteration);
         let are_waited_for = |places: u8| self.waited & places == places;
         place > 0 && self.before >= TOO_MANY && are_waited_for(1 << self.place | 1 << place)
     }
 
-    /// Called when the host has launched all work of the span and waits for the stream right after.
+    /// Called when the host has launched all work of the span and waits for the stream right afterwards.
     pub const fn is_waited_for(&mut self) {
         self.waited |= 1 << self.place;
     }
 }
 
-/// Returns the stream at an index.
+/// Returns the stream at index `place` of the table.
 #[inline]
 pub fn stream_at(place: u8) -> &'static Stream {
     const { assert!(STREAMS == 1 << u8::BITS) };
@@ -398,18 +406,19 @@ pub fn stream_at(place: u8) -> &'static Stream {
 }
 
 fn places(key: StreamKey) -> impl Iterator<Item = &'static Stream> {
-    // The context is in the high bits of the key: only the highest bits depend on it.
+    // The rotation puts the context into the high bits of the key, so only the highest bits of the hash
+    // depend on the context. These bits select the first entry.
     let start = spread(key.name as u64 ^ (key.context as u64).rotate_left(32)) >> 16;
     (0..REACH).map(move |step| &ALL[(start + step) % STREAMS])
 }
 
-/// Returns the stream of a key, if it is known.
+/// Returns the stream with this key, if it is in the table.
 #[inline]
 pub fn find(key: StreamKey) -> Option<&'static Stream> {
     places(key).find(|stream| stream.is(key))
 }
 
-/// Adds a stream, which has this context. `None` if there is no room.
+/// Adds a stream of this context to the table. Returns `None` if there is no room.
 pub fn insert(key: StreamKey, context: usize) -> Option<&'static Stream> {
     let _inserting = INSERTING.lock_for(Duration::from_micros(200))?;
     if let Some(known) = find(key) {
@@ -455,7 +464,7 @@ pub fn open() -> impl Iterator<Item = &'static Stream> {
     })
 }
 
-/// Forgets the streams for whose context `ends` returns true. They have no open span.
+/// Forgets the streams for whose context `ends` returns true. None of these streams has an open span.
 pub fn forget(ends: impl Fn(usize) -> bool) {
     for stream in &ALL {
         if stream.name.load(Ordering::Relaxed) != 0 && ends(stream.context()) {
@@ -465,7 +474,7 @@ pub fn forget(ends: impl Fn(usize) -> bool) {
 }
 
 impl Stream {
-    /// Forgets the stream, which no longer exists, and the events of its open span.
+    /// Forgets the stream, which no longer exists, together with the events of its open span.
     pub fn forget(&self) {
         self.name.store(0, Ordering::Release);
         self.close(span::Event::Forgotten);
@@ -478,7 +487,7 @@ impl Stream {
     }
 }
 
-/// The child of a fork has none of its parent's streams.
+/// Empties the table in the child of a fork, which has none of its parent's streams.
 fn in_child(alone: &OnlyThread) {
     for word in &OPEN {
         word.store(0, Ordering::Relaxed);

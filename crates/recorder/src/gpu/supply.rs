@@ -1,4 +1,4 @@
-//! The state that decides if a context's pool may get more events.
+//! The state that decides if more events may be created in a context's pool.
 //!
 //! | state     | `TookLong` | `Refused` |
 //! |-----------|------------|-----------|
@@ -7,32 +7,34 @@
 //! | `Full`    |            | `Dead`    |
 //! | `Dead`    |            |           |
 //!
-//! A pool that is given to another context begins as `Growing`.
+//! A pool that is assigned to another context starts again as `Growing`. In an empty field the state does not
+//! change.
 
-/// A state of a pool.
+/// The state of a context's pool of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supply {
-    /// New events are made when there are too few.
+    /// More events are created when there are too few.
     Growing,
-    /// Like `Growing`, but the driver was slow to make events once. That may have been the machine's load.
+    /// Like `Growing`, but the driver was slow to create events once, perhaps because the machine was under
+    /// load.
     Wary,
-    /// The driver was slow again: no more events are made, and the existing ones are used.
+    /// The driver was slow again, so no more events are created. The existing ones are used.
     Full,
-    /// The driver has refused a call: nothing is timed in this context any more.
+    /// The driver has refused a call, so timing has stopped in this context.
     Dead,
 }
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The driver was slow to make events.
+    /// The driver was slow to create events.
     TookLong,
     /// The driver has refused a call.
     Refused,
 }
 
 impl Supply {
-    /// The state after `event`.
+    /// Returns the state after `event`.
     pub const fn next(self, event: Event) -> Self {
         match (self, event) {
             (Self::Dead, _) | (_, Event::Refused) => Self::Dead,
@@ -41,12 +43,12 @@ impl Supply {
         }
     }
 
-    /// Returns true if more events may be made.
+    /// Returns true if more events may be created.
     pub const fn may_grow(self) -> bool {
         matches!(self, Self::Growing | Self::Wary)
     }
 
-    /// Returns true if nothing is timed in this context any more.
+    /// Returns true if timing has stopped in this context.
     pub const fn is_dead(self) -> bool {
         matches!(self, Self::Dead)
     }

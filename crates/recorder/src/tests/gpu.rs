@@ -1,4 +1,4 @@
-//! Tests of GPU times, with a fake driver, in the record of this process.
+//! Tests of GPU times with a fake driver, in this process's record.
 
 mod untimed;
 
@@ -13,14 +13,14 @@ use crate::gpu::driver::{Driver, made};
 use crate::gpu::*;
 use crate::{Event as Recorded, What};
 
-/// A context that belongs to one test, its streams, and the record.
+/// A fake CUDA context that only one test uses, and the process's record.
 struct Gpu {
     context: usize,
     record: Record,
 }
 
 impl Gpu {
-    /// `number`: each test has a context of its own.
+    /// Creates the context of one test. Each test passes a different `number`.
     fn new(number: usize) -> Self {
         let record = record();
         let context = 0x10_0000 + 0x1000 * number;
@@ -39,7 +39,8 @@ impl Gpu {
         }
     }
 
-    /// Returns the GPU spans that a thread writes which runs `act` in a window that opens with iteration 5.
+    /// Runs `act` on a new thread, in a window that opens with iteration 5. Returns the GPU spans that this
+    /// thread writes.
     fn spans(&self, act: impl FnOnce() + Send) -> Vec<Recorded> {
         let thread = on_a_thread(|| {
             window_opens(false);
@@ -59,7 +60,7 @@ impl Gpu {
         self.record.read().header.counter(Counter::GpuSpansLost)
     }
 
-    /// Returns the GPU time so far.
+    /// Returns the GPU time in the record's header so far, in nanoseconds.
     fn counted_ns(&self) -> u64 {
         self.record.read().header.counter(Counter::GpuNs)
     }
@@ -78,7 +79,7 @@ fn spans(contents: &Contents, thread: u32) -> Vec<Recorded> {
         .collect()
 }
 
-/// Returns iteration and duration of each, in microseconds.
+/// Returns the iteration and the duration, in microseconds, of each span.
 fn shown(spans: &[Recorded]) -> Vec<(u64, u64)> {
     let of = |span: &Recorded| match span.what {
         What::GpuSpan {
@@ -113,7 +114,8 @@ fn each_streams_work_is_a_span_of_its_iteration() {
     });
     let mut found = shown(&spans);
     found.sort_unstable();
-    // From the second iteration on the last launch of a stream is known: the events are next to each other.
+    // From the second iteration on, the last launch of each stream is known in advance. So the two events are
+    // recorded one right after the other, one microsecond apart.
     assert_eq!(found[2..], [(6, 1), (6, 1)]);
     assert_eq!(
         found.iter().map(|(n, _)| *n).collect::<Vec<_>>(),
@@ -170,7 +172,8 @@ fn gpu_time_and_the_time_of_iterations_are_counted_inside_windows_only() {
         .collect();
     assert_eq!(iterations.len(), 3);
     let took = (after[1] - before[1]) as f64;
-    // Each is rounded down to a nanosecond, and the clock is anchored again, which a busy machine disturbs.
+    // A tolerance is needed, because each duration is rounded down to a nanosecond, and a busy machine
+    // disturbs the clock ratio.
     let difference = (iterations.iter().sum::<f64>() - took).abs();
     assert!(difference <= 3.0 + took / 10.0, "{iterations:?}: {took}");
     on_a_thread(|| iterate(9));
@@ -337,7 +340,7 @@ fn a_driver_that_refuses_an_event_is_asked_for_no_more_in_that_context() {
     assert_eq!(gpu.lost(), before + 1);
     made::REFUSES.store(0, Ordering::Relaxed);
     assert!(gpu.spans(|| launch(gpu.stream(1))).is_empty());
-    // A mistake with one stream is no reason to stop timing.
+    // An error caused by one stream must not stop timing.
     let other = Gpu {
         context: gpu.context + 0x100,
         ..gpu
@@ -403,8 +406,8 @@ fn there_are_only_so_many_streams_and_those_that_have_nothing_open_make_room() {
     assert!(streams::open().next().is_none());
 }
 
-/// Launches two kernels and waits for them, `times` times. Returns how often the wait ended a span by the
-/// host's clock.
+/// Launches two kernels and waits for them, `times` times. Returns the number of waits that ended a span
+/// timed with the host's clock.
 fn launch_and_wait(stream: StreamArgument, times: usize) -> usize {
     let mut by_clock = 0;
     for _ in 0..times {
@@ -434,7 +437,7 @@ fn of_many_spans_that_are_waited_for_only_the_first_has_events() {
             recorded.push(made::state().recordings - before);
         }
     });
-    // If a busy machine delays the wait, the next span has events.
+    // On a busy machine a wait may come late. The next span then uses events, so not all spans use the clock.
     assert_eq!(by_clock[0], 0);
     assert!(by_clock[1..].iter().all(|&n| n >= 10), "{by_clock:?}");
     assert!(recorded[1] < recorded[0] / 2, "{recorded:?}");
@@ -485,7 +488,8 @@ fn a_span_by_the_hosts_clock_that_nobody_waits_for_is_lost_and_has_events_the_ne
         begin_iteration(7);
         launch_and_wait(stream, 2);
         launch(stream);
-        // Another kind of wait ends no span; the next iteration begins without one.
+        // A wait for all streams ends no span timed with the host's clock. The next iteration begins without
+        // an open span.
         before_wait(Wait::All);
         begin_iteration(8);
         by_clock.push(launch_and_wait(stream, 5));

@@ -1,4 +1,5 @@
-//! Tests of a record that keeps only the latest windows, in a child of a fork, which has a record of its own.
+//! Tests of a record that keeps only the latest windows. Each runs in the child of a fork, which has a record
+//! of its own.
 
 use std::path::Path;
 
@@ -7,12 +8,12 @@ use tllmprof_record::StringId;
 use super::*;
 use crate::keep::while_locked;
 
-/// The size limit of the record: 15 chunks.
+/// The size limit of the record, which leaves room for 15 chunks.
 const KEEP: &str = "1M";
 /// More events than a record has room for.
 const TOO_MANY_EVENTS: u64 = 16 * (CHUNK_BYTES / EVENT_BYTES) as u64;
 
-/// Returns the contents of the record of a child in which `act` runs.
+/// Runs `act` in a child process, and returns the contents of the child's record.
 fn of_a_child(act: impl FnOnce()) -> Contents {
     lifecycle::register();
     let record = record();
@@ -46,7 +47,7 @@ fn begin_kept(path: &Path) {
     assert!(is_on());
 }
 
-/// Writes `events` events, even if there is no record any more.
+/// Writes `events` events, even if the record has ended.
 fn write(events: u64) {
     for n in 0..events {
         writers::write(&Event::new(ticks(), 0, What::GilForced));
@@ -64,19 +65,20 @@ fn a_thread_that_writes_behind_the_end_drops_no_window() {
         window_closes(4);
         ends(5);
         finish(Ended::InOrder);
-        // It saw that there is a record before it was interrupted.
+        // Simulates a thread that checked for a record, was interrupted, and writes after the record has
+        // ended.
         write(TOO_MANY_EVENTS);
     });
     assert_eq!(contents.header.ended, Some(Ended::InOrder));
     assert_eq!(contents.header.counter(Counter::WindowsDropped), 0);
 }
 
-/// Returns the number of missing events, without those of iterations that passed.
+/// Returns the number of lost events, not counting the events of skipped iterations.
 fn lost(header: &Header) -> u64 {
     header.counter(Counter::EventsDropped) - header.counter(Counter::IterationsPassed)
 }
 
-/// Numbered names, like those of requests; each is used only in its window.
+/// Uses numbered names, like those of requests. Each name is used in only one window.
 #[test]
 fn names_go_with_their_windows_and_those_that_are_kept_have_all() {
     const WINDOWS: u64 = 40;
@@ -137,7 +139,8 @@ fn facts_that_never_end_have_a_share_and_go_with_windows_then() {
     assert!(of_the_last);
 }
 
-/// Texts that should stay in the record, after the room for those is used up.
+/// Writes more lasting texts than there is room for. The remaining ones must not take up the room for the
+/// windows' texts.
 #[test]
 fn texts_that_find_no_room_to_stay_take_no_places_of_those_of_windows() {
     let contents = of_a_child(|| {
@@ -155,7 +158,7 @@ fn texts_that_find_no_room_to_stay_take_no_places_of_those_of_windows() {
     assert_eq!(contents.header.counter(Counter::StringsDropped), 0);
 }
 
-/// A thread that does nothing that would cause its name to be looked up again.
+/// Tests a thread that does nothing that would cause its name to be looked up again.
 #[test]
 fn what_python_calls_a_thread_stays_while_there_is_room_and_goes_with_its_window_then() {
     const WINDOWS: u64 = 60;
@@ -197,7 +200,7 @@ fn what_python_calls_a_thread_stays_while_there_is_room_and_goes_with_its_window
     assert!(last.eq(of_windows.copied()));
 }
 
-/// The thread that has the lock may be off its processor for long.
+/// Simulates a thread that holds the list's lock for a long time because it is not scheduled.
 #[test]
 fn a_chunk_that_is_filled_while_the_others_are_locked_is_used_again() {
     let contents = of_a_child(|| {

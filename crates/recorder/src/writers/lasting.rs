@@ -1,7 +1,7 @@
-//! Texts and facts of the process that stay as long as the record while other chunks are used again. They
-//! have chunks of their own, so that a thread's chunk need not stay because of a name in it. If the oldest
-//! windows are dropped, these chunks may take only a share of the record; what comes after that is dropped
-//! with the windows of its time.
+//! Strings and facts of the process that stay as long as the record, while other chunks are overwritten. They
+//! have chunks of their own. Otherwise one name in a thread's chunk would keep the whole chunk from being
+//! overwritten. If the record drops the oldest windows, the lasting chunks may take only a fraction of it.
+//! Later strings and facts are then dropped together with the windows of their time.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -13,10 +13,11 @@ use super::begin_chunk;
 use crate::bounded::Bounded;
 use crate::reuse;
 
-/// The time a thread waits for the chunk before it uses its own.
+/// The time a thread waits for the lock on the shared lasting chunk. After that it writes into its private
+/// chunk.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// The share of the chunks, as a divisor, and the smallest number of chunks.
+/// The lasting chunks may take one `SHARE`th of all chunks, but at least `LEAST` chunks.
 const SHARE: u64 = 8;
 const LEAST: u32 = 2;
 
@@ -25,14 +26,14 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static CHUNK: Bounded<Option<Lasting>> = Bounded::new(None);
-    /// One more than the number of chunks that may still be begun; 0 once there is no more room.
+    /// One more than the number of lasting chunks that may still be begun; 0 once there is no more room.
     #[fork(keep = "stored where a record begins")]
     static LEFT: AtomicU32 = AtomicU32::new(0);
 }
 
 struct Lasting {
     events: EventWriter,
-    /// The thread of the last event.
+    /// The number of the thread that wrote the last event.
     thread: u32,
 }
 
@@ -51,23 +52,24 @@ impl Lasting {
     }
 }
 
-/// Called when a record begins. `keep`: the size limit in bytes, if the oldest windows are dropped.
+/// Called when a record begins. `keep` is the size limit in bytes if the oldest windows are dropped, else
+/// `None`.
 pub fn begin(keep: Option<u64>) {
     let chunks = keep.map_or(u32::MAX - 1, |bytes| {
         let share = bytes / CHUNK_BYTES as u64 / SHARE;
         u32::try_from(share).unwrap_or(u32::MAX - 1).max(LEAST)
     });
-    // The last one is known to be full only when another is requested.
+    // One more than the limit, because the last chunk is found to be full only when another is requested.
     LEFT.store(chunks + 1, Ordering::Relaxed);
 }
 
-/// Returns true if there may be room for more.
+/// Returns true if there may be room for more lasting strings and facts.
 pub fn has_room() -> bool {
     LEFT.load(Ordering::Relaxed) > 0
 }
 
-/// Writes something of `thread` by `push`. Returns false if no chunk is used again or if it cannot be done
-/// now: then it has to be written into the thread's own chunk.
+/// Writes a string or fact of `thread` by calling `push`. Returns false if the record overwrites no chunks or
+/// if writing is not possible now. The caller then has to write into the thread's own chunk.
 pub fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool {
     if !reuse::is_wanted() || !has_room() {
         return false;
@@ -79,7 +81,7 @@ pub fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool {
     if chunk.as_mut().is_some_and(push) {
         return true;
     }
-    // The last one may be full.
+    // The current chunk is full, and no further one may be begun.
     let left = LEFT.load(Ordering::Relaxed).saturating_sub(1);
     if left == 0 {
         LEFT.store(0, Ordering::Relaxed);
@@ -94,7 +96,7 @@ pub fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool {
     is_written
 }
 
-/// The child of a fork writes nothing into its parent's chunks.
+/// Forgets the current chunk in the child of a fork: it belongs to the parent.
 fn in_child(alone: &OnlyThread) {
     CHUNK.break_open(alone);
     if let Some(mut chunk) = CHUNK.lock_for(LOCK_TIMEOUT) {

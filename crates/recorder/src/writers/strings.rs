@@ -1,13 +1,14 @@
-//! The strings of a record: each text is written once, and referred to by its number from then on.
+//! The strings of a record: each text is written once, and events refer to it by its number from then on.
 //!
-//! They are in a hash table with open addressing, without locks or allocations. A text that finds no place is
-//! written each time it occurs. If there are more texts than a reader would keep, the rest is only counted.
-//! Two texts with the same hash of 64 bits would be confused; that is not expected to happen.
+//! The numbers are in a hash table with open addressing, without locks or allocations. A text that finds no
+//! free entry is written each time it occurs. If there are more texts than a reader would keep, the remaining
+//! ones are only counted. Two texts with the same 64-bit hash would be confused, which is not expected to
+//! happen.
 //!
-//! If the oldest windows are dropped (`TLLMPROF_KEEP`), their names are dropped with them: a text is written
-//! into the chunk of the thread that needs it, and forgotten when the next window opens, which begins a new
-//! era. The chunks with a window's names are dropped no sooner than the window. A place of an earlier era is
-//! free again.
+//! If the record drops the oldest windows (`TLLMPROF_KEEP`), the names that these windows use are dropped
+//! with them. For this a text is written into the chunk of the thread that needs it, and the table forgets it
+//! when the next window opens, which begins a new era. The chunks with a window's names are dropped no sooner
+//! than the window. A table entry of an earlier era is free again.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -19,21 +20,23 @@ use crate::{arena, keep, reuse, space, writers};
 use tllmprof_platform::errno::SavedErrno;
 use tllmprof_sync::hash::MIX;
 
-/// The number of texts that can be remembered.
+/// The number of texts that the table can hold.
 const PLACES: usize = 1 << 15;
-/// The largest distance of a text from its first place.
+/// The largest distance, in entries, between a text's entry and the entry that its hash selects.
 const REACH: usize = 16;
-/// The number of strings that are dropped with windows. They are numbered from the start again after the last
-/// one: no record has room for as many.
+/// The number of ids for strings that are dropped with windows. After the last id, numbering starts again: no
+/// record has room for that many strings at once.
 const PASSING: u64 = (u32::MAX - LAST_LASTING) as u64;
 /// The largest length in bytes of a program's name. Longer ones are cut.
 pub const LONGEST: usize = 512;
 
-/// An entry of the table. Its era only grows, so in each era it has at most one text.
+/// An entry of the table. The era of an entry never decreases, so an entry holds at most one text in each
+/// era.
 struct TextEntry {
-    /// The hash of the text and of its era; 0: never used.
+    /// The hash of the text and of its era; 0 if the entry was never used.
     hash: AtomicU64,
-    /// The era in the upper half and the text's number in the lower half, 0 until it is written.
+    /// The era in the upper 32 bits and the text's number in the lower 32. The number is 0 until the text is
+    /// written.
     known: AtomicU64,
 }
 
@@ -44,7 +47,7 @@ impl TextEntry {
         id_in(self.known.load(Ordering::Acquire), era)
     }
 
-    /// Takes the entry for a text, if it belongs to an era before `until`. Returns true if it was taken.
+    /// Claims the entry for a text, if the entry's era is before `until`. Returns true if this thread got it.
     fn take(&self, hash: u64, era: u32, until: u32) -> bool {
         let known = self.known.load(Ordering::Acquire);
         let is_taken = (known >> 32) < u64::from(until)
@@ -58,7 +61,8 @@ impl TextEntry {
         is_taken
     }
 
-    /// Stores the text's number, unless a later era has the entry or another thread was sooner.
+    /// Stores the text's number, unless a later era has claimed the entry or another thread has stored a
+    /// number.
     fn publish(&self, era: u32, id: StringId) {
         let (none, known) = (pair(era, 0), pair(era, id));
         let _ = self
@@ -71,7 +75,7 @@ const fn pair(era: u32, id: StringId) -> u64 {
     (era as u64) << 32 | id as u64
 }
 
-/// Returns the number in `known`, if it belongs to this era.
+/// Returns the number in `known`, if `known` belongs to this era.
 #[inline]
 const fn id_in(known: u64, era: u32) -> StringId {
     match known ^ pair(era, 0) {
@@ -80,15 +84,15 @@ const fn id_in(known: u64, era: u32) -> StringId {
     }
 }
 
-/// A text that is needed repeatedly.
+/// A text that is needed repeatedly, with its number in the record.
 pub struct Label {
     text: &'static [u8],
-    /// The era in the upper half and the text's number in the lower half.
+    /// The era in the upper 32 bits and the text's number in the lower 32.
     known: AtomicU64,
 }
 
 impl Label {
-    /// Stores a text, for good.
+    /// Stores a text permanently: the memory is never freed.
     pub fn new(text: &str) -> &'static Self {
         Box::leak(Box::new(Self {
             text: Box::leak(Box::from(text.as_bytes())),
@@ -96,7 +100,8 @@ impl Label {
         }))
     }
 
-    /// Like [`Label::new`], but may be called from anywhere. `None` if there is no more room for texts.
+    /// Like [`Label::new`], but safe to call inside a hooked call, where nothing may be allocated. Returns
+    /// `None` if the memory for texts is used up.
     pub fn keep<T: Iterator<Item = u8>>(text: impl Fn() -> T) -> Option<&'static Self> {
         let _errno = SavedErrno::new();
         let length = text().take(LONGEST).count();
@@ -130,7 +135,7 @@ impl Label {
         }
     }
 
-    /// Like [`Label::id`], with a writer that the caller has taken.
+    /// Like [`Label::id`], using a writer that the caller has already taken.
     #[inline]
     pub fn id_by(&self, writer: &Writer) -> StringId {
         let era = era();
@@ -183,33 +188,36 @@ lifecycle::global! {
             known: AtomicU64::new(0),
         }
     }; PLACES];
-    /// The last number of a text that stays, and the number of texts that are dropped with windows.
+    /// The last number given to a lasting text, and the count of numbers given to texts that are dropped with
+    /// windows.
     #[fork(reset)]
     static LAST: AtomicU32 = AtomicU32::new(NO_STRING);
     #[fork(reset)]
     static PASSED: AtomicU64 = AtomicU64::new(0);
-    /// Part of every hash. It differs in the child of a fork, where the parent's texts are not written.
+    /// The current era, which is part of every hash. The child of a fork gets a different era, because the
+    /// parent's texts are not in the child's record.
     #[fork(by = in_child)]
     static ERA: AtomicU32 = AtomicU32::new(1);
-    /// The era of texts that stay while others are dropped. It never equals the era of a text that is dropped.
+    /// The era of lasting texts. It never equals the era of a text that is dropped with its window.
     #[fork(by = in_child)]
     static LASTING: AtomicU32 = AtomicU32::new(u32::MAX);
 }
 
-/// Returns the number of times that texts were forgotten. Stored numbers of texts are valid while it stays
-/// the same.
+/// Returns the current era, a number that changes whenever texts are forgotten. Stored numbers of texts are
+/// valid as long as the era stays the same.
 #[inline]
 pub fn era() -> u32 {
     ERA.load(Ordering::Acquire)
 }
 
-/// Returns the value that stands for the era of texts that are not forgotten.
+/// Returns the era of lasting texts, which are never forgotten.
 #[inline]
 pub fn lasting_era() -> u32 {
     LASTING.load(Ordering::Relaxed)
 }
 
-/// Called when a window opens, after it was counted. If windows are dropped, it gets names of its own.
+/// Called when a window opens, after it was counted. If the record drops old windows, this begins a new era,
+/// so that the window's names are written again.
 pub fn window_opens() {
     if keep::is_wanted() {
         ERA.fetch_add(1, Ordering::SeqCst);
@@ -221,8 +229,8 @@ pub fn id_of(text: &str) -> StringId {
     writers::take().map_or(NO_STRING, |writer| id_by(&writer, text.as_bytes()))
 }
 
-/// Returns the number of a text, valid as long as the record, or until the next window opens if there is no
-/// more room for lasting texts.
+/// Returns the number of a text, valid as long as the record. If there is no more room for lasting texts, the
+/// number is valid only until the next window opens.
 pub fn lasting_id_of(text: &str) -> StringId {
     if !reuse::is_wanted() {
         return id_of(text);
@@ -233,8 +241,8 @@ pub fn lasting_id_of(text: &str) -> StringId {
     }
 }
 
-/// Like [`lasting_id_of`], but returns [`NO_STRING`] if there is no more room for lasting texts, or if no
-/// chunk is used again.
+/// Like [`lasting_id_of`], but returns [`NO_STRING`] if there is no more room for lasting texts, or if the
+/// record overwrites no chunks.
 pub fn only_lasting_id_of(text: &str) -> StringId {
     if !reuse::is_wanted() {
         return NO_STRING;
@@ -244,14 +252,14 @@ pub fn only_lasting_id_of(text: &str) -> StringId {
     })
 }
 
-/// Like [`id_of`], with a writer that the caller has taken, for a name of the program: cut to [`LONGEST`]
-/// bytes.
+/// Like [`id_of`], using a writer that the caller has taken. For a name that the program chose, which is cut
+/// to [`LONGEST`] bytes.
 #[inline]
 pub fn name_id_by(writer: &Writer, name: &[u8]) -> StringId {
     id_by(writer, name.get(..LONGEST).unwrap_or(name))
 }
 
-/// Like [`id_of`], with a writer that the caller has taken.
+/// Like [`id_of`], using a writer that the caller has already taken.
 #[inline]
 pub fn id_by(writer: &Writer, text: &[u8]) -> StringId {
     id_by_in(writer, text, era())
@@ -275,17 +283,18 @@ fn find(writer: &Writer, text: &[u8], hash: u64, era: u32) -> StringId {
     let start = hash as usize % PLACES;
     let mut places = (0..REACH).map(|step| &TABLE[(start + step) % PLACES]);
     let is_it = |place: &TextEntry| place.hash.load(Ordering::Acquire) == hash;
-    // A lasting text does not take a place that is used in the current era. It may be found after places that
-    // were taken at that time and are free now.
+    // A lasting text must not claim an entry that the current era uses. It may have been stored past entries
+    // that were in use then and are free now, so it is searched for first.
     let until = era.min(self::era());
     let stays = until != era;
     let known = stays.then(|| places.clone().find(|place| is_it(place)));
-    // Nor does it take a place without room to write the text.
+    // A lasting text also claims no entry if there is no room left to write it.
     let may_take = !stays || lasting::has_room();
     let known = known.flatten().or_else(|| {
         places.find(|place| is_it(place) || (may_take && place.take(hash, era, until)))
     });
-    // Another thread may be about to write it, or could not: the same text may get two numbers.
+    // Another thread may have claimed the entry without having written the text yet. Then this thread writes
+    // it too, and the same text gets two numbers.
     match known.map_or(NO_STRING, |place| place.id(era)) {
         NO_STRING => write(writer, text, era, known),
         id => id,
@@ -297,7 +306,7 @@ fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&TextEntry>) -> S
     let id = match (stays, keep::is_wanted()) {
         (true, _) if !lasting::has_room() => return NO_STRING,
         (false, true) => next_passing(),
-        // Other threads may have been sooner.
+        // Other threads may have taken the last lasting number in the meantime.
         _ if LAST.load(Ordering::Relaxed) < LAST_LASTING => {
             match LAST.fetch_add(1, Ordering::Relaxed) + 1 {
                 id if id <= LAST_LASTING => id,
@@ -317,7 +326,7 @@ fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&TextEntry>) -> S
     if is_there {
         return id;
     }
-    // The caller tries again for a lasting text.
+    // For a lasting text the caller retries with a number that is dropped with its window.
     if !stays && let Some(header) = space::header() {
         header.add(Counter::StringsDropped, 1);
     }
@@ -329,7 +338,8 @@ fn next_passing() -> StringId {
     LAST_LASTING + 1 + (passed % PASSING) as u32
 }
 
-/// Returns the number of a text that is written by `write` into one chunk and used only there.
+/// Calls `write` with a new string id, for a text that is used in only one chunk. Returns the id, or
+/// [`NO_STRING`] if `write` fails.
 pub fn passing_id(write: impl FnOnce(StringId) -> bool) -> StringId {
     let id = next_passing();
     match write(id) {
@@ -338,7 +348,7 @@ pub fn passing_id(write: impl FnOnce(StringId) -> bool) -> StringId {
     }
 }
 
-/// Has a text written; invalid UTF-8 in it becomes `?`.
+/// Calls `write` with the text, in which invalid UTF-8 is replaced with `?`.
 fn push(text: &[u8], write: impl Fn(&str) -> bool) -> bool {
     if let Ok(text) = str::from_utf8(text) {
         return write(text);
@@ -353,7 +363,7 @@ fn push(text: &[u8], write: impl Fn(&str) -> bool) -> bool {
     str::from_utf8(&copy[..length]).is_ok_and(write)
 }
 
-/// Hashes eight bytes at a time, each mixed in by a multiplication of 128 bits; never 0.
+/// Hashes eight bytes at a time, each mixed in with a 128-bit multiplication. Never returns 0.
 #[inline]
 fn hash(text: &[u8], era: u32) -> u64 {
     let mix = |hash: u64, word: u64| {
@@ -374,7 +384,7 @@ fn hash(text: &[u8], era: u32) -> u64 {
     mix(hash, last).max(1)
 }
 
-/// The child of a fork gets other eras, as it has written no texts.
+/// Gives the child of a fork different eras, because its record has none of the parent's texts.
 fn in_child(_: &OnlyThread) {
     ERA.fetch_add(1, Ordering::Relaxed);
     LASTING.fetch_sub(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Tests of `auto`: what is learnt from the calls, and the known engines.
+//! Tests of the rule `auto`: learning from calls, and known engines.
 
 use tllmprof_calls::Call::{
     EventSynchronize, GraphLaunch, LaunchKernel, StreamBeginCapture, StreamEndCapture,
@@ -11,7 +11,7 @@ use crate::{activity, by_name, engines, learns, slot};
 
 const VARIABLES: &str = "TLLMPROF_START_STOP=100-102";
 
-/// Makes one pass of a loop: two kernels, a graph, and a wait for them.
+/// Makes one pass through a loop: two kernels, a graph, and a wait for them.
 fn step() {
     for kernel in 1..=2 {
         call_with(LaunchKernel, &[kernel << 32], true);
@@ -83,7 +83,7 @@ fn a_step_that_is_learnt_has_no_batch_that_a_window_could_be_opened_by() {
         let line = "window 100-102 never opened: 200 iterations by auto; TLLMPROF_WHERE: ";
         assert_eq!(process.exit(), format!("{line}{why}"));
     }
-    // If no step was recognised, the log says that.
+    // The log also says so if no step was recognized.
     let process = Process::new(&format!("{VARIABLES} TLLMPROF_WHERE=tokens>4"));
     calls(30, LaunchKernel);
     let last = process.exit();
@@ -110,7 +110,7 @@ fn a_step_that_comes_no_more_is_gone() {
     let process = Process::new("TLLMPROF_START_STOP=5000");
     (0..200).for_each(|_| step());
     for pass in 0..40 {
-        // Other kernels each time, and more and more of them.
+        // Each pass launches different kernels, and more of them, so that no pattern recurs.
         for kernel in 0..100 * pass {
             call_with(LaunchKernel, &[(pass << 40) + (kernel << 33)], true);
         }
@@ -144,7 +144,7 @@ fn the_record_has_the_engines_rule_where_a_step_was_learnt_before() {
     };
     let process = Process::ordered("TLLMPROF_START_STOP=5000", orders);
     (0..200).for_each(|_| step());
-    // An engine captures graphs before its first step.
+    // A capture comes first, because an engine captures graphs before its first step.
     call_with(StreamBeginCapture, &[7], true);
     call_with(StreamEndCapture, &[7], true);
     let index = engines::in_python()
@@ -203,8 +203,8 @@ fn the_first_function_of_an_engine_to_be_called_counts_instead() {
     assert!(engines::counted(LaunchKernel.into()).is_none());
 }
 
-/// Runs 600 steps of an engine whose function is called `each(n)` times before step n. Returns the lines about the
-/// comparison, and how many calls asked in the last 100 steps.
+/// Simulates 600 steps of an engine whose step function is called `each(n)` times before step n. Returns the
+/// log lines about the comparison, and the number of calls that had to be examined in the last 100 steps.
 fn engine_calls(each: impl Fn(u64) -> u64) -> (Vec<String>, u64) {
     let process = Process::new("TLLMPROF_START_STOP=100000");
     call(LaunchKernel);
@@ -247,7 +247,8 @@ fn an_engines_function_that_is_called_twice_a_step_is_reported() {
 
 #[test]
 fn an_engines_function_that_is_called_once_in_three_steps_is_reported() {
-    // Not always before the same step of the three: its pause would distinguish them.
+    // The call must not always precede the same one of three steps, because its pause would make that step
+    // recognizable.
     let (lines, _) = engine_calls(|number| u64::from(number % 3 == number / 3 * 7 % 11 % 3));
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(
@@ -272,7 +273,7 @@ fn windows_are_left_to_an_engine_that_reads_the_variable_itself() {
         .position(|function| function.to_string().contains("PyExecutor"))
         .expect("TensorRT-LLM is known");
     engines::imported(index);
-    engines::imported(usize::MAX); // belongs to no engine
+    engines::imported(usize::MAX); // an index that belongs to no engine
     calls(5, LaunchKernel);
     let opened = process.switches();
     assert!(

@@ -1,4 +1,4 @@
-//! Tests of stream captures: captured calls are not steps.
+//! Tests of stream captures, whose calls are not steps.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn a_capture_that_the_driver_refuses_is_none() {
     let process = Process::new("TLLMPROF_START_STOP=1 TLLMPROF_STEP=cudaGraphLaunch");
     call_with(StreamBeginCapture, &[STREAM], false);
     assert!(!is_capturing() && !is_any_capturing());
-    capture_ends(); // of nothing that began
+    capture_ends(); // ends a capture that never began
     assert!(!is_any_capturing());
     calls(2, GraphLaunch);
     assert_eq!(process.switches(), ["In(1): open 1"]);
@@ -158,9 +158,9 @@ fn a_capture_waits_for_a_drain_that_is_about_to_begin_but_not_for_long() {
     assert!(waits.any(|waits| waits == 0), "each has waited");
 }
 
-/// Returns the number of times that the calling thread gave up its processor to wait.
+/// Returns the number of times that the calling thread gave up its processor voluntarily, to wait.
 fn waits_of_this_thread() -> libc::c_long {
-    // SAFETY: all zeros are an `rusage`, to which the kernel writes.
+    // SAFETY: all zeros is a valid `rusage`, and the kernel writes only to it.
     unsafe {
         let mut usage: libc::rusage = core::mem::zeroed();
         libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
@@ -176,7 +176,8 @@ fn a_capture_that_begins_while_a_window_closes_waits_for_it() {
             capture_begins();
             since.elapsed()
         });
-        // The device is waited for before a window closes, and not before it opens.
+        // The capture is delayed only when a window closes, because the library waits for the device only
+        // then.
         let waits = point == Point::In(1);
         assert!(!waits || began >= Duration::from_millis(50), "{began:?}");
     });

@@ -1,4 +1,4 @@
-//! Tests of windows that only some ranks open, with a rank that is known early or late.
+//! Tests of windows that open only on some ranks. The rank becomes known early or late.
 
 use tllmprof_calls::Call::GraphLaunch;
 use tllmprof_config::{RankSource, Ranked};
@@ -25,7 +25,7 @@ fn process(ranks: &str, rank: Rank) -> Process {
     Process::ordered(&variables, orders)
 }
 
-/// Returns the points at which windows were opened and closed.
+/// Returns the points at which windows opened or closed.
 fn edges(process: &Process) -> Vec<String> {
     let mut switches = process.switches();
     switches.retain(|switch| switch.contains("open") || switch.contains("close"));

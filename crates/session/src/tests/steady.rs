@@ -1,4 +1,4 @@
-//! Tests of windows of steady iterations.
+//! Tests of windows that open once iteration times are steady.
 
 use core::time::Duration;
 use std::thread::sleep;
@@ -11,7 +11,7 @@ use super::{Process, call, call_with, calls, decodes, on_thread};
 
 const VARIABLES: &str = "TLLMPROF_START_STOP=steady:5 TLLMPROF_STEP=cudaGraphLaunch";
 
-/// Returns the window that was opened and closed.
+/// Returns the first and last iteration of the only window that opened and closed.
 #[track_caller]
 fn taken(process: &Process) -> (u64, u64) {
     let switches = process.switches();
@@ -32,7 +32,7 @@ fn it_opens_once_the_time_of_a_step_has_settled() {
         sleep(Duration::from_micros(200));
     }
     let (first, last) = taken(&process);
-    // A busy machine may take its time.
+    // On a busy machine the times may take longer to settle.
     assert!((NEEDED..=ENOUGH).contains(&first), "{first}");
     assert_eq!(last - first, 4);
     assert_eq!(
@@ -108,7 +108,7 @@ fn steps_that_a_stream_capture_interrupts_do_not_count() {
             call_with(StreamEndCapture, &[7], true);
         }
     }
-    // One of ten steps does not count, including the first one.
+    // Every tenth step, including the first, does not count.
     let first = ENOUGH + ENOUGH / 9 + 1;
     assert_eq!(taken(&process), (first, first + 4));
     let lines = process.log.lines();
@@ -140,7 +140,7 @@ fn a_step_that_is_learnt_is_learnt_first() {
         call(StreamSynchronize);
     }
     let (first, last) = taken(&process);
-    // The learner relies on nothing before some 32 iterations.
+    // The learner needs about 32 iterations before it relies on a step.
     assert!(first >= 30 + NEEDED && last - first == 4, "{first}-{last}");
     assert_eq!(
         process.exit(),

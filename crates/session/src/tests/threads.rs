@@ -1,4 +1,5 @@
-//! Tests of several threads: one has the turn, and the others wait for it, for a bounded time.
+//! Tests with several threads: one thread has the turn (the right to switch), and the others wait for it for
+//! a limited time.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -15,7 +16,8 @@ use tllmprof_steps::window::Point;
 use super::{Act, MADE, Orders, Process, begins, call, calls, goes_on, lock, on_thread, passes};
 use crate::{STATE, by_name, slot};
 
-/// A process whose sink, at `point`, sends a message and then switches until it receives one.
+/// Returns a process whose sink, at `point`, sends a message and keeps switching until it receives one. `gil`
+/// says if the thread has the GIL.
 fn held_at(variables: &str, point: Point, gil: bool) -> (Process, Receiver<()>, Sender<()>) {
     let (is_switching, switches) = channel();
     let (go_on, goes_on) = channel();
@@ -23,7 +25,7 @@ fn held_at(variables: &str, point: Point, gil: bool) -> (Process, Receiver<()>, 
     let act: Act = Arc::new(move |at| {
         if at == point {
             is_switching.send(()).expect("the test waits for it");
-            // It fails if the test has failed.
+            // Receiving fails if the test has already failed.
             let _ = lock(&goes_on).recv();
         }
     });
@@ -55,7 +57,8 @@ fn calls_of_several_threads_are_one_sequence() {
         thread.join().expect("it returns");
     }
     assert_eq!(launched.load(Ordering::Relaxed), 2000);
-    // The thread that has the turn may also move to points with nothing to switch.
+    // Only openings and closings are compared: the thread with the turn may also move to points where nothing
+    // is switched.
     let mut edges = process.switches();
     edges.retain(|line| line.contains("open") || line.contains("close"));
     let expected = ["In(1000): open 1000-1099", "In(1100): close 1000-1099"];
@@ -71,7 +74,7 @@ fn a_thread_takes_over_the_slot_of_one_that_has_ended() {
     const THREADS: usize = 300;
     let process = Process::new("TLLMPROF_START_STOP=15 TLLMPROF_STEP=cudaGraphLaunch");
     (0..THREADS).for_each(|_| on_thread(|| calls(4, GraphLaunch)));
-    // Threads of other tests that end at the same time leave records as well.
+    // A range, because threads of other tests that end at the same time leave their records, too.
     let slots = STATE.lock().as_ref().map(|state| state.slots.len());
     assert!(slots.is_some_and(|slots| slots < THREADS), "{slots:?}");
     assert_eq!(process.switches(), ["In(15): open 15", "In(16): close 15"]);
@@ -91,8 +94,8 @@ fn a_launch_that_begins_no_iteration_waits_too() {
     waits_for_the_window("TLLMPROF_START_STOP=1 TLLMPROF_STEP=cudaGraphLaunch/3", 1);
 }
 
-/// Tests that a launch waits for a window to open: a thread makes three launches and one that opens the
-/// window at `iteration`, and another thread's launch waits for that.
+/// Tests that a launch waits for a window to open. One thread makes three launches and a fourth that opens
+/// the window at `iteration`. A launch of another thread has to wait meanwhile.
 fn waits_for_the_window(variables: &str, iteration: u64) {
     let (process, switches, go_on) = held_at(variables, Point::In(iteration), false);
     let opener = spawn(|| calls(4, GraphLaunch));
@@ -103,11 +106,11 @@ fn waits_for_the_window(variables: &str, iteration: u64) {
         move || {
             let since = Instant::now();
             call(GraphLaunch);
-            // No thread waits for longer than that.
+            // A thread never waits longer than `OPENING`, which a busy machine may reach.
             is_open.load(Ordering::SeqCst) || since.elapsed() >= OPENING
         }
     });
-    // Time to reach its call. It must not continue before the window is open.
+    // Gives the other thread time to reach its call, which must not continue before the window is open.
     std::thread::sleep(Duration::from_millis(100));
     is_open.store(true, Ordering::SeqCst);
     go_on.send(()).expect("the sink waits");
@@ -148,7 +151,8 @@ fn who_has_the_gil_does_not_wait_for_a_thread_that_waits_for_it() {
     let (process, switches, go_on) = held_at(variables, Point::In(0), true);
     let opener = spawn(|| call(GraphLaunch));
     switches.recv().expect("the window opens");
-    // The quickest of several: on a busy machine any of them may take long without waiting for the window.
+    // The shortest of several attempts is used: on a busy machine a call may take long without waiting for
+    // the window.
     let took = (0..5).map(|_| {
         let since = Instant::now();
         call(GraphLaunch);
@@ -197,7 +201,7 @@ fn the_end_of_the_process_waits_for_a_switch_that_ends() {
 fn a_state_that_stays_locked_does_not_keep_the_process_from_ending() {
     let process = Process::new("TLLMPROF_START_STOP=0- TLLMPROF_STEP=cudaGraphLaunch");
     call(GraphLaunch);
-    // Simulates a signal handler that exits after interrupting the holder.
+    // Simulates a signal handler that interrupts the thread that holds the lock, and exits.
     let guard = STATE.lock();
     on_thread(crate::finish_at_once);
     drop(guard);
@@ -234,7 +238,7 @@ fn the_sinks_own_calls_count_for_nothing() {
 #[test]
 fn a_thread_of_the_sinks_may_make_calls_while_it_switches() {
     let act: Act = Arc::new(|point| {
-        // The window is being closed: the other thread waits for its limit, and then continues.
+        // The window is being closed. The other thread's call waits up to its time limit and then continues.
         if point == Point::In(2) {
             on_thread(|| call(GraphLaunch));
         }
@@ -267,7 +271,7 @@ fn our_own_code_gives_a_thread_no_slot() {
     assert_eq!(MADE.orders().edge, None);
 }
 
-/// Returns the iterations that began, in the order in which the sink was notified of them.
+/// Returns the numbers of the iterations that began, in the order in which the sink was notified.
 fn begun(process: &Process) -> Vec<u64> {
     let asked = process.asked_for(&["In(", "passes In("]);
     let number = |line: &String| {
@@ -277,14 +281,14 @@ fn begun(process: &Process) -> Vec<u64> {
     asked.iter().filter_map(number).collect()
 }
 
-/// Returns the windows' edges.
+/// Returns the openings and closings of windows.
 fn edges(process: &Process) -> Vec<String> {
     let mut edges = process.switches();
     edges.retain(|line| line.contains("open") || line.contains("close"));
     edges
 }
 
-/// A step of each kind, and the rule that counts it.
+/// For each kind of step: the rule that counts it, and a function that makes one.
 const STEPS: [(&str, fn()); 5] = [
     ("cudaGraphLaunch", || call(GraphLaunch)),
     ("cudaGraphLaunch/2", || calls(2, GraphLaunch)),
@@ -308,7 +312,7 @@ fn steps_that_meet_a_switch_are_numbered_behind_it() {
         });
         switches.recv().expect("the window opens");
         let others: Vec<_> = (0..THREADS).map(|_| spawn(step)).collect();
-        // Time to reach their steps.
+        // Gives the other threads time to reach their steps.
         std::thread::sleep(Duration::from_millis(50));
         assert!(!begun(&process).contains(&6), "{rule}: they wait");
         go_on.send(()).expect("the sink waits");
@@ -339,7 +343,7 @@ fn no_iteration_is_passed_over_however_many_threads_begin_them() {
             let variables = format!("TLLMPROF_START_STOP={windows} TLLMPROF_STEP={rule}");
             let orders = Orders {
                 wants_record: true,
-                // Other threads come in between.
+                // Lets other threads run while the sink switches.
                 while_switching: Some(Arc::new(|_| std::thread::yield_now())),
                 ..Orders::NONE
             };
@@ -414,14 +418,14 @@ fn a_switch_waits_for_a_step_that_has_its_number_and_has_not_gone_on() {
     std::thread::sleep(CLOSING / 5);
     go_on.send(()).expect("it waits");
     let before = slow.join().expect("it returns");
-    // It is waited for that long, and no longer on a busy machine.
+    // The switch waits for the slow thread, but at most for `CLOSING`, which a busy machine may exceed.
     let is_too_busy = since.elapsed() >= CLOSING;
     assert!(before == 0 || is_too_busy, "the window opened too early");
     opener.join().expect("it returns");
     assert_eq!(edges(&process), ["In(2): open 2"]);
 }
 
-/// Returns the number of edges so far.
+/// Returns the number of switches at iterations so far.
 fn edges_now() -> usize {
     let asked = lock(&MADE.asked);
     asked.iter().filter(|line| line.starts_with("In(")).count()

@@ -1,4 +1,4 @@
-//! Tests of windows that open by themselves.
+//! Tests of triggers: windows that open by themselves after an iteration.
 
 use tllmprof_calls::Call::GraphLaunch;
 use tllmprof_steps::trigger::Spent;
@@ -6,7 +6,7 @@ use tllmprof_steps::trigger::Spent;
 use super::{MADE, Orders, Process, call, calls};
 use crate::live::{self, Wanted};
 
-/// Sets the waits of the latest iteration to `ms` milliseconds, as the next one begins.
+/// Simulates an iteration that waited `ms` milliseconds for the GPU, and begins the next one.
 fn waited(ms: u64) {
     MADE.orders().spent = Spent {
         wait: ms * 1_000_000,
@@ -16,7 +16,7 @@ fn waited(ms: u64) {
     MADE.orders().spent = Spent::default();
 }
 
-// The words are separated by spaces.
+// Several variables, separated by spaces.
 const WHEN: &str =
     "TLLMPROF_STEP=cudaGraphLaunch TLLMPROF_TRACE= TLLMPROF_WHEN=wait>20ms TLLMPROF_WHEN_STEPS=3";
 
@@ -64,7 +64,7 @@ fn who_has_asked_for_a_window_gets_that_and_hears_of_no_other() {
         live::status().unwrap().window.unwrap().0.to_string(),
         "10-12"
     );
-    // It is stopped like any other window.
+    // A window that a trigger opened is stopped like any other window.
     assert!(live::stop());
     call(GraphLaunch);
     assert_eq!(live::progress(), closed);

@@ -1,4 +1,4 @@
-//! Tests of the iterations that a window takes, by rules of each kind.
+//! Tests of the iterations that a window contains, with rules of each kind.
 
 use tllmprof_calls::Call::{
     EventSynchronize, GraphLaunch, LaunchKernel, ProfilerStart, StreamSynchronize,
@@ -124,7 +124,7 @@ fn a_range_closes_the_window_where_it_ends() {
     by_name::has_ended(1);
     assert_eq!(process.switches(), ["In(1): open 1", "After(1): close 1"]);
     passes(Counted::Named);
-    by_name::has_ended(1); // a range that was left open, while another thread has continued
+    by_name::has_ended(1); // another thread's range from before, which ends late
     assert_eq!(process.switches().len(), 2);
     assert_eq!(
         process.exit(),
@@ -362,7 +362,7 @@ fn iterations_for_which_the_condition_does_not_hold_are_marked() {
 #[test]
 fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
     let variables = "TLLMPROF_START_STOP=1-5 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4 TLLMPROF_WHERE_SPLIT=1";
-    // Repeated if the machine was too busy to do it within the time that a window stays open.
+    // Repeated if the machine was so busy that the steps took too long for a split to be suppressed.
     let process = loop {
         let process = Process::ordered(variables, RECORD);
         call(StreamSynchronize);
@@ -374,7 +374,8 @@ fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
             break process;
         }
     };
-    // Soon after that it stays open, and the iteration between is marked.
+    // Soon after a split the window is not split again, so it stays open and the excluded iteration is
+    // marked.
     let expected = [
         "In(1): open 1-5",
         "In(2): close 1",

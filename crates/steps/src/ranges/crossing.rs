@@ -1,4 +1,5 @@
-//! Start/end ranges that are open, for the record. They may end on any thread. Nothing is locked.
+//! The start/end ranges that are open, for the record. Such a range may end on another thread than it
+//! started. The table uses no lock.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -6,12 +7,13 @@ use super::open::Begun;
 use tllmprof_sync::OnlyThread;
 use tllmprof_sync::hash::spread;
 
-/// The sizes of the table: a range's identifier selects a group of places.
+/// The dimensions of the table: a range's id selects one of `GROUPS` groups, and each group has `PLACES`
+/// entries.
 const GROUPS: usize = 256;
 const PLACES: usize = 8;
 
 const FREE: u32 = 0;
-/// A thread is writing to the place, or is taking the range out of it.
+/// A thread is writing the entry or removing it.
 const BUSY: u32 = 1;
 const USED: u32 = 2;
 
@@ -37,11 +39,11 @@ impl OpenRange {
     }
 }
 
-/// The open ranges of the process.
+/// The open start/end ranges of the process.
 pub struct Crossing([[OpenRange; PLACES]; GROUPS]);
 
 impl Crossing {
-    /// The empty table.
+    /// Returns an empty table.
     pub const fn new() -> Self {
         Self([const { [const { OpenRange::new() }; PLACES] }; GROUPS])
     }
@@ -50,8 +52,8 @@ impl Crossing {
         &self.0[spread(id) % GROUPS]
     }
 
-    /// Adds range `id`, which has been started. Returns false if there is no room. Entries of older windows
-    /// are overwritten.
+    /// Adds range `id`, which has been started. Entries of earlier windows are overwritten. Returns false if
+    /// there is no room.
     pub fn started(&self, id: u64, begun: Begun) -> bool {
         let take = |place: &&OpenRange| {
             let state = place.state.load(Ordering::Relaxed);
@@ -75,7 +77,7 @@ impl Crossing {
         true
     }
 
-    /// Removes range `id`, which has ended. `None` if it is not known.
+    /// Removes range `id`, which has ended. Returns `None` if the range is not in the table.
     pub fn ended(&self, id: u64) -> Option<Begun> {
         let take = |place: &&OpenRange| {
             place.state.load(Ordering::Acquire) == USED
@@ -93,13 +95,13 @@ impl Crossing {
             domain: place.domain.load(Ordering::Relaxed),
             name: place.name.load(Ordering::Relaxed),
         };
-        // Another range may have got the place in between.
+        // Another range may have been stored in the entry between the search and the exchange.
         let state = if is_it { FREE } else { USED };
         place.state.store(state, Ordering::Release);
         is_it.then_some(begun)
     }
 
-    /// The child of a fork has no open ranges, even if another thread was changing the table.
+    /// Empties the table in the child of a fork, even if another thread of the parent was changing it.
     pub fn in_child(&self, _: &OnlyThread) {
         for place in self.0.iter().flatten() {
             if place.state.load(Ordering::Relaxed) != FREE {

@@ -1,4 +1,4 @@
-//! A set of a tool's handles that is read without a lock.
+//! A set of handles of an NVTX tool that can be read without a lock.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -7,29 +7,31 @@ use tllmprof_sync::hash::spread;
 use tllmprof_sync::{Lock, OnlyThread, Published};
 
 const FREE: usize = 0;
-/// The value in place of a removed handle.
+/// The value of an entry whose handle was removed.
 const GONE: usize = usize::MAX;
 const FIRST_SIZE: usize = 64;
-/// The time a change waits for another one.
+/// The longest time that a change waits for another thread's change.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Any number of handles, which may be addresses or small numbers. 0 is not a handle and never in the set.
+/// A set of any number of handles, which may be addresses or small numbers. 0 is not a valid handle and never
+/// in the set.
 pub struct Handles {
-    /// The table, whose size is a power of two; none before the first handle. A table that was too small is
-    /// not freed, as another thread may be reading it: all old tables together are as large as the last one.
+    /// The table, whose size is a power of two; none before the first handle is added. A table that got too
+    /// small is not freed, because another thread may still be reading it. All earlier tables together are as
+    /// large as the current one.
     table: Published<Vec<AtomicUsize>>,
     used: Lock<Used>,
 }
 
 struct Used {
-    /// The number of places of the table that have been used.
+    /// The number of entries of the table that have ever been used.
     places: usize,
-    /// Tables that were too small. Other threads may be reading them.
+    /// Earlier tables that got too small, which other threads may still be reading.
     before: Vec<&'static Vec<AtomicUsize>>,
 }
 
 impl Handles {
-    /// The empty set.
+    /// Returns an empty set.
     pub const fn new() -> Self {
         Self {
             table: Published::none(),
@@ -49,7 +51,7 @@ impl Handles {
         is_one(handle) && position(self.table(), handle).is_some()
     }
 
-    /// Adds `handle` to the set, or removes it.
+    /// Adds `handle` to the set if `belongs`, otherwise removes it.
     pub fn set(&self, handle: usize, belongs: bool) {
         if !is_one(handle) || belongs == self.contains(handle) {
             return;
@@ -71,7 +73,7 @@ impl Handles {
         }
     }
 
-    /// Moves to a table with room. Returns the number of its used places.
+    /// Replaces the table with one that has room. Returns the number of its used entries.
     fn grow(&self) -> usize {
         let live = || {
             let all = self
@@ -98,7 +100,7 @@ fn is_one(handle: usize) -> bool {
     !matches!(handle, FREE | GONE)
 }
 
-/// Returns the places where `handle` may be, in order.
+/// Returns the indexes of the entries where `handle` may be, in the order of the search.
 fn places(table: &[AtomicUsize], handle: usize) -> impl Iterator<Item = usize> {
     let mask = table.len().wrapping_sub(1);
     let first = spread(handle as u64);
@@ -116,7 +118,7 @@ fn position(table: &[AtomicUsize], handle: usize) -> Option<usize> {
     None
 }
 
-/// Puts a new handle into a free place.
+/// Stores a new handle in a free entry.
 fn put(table: &[AtomicUsize], handle: usize) {
     let free = places(table, handle).find(|&index| table[index].load(Ordering::Relaxed) == FREE);
     if let Some(index) = free {

@@ -1,27 +1,27 @@
-//! A table of fixed size from a tool's handles to their values. It is read and written without a lock.
+//! A table of fixed size that maps handles of an NVTX tool to values. It is read and written without a lock.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use tllmprof_sync::Published;
 use tllmprof_sync::hash::spread;
 
-/// The largest distance of a handle from its first place.
+/// The largest distance, in entries, between a handle's entry and the one that its hash selects.
 const REACH: usize = 32;
 
 struct KnownHandle<T: 'static> {
-    /// The handle; 0: the place is free.
+    /// The handle; 0 if the entry is free.
     handle: AtomicUsize,
-    /// The owner of the handle; the same number may have another value for another owner.
+    /// The owner of the handle. Different owners may have different values for the same handle.
     owner: AtomicUsize,
-    /// The value; none until it is written.
+    /// The value, which is none until it is written.
     value: Published<T>,
 }
 
-/// Up to `SIZE` handles, none of them 0, and the value of each.
+/// A table of up to `SIZE` handles, none of them 0, with the value of each.
 pub struct Known<T: 'static, const SIZE: usize>([KnownHandle<T>; SIZE]);
 
 impl<T: Sync, const SIZE: usize> Known<T, SIZE> {
-    /// The empty table.
+    /// Returns an empty table.
     pub const fn new() -> Self {
         Self(
             [const {
@@ -34,7 +34,7 @@ impl<T: Sync, const SIZE: usize> Known<T, SIZE> {
         )
     }
 
-    /// Returns the places where a handle may be, in order.
+    /// Returns the entries where a handle may be, in the order of the search.
     fn places(&self, handle: usize) -> impl Iterator<Item = &KnownHandle<T>> {
         let first = spread(handle as u64);
         (0..REACH.min(SIZE)).map(move |step| &self.0[first.wrapping_add(step) % SIZE])
@@ -64,7 +64,8 @@ impl<T: Sync, const SIZE: usize> Known<T, SIZE> {
         false
     }
 
-    /// Returns the value of the handle for `owner`, or otherwise for any owner of a handle with that number.
+    /// Returns the value of the handle for `owner`. If there is none, returns the value of the same handle
+    /// for another owner.
     #[inline]
     pub fn get(&self, owner: usize, handle: usize) -> Option<&'static T> {
         let mut others = None;

@@ -1,4 +1,4 @@
-//! The program's ranges: those that a rule names, and the open ones, for the record.
+//! The program's NVTX ranges: those that the rule for a step names, and the open ones for the record.
 
 pub mod crossing;
 pub mod handles;

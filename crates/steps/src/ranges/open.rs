@@ -1,36 +1,36 @@
-//! The pushed ranges that one thread has open, in all domains, for the record.
+//! The pushed ranges that are open on one thread, in all NVTX domains, for the record.
 
-/// The largest number of open ranges of a thread. If a thread has more, nothing is known of them until the
+/// The largest number of open ranges of a thread. If a thread has more, its ranges are not recorded until the
 /// next window.
 const MAX_OPEN: usize = 1360;
 
 /// A range that has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Begun {
-    /// The window in which it began, from 1.
+    /// The number of the window in which the range began, counted from 1.
     pub window: u32,
     /// The time when it began, in ticks.
     pub since: u64,
-    /// The numbers of the strings of its domain and its name.
+    /// The ids of the strings with the domain's name and the range's name.
     pub domain: u32,
     pub name: u32,
 }
 
 #[derive(Clone, Copy)]
 struct ThreadRange {
-    /// The domain's handle: each domain has a stack of its own.
+    /// The handle of the range's domain. Each domain has a stack of its own.
     stack: usize,
     since: u64,
     domain: u32,
     name: u32,
 }
 
-/// A thread's open ranges. All zeros: none are open.
+/// The open ranges of a thread. All zeros is a valid value without open ranges.
 pub struct OpenRanges {
-    /// The window in which they began. Those of older windows are dropped.
+    /// The number of the window in which the ranges began. Ranges of earlier windows are dropped.
     window: u32,
     used: u32,
-    /// True if there were too many in this window.
+    /// True if there were too many open ranges in this window.
     is_lost: bool,
     ranges: [ThreadRange; MAX_OPEN],
 }
@@ -43,7 +43,7 @@ impl OpenRanges {
         self.used == 0
     }
 
-    /// Adds a range that was pushed on the stack of a domain. Returns false if there is no room.
+    /// Adds a range that was pushed on the stack of an NVTX domain. Returns false if there is no room.
     #[inline]
     pub fn push(&mut self, stack: usize, begun: Begun) -> bool {
         if self.window != begun.window {
@@ -53,7 +53,7 @@ impl OpenRanges {
         }
         let place = self.ranges.get_mut(self.used as usize);
         let Some(place) = place.filter(|_| !self.is_lost) else {
-            // From here on a popped range cannot be distinguished from one that was not kept.
+            // From here on, a popped range cannot be distinguished from one that was not stored.
             self.is_lost = true;
             self.used = 0;
             return false;
@@ -68,8 +68,8 @@ impl OpenRanges {
         true
     }
 
-    /// Removes and returns the last range on the stack of a domain, which was popped. `None` if it began
-    /// before the window.
+    /// Removes and returns the last range on the stack of an NVTX domain, because it was popped. Returns
+    /// `None` if the range began before the window.
     #[inline]
     pub fn pop(&mut self, stack: usize) -> Option<Begun> {
         let used = self.used as usize;
@@ -86,7 +86,7 @@ impl OpenRanges {
         })
     }
 
-    /// Clears it for another thread.
+    /// Drops all ranges, so that another thread can use this value.
     pub const fn clear(&mut self) {
         self.used = 0;
         self.window = 0;

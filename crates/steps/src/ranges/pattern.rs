@@ -1,8 +1,8 @@
-//! Matches a range's name against the rule's regex.
+//! Matches the name of a range against the regular expression in the rule.
 //!
-//! This is checked at each range that the program opens. So it uses a table of states that is built in
-//! advance: no allocation, no lock, and a load or two for each byte. The regex crate's own engine, which
-//! takes a lock and may allocate, is used only for a regex that has too many states for a table.
+//! This runs for each range that the program opens, so it uses a table of states that is built in advance. It
+//! needs no allocation and no lock, and only one or two loads per byte. The regex crate's own engine takes a
+//! lock and may allocate. It is used only for an expression with too many states for a table.
 
 use regex::bytes::Regex;
 use regex_automata::dfa::{Automaton, StartKind, dense};
@@ -13,22 +13,22 @@ use regex_automata::{Anchored, MatchKind, util::start};
 
 /// The largest size of the table of states in bytes.
 const LARGEST_TABLE: usize = 2 << 20;
-/// The number of bytes of a name that a regex without a table reads.
+/// The number of bytes of a name that are compared with a regular expression without a table.
 const LONGEST: usize = 1024;
 
-/// A compiled regex.
+/// A compiled regular expression.
 pub enum Pattern {
-    /// The states, and the one at the beginning of a text.
+    /// The table of states, and the state at the beginning of a text.
     Table {
         states: Box<dense::DFA<Vec<u32>>>,
         start: StateID,
     },
-    /// A regex with too many states.
+    /// An expression with too many states for a table.
     Slow(Regex),
 }
 
 impl Pattern {
-    /// Compiles the regex.
+    /// Compiles the expression.
     pub fn new(regex: &Regex) -> Self {
         Self::table(regex.as_str()).unwrap_or_else(|| Self::Slow(regex.clone()))
     }
@@ -53,7 +53,7 @@ impl Pattern {
         Some(Self::Table { states, start })
     }
 
-    /// Returns true if there is a match anywhere in the text.
+    /// Returns true if the expression matches anywhere in the text.
     #[inline]
     pub fn matches(&self, bytes: impl Iterator<Item = u8>) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! Names of the program's ranges, reported if the user's rule matches none of them.
+//! Collects names of the program's ranges. They are reported if the user's rule matches no range.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -6,16 +6,16 @@ use core::time::Duration;
 
 use tllmprof_sync::{Lock, OnlyThread};
 
-/// The number of names that are kept, and of bytes of each.
+/// The number of names that are stored, and the number of bytes stored of each.
 const NAMES: usize = 32;
 const LONGEST: usize = 48;
-/// The number of ranges after which no new names are expected.
+/// The number of examined ranges after which no new names are expected.
 const LOOKED_AT: u32 = 4096;
 /// The number of names that are reported.
 const REPORTED: usize = 3;
 
-/// The first different names that did not match, as long as none has matched. Of names that differ only in
-/// numbers, one is kept.
+/// The first names that did not match the rule, collected until a name matches. Of names that differ only in
+/// numbers, only one is stored.
 pub struct Seen {
     looked_at: AtomicU32,
     names: Lock<SeenNames>,
@@ -30,7 +30,7 @@ struct SeenNames {
 struct SeenName {
     length: u8,
     text: [u8; LONGEST],
-    /// True if the name matches, but not its domain.
+    /// True if the name matches the rule, but the range's domain does not.
     elsewhere: bool,
 }
 
@@ -39,7 +39,7 @@ impl SeenName {
         &self.text[..self.length.into()]
     }
 
-    /// Returns true if they differ only in numbers.
+    /// Returns true if the names differ only in digits.
     fn is_like(&self, other: &Self) -> bool {
         fn words(name: &SeenName) -> impl Iterator<Item = &u8> {
             name.text().iter().filter(|byte| !byte.is_ascii_digit())
@@ -49,7 +49,7 @@ impl SeenName {
 }
 
 impl Seen {
-    /// No names yet.
+    /// Returns an empty collection.
     pub const fn new() -> Self {
         const NONE: SeenName = SeenName {
             length: 0,
@@ -65,13 +65,13 @@ impl Seen {
         }
     }
 
-    /// Returns true if another name is needed.
+    /// Returns true if more names should be added.
     #[inline]
     pub fn wants(&self) -> bool {
         self.looked_at.load(Ordering::Relaxed) < LOOKED_AT
     }
 
-    /// Called when a name has matched: no more names are needed.
+    /// Called when a name has matched the rule, so that no more names are needed.
     #[inline]
     pub fn matched(&self) {
         if self.wants() {
@@ -79,12 +79,13 @@ impl Seen {
         }
     }
 
-    /// Adds the name of a range that did not count. `elsewhere`: only its domain did not match.
+    /// Adds the name of a range that was not counted. `elsewhere` is true if the name matches and only the
+    /// domain does not.
     #[cold]
     pub fn add(&self, bytes: impl Iterator<Item = u8>, elsewhere: bool) {
         let looked_at = self.looked_at.load(Ordering::Relaxed);
         if looked_at < LOOKED_AT {
-            // Two threads at the same time may count as one, and a match may be overwritten: that does no
+            // Two threads at the same time may count as one, and may undo the effect of a match. Both do no
             // harm.
             self.looked_at.store(looked_at + 1, Ordering::Relaxed);
         }
@@ -97,7 +98,7 @@ impl Seen {
             *place = byte;
             name.length += 1;
         }
-        // A thread that finds the lock held adds nothing.
+        // If another thread holds the lock, the name is not added.
         let Some(mut names) = self.names.lock_for(Duration::ZERO) else {
             return;
         };
@@ -111,10 +112,10 @@ impl Seen {
         }
     }
 
-    /// Writes the names that are most similar to `wanted`. Returns true if there was any.
+    /// Writes the names that are most similar to `wanted`. Returns true if there were any.
     ///
     /// # Errors
-    /// Errors of the writer.
+    /// Returns an error if writing to `f` fails.
     pub fn write(&self, wanted: &str, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
         let Some(names) = self.names.lock_for(Duration::from_millis(100)) else {
             return Ok(false);
@@ -124,7 +125,7 @@ impl Seen {
         for turn in 0..REPORTED.min(names.len()) {
             let nearness = |index: &usize| {
                 let name = &names[*index];
-                // Of equally similar names, the first one seen.
+                // Among equally similar names, the one that was seen first is preferred.
                 (
                     name.elsewhere,
                     common(name.text(), wanted.as_bytes()),
@@ -148,13 +149,13 @@ impl Seen {
         Ok(!names.is_empty())
     }
 
-    /// Frees the lock, whichever thread held it.
+    /// Frees the lock in the child of a fork, whichever thread held it.
     pub fn in_child(&self, alone: &OnlyThread) {
         self.names.break_open(alone);
     }
 }
 
-/// Returns the length of the longest piece that both have, ignoring case.
+/// Returns the length of the longest substring that both texts have, ignoring case.
 fn common(a: &[u8], b: &[u8]) -> usize {
     let starts = (0..a.len()).flat_map(|i| (0..b.len()).map(move |j| (i, j)));
     starts

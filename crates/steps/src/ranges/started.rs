@@ -1,24 +1,24 @@
-//! Start/end ranges at whose end an iteration ends. They may end on any thread.
+//! Start/end ranges whose end also ends an iteration. Such a range may end on another thread than it started.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
 use tllmprof_sync::{Lock, OnlyThread};
 
-/// The largest number of followed ranges; beyond that the oldest are dropped.
+/// The largest number of ranges that are followed. If there are more, the oldest ones are dropped.
 const MAX_FOLLOWED: usize = 32;
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The followed ranges of the process.
+/// The followed ranges of the process: those whose end ends an iteration.
 pub struct Started {
-    /// The number of followed ranges. While it is 0, the end of a range costs one load.
+    /// The number of followed ranges. While it is 0, handling the end of a range takes only one load.
     count: AtomicUsize,
-    /// Identifier and iteration, the oldest first.
+    /// The range's id and the iteration that ends with it, the oldest first.
     ranges: Lock<[(u64, u64); MAX_FOLLOWED]>,
 }
 
 impl Started {
-    /// No followed ranges.
+    /// Returns a value without followed ranges.
     pub const fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),
@@ -26,7 +26,7 @@ impl Started {
         }
     }
 
-    /// Follows range `id`, which has been started; `iteration` ends with it.
+    /// Follows range `id`, which has been started and whose end will end `iteration`.
     pub fn follow(&self, id: u64, iteration: u64) {
         let Some(mut ranges) = self.ranges.lock_for(LOCK_TIMEOUT) else {
             return;
@@ -40,7 +40,7 @@ impl Started {
         self.count.store(count + 1, Ordering::Release);
     }
 
-    /// Called when range `id` has ended. Returns the iteration that ends with it.
+    /// Called when range `id` has ended. Returns the iteration that ends with it, if it was followed.
     #[inline]
     pub fn ended(&self, id: u64) -> Option<u64> {
         if self.count.load(Ordering::Acquire) == 0 {
@@ -60,7 +60,7 @@ impl Started {
         Some(iteration)
     }
 
-    /// The child of a fork follows no ranges.
+    /// Drops the followed ranges in the child of a fork.
     pub fn in_child(&self, alone: &OnlyThread) {
         self.ranges.break_open(alone);
         self.count.store(0, Ordering::Relaxed);

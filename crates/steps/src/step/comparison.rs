@@ -1,8 +1,9 @@
-//! Compares the calls of a known engine's step function with what recurs in the process's CUDA calls.
+//! Compares the calls of a known engine's step function with the pattern that recurs in the process's CUDA
+//! calls.
 //!
-//! An engine's function may be called more often than once an iteration, as where a draft model's passes go
-//! through it, or less often. The learner continues to observe the calls until it is sure, and for some
-//! iterations after that.
+//! An engine's function may be called more often than once per iteration, for example if a draft model's
+//! passes call it as well, or less often. The learner continues to observe the calls until it is sure of the
+//! pattern, and the comparison takes some iterations after that.
 
 use tllmprof_calls::Call;
 use tllmprof_learn::Rule;
@@ -11,29 +12,30 @@ use super::counted::Counted;
 use super::learned::{Begun, Learned};
 use super::threads::Slot;
 
-/// The number of iterations of a block, by the count that has fewer.
+/// The number of iterations in a block, according to the count that is lower.
 const BLOCK: u64 = 32;
-/// The number of blocks in a row that need the same factor.
+/// The number of blocks in a row in which the factor has to be the same.
 const BLOCKS: u64 = 3;
-/// A block may differ from the factor by one part in this number.
+/// The counts in a block may deviate from the factor by one part in this number.
 const TOLERANCE: u64 = 16;
 /// The number of calls of the engine's function after which the comparison ends without a result.
 const LONGEST: u64 = 2048;
 
-/// Two counts of the same stretch of time, one of which is a whole multiple of the other.
+/// The result that two counts for the same time differ by a whole factor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mismatch {
     /// The number of calls of the engine's function.
     pub counted: u64,
-    /// The number of iterations by what recurs in the CUDA calls.
+    /// The number of iterations according to the pattern in the CUDA calls.
     pub learnt: u64,
-    /// The larger of both divided by the smaller.
+    /// The larger count divided by the smaller one.
     pub factor: u64,
-    /// What recurs in the CUDA calls.
+    /// The pattern that recurs in the CUDA calls.
     pub rule: Rule,
 }
 
-/// Counts of the engine's calls and of what was learnt.
+/// The number of calls of the engine's function, and the number of iterations according to the pattern that
+/// was learnt.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     counted: u64,
@@ -48,7 +50,7 @@ impl Counts {
         }
     }
 
-    /// Returns the factor between both if it is a whole one; 1 if they agree.
+    /// Returns the factor between the two counts if it is a whole number; 1 if the counts agree.
     fn factor(self) -> Option<u64> {
         let few = self.counted.min(self.learnt);
         let many = self.counted.max(self.learnt);
@@ -57,19 +59,19 @@ impl Counts {
     }
 }
 
-/// The state of a comparison that is under way.
+/// The state of a comparison in progress.
 pub struct Comparison {
     learned: Learned,
-    /// What counts the engine's steps.
+    /// The kind of call that counts the engine's steps.
     what: Counted,
-    /// The number of the engine's calls when the comparison began.
+    /// The number of calls of the engine's function when the comparison began.
     from: u64,
-    /// The number of iterations since the learner was sure.
+    /// The number of iterations since the learner was sure of the pattern.
     learnt: u64,
-    /// The counts when the learner was sure, and at the end of the last block.
+    /// The counts when the learner became sure, and the counts at the end of the last block.
     sure: Option<Counts>,
     block: Counts,
-    /// The factor of the blocks so far, and their number.
+    /// The factor in the blocks so far, and the number of these blocks.
     factor: u64,
     blocks: u64,
 }
@@ -81,7 +83,7 @@ pub enum Progress {
 }
 
 impl Comparison {
-    /// Compares the calls of `what` with what `learned` learns.
+    /// Begins to compare the calls of `what` with the pattern that `learned` finds.
     pub fn new(mut learned: Learned, what: Counted, slots: &[&Slot]) -> Self {
         learned.only_observe();
         Self {
@@ -96,12 +98,13 @@ impl Comparison {
         }
     }
 
-    /// Returns the limit of the cell for the CUDA call `what`, of a thread that has called it `count` times.
+    /// Returns the limit up to which a thread may count the CUDA call `what` without asking. The thread has
+    /// made this call `count` times so far.
     pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         self.learned.limit(what, thread, count)
     }
 
-    /// Called when a launch has been entered.
+    /// Called when a thread has entered a launch.
     pub fn launched(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Progress {
         let begun = self.learned.launched(what, slots, slot);
         self.note(begun, slots)
@@ -158,7 +161,8 @@ impl Comparison {
     }
 }
 
-/// Returns the number of calls of `what` in all threads. Other threads may be calling it.
+/// Returns the number of calls of `what` on all threads. Approximate, because other threads may be calling it
+/// now.
 fn made(what: Counted, slots: &[&Slot]) -> u64 {
     slots.iter().map(|slot| slot.live(what).count()).sum()
 }

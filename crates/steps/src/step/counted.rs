@@ -1,29 +1,29 @@
-//! The things that can be counted.
+//! The kinds of events that can be counted as steps.
 
 use tllmprof_calls::{CALLS, Call, Kind};
 
-/// Something whose occurrences are counted, each thread in a cell of its own.
+/// A kind of event that is counted. Each thread counts it in a cell of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counted {
     /// A CUDA call, by any of its names.
     Call(Call),
-    /// The target of the rule: a native function, or a range that the program opens.
+    /// A native function that the rule names, or an NVTX range that the program opens.
     Named,
-    /// The Python function that the rule names. It has a separate row, because `auto` may follow the native
+    /// A Python function that the rule names. It has a separate row because `auto` may count the native
     /// function of one engine or the Python function of another, whichever is called first.
     Python,
 }
 
-/// The number of rows.
+/// The number of rows: one for each kind of event.
 pub const ROWS: usize = CALLS.len() + 2;
 
 impl Counted {
-    /// Returns all of them, in the order of their rows.
+    /// Returns all kinds, in the order of their rows.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..ROWS).map(Self::from_row)
     }
 
-    /// Returns what is counted in a row.
+    /// Returns the kind that is counted in a row.
     pub fn from_row(row: usize) -> Self {
         match CALLS.get(row) {
             Some(row) => Self::Call(row.call),
@@ -32,7 +32,7 @@ impl Counted {
         }
     }
 
-    /// Returns its row, the index among a thread's cells.
+    /// Returns the row of the kind, which is the index of its cell in a thread's slot.
     pub const fn row(self) -> usize {
         match self {
             Self::Call(call) => call.index(),
@@ -41,22 +41,22 @@ impl Counted {
         }
     }
 
-    /// Returns true if it is the target of a rule, and not a CUDA call.
+    /// Returns true for a range or function that a rule names, and false for a CUDA call.
     pub const fn is_by_name(self) -> bool {
         matches!(self, Self::Named | Self::Python)
     }
 
-    /// Returns true if it can open or close an iteration.
+    /// Returns true if the event can open or close an iteration.
     pub fn counts(self) -> bool {
         self.kind().is_none_or(Kind::counts)
     }
 
-    /// Returns true if it enqueues work.
+    /// Returns true if the event is a call that launches work (a kernel or a graph).
     pub fn launches(self) -> bool {
         self.kind().is_some_and(Kind::launches)
     }
 
-    /// Returns true if it waits for the device.
+    /// Returns true if the event is a call that waits for the device.
     pub fn waits(self) -> bool {
         self.kind().is_some_and(Kind::waits)
     }

@@ -1,4 +1,4 @@
-//! Counts iterations by the wait that recurs once in each, which is learnt from the calls.
+//! Counts iterations by a wait that recurs once in each iteration. The learner finds this wait in the calls.
 
 use tllmprof_calls::{Call, Direction, Kind};
 use tllmprof_learn::{Asked, Boundary, Inner, Launches, Learner, Rule, State, Trail, Trails};
@@ -7,19 +7,19 @@ use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
 use tllmprof_sync::Guard;
 
-/// The distance from an edge, in iterations, within which it matters where iterations open.
+/// The distance to a window's edge, in iterations, within which it matters at which call an iteration begins.
 const NEAR: u64 = 2;
 
 /// An iteration that begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Begun {
     pub iteration: u64,
-    /// True if it is certain to be one.
+    /// True if it is certain that this is an iteration.
     pub understood: bool,
 }
 
 impl Begun {
-    /// An iteration by a rule that does not have to be learnt.
+    /// Returns an iteration that was counted with a rule that need not be learnt.
     pub const fn counted(iteration: u64) -> Self {
         Self {
             iteration,
@@ -31,17 +31,18 @@ impl Begun {
 /// The state of learning at the end of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Learnt {
-    /// Nothing recurred.
+    /// No pattern recurred in the calls.
     Nothing,
-    /// Something recurred, but not for long enough.
+    /// A pattern recurred, but not for long enough.
     Unsure,
-    /// The wait that recurred has stopped recurring.
+    /// A pattern was found, but it has stopped recurring.
     Gone,
-    /// The iteration is understood.
+    /// The pattern of an iteration is understood.
     Understood,
 }
 
-/// The threads' notes of their calls, and the learner that reads them.
+/// The memory of the learner: the trails, in which threads note their calls, and the learner itself, which
+/// reads the trails.
 pub struct Memory {
     pub learner: Guard<'static, Learner>,
     pub trails: &'static Trails,
@@ -49,29 +50,31 @@ pub struct Memory {
     pub clock: fn() -> u64,
 }
 
-/// Counts the iterations that are learnt.
+/// Counts iterations with a rule that is learnt.
 pub struct Learned {
     memory: Memory,
-    /// The number of iterations at the start that are not counted.
+    /// The number of iterations at the start that are not counted (warm-up).
     warmup: u64,
-    /// The last iteration that was reported as understood. The numbers never decrease after that, even if an
+    /// The last iteration that was reported as certain. From then on the numbers never decrease, even if an
     /// early choice proves wrong.
     given: Option<u64>,
-    /// True if it matters where iterations open, and not only how many there are.
+    /// True if it matters at which call an iteration begins, and not only how many iterations there are.
     near: bool,
-    /// True if the learner's questions may have changed since the limits were set.
+    /// True if the calls that the learner has to examine may have changed since the cells' limits were set.
     is_stale: bool,
-    /// True if something by name counts the iterations, and these are only compared with them.
+    /// True if named functions or ranges count the iterations, and the learnt ones are only compared with
+    /// them.
     only_observes: bool,
-    /// The questions for which the cells' limits are set.
+    /// The calls that the learner asked to examine when the cells' limits were last set.
     asked: Asked,
     launches_asked: Option<[u32; 2]>,
     launches: Launches,
     pass: Pass,
 }
 
-/// The launch that begins a pass, as one of a thread's calls of this kind. If two passes in a row have the
-/// same number of these calls, the thread runs freely until the next pass is expected to begin.
+/// The launch that begins a pass through the program's loop, identified by its position among the thread's
+/// calls of the same kind. If two passes in a row have the same number of these calls, the thread is not
+/// stopped until the next pass is expected to begin.
 #[derive(Clone, Copy, Default)]
 struct Pass {
     what: Option<Counted>,
@@ -79,16 +82,16 @@ struct Pass {
     count: u64,
     /// The number of calls in the last pass.
     calls: u64,
-    /// True if the thread only stops at that call.
+    /// True if the thread only stops at the call that is expected to begin the next pass.
     is_awaited: bool,
 }
 
-/// Returns true if a call of this kind is handled when it returns.
+/// Returns true if a call of this kind is examined when it returns, and not when it is entered.
 const fn is_followed(kind: Kind) -> bool {
     matches!(kind, Kind::AsyncCopy(Direction::ToHost) | Kind::Wait(_))
 }
 
-/// Notes a call in a trail.
+/// Notes a call in a thread's trail, which the learner reads.
 pub fn note(trail: &Trail, call: Call, args: &[usize]) {
     match call.kind() {
         Kind::KernelLaunch { handle } => {
@@ -104,9 +107,10 @@ pub fn note(trail: &Trail, call: Call, args: &[usize]) {
 }
 
 impl Learned {
-    /// A count from 0, after `warmup` iterations.
+    /// Returns a counter that starts at 0 after `warmup` iterations.
     ///
-    /// `inner`: iterations are the parts of what recurs, if it has any.
+    /// If `inner`, the inner repetitions within the learnt pattern are counted as iterations, if there are
+    /// any.
     pub fn new(memory: Memory, warmup: u64, inner: bool) -> Self {
         let mut learned = Self {
             memory,
@@ -124,18 +128,19 @@ impl Learned {
         learned
     }
 
-    /// From now on something by name counts the iterations: its cells are not touched, and it does not matter
-    /// where iterations open.
+    /// From now on named functions or ranges count the iterations. Their cells are not changed here, and it no
+    /// longer matters at which call a learnt iteration begins.
     pub fn only_observe(&mut self) {
         self.only_observes = true;
         self.near = false;
         self.is_stale = true;
     }
 
-    /// Returns the limit of the cell for `what`, of a thread that has called it `count` times.
+    /// Returns the limit up to which a thread may count `what` without asking. The thread has called `what`
+    /// `count` times so far.
     pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match what {
-            // A known engine may still begin its steps.
+            // The step function of a known engine may still be called, and would then define the iterations.
             Counted::Named | Counted::Python => self.may_give_way(),
             Counted::Call(call) => match call.kind() {
                 kind if kind.launches() => {
@@ -164,7 +169,7 @@ impl Learned {
             .map_or(self.asked.has_copies(), |wait| self.asked.has(wait))
     }
 
-    /// Called when a launch has been entered: an iteration may open before it continues.
+    /// Called when a thread has entered a launch. An iteration may begin before the launch continues.
     pub fn launched(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         let Memory {
             learner,
@@ -187,7 +192,7 @@ impl Learned {
         begun
     }
 
-    /// Lets the thread run until the next pass is expected, if one `begins` now.
+    /// If a pass `begins` now, lets the thread run without stopping until the next pass is expected.
     fn await_pass(&mut self, what: Counted, slot: &Slot, begins: bool) {
         let cell = slot.live(what);
         let pass = self.pass;
@@ -218,7 +223,7 @@ impl Learned {
         }
     }
 
-    /// Called when a copy or wait has returned.
+    /// Called when a copy or a wait has returned.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         let cell = slot.live(call);
         if cell.count() <= cell.limit() {
@@ -232,7 +237,7 @@ impl Learned {
         } = &mut self.memory;
         let wait = call.kind().waits_for();
         if trails.get(thread).newest() != wait.map_or(Trail::COPY_TO_HOST, Trail::wait) {
-            // The runtime led to another call than its name suggests.
+            // The runtime's function has made another driver call than its name suggests.
             return None;
         }
         let asks = wait.map_or(self.asked.has_copies(), |wait| self.asked.has(wait));
@@ -263,7 +268,7 @@ impl Learned {
         })
     }
 
-    /// Returns the number of iterations that are over.
+    /// Returns the number of iterations that have ended.
     pub fn iterations(&self) -> u64 {
         let Memory {
             learner, trails, ..
@@ -272,13 +277,14 @@ impl Learned {
         detected.max(self.given.unwrap_or(0))
     }
 
-    /// Returns the first iteration that has not begun.
+    /// Returns the number of the first iteration that has not begun.
     pub fn next(&self) -> u64 {
         let given = self.given.map_or(0, |given| given.saturating_add(1));
         self.iterations().max(given)
     }
 
-    /// Restarts the count at 0; what was learnt stays. Another rule may take over again.
+    /// Restarts counting at 0. The learnt pattern is kept. A named function or range may take over the
+    /// counting again.
     pub fn restart(&mut self, slots: &[&Slot]) {
         self.memory.learner.restart();
         self.is_stale = true;
@@ -290,7 +296,7 @@ impl Learned {
         self.memory.trails.graphs()
     }
 
-    /// Allows another rule to take over again.
+    /// Allows a named function or range to take over the counting again.
     pub fn give_way(&mut self, slots: &[&Slot]) {
         self.given = None;
         for slot in slots {
@@ -300,13 +306,14 @@ impl Learned {
         }
     }
 
-    /// Called when a window has opened by what was learnt.
+    /// Called when a window has opened that relies on the learnt pattern.
     pub fn rely(&mut self) {
         self.memory.learner.rely();
         self.is_stale = true;
     }
 
-    /// Returns true if another rule may take over: no iteration has been relied on yet.
+    /// Returns true if a named function or range may take over, because no iteration has been reported as
+    /// certain yet.
     pub fn may_give_way(&self) -> bool {
         self.given.is_none()
     }
@@ -322,17 +329,18 @@ impl Learned {
         }
     }
 
-    /// Returns what an iteration is.
+    /// Returns the learnt rule, if there is one.
     pub fn rule(&self) -> Option<Rule> {
         self.memory.learner.rule()
     }
 
-    /// Returns the parts of an iteration.
+    /// Returns the inner repetitions within an iteration, if there are any.
     pub fn inner(&self) -> Option<Inner> {
         self.memory.learner.inner()
     }
 
-    /// Lets the threads run until `iteration` begins; `None`: no iteration matters any more.
+    /// Lets the threads run without stopping until `iteration` begins. With `None`, no iteration matters any
+    /// more.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
         let near = iteration.is_some_and(|next| self.is_near(next));
         if near != self.near || self.is_stale {
@@ -341,16 +349,18 @@ impl Learned {
         }
     }
 
-    /// Returns true if so few iterations remain until `next` that it matters where they open.
+    /// Returns true if `next` is so close that it matters at which call iterations begin.
     fn is_near(&self, next: u64) -> bool {
-        // One more than detected may be launched as a whole. Whether it is takes longer to find out.
+        // One more iteration than was detected may already be launched completely, which takes longer to find
+        // out.
         let detected = self.memory.learner.detected() + 1;
         let most = detected.saturating_sub(self.warmup);
         let most = most.max(self.given.unwrap_or(0));
         next.saturating_sub(most) <= NEAR && next.saturating_sub(self.iterations()) <= NEAR
     }
 
-    /// Sets the cells' limits, if the questions have changed.
+    /// Sets the limits up to which threads may count without asking, if the learner has to examine other
+    /// calls now.
     fn set_limits(&mut self, slots: &[&Slot]) {
         self.is_stale = false;
         let learner = &self.memory.learner;

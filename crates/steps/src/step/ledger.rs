@@ -1,26 +1,27 @@
-//! Numbers calls exactly without a shared counter in the path of a call.
+//! Numbers the calls of all threads exactly, without a counter that each call has to update.
 //!
-//! While the next interesting call is far away, the calls until then are handed out to the threads as credit:
-//! each thread may count that many by itself. The credit never exceeds the distance, so the thread that makes
-//! the interesting call always stops and asks. A thread that has used up its credit calls back the credit of
-//! all threads, learns how many calls there were, and hands out the rest. Close to the interesting call no
-//! thread has credit, and each call is numbered here.
+//! While the next interesting call is far away, the calls up to it are handed out to the threads as credit:
+//! each thread may count that number of calls by itself. The total credit never exceeds the distance, so the
+//! thread that makes the interesting call always stops and asks first. A thread that has used up its credit
+//! takes back the credit of all threads, which shows how many calls there were, and hands out the rest again.
+//! Close to the interesting call no thread has credit, and each call is numbered here.
 //!
-//! To call credit back, every thread has to see its new limit before its count is read, although threads use
-//! no fences: the process-wide barrier of [`Fence`] ensures that.
+//! To take back credit, every thread has to see its new limit before its count is read, although threads use
+//! no memory fences. The process-wide barrier [`Fence`] ensures this.
 
 use core::ops::Range;
 
 use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
 
-/// Credit is handed out only if each thread gets at least this many calls.
+/// Credit is handed out only if each thread gets at least this number of calls.
 const WORTHWHILE: u64 = 64;
 
-/// Makes the stores of every thread visible and its next loads fresh; returns false if it cannot.
+/// A barrier for all threads of the process: makes their earlier stores visible, and their later loads see
+/// current values. Returns false if that is not possible.
 pub type Fence = fn() -> bool;
 
-/// Numbers the calls of one row.
+/// Numbers the calls of one kind, over all threads.
 pub struct Ledger {
     what: Counted,
     numbered: u64,
@@ -30,7 +31,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Nothing numbered, no credit given.
+    /// Returns a ledger in which no call is numbered and no credit handed out.
     pub const fn new(what: Counted, fence: Fence) -> Self {
         Self {
             what,
@@ -41,27 +42,27 @@ impl Ledger {
         }
     }
 
-    /// Returns what is numbered.
+    /// Returns the kind of call that is numbered.
     pub const fn what(&self) -> Counted {
         self.what
     }
 
-    /// Returns the number of calls numbered so far; right after [`Ledger::settle`] these are all calls.
+    /// Returns the number of calls numbered so far. Right after [`Ledger::settle`], these are all calls.
     pub const fn numbered(&self) -> u64 {
         self.numbered
     }
 
-    /// Returns true if the next interesting call is close: no thread has credit.
+    /// Returns true if the next interesting call is so close that no thread has credit.
     pub const fn is_close(&self) -> bool {
         !self.credit_out
     }
 
-    /// Returns the limit for the cell of a new thread.
+    /// Returns the first limit for a new thread: the count up to which it need not ask.
     pub const fn first_limit(&self) -> u64 {
         if self.unlimited { UNLIMITED } else { 0 }
     }
 
-    /// Calls back all credit and numbers the calls that were made with it.
+    /// Takes back all credit, and numbers the calls that were made with it.
     pub fn settle(&mut self, slots: &[&Slot]) {
         if !self.credit_out {
             return;
@@ -75,7 +76,7 @@ impl Ledger {
         }
         (self.fence)();
         for slot in slots {
-            // A count above the limit belongs to a call that will be numbered next.
+            // A count above the limit belongs to a call that is waiting here and will be numbered next.
             let made = slot.live(what).count().min(slot.given());
             self.numbered += made - slot.settled(what);
             slot.set_settled(what, made);
@@ -83,8 +84,8 @@ impl Ledger {
         }
     }
 
-    /// Returns the number of calls, right after [`Ledger::settle`]: those numbered, and those that never
-    /// returned to be numbered, such as a last wait that an exception left.
+    /// Returns the number of calls made. Call this right after [`Ledger::settle`]. It includes calls that
+    /// were never numbered because they did not return, such as a last wait that was left by an exception.
     pub fn made(&self, slots: &[&Slot]) -> u64 {
         let unnumbered = slots.iter().map(|slot| {
             let made = slot.live(self.what).count();
@@ -93,9 +94,9 @@ impl Ledger {
         self.numbered + unnumbered.sum::<u64>()
     }
 
-    /// Numbers the call at which the thread of `slot` has stopped, and calls before it that never returned to
-    /// be numbered, such as waits that an exception left. The range is empty if the call was made with credit
-    /// that has been called back in the meantime, and so has its number already.
+    /// Numbers the call at which the thread of `slot` has stopped. Also numbers earlier calls that did not
+    /// return to be numbered, such as waits left by an exception. The range is empty if the call was made
+    /// with credit that has been taken back in the meantime, because it then has a number already.
     pub fn number(&mut self, slots: &[&Slot], slot: &Slot) -> Range<u64> {
         self.settle(slots);
         let cell = slot.live(self.what);
@@ -109,8 +110,8 @@ impl Ledger {
         first..self.numbered
     }
 
-    /// Hands out credit up to, and not including, call number `next`; `None`: no call is interesting any
-    /// more.
+    /// Hands out credit for the calls before call number `next`. With `None`, no call is interesting any
+    /// more, and all limits are removed.
     pub fn hand_out(&mut self, slots: &[&Slot], next: Option<u64>) {
         self.settle(slots);
         let Some(next) = next else {
@@ -151,7 +152,7 @@ mod tests {
             .collect()
     }
 
-    /// Counts as the assembler does. Returns true if the thread has to ask.
+    /// Counts a call like the assembler does. Returns true if the thread has to stop and ask.
     fn count(slot: &Slot) -> bool {
         slot.live(CALL).add();
         fence(Ordering::SeqCst);
@@ -206,7 +207,7 @@ mod tests {
         const CALLS: u64 = 40_000;
         const NEXT: u64 = 100_003;
         let slots = slots(THREADS);
-        // The fence of a test: every count above is followed by one.
+        // Each count in this test is followed by a fence, so this fence is enough.
         let ledger = Mutex::new(Ledger::new(CALL, || {
             fence(Ordering::SeqCst);
             true

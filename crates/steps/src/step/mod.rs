@@ -1,10 +1,10 @@
 //! Turns the calls of many threads into one sequence of iterations.
 //!
-//! The steps of all threads have one order: that in which they begin. An iteration's number is its position
-//! in that order, and it lasts until the next one begins, on any thread. A call gets its number under the
-//! session's lock, right before it continues (a wait: right before it returns), so the numbers are in the
-//! order in which steps begin. While a window is being switched no call gets a number, unless its thread must
-//! not wait any longer.
+//! The steps of all threads are ordered by the time at which they begin. An iteration's number is its
+//! position in that order, and it lasts until the next one begins, on any thread. A call gets its number with
+//! the session's lock held, right before it continues to the real function (a wait: right before it returns).
+//! So the order of the numbers is the order in which steps begin. While a window is being switched no call
+//! gets a number, unless its thread must not wait any longer.
 
 pub mod comparison;
 pub mod counted;
@@ -25,24 +25,24 @@ use ledger::{Fence, Ledger};
 use numbering::Numbering;
 use threads::{Slot, UNLIMITED};
 
-/// The rule that defines an iteration.
+/// The rule that defines an iteration, with the state of counting.
 pub enum Rule {
-    /// A fixed number of occurrences of one thing.
+    /// A fixed number of calls of one kind.
     Calls(Ledger),
-    /// The wait that recurs once in an iteration.
+    /// A wait that recurs once in each iteration, which is learnt.
     Learned(Learned),
 }
 
-/// The effects of entering a call.
+/// The effects of a call that a thread has entered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entered {
-    /// The iteration that opens.
+    /// The iteration that begins, if any.
     pub opens: Option<Begun>,
-    /// The iteration that is over when the call returns.
+    /// The iteration that ends when the call returns, if any.
     pub ends: Option<u64>,
 }
 
-/// The number of iterations in a row without a stream capture that end a warm-up.
+/// The number of iterations in a row without a stream capture after which the warm-up is over.
 pub const WARMUP_ITERATIONS: u64 = 32;
 /// The number of stream captures in a row, each after a graph launch, that end a warm-up. An engine captures
 /// graphs of many sizes one after another, and launches none of them in between.
@@ -52,25 +52,25 @@ pub const WARMUP_CAPTURES: u32 = 64;
 pub struct Counter {
     rule: Rule,
     numbering: Numbering,
-    /// True if the count starts again after a stream capture.
+    /// True if counting restarts after a stream capture.
     restarts: bool,
     /// The number of stream captures in a row that each followed a graph launch.
     captures: u32,
     /// The number of graph launches until the latest stream capture.
     graphs: u32,
-    /// True if iteration 0 of a rule that closes iterations is open and has not been reported yet.
+    /// True if iteration 0 is open and has not been reported yet, with a rule whose calls close iterations.
     to_begin: bool,
-    /// True if the settings give the warm-up.
+    /// True if the settings define the warm-up.
     warmup_given: bool,
-    /// The comparison of an engine's steps with what recurs in the calls, while it lasts.
+    /// The comparison of an engine's steps with the pattern that recurs in the calls, while it lasts.
     comparison: Option<Comparison>,
     fence: Fence,
 }
 
 impl Counter {
-    /// The counter that the settings ask for.
+    /// Returns the counter that the settings ask for.
     ///
-    /// `memory`: returns the memory to learn with, if the settings ask for that.
+    /// `memory` returns the memory of the learner, and is called only if the rule has to be learnt.
     pub fn new(settings: &Settings, fence: Fence, memory: impl FnOnce() -> Memory) -> Self {
         let (warmup, restarts) = match settings.warmup {
             Warmup::Iterations(count) => (count, false),
@@ -122,12 +122,13 @@ impl Counter {
         }
     }
 
-    /// Returns the limit with which the cell of `what` starts for thread number `thread`.
+    /// Returns the first limit up to which thread number `thread` may count `what` without asking.
     pub fn first_limit(&self, what: Counted, thread: u32) -> u64 {
         self.limit(what, thread, 0)
     }
 
-    /// Returns the limit for the cell of `what`, of a thread that has called it `count` times.
+    /// Returns the limit up to which a thread may count `what` without asking. The thread has called `what`
+    /// `count` times so far.
     fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match (&self.rule, &self.comparison) {
             _ if self.to_begin || !what.counts() => true,
@@ -141,8 +142,8 @@ impl Counter {
         if asks { 0 } else { UNLIMITED }
     }
 
-    /// Called when `what` has been entered while an engine's steps are compared with what recurs in the calls.
-    /// Returns `None` if that is not the case, or if `what` is an engine's step.
+    /// Called when `what` has been entered. Updates the comparison of an engine's steps with the pattern in
+    /// the calls. Returns `None` if there is no comparison, or if `what` is the engine's step itself.
     pub fn compares_entered(
         &mut self,
         what: Counted,
@@ -157,7 +158,7 @@ impl Counter {
         Some(self.compared(progress, slots))
     }
 
-    /// Called when a copy or a wait has returned meanwhile.
+    /// Called when a copy or a wait has returned. Updates the comparison, if there is one.
     pub fn compares_returned(
         &mut self,
         call: Call,
@@ -168,7 +169,8 @@ impl Counter {
         Some(self.compared(progress, slots))
     }
 
-    /// Returns the result of a comparison. Once it has ended, calls no longer ask.
+    /// Returns the result of a comparison. Once the comparison has ended, calls need no longer be examined
+    /// for it.
     fn compared(&mut self, progress: Progress, slots: &[&Slot]) -> Option<Mismatch> {
         let Progress::Ends(mismatch) = progress else {
             return None;
@@ -178,7 +180,7 @@ impl Counter {
         mismatch
     }
 
-    /// Called when a call has been entered.
+    /// Called when a thread has entered a call.
     ///
     /// A call that closes iterations is counted only when it returns.
     pub fn entered(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Entered {
@@ -210,13 +212,13 @@ impl Counter {
         }
     }
 
-    /// Returns true if the effect of `what` depends on the order in which it is entered: it may get a number.
-    /// Waits get theirs when they return, except the first call of all, which begins iteration 0.
+    /// Returns true if entering `what` may give it a number, so that the order of entering matters. Waits get
+    /// a number when they return, except the first call of all, which begins iteration 0.
     pub fn orders_entered(&self, what: Counted) -> bool {
         !what.waits() || self.to_begin
     }
 
-    /// Returns true if a call gets a number when it returns.
+    /// Returns true if this call gets its number (its position among the counted calls) when it returns.
     pub fn orders_returned(&self, call: Call, slot: &Slot) -> bool {
         let cell = slot.live(call);
         cell.count() > cell.limit()
@@ -228,13 +230,13 @@ impl Counter {
             }
     }
 
-    /// Returns true if entering a wait has no effect before it returns.
+    /// Returns true if entering a wait has no effect, and only its return has.
     pub const fn passes_entered_waits(&self) -> bool {
         let learns = matches!(self.rule, Rule::Learned(_)) || self.comparison.is_some();
         learns && !self.to_begin
     }
 
-    /// Called when a call has returned. Returns the iteration that is open from here, if one is closed.
+    /// Called when a call has returned. If it closes an iteration, returns the next one, which begins here.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         match &mut self.rule {
             Rule::Calls(ledger)
@@ -248,10 +250,10 @@ impl Counter {
         }
     }
 
-    /// Called when a stream capture has ended. Returns true if the count starts again. That happens only in a
-    /// warm-up, which ends after [`WARMUP_ITERATIONS`] in a row without a capture, or [`WARMUP_CAPTURES`] with
-    /// graph launches between them: a program that captures its graphs again while it works is counted without
-    /// interruption.
+    /// Called when a stream capture has ended. Returns true if counting restarts. This happens only during
+    /// the warm-up, which ends after [`WARMUP_ITERATIONS`] in a row without a capture, or after
+    /// [`WARMUP_CAPTURES`] with graph launches between them. So a program that captures its graphs again later
+    /// is counted without interruption.
     pub fn captured(&mut self, slots: &[&Slot]) -> bool {
         if !self.restarts {
             return false;
@@ -259,7 +261,8 @@ impl Counter {
         if self.iterations(slots) >= WARMUP_ITERATIONS || self.captures_at_work() {
             self.restarts = false;
             if let Rule::Learned(learned) = &mut self.rule {
-                // What was learnt may be an engine's own warm-up, before its first step.
+                // The pattern that was learnt may be that of an engine's own warm-up, before the engine's
+                // first step.
                 learned.give_way(slots);
             }
             return false;
@@ -291,12 +294,12 @@ impl Counter {
         self.captures >= WARMUP_CAPTURES
     }
 
-    /// Returns true if a stream capture starts the count again.
+    /// Returns true if a stream capture makes counting restart.
     pub const fn may_restart(&self) -> bool {
         self.restarts
     }
 
-    /// From now on no stream capture starts the count again.
+    /// From now on stream captures do not make counting restart.
     pub fn keep_counting(&mut self) {
         self.restarts = false;
         if let Rule::Learned(learned) = &mut self.rule {
@@ -304,7 +307,8 @@ impl Counter {
         }
     }
 
-    /// Lets the threads run until `iteration` begins; `None`: no iteration matters any more.
+    /// Lets the threads run without stopping until `iteration` begins. With `None`, no iteration matters any
+    /// more.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
         match (&mut self.rule, iteration) {
             (Rule::Calls(ledger), None) => ledger.hand_out(slots, None),
@@ -317,7 +321,7 @@ impl Counter {
         }
     }
 
-    /// Returns the calls at which the next edge may come soon, if it is `iterations` away.
+    /// Returns the calls at which the next edge of a window may occur soon, if it is `iterations` away.
     pub fn close_calls(&self, iterations: u64) -> Calls {
         const CLOSE: u64 = 64;
         match &self.rule {
@@ -342,7 +346,7 @@ impl Counter {
         }
     }
 
-    /// Returns the first iteration that no numbered call has begun.
+    /// Returns the number of the first iteration that no numbered call has begun.
     pub fn next(&mut self, slots: &[&Slot]) -> u64 {
         match &mut self.rule {
             Rule::Calls(ledger) => {
@@ -353,9 +357,9 @@ impl Counter {
         }
     }
 
-    /// Called when the function that is an engine's step has been called: from now on that counts. What recurs
-    /// in the calls is only compared with it. Such an engine captures streams in the middle of its work, so captures do not start
-    /// the count again unless the settings ask for that.
+    /// Called when the step function of a known engine has been called. From now on its calls are counted,
+    /// and the learnt pattern is only compared with them. Such an engine captures streams in the middle of
+    /// its work, so captures do not make counting restart unless the settings ask for it.
     fn follow(&mut self, what: Counted, slots: &[&Slot]) {
         let counted = Rule::Calls(Ledger::new(what, self.fence));
         if let Rule::Learned(learned) = core::mem::replace(&mut self.rule, counted) {
@@ -365,7 +369,7 @@ impl Counter {
         self.set_limits(slots);
     }
 
-    /// Returns what is counted, if that does not have to be learnt.
+    /// Returns the kind of call that is counted; `None` if the rule has to be learnt.
     pub const fn counts(&self) -> Option<Counted> {
         match &self.rule {
             Rule::Calls(ledger) => Some(ledger.what()),
@@ -381,7 +385,7 @@ impl Counter {
         }
     }
 
-    /// Returns what an iteration is, if that has been learnt.
+    /// Returns the learnt rule; `None` if nothing has been learnt or need be learnt.
     pub fn learnt_rule(&self) -> Option<tllmprof_learn::Rule> {
         match &self.rule {
             Rule::Calls(_) => None,
@@ -389,7 +393,7 @@ impl Counter {
         }
     }
 
-    /// Returns the same, and the level below it.
+    /// Returns the learnt rule, and the inner repetitions within an iteration.
     pub fn learnt_levels(&self) -> Option<(tllmprof_learn::Rule, Option<Inner>)> {
         match &self.rule {
             Rule::Calls(_) => None,
@@ -403,7 +407,8 @@ impl Counter {
         0
     }
 
-    /// Sets the limits of all calls that are not numbered by the ledger.
+    /// Sets the limits for all kinds of calls that the ledger does not number: the counts up to which threads
+    /// need not ask.
     fn set_limits(&self, slots: &[&Slot]) {
         let Rule::Calls(ledger) = &self.rule else {
             return;
@@ -458,7 +463,7 @@ mod tests {
             }
         }
 
-        /// Makes one call, as the doors do.
+        /// Makes a call, counted and reported like the intercepted functions do.
         fn call(&mut self, call: Call) {
             let cell = self.slot.live(call);
             cell.add();

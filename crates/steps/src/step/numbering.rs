@@ -1,20 +1,20 @@
-//! Converts calls to iterations.
+//! Converts numbers of calls to numbers of iterations.
 
 use core::ops::Range;
 
-/// Determines which iteration begins at which call. Calls are counted from 0.
+/// Determines which iteration begins at which call. Calls are numbered from 0.
 ///
-/// A call that opens an iteration does so before it continues. One that closes an iteration does so when it
-/// returns, and then the next iteration is open.
+/// A call that opens an iteration does so before it continues to the real function. A call that closes an
+/// iteration does so when it returns, and the next iteration begins then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbering {
     /// The number of calls in an iteration.
     pub every: u64,
     /// True if the call closes iterations instead of opening them.
     pub closes: bool,
-    /// The number of iterations at the start that are not counted.
+    /// The number of iterations at the start that are not counted (warm-up).
     pub warmup: u64,
-    /// The first call that is counted.
+    /// The number of the first call that is counted.
     pub start: u64,
 }
 
@@ -32,8 +32,8 @@ impl Numbering {
             .then_some(calls / self.every)
     }
 
-    /// Returns the iteration that ends when call number `call` returns, if one does. For calls that open
-    /// iterations.
+    /// Returns the iteration that ends when call number `call` returns, if there is one. Only for calls that
+    /// open iterations.
     pub fn ends_after(&self, call: u64) -> Option<u64> {
         let calls = call.checked_sub(self.base())? + 1;
         calls
@@ -46,8 +46,8 @@ impl Numbering {
         calls.rev().find_map(|call| self.begins_at(call))
     }
 
-    /// Returns the number of the call at which `iteration` begins. `None` if no call begins it, such as the
-    /// first one of a rule that closes iterations.
+    /// Returns the number of the call at which `iteration` begins. Returns `None` if no call begins it, such
+    /// as iteration 0 with a rule whose calls close iterations.
     pub fn call_of(&self, iteration: u64) -> Option<u64> {
         self.base()
             .saturating_add(iteration.saturating_mul(self.every))
@@ -55,7 +55,7 @@ impl Numbering {
             .filter(|&call| call >= self.start)
     }
 
-    /// Returns true if iteration 0 is open from the start, without a call that begins it.
+    /// Returns true if iteration 0 is open from the start, so that no call begins it.
     pub const fn begins_open(&self) -> bool {
         self.closes && self.warmup == 0
     }
@@ -66,7 +66,8 @@ impl Numbering {
         counted.div_ceil(self.every)
     }
 
-    /// Returns the number of iterations that `calls` calls make: those begun, or those closed.
+    /// Returns the number of iterations that `calls` calls have begun, or have ended if the calls close
+    /// iterations.
     pub fn iterations(&self, calls: u64) -> u64 {
         let counted = calls.saturating_sub(self.base());
         if self.closes {

@@ -1,30 +1,30 @@
-//! Pushed ranges of a thread at whose end an iteration ends.
+//! The pushed ranges of a thread whose end also ends an iteration.
 //!
-//! A pop does not say which range it ends, nor the name of that range. So after the push of a range whose end
-//! is needed, the thread's pushes and pops in its domain are counted. While no end is needed, which is nearly
-//! always, nothing is counted.
+//! A pop does not say which range it ends. So after the push of a range whose end matters, the thread's
+//! pushes and pops in its domain are counted until they balance. Most of the time no such range is open, and
+//! nothing is counted.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// The largest number of followed ranges. Beyond that the outermost are dropped: their iterations end where
-/// the next begin.
+/// The largest number of ranges that are followed. If there are more, the outermost ones are dropped, and
+/// their iterations end where the next iterations begin.
 const MAX_FOLLOWED: usize = 8;
 
 struct StepRange {
     domain: AtomicUsize,
     iteration: AtomicU64,
-    /// The number of ranges that have been pushed inside it since, and not been popped.
+    /// The number of ranges pushed inside this range that have not been popped yet.
     inner: AtomicU64,
 }
 
-/// The followed ranges of one thread, which only that thread uses; the innermost is last.
+/// The followed ranges of one thread, the innermost last. Only that thread uses them.
 pub struct OpenRanges {
     count: AtomicUsize,
     ranges: [StepRange; MAX_FOLLOWED],
 }
 
 impl OpenRanges {
-    /// No followed ranges.
+    /// Returns a value without followed ranges.
     pub const fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),
@@ -43,7 +43,8 @@ impl OpenRanges {
         self.count.load(Relaxed) == 0
     }
 
-    /// Called when a range has been pushed. `iteration` ends with it, if given.
+    /// Called when a range has been pushed. `iteration` is the iteration that ends with the range, if there
+    /// is one.
     pub fn pushed(&self, domain: usize, iteration: Option<u64>) {
         match iteration {
             Some(iteration) => self.follow(domain, iteration),
@@ -56,7 +57,7 @@ impl OpenRanges {
         }
     }
 
-    /// Called when a range has been popped. Returns the iteration that ends with it.
+    /// Called when a range has been popped. Returns the iteration that ends with the range, if there is one.
     pub fn popped(&self, domain: usize) -> Option<u64> {
         let index = self.innermost(domain)?;
         let range = &self.ranges[index];
@@ -73,7 +74,7 @@ impl OpenRanges {
         }
     }
 
-    /// Drops all open ranges.
+    /// Drops all followed ranges.
     pub fn clear(&self) {
         self.count.store(0, Relaxed);
     }

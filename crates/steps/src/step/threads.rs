@@ -1,9 +1,10 @@
 //! The cells in which each thread counts its calls.
 //!
-//! A thread adds to its own cells with plain stores, so that sixteen threads count as cheaply as one. A
-//! cell's *limit* is how far its thread may count before it has to stop and ask; see [`super::ledger`]. Cells
-//! outlive their thread: the next new thread takes them over, with their counts, so that no call is lost and
-//! ten thousand short threads need only as many cells as threads ran at the same time.
+//! A thread increments its own cells with plain stores, so counting costs no more if there are many threads.
+//! The *limit* of a cell is the count up to which its thread may continue without asking what its calls mean
+//! (see [`super::ledger`]). Cells outlive their thread: a later thread takes them over with their counts. So
+//! no call is lost, and ten thousand short threads need only as many cells as the largest number of threads
+//! that ran at the same time.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -12,10 +13,10 @@ use tllmprof_calls::Kind;
 use super::counted::{Counted, ROWS};
 use super::open::OpenRanges;
 
-/// A limit that is never exceeded.
+/// A limit that no count exceeds.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// One thread's count of one call.
+/// A thread's count of one kind of call, with its limit.
 #[repr(C)]
 pub struct Cell {
     count: AtomicU64,
@@ -23,7 +24,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Offsets of the fields in bytes, for the assembler.
+    /// The offsets of the fields in bytes, for the assembler.
     pub const COUNT: usize = core::mem::offset_of!(Self, count);
     pub const LIMIT: usize = core::mem::offset_of!(Self, limit);
 
@@ -39,49 +40,52 @@ impl Cell {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Counts a call; only the cell's own thread may.
+    /// Counts a call. Only the thread that uses the cell may call this.
     pub fn add(&self) {
         self.count.store(self.count() + 1, Ordering::Relaxed);
     }
 
-    /// Returns the count up to which the thread does not have to ask.
+    /// Returns the count up to which the thread may continue without asking.
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the count up to which the thread does not have to ask.
+    /// Sets the count up to which the thread may continue without asking.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 }
 
-/// Returns the offset in bytes from a thread's first cell to the one of `what`.
+/// Returns the offset in bytes from a slot's first cell to the cell of `what`.
 pub const fn cell_offset(what: Counted) -> usize {
     what.row() * size_of::<Cell>()
 }
 
-/// The counting state of one thread at a time.
+/// The counting state of a thread. Only one thread at a time uses a slot.
 #[repr(C)]
 pub struct Slot {
     live: [Cell; ROWS],
     captured: [Cell; ROWS],
     settled: [AtomicU64; ROWS],
-    /// The credit that is being called back.
+    /// The limit that the thread had before its credit (calls that it may count without asking) was taken
+    /// back.
     given: AtomicU64,
     taken: AtomicBool,
-    /// True while the thread begins a step: a call of it has its number and has not continued.
+    /// True while the thread begins a step: its call has a number but has not continued to the real function
+    /// yet.
     begins: AtomicBool,
     open: OpenRanges,
-    /// The index among the process's slots.
+    /// The index of the slot among the process's slots.
     thread: u32,
-    /// The address of the block through which the thread finds its cells; 0: none.
+    /// The address of the thread's block, through which the thread finds its cells; 0 if no thread uses the
+    /// slot.
     block: AtomicUsize,
 }
 
 impl Slot {
-    /// Slot number `thread`, in use. `limit` returns the limits for calls outside a stream capture; inside
-    /// one, the thread only has to ask at calls that begin or end a capture, destroy an object or control the
-    /// profiler.
+    /// Returns slot number `thread`, marked as used. `limit` returns the limits for calls outside a stream
+    /// capture. Inside one, the thread has to stop only at calls that begin or end a capture, destroy an
+    /// object or control the profiler.
     pub fn new(thread: u32, limit: impl Fn(Counted) -> u64) -> Self {
         let ends_capture = |what| match what {
             Counted::Call(call) => matches!(
@@ -111,7 +115,7 @@ impl Slot {
         &self.live[what.into().row()]
     }
 
-    /// Returns the cell in which calls are counted, outside a stream capture or inside one.
+    /// Returns the cell in which `what` is counted, either inside or outside a stream capture.
     pub fn cell(&self, what: Counted, capturing: bool) -> &Cell {
         if capturing {
             &self.captured[what.row()]
@@ -120,7 +124,8 @@ impl Slot {
         }
     }
 
-    /// Returns the first of the cells in which calls are counted now.
+    /// Returns the first cell for calls inside or outside a stream capture. The assembler counts from this
+    /// address.
     pub fn cells(&self, capturing: bool) -> &Cell {
         if capturing {
             &self.captured[0]
@@ -129,52 +134,54 @@ impl Slot {
         }
     }
 
-    /// Returns the number of the thread's calls that have got their numbers.
+    /// Returns how many of the thread's calls of `what` have got a number, which is their position among all
+    /// threads' calls.
     pub fn settled(&self, what: Counted) -> u64 {
         self.settled[what.row()].load(Ordering::Relaxed)
     }
 
-    /// Sets the number of the thread's calls that have got their numbers.
+    /// Stores how many of the thread's calls of `what` have got a number.
     pub fn set_settled(&self, what: Counted, count: u64) {
         self.settled[what.row()].store(count, Ordering::Relaxed);
     }
 
-    /// Returns the credit that is being called back.
+    /// Returns the limit that the thread had before its credit was taken back.
     pub fn given(&self) -> u64 {
         self.given.load(Ordering::Relaxed)
     }
 
-    /// Remembers the credit that is being called back.
+    /// Stores the limit that the thread has before its credit is taken back.
     pub fn set_given(&self, limit: u64) {
         self.given.store(limit, Ordering::Relaxed);
     }
 
-    /// Returns the index among the process's slots.
+    /// Returns the index of the slot among the process's slots.
     pub const fn thread(&self) -> u32 {
         self.thread
     }
 
-    /// Returns the address of the block in which the thread keeps the address of its cells; 0: none.
+    /// Returns the address of the block in which the thread stores the address of its cells; 0 if no thread
+    /// uses the slot.
     pub fn block(&self) -> usize {
         self.block.load(Ordering::Relaxed)
     }
 
-    /// Sets the address of the block in which the thread keeps the address of its cells.
+    /// Sets the address of the block in which the thread stores the address of its cells.
     pub fn set_block(&self, block: usize) {
         self.block.store(block, Ordering::Relaxed);
     }
 
-    /// Returns the thread's ranges at whose end an iteration ends.
+    /// Returns the thread's open ranges whose end also ends an iteration.
     pub fn open_ranges(&self) -> &OpenRanges {
         &self.open
     }
 
-    /// Returns true if a call of the thread has its number and has not continued.
+    /// Returns true if a call of the thread has a number but has not continued to the real function yet.
     pub fn is_beginning(&self) -> bool {
         self.begins.load(Ordering::Acquire)
     }
 
-    /// Sets whether a call of the thread has its number and has not continued.
+    /// Sets the flag that a call of the thread has a number but has not continued to the real function yet.
     pub fn set_beginning(&self, begins: bool) {
         self.begins.store(begins, Ordering::Release);
     }
@@ -184,7 +191,7 @@ impl Slot {
         self.taken.store(true, Ordering::Release);
     }
 
-    /// Leaves the slot to the next new thread.
+    /// Marks the slot as free for the next new thread.
     pub fn leave(&self) {
         self.open.clear();
         self.set_beginning(false);

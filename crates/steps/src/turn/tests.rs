@@ -5,7 +5,7 @@ use super::Event::{self, Claims, Ends, GoesOn, Passed, Reached, Switched, Switch
 use super::{CLOSING, OPENING, Turn};
 use crate::window::Point::{After, In, Start};
 
-/// Returns the actions for `events`, and the turn after them.
+/// Applies `events` to a new turn. Returns the actions, and the turn after the events.
 fn after(events: &[Event]) -> (Vec<Action>, Turn) {
     let mut turn = Turn::default();
     let actions = events.iter().map(|event| turn.on(*event)).collect();
@@ -169,7 +169,8 @@ fn a_process_that_ends_before_anything_is_ready_has_no_end_to_take() {
     assert!(!turn.has_begun());
 }
 
-/// Calls `act` with the turn before and after each event, for all lists of `length` events.
+/// Calls `act` for each event in all possible sequences of `length` events, with the turn before and after
+/// it.
 fn walk(turn: Turn, events: &[Event], length: u32, act: &impl Fn(Turn, Event, Turn, Action)) {
     for event in events.iter().copied().filter(|_| length > 0) {
         let mut next = turn;

@@ -1,4 +1,5 @@
-//! The schedule of windows: those that were planned when the process was started, one after the other.
+//! The schedule of windows: opens the planned windows of a process one after another, and windows on demand
+//! in between.
 
 mod demand;
 
@@ -12,71 +13,74 @@ use crate::steady::{Known, Settling, Verdict};
 
 pub use demand::Conflict;
 
-/// The number of parts of windows that are kept one by one.
+/// The largest number of captured parts of windows that are listed one by one. A window has several parts if
+/// it is closed for a while and opens again.
 pub(super) const PARTS: usize = 1024;
 
-/// The iterations that a window still has to take: a number of them, or all that come.
+/// The iterations that a window still needs after it was closed for a while: `left` of them, or all that come
+/// if `left` is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rest {
     asked: Window,
     left: Option<u64>,
 }
 
-/// The windows of a process: those wanted, open and captured.
+/// The windows of a process: those that are planned, open and captured.
 #[derive(Clone, Debug, Default)]
 pub struct Schedule {
     windows: Vec<Window>,
-    /// The index of the next window. Those before it are done.
+    /// The index of the next planned window. Those before it are finished.
     next: usize,
-    /// The window at `next`, if it is open.
+    /// The window that is open, if any.
     open: Option<Taken>,
-    /// The window's remaining iterations, if it was closed in between.
+    /// The remaining iterations of the next window, if it was closed for a while.
     rest: Option<Rest>,
     captured: Vec<Taken>,
-    /// The number of parts that are not kept because there were too many.
+    /// The number of captured parts of windows that are not listed because there were too many.
     unkept: u64,
-    /// True if a window whose beginning has passed opens late, with its full length, instead of with the rest
-    /// of its iterations.
+    /// True if a window whose beginning was missed opens late with its full length. Otherwise it opens late
+    /// with the rest of its iterations.
     is_patient: bool,
     /// True if no window may open for now.
     held: bool,
-    /// True if the iteration that begins does not count: no window opens with it.
+    /// True if the iteration that begins does not count, so that no window opens with it.
     passes_over: bool,
-    /// Set if the window begins once the time of an iteration has settled.
+    /// The search for steady iterations, if the window begins once the time of an iteration has settled.
     settling: Option<Settling>,
-    /// Set if the window lasts until it has what its figures need.
+    /// The state of the window's length, if the window lasts until its figures are precise enough.
     length: Option<Length>,
-    /// A window that was asked for while the process runs and has not opened yet. It comes before those at
-    /// `next`.
+    /// A window that was requested while the process runs and has not opened yet. It comes before the planned
+    /// windows.
     demanded: Option<Window>,
-    /// The number of such windows that have closed.
+    /// The number of windows on demand that have closed.
     demands_met: u64,
 }
 
-/// The length of a window that depends on its iterations.
+/// The length of a window that lasts until its figures are precise enough.
 #[derive(Clone, Copy, Debug)]
 struct Length {
     kernels: Option<KernelPart>,
-    /// The measurement of the window that has opened.
+    /// The measurement of the window's length, once it has opened.
     measuring: Option<Measuring>,
     /// The time when the latest iteration began.
     now: Option<Instant>,
-    /// True if the part with kernels begins with the iteration that is reached next.
+    /// True if the part with kernels begins with the next iteration.
     is_kernels_due: bool,
 }
 
 impl Schedule {
-    /// The schedule for `windows`, which are sorted and do not overlap.
+    /// Returns the schedule for `windows`, which must be sorted and must not overlap.
     pub fn new(windows: &[Window]) -> Self {
         Self {
             windows: windows.to_vec(),
-            // Reserved here, because the last window is closed where nothing may be allocated.
+            // Memory is reserved here, because the last window may be closed where nothing may be allocated.
             captured: Vec::with_capacity(windows.len()),
             ..Self::default()
         }
     }
 
-    /// The schedule for windows that must not be missed by a process that counts late.
+    /// Returns a schedule in which windows open late rather than never, and only once [`Schedule::hold`]
+    /// allows it. For a process that begins to count late.
     pub fn patient(windows: &[Window]) -> Self {
         Self {
             is_patient: true,
@@ -85,20 +89,20 @@ impl Schedule {
         }
     }
 
-    /// Stops windows from opening, or allows it again.
+    /// Prevents windows from opening if `held`, otherwise allows it again.
     pub fn hold(&mut self, held: bool) {
         self.held = held;
     }
 
-    /// Stops windows from opening until [`Schedule::hold`] allows it: one whose beginning passes in between
-    /// opens late.
+    /// Prevents windows from opening until [`Schedule::hold`] allows it. A window whose beginning is missed
+    /// meanwhile opens late.
     pub fn wait(&mut self) {
         self.is_patient = true;
         self.held = true;
     }
 
-    /// Makes windows of only those iterations that count ([`Schedule::counts`]): they open with the first
-    /// one.
+    /// Makes windows consist only of iterations that count (see [`Schedule::counts`]). A window opens with
+    /// the first iteration that counts.
     #[must_use]
     pub fn of_some(self) -> Self {
         Self {
@@ -107,7 +111,7 @@ impl Schedule {
         }
     }
 
-    /// Makes the window begin once the time of an iteration has settled ([`Schedule::begins`]).
+    /// Makes the window begin once the time of an iteration has settled (see [`Schedule::begins`]).
     #[must_use]
     pub fn once_settled(self) -> Self {
         Self {
@@ -116,7 +120,7 @@ impl Schedule {
         }
     }
 
-    /// Makes the window last until it has what its figures need, including kernels in a separate part.
+    /// Makes the window last until its figures are precise enough, including kernels in a separate part.
     #[must_use]
     pub fn as_long_as_needed(self, kernels: Option<KernelPart>) -> Self {
         Self {
@@ -137,21 +141,21 @@ impl Schedule {
         self.is_settling() || is_to_open || self.is_measuring() || self.rest.is_some()
     }
 
-    /// Returns true if the window is open that lasts until it has what its figures need.
+    /// Returns true if the window that lasts until its figures are precise enough is open.
     fn is_measuring(&self) -> bool {
         self.open
             .is_some_and(|open| !open.on_demand && self.length.is_some())
     }
 
-    /// Returns true if the window waits for the time to settle, so that [`Schedule::begins`] has to be called
-    /// for each iteration.
+    /// Returns true if the window waits for the time of an iteration to settle. Then [`Schedule::begins`] has
+    /// to be called for each iteration.
     pub fn is_settling(&self) -> bool {
         self.settling
             .as_ref()
             .is_some_and(|settling| settling.verdict().is_none())
     }
 
-    /// Called when `iteration` begins, before it is reached.
+    /// Called when `iteration` begins, before [`Schedule::reach`].
     pub fn begins(&mut self, iteration: u64, now: Instant, known: Known) {
         let known = Known {
             counts: known.counts && !self.passes_over,
@@ -192,20 +196,21 @@ impl Schedule {
         }
     }
 
-    /// Called when the count starts again: everything before was the program's warm-up.
+    /// Called when counting restarts, because everything before was the program's warm-up.
     pub fn restart(&mut self) {
         if let Some(settling) = &mut self.settling {
             settling.restart();
         }
     }
 
-    /// Returns the result of waiting for the time of an iteration to settle, if the window waited for that.
+    /// Returns the result of waiting for the time of an iteration to settle, if the window waited for that
+    /// and the wait is over.
     pub fn verdict(&self) -> Option<Verdict> {
         self.settling.as_ref()?.verdict()
     }
 
-    /// Sets whether `iteration` counts, before it is reached. The open window lasts one iteration longer for
-    /// each that does not.
+    /// Sets if `iteration` counts, before it is reached. The open window gets one iteration longer for each
+    /// iteration that does not count.
     pub fn counts(&mut self, iteration: u64, counts: bool) {
         self.passes_over = !counts;
         if let Some(open) = &mut self.open
@@ -217,8 +222,9 @@ impl Schedule {
         }
     }
 
-    /// Like [`Schedule::counts`] for one that does not count: the open window closes before it, and opens
-    /// again with the next one that counts. Returns true if a window has to be closed; not for one on demand.
+    /// Handles an iteration that does not count by closing the open window before it. The window opens again
+    /// with the next iteration that counts. Returns true if the window has to be closed. A window on demand
+    /// is never split.
     pub fn splits(&mut self, iteration: u64) -> bool {
         self.passes_over = true;
         let Some(open) = &mut self.open else {
@@ -237,19 +243,19 @@ impl Schedule {
         true
     }
 
-    /// Returns the number of iterations that a window that was closed in between still has to take; `None` if
-    /// it takes all.
+    /// Returns the number of iterations that a window that was closed for a while still needs; `None` if
+    /// there is no such window or it has no last iteration.
     pub fn lacks(&self) -> Option<u64> {
         self.rest?.left
     }
 
-    /// Removes the windows that were planned from the start and have not begun.
+    /// Removes the planned windows that have not begun.
     pub fn plan_none(&mut self) {
         self.windows.truncate(self.next);
         self.settling = None;
     }
 
-    /// Returns the window that is open.
+    /// Returns the window that is open, if any.
     pub const fn open(&self) -> Option<Taken> {
         self.open
     }
@@ -264,13 +270,13 @@ impl Schedule {
         self.open.is_some()
     }
 
-    /// Returns the window that would be open at `iteration` if it were not held.
+    /// Returns the window that would be open at `iteration` if windows were allowed to open.
     pub fn waiting_at(&self, iteration: u64) -> Option<Window> {
         let window = self.coming().find(|window| window.first <= iteration)?;
         (self.held && self.open.is_none()).then_some(window)
     }
 
-    /// Returns true if no window opens, whatever iteration begins.
+    /// Returns true if no window may open with the iteration that begins.
     fn is_held(&self) -> bool {
         self.held || self.passes_over
     }
@@ -280,18 +286,18 @@ impl Schedule {
         self.open.is_some() || !self.captured.is_empty() || self.demands_met > 0
     }
 
-    /// Returns the next planned window.
+    /// Returns the next planned window, unless it still waits for steady iterations.
     fn planned(&self) -> Option<Window> {
         let planned = self.windows.get(self.next).copied();
         planned.filter(|_| !self.is_settling())
     }
 
-    /// Returns the window on demand and the next planned one.
+    /// Returns the requested window and the next planned window, as far as they exist.
     fn coming(&self) -> impl Iterator<Item = Window> {
         self.demanded.into_iter().chain(self.planned())
     }
 
-    /// Returns the iteration whose beginning opens or closes the next window.
+    /// Returns the iteration at whose beginning the open window closes or the next window opens.
     pub fn next_edge(&self) -> Option<u64> {
         match &self.open {
             Some(open) => open.window.last?.checked_add(1),
@@ -302,7 +308,7 @@ impl Schedule {
         }
     }
 
-    /// Returns true if something has to be switched at `point`.
+    /// Returns true if a window has to be opened, closed or changed at `point`.
     pub fn has_edge_at(&self, point: Point) -> bool {
         match point {
             Point::Start => false,
@@ -314,19 +320,18 @@ impl Schedule {
         }
     }
 
-    /// Returns true if the part of the open window with kernels begins with the iteration that is reached
-    /// next.
+    /// Returns true if the open window begins its part with kernels at the next iteration.
     fn has_kernels_due(&self) -> bool {
         self.is_measuring() && self.length.is_some_and(|length| length.is_kernels_due)
     }
 
-    /// Returns true if the open window ends with `iteration`.
+    /// Returns true if `iteration` is the last one of the open window.
     pub fn closes_after(&self, iteration: u64) -> bool {
         self.open
             .is_some_and(|open| open.window.last == Some(iteration))
     }
 
-    /// Moves to `point`. Returns the changes there.
+    /// Moves to `point`. Returns the windows that open and close there.
     pub fn reach(&mut self, point: Point) -> Edge {
         match point {
             Point::Start => Edge::default(),
@@ -365,13 +370,13 @@ impl Schedule {
                 && self.captured.is_empty()
                 && let Some(window) = self.windows.first_mut()
             {
-                // It was not asked for by number.
+                // This window was requested without iteration numbers, so it begins here.
                 *window = later(*window, iteration);
             }
             while !self.is_patient && self.windows.get(self.next).is_some_and(is_over) {
                 self.next += 1;
             }
-            // Profilers need time between windows that were asked for separately.
+            // Profilers need time between windows that were requested separately.
             let apart = edge.close.is_none() || !self.is_patient;
             let window = self.windows.get(self.next).filter(|w| w.first <= iteration);
             if let Some(window) = window.filter(|window| apart || window.first == iteration) {
@@ -383,14 +388,15 @@ impl Schedule {
                 self.rest = None;
                 self.measure(taken);
                 edge.open = self.open;
-                // It may be closed where nothing may be allocated.
+                // Memory is reserved here, because the window may be closed where nothing may be allocated.
                 self.captured.reserve(1);
             }
         }
         edge
     }
 
-    /// Starts to measure the opened window, if it lasts until it has what its figures need.
+    /// Starts to measure the length of the opened window, if the window lasts until its figures are precise
+    /// enough.
     fn measure(&mut self, taken: Taken) {
         let usual = match self.verdict() {
             Some(Verdict::Settled(step)) => Some(step),
@@ -398,7 +404,7 @@ impl Schedule {
         };
         if let Some(length) = &mut self.length {
             if let Some(measuring) = length.measuring.as_mut().filter(|_| taken.is_again) {
-                // The time in between does not belong to it.
+                // The time during which the window was closed does not count.
                 return measuring.interrupt();
             }
             let now = length.now.unwrap_or_else(Instant::now);
@@ -406,7 +412,7 @@ impl Schedule {
         }
     }
 
-    /// Returns the iterations that `window` takes when it opens at `iteration`.
+    /// Returns the window with the iterations that it contains if it opens at `iteration`.
     fn take(&self, window: Window, iteration: u64) -> Taken {
         if let Some(Rest { asked, left }) = self.rest {
             let last = left.map(|left| iteration.saturating_add(left - 1));
@@ -423,7 +429,7 @@ impl Schedule {
         Taken::new(window, later(window, iteration))
     }
 
-    /// Closes the open window, as at the end of the process; no window opens after it.
+    /// Closes the open window when the process ends, and removes all windows that have not opened.
     pub fn finish(&mut self) -> Option<Taken> {
         let closed = self.close();
         self.demanded = None;
@@ -453,13 +459,13 @@ impl Schedule {
         Some(taken)
     }
 
-    /// Returns the windows that opened and closed.
+    /// Returns the windows that have opened and closed.
     pub fn captured(&self) -> &[Taken] {
         &self.captured
     }
 
-    /// Returns the number of captured parts of windows that are not in that list, between the last two of
-    /// them.
+    /// Returns the number of captured parts of windows that are not in the list of [`Schedule::captured`].
+    /// They lie between its last two parts.
     pub const fn unkept(&self) -> u64 {
         self.unkept
     }

@@ -1,4 +1,4 @@
-//! Tests of planned windows: where they open and close.
+//! Tests of planned windows: the points at which they open and close.
 
 mod demanded;
 
@@ -12,7 +12,7 @@ use super::*;
 use crate::length::KernelPart;
 use crate::steady::Known;
 
-/// Iterations of the program's own work begin and end.
+/// Facts about iterations without waits for requests or for the GPU.
 const OWN: Known = Known {
     counts: true,
     idle: Duration::ZERO,
@@ -63,7 +63,8 @@ fn a_window_opens_at_its_first_and_closes_after_its_last() {
     );
 }
 
-/// Returns the schedule after windows of the iterations for which `counts` returns true.
+/// Runs iterations up to `until` with windows that consist of those for which `counts` returns true. Returns
+/// the schedule.
 fn of_some(windows: &[Window], until: u64, counts: impl Fn(u64) -> bool) -> Schedule {
     let mut schedule = Schedule::new(windows).of_some();
     for n in 0..until {
@@ -82,26 +83,27 @@ fn a_window_of_some_iterations_opens_with_one_and_lasts_for_as_many_as_were_aske
         captured.map(|taken| (taken.asked, taken.window)).collect()
     };
     let asked = window(5, 7);
-    // 6, 9 and 12 count.
+    // Iterations 6, 9 and 12 count.
     let thirds = of_some(&[asked], 40, |n| n % 3 == 0);
     assert_eq!(windows(&thirds), [(asked, window(6, 12))]);
     let all = of_some(&[asked], 40, |_| true);
     assert_eq!(windows(&all), [(asked, asked)]);
     let none = of_some(&[asked], 40, |n| n < 5);
     assert!(!none.has_opened());
-    // The second waits for the first, and an excluded iteration just after an end does not count.
+    // The second window waits for the first. An excluded iteration just after the end of a window does not
+    // count.
     let next = window(9, 10);
     let even = of_some(&[asked, next], 40, |n| n % 2 == 0);
     assert_eq!(
         windows(&even),
         [(asked, window(6, 10)), (next, window(12, 14))]
     );
-    // A window that is not full at the end reports how far it got.
+    // A window that is not complete when the process ends reports how far it got.
     let mut cut = of_some(&[asked], 10, |n| n == 5 || n > 8);
     let taken = cut.finish().unwrap();
     assert_eq!(taken.window, window(5, 10));
     assert_eq!(taken.cut(10).unwrap().has, Some(window(5, 9)));
-    // A window without an end only needs to open.
+    // A window without a last iteration stays open while iterations do not count.
     let open = of_some(&[window(2, None)], 9, |n| n == 4);
     assert!(open.is_open());
 }
@@ -276,7 +278,7 @@ fn what_is_not_understood_is_not_captured_and_a_window_opens_late_instead() {
     assert!(schedule.has_edge_at(Point::In(15)));
     let late = schedule.reach(Point::In(15)).open.unwrap();
     assert_eq!((late.asked, late.window), (a, window(15, 19)));
-    // An open window closes in any case.
+    // A window that is already open closes even if windows are held.
     schedule.hold(true);
     assert!(schedule.has_edge_at(Point::In(20)));
     assert_eq!(schedule.reach(Point::In(20)).close, Some(late));
@@ -329,11 +331,11 @@ fn a_window_of_steady_iterations_begins_where_their_time_has_settled() {
     let taken = Taken::on_time(window(32, 51));
     let edges = run(Schedule::new(&asked).once_settled(), |_| true);
     assert_eq!(edges, [(32, taken), (52, taken)]);
-    // It is never late, whatever else may hold windows.
+    // This window never opens late, even if windows were held before.
     let mut held = Schedule::patient(&asked);
     held.hold(false);
     assert_eq!(run(held.once_settled(), |_| true), edges);
-    // The same number of iterations that count.
+    // With a condition, the window has the same number of iterations that count.
     let some = run(Schedule::new(&asked).of_some().once_settled(), |n| {
         n % 2 == 0
     });
@@ -378,12 +380,12 @@ fn a_window_without_a_length_lasts_until_it_has_what_it_needs() {
         (244, false, false, Some(window(24, 243))),
     ];
     assert_eq!(edges, all);
-    // Of a pause in its middle only a little counts.
+    // Of a pause in the middle of the window only a little counts.
     let (edges, _) = run(Some(kernels), 400, |n| if n == 100 { 5000 } else { 10 });
     assert_eq!(edges[1].0, 215);
     let (edges, _) = run(None, 400, |_| 10);
     assert_eq!(edges[1], (224, false, false, Some(window(24, 223))));
-    // The process ends within the window.
+    // The process ends before the window does.
     let (edges, open) = run(Some(kernels), 100, |_| 10);
     assert_eq!(edges.len(), 1);
     let cut = open.and_then(|open| open.cut(100)).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of iterations without GPU times, and of those between them.
+//! Tests of iterations whose GPU times are not measured, and of measured iterations among them.
 
 use super::*;
 use crate::gpu::sampling::BLOCK;
@@ -17,7 +17,8 @@ fn times_are_taken_in_some_blocks_of_short_iterations_and_none_of_the_others_is_
         }
     });
     let taken: Vec<_> = shown(&spans).into_iter().map(|(n, _)| n - 5).collect();
-    // The number of blocks depends on how long the iterations take on a busy machine.
+    // A range, because the number of measured blocks depends on how long the iterations take on a busy
+    // machine.
     assert!(
         (BLOCK as usize..17 * BLOCK as usize).contains(&taken.len()),
         "{taken:?}"
@@ -57,7 +58,8 @@ fn threads_that_take_turns_in_iterations_that_are_not_timed_do_not_make_a_stream
     });
     let is_later = |span: &&Recorded| matches!(span.what, What::GpuSpan { iteration: 50, .. });
     let later = spans.iter().filter(is_later).map(|span| span.cut);
-    // The last launch is known from the iteration that was timed before it.
+    // The last launch is known in advance from the iteration that was measured before 50, so the span is not
+    // cut.
     assert_eq!(later.collect::<Vec<_>>(), [false]);
     assert_eq!(spans.len(), 2);
 }
@@ -87,7 +89,7 @@ fn streams_for_which_there_is_no_room_are_not_missing_in_iterations_that_are_not
     assert_eq!(gpu.lost(), before);
 }
 
-/// Like [`launch`], but the call asks first if it has to be timed.
+/// Like [`launch`], but only if GPU times are being measured, like a real call.
 fn launch_if_followed(target: StreamArgument) {
     if is_timing() {
         launch(target);
@@ -99,7 +101,7 @@ fn calls_are_not_followed_in_iterations_that_are_not_timed_once_no_span_is_open(
     let gpu = Gpu::new(27);
     let stream = gpu.stream(1);
     let before = gpu.lost();
-    // Short iterations: the first block is timed, and then few.
+    // The iterations are short: the first block is measured, and after it only few blocks.
     let timed = 5..5 + BLOCK;
     for waits_at_last in [true, false] {
         let spans = gpu.spans(|| {
@@ -134,7 +136,7 @@ fn what_another_thread_launches_late_is_not_timed_as_the_next_iteration_is() {
         assert!(!is_taken(5));
         begin_iteration(6);
         take(6);
-        // A thread that has read the number earlier sees the state that belongs to it.
+        // A thread that still works on iteration 5 must not take it for the measured iteration 6.
         assert!(is_taken(6) && !is_taken(5));
     });
 }

@@ -1,25 +1,25 @@
-//! Windows on demand, which are asked for while the process runs.
+//! Windows on demand, which are requested while the process runs.
 
 use tllmprof_config::range::Window;
 
 use super::{Rest, Schedule};
 use crate::window::Cut;
 
-/// The reason why a window cannot be added.
+/// The reason why a requested window conflicts with another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conflict {
     /// This window is open.
     Open(Window),
-    /// This window was already asked for.
+    /// This window was requested earlier and has not opened yet.
     Demanded(Window),
-    /// This window was planned from the start, and shares an iteration with the new one.
+    /// This window was planned from the start, and has an iteration in common with the requested one.
     Planned(Window),
-    /// A window of steady iterations will open, which does not give way.
+    /// A window of steady iterations will open, and cannot give way.
     ToCome,
 }
 
 impl Conflict {
-    /// Returns the last iteration of the window that is in the way, if it is known.
+    /// Returns the last iteration of the conflicting window, if it is known.
     pub const fn ends(&self) -> Option<u64> {
         match self {
             Self::Open(window) | Self::Demanded(window) | Self::Planned(window) => window.last,
@@ -29,11 +29,11 @@ impl Conflict {
 }
 
 impl Schedule {
-    /// Adds a window while the process runs, which must begin with an iteration that has not been reached. It
-    /// waits only for that iteration and for the step to be understood: not for times to settle.
+    /// Adds a window on demand. It must begin with an iteration that has not been reached. Its opening waits
+    /// only for that iteration and for the step to be understood, and not for times to settle.
     ///
     /// # Errors
-    /// The window that is in its way.
+    /// Returns the conflict if another window is in the way.
     pub fn demand(&mut self, window: Window) -> Result<(), Conflict> {
         if let Some(open) = &self.open {
             return Err(Conflict::Open(open.window));
@@ -41,15 +41,15 @@ impl Schedule {
         self.demand_after(window)
     }
 
-    /// Returns true if a window is open that ends before iteration `first`.
+    /// Returns true if the open window ends before iteration `first`.
     pub fn ends_before(&self, first: u64) -> bool {
         let last = self.open.and_then(|open| open.window.last);
         last.is_some_and(|last| last < first)
     }
 
-    /// Makes the open window of steady iterations give way to one that begins with iteration `first`, if it
-    /// lasts until it has what its figures need. It closes before `first`, and opens again later unless it
-    /// has reached its part with kernels. Returns true if it gives way.
+    /// Makes the open window of steady iterations give way to a window that begins with iteration `first`, if
+    /// its length is not fixed. It closes before `first` and opens again later, unless it has reached its
+    /// part with kernels. Returns true if it gives way.
     pub fn give_way(&mut self, first: u64) -> bool {
         let is_measuring = self.is_measuring();
         let measuring = self.length.and_then(|length| length.measuring);
@@ -73,7 +73,7 @@ impl Schedule {
         true
     }
 
-    /// Returns true if the open window closes only for one that was asked for and has not opened yet.
+    /// Returns true if the open window is to be closed only for a requested window that has not opened yet.
     fn has_given_way(&self) -> bool {
         let goes_on = self
             .open
@@ -81,8 +81,8 @@ impl Schedule {
         goes_on && self.demanded.is_some()
     }
 
-    /// Returns the iterations that the window of steady iterations has, if it gave way or was split and has
-    /// not opened again.
+    /// Returns the iterations captured so far of the window of steady iterations, if it was closed for a
+    /// while and has not opened again.
     pub fn interrupted(&self) -> Option<Cut> {
         let last = self.captured.last()?;
         (self.rest.is_some() && last.is_measured).then_some(Cut {
@@ -90,10 +90,10 @@ impl Schedule {
         })
     }
 
-    /// Refuses a window on demand while the window of steady iterations has not opened yet.
+    /// Refuses a window on demand while a window of steady iterations has yet to open.
     ///
     /// # Errors
-    /// [`Conflict::ToCome`] if that window will open.
+    /// Returns [`Conflict::ToCome`] if such a window will open.
     pub fn keeps_steady(&self) -> Result<(), Conflict> {
         match self.settling.is_some() && self.next < self.windows.len() && !self.is_open() {
             true => Err(Conflict::ToCome),
@@ -104,14 +104,14 @@ impl Schedule {
     /// Like [`Schedule::demand`], for a window that begins after the end of the open one.
     ///
     /// # Errors
-    /// The window that is in its way.
+    /// Returns the conflict if another window is in the way.
     pub fn demand_after(&mut self, window: Window) -> Result<(), Conflict> {
         if let Some(demanded) = self.demanded {
             return Err(Conflict::Demanded(demanded));
         }
         let planned = self.windows.get(self.next..).unwrap_or_default();
         let gives_way = self.is_settling() || self.length.is_some();
-        // The iterations of one that was closed in between belong to its rest.
+        // A planned window that was closed for a while needs the next iterations for its rest.
         let is_hit = |planned: &&Window| self.rest.is_some() || planned.overlaps(&window);
         if let Some(planned) = planned.iter().filter(|_| !gives_way).find(is_hit) {
             return Err(Conflict::Planned(*planned));
@@ -120,19 +120,20 @@ impl Schedule {
         Ok(())
     }
 
-    /// Ends the open window with `iteration`, and drops the window on demand. Returns true if a window is
-    /// left to be closed, when [`Schedule::has_edge_at`] returns true.
+    /// Makes the open window end with `iteration`, and cancels a window on demand. Returns true if a window
+    /// has to be closed, once [`Schedule::has_edge_at`] returns true.
     pub fn stop(&mut self, iteration: u64) -> bool {
         let has_given_way = self.has_given_way();
         let was_demanded = self.demanded.take().is_some();
         if let Some(open) = self.open.as_mut().filter(|_| has_given_way) {
-            // It continues as if no window had been asked for.
+            // The requested window is cancelled, so the open window continues as if there had been no
+            // request.
             open.goes_on = false;
             open.window.last = None;
             self.rest = None;
             return false;
         }
-        // The window that gave way to the stopped one opens again.
+        // A window that gave way to the stopped one keeps its rest, and opens again.
         let is_on_demand = was_demanded || self.open.is_some_and(|open| open.on_demand);
         let keeps_rest = self.length.is_some() && is_on_demand;
         if !keeps_rest && self.rest.take().is_some() && self.open.is_none() {
@@ -154,12 +155,12 @@ impl Schedule {
         true
     }
 
-    /// Returns true if a window that was planned by the numbers of its iterations is open or will open.
+    /// Returns true if a window that was planned by iteration numbers is open or will open.
     pub fn has_numbered(&self) -> bool {
         self.settling.is_none() && self.next < self.windows.len()
     }
 
-    /// Returns the window that was asked for and has not opened.
+    /// Returns the window that was requested and has not opened yet.
     pub const fn demanded(&self) -> Option<Window> {
         self.demanded
     }
