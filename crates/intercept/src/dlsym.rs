@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn a_look_up_finds_what_the_next_in_line_finds() {
         let ask = |name: &CStr, caller| {
-            // SAFETY: a handle that dlsym knows, and a terminated string.
+            // SAFETY: RTLD_DEFAULT is a valid handle, and the name is a terminated string.
             unsafe { lookup(libc::RTLD_DEFAULT, name.as_ptr(), caller) }.addr()
         };
         assert_eq!(ask(c"getppid", stranger()), stranger());

@@ -25,7 +25,7 @@ use tllmprof_recorder::gpu::{self, Doomed, StreamArgument, Wait};
 use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
-/// `cudaMemcpyDeviceToHost`.
+/// Value of `cudaMemcpyDeviceToHost`.
 const DEVICE_TO_HOST: u32 = 2;
 
 /// Entry point of the handler `slow`. Returns 1 if the handler must call the real function and then return to this

@@ -323,7 +323,7 @@ mod tests {
             let export = export(c"cuGraphLaunch");
             let missing = bound(export, us());
             assert_eq!(missing, bound(export, stranger()));
-            // SAFETY: the replacement for a missing function consists only of a handler.
+            // SAFETY: `bound` returned a `Bare` for the missing function, which consists only of a handler.
             let bare = unsafe { &*missing.cast::<Bare>() };
             let handler = bare.handler.load(Ordering::Relaxed);
             assert_eq!(handler, handlers().missing as *mut c_void);
