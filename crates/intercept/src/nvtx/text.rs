@@ -36,7 +36,7 @@ impl<'a> Text<'a> {
         (!is_null).then_some(Self { place, of })
     }
 
-    /// Returns the whole string, if it consists of bytes.
+    /// Returns the whole string, if it consists of bytes. Returns `None` for wide characters.
     pub fn as_c_str(self) -> Option<&'a CStr> {
         match self.place {
             // SAFETY: the caller of `narrow` promised a terminated string for `'a`; `unless_null` has refused null.
