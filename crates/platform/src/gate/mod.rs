@@ -87,7 +87,7 @@ lifecycle::global! {
 const OPEN: u32 = 0;
 /// State: no thread may enter the driver.
 const SHUT: u32 = 1;
-/// Calls wait so that other threads get their turn in the driver, at most for [`MAX_HOLD`].
+/// State: calls wait so that another thread gets its turn in the driver, at most for [`MAX_HOLD`].
 const HELD: u32 = 2;
 /// Longest time that a call waits in the state [`HELD`].
 const MAX_HOLD: Duration = Duration::from_millis(100);
