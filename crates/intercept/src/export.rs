@@ -116,7 +116,7 @@ impl Export {
 
 /// Returns 3 (`not initialised`), as the assembler's `missing` does, for a call whose function cannot be determined.
 extern "C" fn fails() -> core::ffi::c_int {
-    // Needs no protection against panics: the result is a constant.
+    // No panic: the result is a constant.
     3
 }
 

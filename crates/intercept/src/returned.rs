@@ -66,8 +66,7 @@ fn came_back(frame: &Frame, result: usize) {
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn recorded(frame: &Frame, result: usize, until: u64) -> usize {
-    // Needs no protection against panics: it only compares and stores numbers. `recorded_with_care` protects code that
-    // may panic.
+    // No panic: this only compares and stores numbers. `recorded_with_care` catches panics of the rest.
     match is_recorded_at_once(frame, result, until) {
         true => result,
         false => recorded_with_care(frame, result, until),

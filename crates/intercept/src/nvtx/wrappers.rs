@@ -37,13 +37,13 @@ macro_rules! wrappers {
 
         $(
             unsafe extern "C-unwind" fn $name<const CHAIN: usize>($($arg: $type),*) $(-> $result)? {
-                // Needs no protection against panics: it only calls the function below, which is one copy for all
-                // chains. The chains only differ in their number.
+                // No panic: this only calls the function below, which is one copy for all chains. The chains differ
+                // only in their number.
                 #[inline(never)]
                 #[allow(unused_unsafe, reason = "not every function reads its arguments")]
                 unsafe extern "C-unwind" fn wrapper($($arg: $type,)* chain: usize) $(-> $result)? {
-                    // Needs no protection against panics: the bodies catch those of this library, and the tool's
-                    // function is not Rust code of this library.
+                    // No panic: each body catches panics of this library's code, and the tool's function is not part of
+                    // this library.
                     type Next = unsafe extern "C-unwind" fn($($type),*) $(-> $result)?;
                     let next = chains::ALL[chain].next(Row::$name as usize);
                     // SAFETY: the pointer is null, or the tool's replacement for this NVTX function, which has this
