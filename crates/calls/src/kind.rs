@@ -15,15 +15,15 @@ pub enum Kind {
     DeviceWork(DeviceWork),
     /// Waits for the device. Closes an iteration when the call returns.
     Wait(Wait),
-    /// Begins a stream capture; its first argument is the stream.
+    /// Begins a stream capture. The first argument is the stream.
     CaptureBegin,
-    /// Ends a stream capture; its first argument is the stream.
+    /// Ends a stream capture. The first argument is the stream.
     CaptureEnd,
     /// Allocates or frees memory. Cannot be a step, and may make the device idle.
     Memory,
     /// Starts or stops a profiler, as the program requests. The call is passed through.
     Profiler,
-    /// Destroys the object in its first argument, with everything that belongs to it.
+    /// Destroys the object in the first argument, with everything that belongs to that object.
     Destroys(Destroyed),
     /// Creates, changes or destroys a graph. Cannot be a step.
     Graph(GraphCall),
@@ -101,7 +101,7 @@ pub enum Stream {
 }
 
 impl Kind {
-    /// Returns true if a call of this kind can be a step rule.
+    /// Returns true if a step rule can name a call of this kind, so that the call is counted.
     #[must_use]
     #[inline]
     pub const fn counts(self) -> bool {

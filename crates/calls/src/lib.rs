@@ -61,10 +61,10 @@ impl Call {
         self.info().driver[0]
     }
 
-    /// Returns the call with this name.
+    /// Returns the call with this function name.
     ///
-    /// The suffixes that the headers hide (`_ptsz`, `_ptds`, `_v2` …) may be left out, as callers of
-    /// `cuGetProcAddress` do.
+    /// The suffixes that the headers hide (`_ptsz`, `_ptds`, `_v2` …) may be left out, because callers of
+    /// `cuGetProcAddress` leave them out.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::and_library(name).map(|(call, _)| call)
@@ -165,7 +165,7 @@ pub fn is_called_in_context(name: &CStr) -> bool {
             .any(|without| name.starts_with(without.as_bytes()))
 }
 
-/// A set of calls.
+/// A set of calls, as a bit mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Calls(u64);
 

@@ -1,4 +1,4 @@
-//! The table of calls.
+//! The table of CUDA calls.
 
 use crate::kind::Destroyed::{Context, Primary};
 use crate::kind::Direction::{Other, ToDevice, ToHost};
@@ -12,7 +12,7 @@ use crate::kind::{Destroyed, DeviceWork, GraphCall, Kind, Stream, Wait};
 /// One row of the table: a call with all facts about it.
 #[derive(Debug)]
 pub struct CallInfo {
-    /// The call.
+    /// The call that this row describes.
     pub call: Call,
     /// The purpose of the call.
     pub kind: Kind,

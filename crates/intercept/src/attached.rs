@@ -112,7 +112,7 @@ pub fn lead_look_ups(hook: Hook) {
     slots.switch_on();
 }
 
-/// Returns true while slots are patched.
+/// Returns true while the library is attached, so that slots are patched.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire)
 }
@@ -151,7 +151,7 @@ pub fn detach() -> bool {
     true
 }
 
-/// Scans the modules again if any may have been loaded or unloaded.
+/// Scans the modules again if some may have been loaded or unloaded since the last scan.
 pub fn look() {
     if !IS_ON.load(Ordering::Acquire) {
         return;
@@ -352,7 +352,7 @@ fn lead_hooked(module: &Module, modules: &[Module], hooks: &[Hook], maps: &Maps)
 fn thunk(module: &Module, name: &CStr, real: usize) -> Option<usize> {
     let role = role_of(name)?;
     match role {
-        // Kernels are not recorded in a process that was attached to.
+        // Do not hook CUPTI: kernels are not recorded in a process that the library was attached to.
         Role::Cupti(_) => return None,
         Role::Driver(call) => fed::feed(module.start, call),
         _ => {}
@@ -398,7 +398,7 @@ mod tests {
             let global = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
             assert!(!global.is_null());
             let handle = open(&caller);
-            // SAFETY: the library defines the function, of this type.
+            // SAFETY: the library defines `call` with this type.
             let call = unsafe {
                 core::mem::transmute::<*mut c_void, Call>(libc::dlsym(handle, c"call".as_ptr()))
             };
@@ -423,7 +423,7 @@ mod tests {
             let later = library("liblater.so", CALLER);
             let handle = open(&later);
             look();
-            // SAFETY: the library defines the function, of this type.
+            // SAFETY: the library defines `call` with this type.
             let call = unsafe {
                 core::mem::transmute::<*mut c_void, Call>(libc::dlsym(handle, c"call".as_ptr()))
             };
@@ -434,7 +434,7 @@ mod tests {
     #[test]
     fn a_slot_that_holds_something_else_is_left_alone() {
         alone(&[("TLLMPROF_START_STOP", "1000")], || {
-            // SAFETY: takes nothing and always succeeds.
+            // SAFETY: `getppid` takes no arguments and always succeeds.
             let parent = || unsafe { libc::getppid() };
             let before = parent();
             let hook = Hook {

@@ -62,7 +62,7 @@ lifecycle::global! {
 }
 
 lifecycle::global! {
-    /// True while the next look-up must register the exit handler.
+    /// True while the next symbol look-up must register the exit handler.
     #[fork(keep = "as the parent's")]
     static WAITS: AtomicBool = AtomicBool::new(false);
     /// True if look-ups are watched only to register the exit handler.
@@ -78,8 +78,8 @@ pub fn await_look_up() {
     WAITS.store(true, Ordering::Release);
 }
 
-/// Registers the exit handler at the first look-up after [`await_look_up`]. Returns true if look-ups are also watched
-/// for other purposes.
+/// Registers the exit handler at the first look-up after [`await_look_up`]. Returns true if the library also needs to
+/// know about look-ups for other purposes.
 pub fn is_looked_up() -> bool {
     if !WAITS.swap(false, Ordering::AcqRel) {
         return true;
@@ -96,7 +96,7 @@ extern "C" fn ends() {
     contained((), report_uncounted);
 }
 
-/// Warns, once and at the end of the process, if CUDA was used but no call was counted.
+/// Warns once, at the end of the process, if CUDA was used but no call was counted.
 pub fn report_uncounted() {
     if !activity::is_asked() || session::has_begun() || HAS_ENDED.swap(true, Ordering::AcqRel) {
         return;

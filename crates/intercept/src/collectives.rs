@@ -74,7 +74,7 @@ pub fn enters(arguments: &Arguments, frame: &Frame) -> bool {
     open.is_some()
 }
 
-/// Notes that a call has returned.
+/// Notes in the ring that a call has returned.
 pub fn returns(frame: &Frame) {
     if let Some(open) = OpenCall::from_number(frame.other_stream.get()) {
         ring::call_ends(open);

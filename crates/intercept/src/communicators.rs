@@ -50,11 +50,11 @@ pub fn made(call: NcclCall, frame: &Frame) -> bool {
         // AArch64 a register holds its address.
         NcclCall::InitRank if cfg!(target_arch = "x86_64") => one(2, &|| on_stack(frame)),
         NcclCall::InitRank => one(3, &|| identified_at(frame.args[2], 1)),
-        // `ncclComm_t *comm, int nranks, int rank, int nId, ncclUniqueId *commIds`.
+        // The arguments are `ncclComm_t *comm, int nranks, int rank, int nId, ncclUniqueId *commIds`.
         NcclCall::InitRankScalable => one(2, &|| {
             identified_at(frame.args[4], number(3).map_or(0, |count| count as usize))
         }),
-        // `ncclComm_t *comms, int ndev, const int *devices`: all ranks are in this process.
+        // The arguments are `ncclComm_t *comms, int ndev, const int *devices`. All ranks are in this process.
         NcclCall::InitAll => {
             let alone = number(1).filter(|count| *count == 1);
             session::communicator(alone.map(|_| (0, 1)));
@@ -140,7 +140,7 @@ fn on_stack(frame: &Frame) -> CommunicatorId {
     CommunicatorId::from_bytes(&bytes)
 }
 
-/// Returns the communicator with `count` identifiers at `address`, or `UNKNOWN` if they cannot be read.
+/// Returns the communicator with the `count` identifiers that lie at `address`, or `UNKNOWN` if they cannot be read.
 fn identified_at(address: usize, count: usize) -> CommunicatorId {
     let mut bytes = [0; UNIQUE_ID_SIZE * MAX_IDENTIFIERS];
     let bytes = &mut bytes[..UNIQUE_ID_SIZE * count.min(MAX_IDENTIFIERS)];

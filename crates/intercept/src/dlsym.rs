@@ -45,7 +45,7 @@ pub extern "C" fn find_real() {
     });
 }
 
-/// Returns the role in which this library intercepts a symbol, or `None` if it does not.
+/// Returns the role in which this library intercepts the function `name`, or `None` if it does not intercept it.
 pub fn role_of(name: &CStr) -> Option<Role> {
     let name = name.to_str().ok()?;
     if LOOK_UPS.contains(&name) {
@@ -99,16 +99,16 @@ fn real_dlsym() -> Option<Dlsym> {
     if REAL_DLSYM.load(Ordering::Acquire).is_null() {
         find_real();
     }
-    // SAFETY: the pointer is null or that of the real dlsym.
+    // SAFETY: the pointer is null or the address of the real `dlsym`.
     unsafe { function::at(REAL_DLSYM.load(Ordering::Acquire)) }
 }
 
-/// Returns the next `dlvsym` in search order.
+/// Returns the next `dlvsym` in search order, or `None` if the process has none.
 fn real_dlvsym() -> Option<Dlvsym> {
     if REAL_DLVSYM.load(Ordering::Acquire).is_null() {
         find_real();
     }
-    // SAFETY: the pointer is null or that of the real dlvsym.
+    // SAFETY: the pointer is null or the address of the real `dlvsym`.
     unsafe { function::at(REAL_DLVSYM.load(Ordering::Acquire)) }
 }
 
@@ -118,7 +118,7 @@ fn real_dlvsym() -> Option<Dlvsym> {
 /// # Safety
 /// The requirements of `dlsym`, or those of `dlvsym` if there is a `version`.
 pub unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> *mut c_void {
-    // SAFETY: these are `dlsym` and `dlvsym`, and the caller passes arguments that are valid for them.
+    // SAFETY: the functions are `dlsym` and `dlvsym`, and the caller passes arguments that are valid for them.
     let found = unsafe {
         match version {
             None => real_dlsym().map(|dlsym| dlsym(handle, name.as_ptr())),
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn a_name_is_wanted_wherever_it_is_looked_for_but_behind_the_caller() {
         let wanted = |handle, name: &CStr| {
-            // SAFETY: a terminated string.
+            // SAFETY: the name is a terminated string.
             unsafe { wanted(handle, name.as_ptr()) }
         };
         assert!(wanted(libc::RTLD_DEFAULT, c"cuGraphLaunch"));
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn who_comes_behind_us_finds_its_own_next_dlsym() {
         let ask = |name: &CStr, caller| {
-            // SAFETY: a terminated string.
+            // SAFETY: the name is a terminated string.
             unsafe { are_next(name.as_ptr(), caller) }
         };
         // The C library comes after the test program in load order, so its next `dlsym` is not this library's.

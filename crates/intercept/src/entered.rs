@@ -110,7 +110,7 @@ fn is_recorded(thunk: &Thunk) -> bool {
 }
 
 fn driver(call: Call, args: &[usize]) -> bool {
-    // The assembler counted the call if the thread has cells.
+    // If the thread has cells (call counters), the assembler has counted the call already.
     if thread::cells().is_null() {
         session::new_thread(true);
         session::count(call.into());
@@ -296,7 +296,7 @@ fn is_timing() -> bool {
     gpu::is_timing() && !session::is_any_capturing()
 }
 
-/// Passes a call that enqueues work to GPU times.
+/// Passes a call that enqueues work to the GPU times. Returns the call's role for them.
 #[inline(always)]
 fn enqueues(target: StreamArgument) -> Work {
     if gpu::before_work(target) {

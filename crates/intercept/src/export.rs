@@ -56,7 +56,7 @@ impl Binding {
 lifecycle::global! {
     stage: Doors;
 
-    /// A binding that matches no address.
+    /// A binding that matches no caller's address.
     #[fork(keep = "never changes")]
     static NONE: Binding = Binding::none();
     #[fork(keep = "the child's modules are its parent's")]

@@ -7,7 +7,7 @@ use tllmprof_platform::elf;
 use tllmprof_platform::entry::jumps;
 use tllmprof_platform::lifecycle;
 
-/// Largest number of runtimes whose driver look-ups are remembered.
+/// Largest number of runtimes for which it is remembered that they got driver functions from this library.
 const MAX_RUNTIMES: usize = 32;
 
 lifecycle::global! {

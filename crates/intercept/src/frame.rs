@@ -27,7 +27,7 @@ impl Work {
     pub const COUNTED: Self = Self(1);
     /// The call enqueues work that is expected to be the last work of its stream for now.
     pub const LAST: Self = Self(2);
-    /// The call is a wait that ends work of its stream.
+    /// The call is a wait. When it returns, the earlier work of its stream has ended.
     pub const WAITED_FOR: Self = Self(3);
     /// The call does not matter to GPU times, but the library must handle its return.
     pub const SEEN: Self = Self(4);
@@ -43,8 +43,8 @@ impl Work {
         }
     }
 
-    /// Returns true if the call is a wait that ends work of its stream, or is expected to be the stream's last work for
-    /// now.
+    /// Returns true if earlier work of the stream has ended when the call returns (a wait), or if the call is expected
+    /// to be the stream's last work for now.
     #[inline]
     pub const fn is_over(self) -> bool {
         self.0 == Self::LAST.0 || self.0 == Self::WAITED_FOR.0
@@ -70,10 +70,10 @@ pub struct Frame {
     pub since: Cell<u64>,
     /// Stream of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if it names none.
     pub other_stream: Cell<usize>,
-    /// Role of a recorded call for GPU times.
+    /// The role of a recorded call for the GPU times.
     pub work: Cell<Work>,
     frame_pointer: usize,
-    /// Return address of the call, in its caller.
+    /// Return address of the call, which lies in its caller's code.
     pub return_address: usize,
 }
 
@@ -83,7 +83,7 @@ pub struct Frame {
 pub struct Frame {
     /// The caller's frame pointer, which links this frame to the caller's frames.
     frame_pointer: usize,
-    /// Return address of the call, in its caller.
+    /// Return address of the call, which lies in its caller's code.
     pub return_address: usize,
     /// The thunk that the call came through.
     pub thunk: &'static Thunk,
@@ -96,7 +96,7 @@ pub struct Frame {
     pub since: Cell<u64>,
     /// Stream of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if it names none.
     pub other_stream: Cell<usize>,
-    /// Role of a recorded call for GPU times.
+    /// The role of a recorded call for the GPU times.
     pub work: Cell<Work>,
     spare: usize,
 }
@@ -151,7 +151,7 @@ impl Frame {
         register.unwrap_or_else(|| on_stack(index - self.args.len()))
     }
 
-    /// Returns the stream of a recorded call; 0 if it names none.
+    /// Returns the stream handle of a recorded call, or 0 if the call names no stream.
     #[inline(always)]
     pub fn stream(&self) -> usize {
         if !self.thunk.is_simple() {
@@ -201,7 +201,7 @@ impl Frame {
 
 /// Returns the word at `place`, an address on the stack between a frame and the mark of the outer call.
 fn above(place: usize) -> usize {
-    // SAFETY: the stack between a running call and the outermost one is readable.
+    // SAFETY: the stack between a running call and the outermost call is readable.
     unsafe { with_exposed_provenance::<usize>(place).read_volatile() }
 }
 

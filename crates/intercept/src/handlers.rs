@@ -9,7 +9,7 @@ pub type Handler = unsafe extern "C" fn();
 /// Two handlers: the first notes a call in the thread's trail, and the second also records it.
 pub type Noting = [Handler; 2];
 
-/// All handlers. The assembler documents what each does.
+/// The addresses of all handlers. The assembler's code documents each.
 pub struct Handlers {
     pub slow: Handler,
     pub count: Handler,
@@ -37,7 +37,7 @@ pub struct Handlers {
 #[linkme::distributed_slice]
 pub static HANDLERS: [Handlers];
 
-/// Returns the handlers.
+/// Returns the addresses of the handlers.
 pub fn handlers() -> &'static Handlers {
     &HANDLERS[0]
 }

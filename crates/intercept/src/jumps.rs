@@ -134,7 +134,7 @@ fn prepared(driver: &Module) -> Result<Vec<Patched>, String> {
     Ok(publish(ready))
 }
 
-/// Returns the driver, if the process has loaded it, and keeps it loaded from now on.
+/// Returns the driver if the process has loaded it, and prevents it from being unloaded.
 ///
 /// # Errors
 /// The process has loaded the driver, but its module is not found.
@@ -225,7 +225,7 @@ impl ProcAddresses {
     fn find(driver: &Module) -> Self {
         let names = [c"cuGetProcAddress_v2", c"cuGetProcAddress"];
         let found = names.iter().find_map(|name| driver.defines(name, None));
-        // SAFETY: the driver's function of this name, which has this type.
+        // SAFETY: the address is that of the driver's function of this name, which has this type.
         Self(found.and_then(|found| unsafe { function::at(original(found)) }))
     }
 

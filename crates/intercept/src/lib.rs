@@ -57,7 +57,7 @@ fn record_calls() {
     }
 }
 
-/// Forgets the data about modules that may have been unloaded.
+/// Forgets data about modules that may have been unloaded.
 pub fn modules_have_gone() {
     if tllmprof_platform::lifecycle::is_filtered() {
         return;

@@ -6,7 +6,7 @@ use core::ffi::c_void;
 /// two for each row of the table of calls. A library that is unloaded and loaded again at another address uses new
 /// ones.
 pub const COUNT: usize = 1024;
-/// Size of a stub in bytes.
+/// Size of a plain stub in bytes.
 const STUB_SIZE: usize = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
 /// Size of a counting stub in bytes: one cache line on x86-64, two on AArch64.
 const COUNTING_SIZE: usize = if cfg!(target_arch = "x86_64") {

@@ -183,7 +183,7 @@ impl Thunk {
         })
     }
 
-    /// Returns the address that the program gets in place of the real function.
+    /// Returns the address of the thunk's stub, which the program gets in place of the real function.
     pub fn stub(&self) -> *mut c_void {
         let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
         let index = offset / THUNK_SIZE;

@@ -1,4 +1,4 @@
-//! Memory barriers on all threads of the process: `membarrier(2)`.
+//! Memory barriers that run on all threads of the process (`membarrier(2)`).
 
 use libc::c_int;
 use tllmprof_sync::kernel;

@@ -25,7 +25,7 @@ pub struct Block {
     /// The trail, which notes the thread's calls for the step learner. Null if they must not be noted, for example
     /// while the thread captures a stream.
     trail: Cell<*const c_void>,
-    /// 1 while the thread is in the library's own code.
+    /// 1 while the thread runs the library's own code.
     inside: Cell<usize>,
     /// 1 while a symbol look-up of the thread (such as `dlsym`) is being handled.
     looking_up: Cell<usize>,
@@ -89,7 +89,8 @@ pub fn cells() -> *const c_void {
     Block::with(|block| block.cells.get())
 }
 
-/// Sets the calling thread's call counters and its trail. Returns the argument for [`set_counting_of`].
+/// Sets the calling thread's call counters and its trail (its notes for the step learner). Returns the number that
+/// [`set_counting_of`] takes.
 pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
     Block::with(|block| {
         block.cells.set(cells);
@@ -185,7 +186,7 @@ impl Inside {
         core::mem::forget(self);
     }
 
-    /// Removes the mark that [`Inside::stay`] has kept, in the same thread or in its copy after a fork.
+    /// Removes the mark that [`Inside::stay`] kept, in the same thread or in its copy after a fork.
     pub fn leave() {
         drop(Self(()));
     }

@@ -10,7 +10,7 @@ unsafe extern "C" {
 pub struct Uncancelled(libc::c_int);
 
 impl Uncancelled {
-    /// Disables cancellation.
+    /// Disables cancellation of the calling thread, until the result is dropped.
     pub fn new() -> Self {
         const DISABLE: libc::c_int = 1; // the value of PTHREAD_CANCEL_DISABLE in glibc
         Self(set(DISABLE))

@@ -32,7 +32,7 @@ impl OwnFile {
         })
     }
 
-    /// Returns the file, if the descriptor still belongs to it.
+    /// Returns the file if the descriptor still belongs to it, or else `None`.
     pub fn get(&self) -> Option<&File> {
         self.file.as_ref().filter(|file| self.is(file))
     }
@@ -52,7 +52,7 @@ impl OwnFile {
         is_same
     }
 
-    /// Closes the descriptor, if it still belongs to the file.
+    /// Closes the descriptor if it still belongs to the file. Otherwise leaves it open.
     pub fn close(&mut self) {
         let is_own = self.get().is_some();
         let file = self.file.take();

@@ -130,7 +130,7 @@ impl Driver {
         DRIVER.get().is_some() || Self::get().is_some()
     }
 
-    /// Starts the profiler. Returns true if that succeeded.
+    /// Starts the profiler that waits for `cuProfilerStart`. Returns true on success.
     pub fn start_profiler(&self) -> bool {
         let Some(start) = self.profiler_start else {
             log::once!(
@@ -158,7 +158,7 @@ impl Driver {
             .is_some_and(|start| self.in_a_context(|| start()) == 0)
     }
 
-    /// Stops the profiler.
+    /// Stops the profiler that waits for `cuProfilerStop`.
     pub fn stop_profiler(&self) {
         let Some(stop) = self.profiler_stop else {
             return;
@@ -238,7 +238,7 @@ impl Driver {
         context
     }
 
-    /// Makes the remembered context current on the calling thread.
+    /// Makes the context that [`Self::remember_context`] stored current on the calling thread.
     pub fn adopt_context(&self) {
         let context = CONTEXT.load(Ordering::Relaxed);
         if let Some(set) = self.ctx_set_current

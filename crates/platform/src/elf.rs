@@ -115,9 +115,9 @@ pub struct Module {
     /// The offset from addresses in the module's file to addresses in memory.
     pub base: usize,
     path: *const c_char,
-    /// The first mapped address.
+    /// The first mapped address of the module.
     pub start: usize,
-    /// The first address after the module.
+    /// The first address after the module's last mapped byte.
     pub end: usize,
     /// Address of the dynamic section, which contains the addresses of the tables.
     dynamic: usize,
@@ -286,7 +286,7 @@ impl Module {
         (!found.is_ifunc).then(|| core::ptr::with_exposed_provenance_mut(found.address))
     }
 
-    /// Returns the version in which the module requires the function `name`, if it requires one.
+    /// Returns the symbol version in which the module requires the function `name`, if it requires one.
     pub fn wants(&self, name: &CStr) -> Option<&CStr> {
         if self.tables.verneed == 0 || self.tables.versym == 0 {
             return None; // skip the search
@@ -352,7 +352,7 @@ impl Module {
             let place = |offset| definition.wrapping_add(offset);
             if self.memory.half(place(offset_of!(Verdef, index)))? == index {
                 let aux = self.memory.word(place(offset_of!(Verdef, aux)))?;
-                // The first auxiliary entry starts with the name's offset.
+                // The version definition's first auxiliary entry starts with the offset of the name.
                 let name = self.memory.word(place(aux as usize))?;
                 return self.string(name as usize);
             }

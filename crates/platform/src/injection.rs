@@ -144,7 +144,7 @@ fn is_like(us: Option<&Path>, path: &OsStr) -> bool {
     us.is_some_and(|us| us.file_name() == Path::new(path).file_name())
 }
 
-/// Returns true if this library, or a copy of it, has put itself before the tool.
+/// Returns true if this library, or a copy of it, has put itself before the tool in this process or in a parent.
 fn has_chain() -> bool {
     std::env::var_os(BEFORE).is_some()
 }

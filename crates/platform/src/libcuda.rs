@@ -99,7 +99,7 @@ macro_rules! __driver_functions {
     ) => {
         $(#[$doc])*
         pub struct $name {
-            /// The location of libcuda.
+            /// The location of the driver in memory.
             place: $crate::libcuda::DriverLocation,
             $($field: Option<extern "C" fn($($arg),*) -> core::ffi::c_int>,)*
         }

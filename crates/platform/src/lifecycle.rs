@@ -103,7 +103,7 @@ macro_rules! __at_fork {
 pub use crate::__at_fork as at_fork;
 
 impl Hook {
-    /// A hook that does nothing.
+    /// A hook without actions.
     pub const NONE: Self = Self {
         stage: Stage::Again,
         before: None,
@@ -373,7 +373,7 @@ global! {
     /// fork are passed through, because this thread holds the library's locks.
     #[fork(keep = "it belongs to the forking thread, which continues in the child")]
     static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
-    /// True if the library must not make system calls any more.
+    /// True if the library must not make system calls any more, because the program has installed a filter for them.
     #[fork(keep = "a child has its parent's filters")]
     static IS_FILTERED: AtomicBool = AtomicBool::new(false);
     /// True if the process is a child that was forked from another one.

@@ -83,12 +83,12 @@ fn learn() {
     STDERR[1].store(inode, Ordering::Relaxed);
 }
 
-/// Sets the highest level that is logged.
+/// Sets the log level: less important lines are not written.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// Returns true if lines of `level` are logged.
+/// Returns true if lines of `level` are written.
 pub fn is_logged(level: Level) -> bool {
     level as u8 <= LEVEL.load(Ordering::Relaxed)
 }
@@ -176,7 +176,7 @@ impl LineText {
         text
     }
 
-    /// Returns the line with its line feed.
+    /// Returns the line, including its line feed.
     fn line(&self) -> &[u8] {
         &self.bytes[..=self.length]
     }

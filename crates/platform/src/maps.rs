@@ -34,10 +34,10 @@ impl fmt::Display for Unreadable {
 pub struct Maps(Vec<Mapping>);
 
 impl Maps {
-    /// Reads the mappings.
+    /// Reads the memory mappings of the process.
     ///
     /// # Errors
-    /// The file cannot be read: a sandbox may have no `/proc`.
+    /// The file cannot be read. For example, a sandbox may have no `/proc`.
     pub fn read() -> Result<Self, Unreadable> {
         let mut text = Vec::new();
         tllmprof_symbols::open(Path::new("/proc/self/maps"))

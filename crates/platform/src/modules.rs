@@ -27,7 +27,7 @@ const LEFT_ALONE: [&[u8]; 7] = [
     b"linux-vdso",
 ];
 
-/// A loaded module.
+/// A loaded module: the executable or a shared library.
 pub struct LoadedModule {
     pub start: usize,
     pub end: usize,

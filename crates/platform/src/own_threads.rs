@@ -19,13 +19,13 @@ use crate::{elf, ids, pages, system, thread};
 /// The types of the library's threads. There is at most one thread of each type at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ThreadKind {
-    /// Does work that must not delay its caller.
+    /// The worker, which does work that must not delay its caller.
     Worker,
-    /// Listens on the control socket.
+    /// The thread that listens on the control socket.
     Live,
-    /// Samples stacks.
+    /// The thread that samples stacks.
     Stacks,
-    /// Does one task, and ends by itself.
+    /// A thread that does one task and then ends.
     Passing,
 }
 
@@ -153,7 +153,7 @@ fn in_child(_: &OnlyThread) {
     }
 }
 
-/// Called when the main thread is ending while the process continues.
+/// Called when the main thread is ending while the process continues. Wakes the library's threads.
 fn main_thread_leaves() {
     MAIN_THREAD_LEFT.store(true, Ordering::Release);
     WAKE.iter()

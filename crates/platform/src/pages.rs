@@ -12,10 +12,10 @@ use tllmprof_sync::Published;
 /// Alignment of a mapping in bytes.
 const PAGE: usize = 4096;
 
-/// A type for which bytes of all zeros are a valid value.
+/// A type for which all-zero bytes are a valid value.
 ///
 /// # Safety
-/// Bytes of all zeros are a value of the type.
+/// All-zero bytes are a valid value of the type.
 pub unsafe trait Zeroed {}
 
 /// Implements [`Zeroed`] for types for which zeros are documented as a valid value.
@@ -127,7 +127,7 @@ impl<T: Chained> Spare<T> {
     }
 }
 
-/// Links the values of a batch into a chain, and returns the first.
+/// Links the values of a batch into a chain, and returns the first value.
 fn chained<T: Chained>(batch: &'static [T]) -> Option<&'static T> {
     for pair in batch.windows(2) {
         pair[0].next().set(pair.get(1));

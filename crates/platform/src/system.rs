@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 
 use tllmprof_sync::kernel;
 
-/// A clock of the system.
+/// A clock of the operating system.
 #[derive(Clone, Copy, Debug)]
 pub enum SystemClock {
     Monotonic,

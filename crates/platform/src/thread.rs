@@ -28,11 +28,11 @@ use tllmprof_sync::Published;
 /// earlier ones may still count and record then.
 #[derive(Clone, Copy)]
 pub enum Kind {
-    /// The thread's state in Python.
+    /// The thread's state for calls of Python functions.
     Python,
-    /// The thread's counts of calls.
+    /// The thread's call counters.
     Slot,
-    /// The thread's open scopes.
+    /// The thread's open scopes, to which GPU work is attributed.
     Scopes,
     /// The thread's writer to the record.
     Writer,
@@ -77,7 +77,7 @@ unsafe impl Zeroed for ThreadRecord {}
 lifecycle::global! {
     stage: Last;
 
-    /// All records, newest first.
+    /// A linked list of all records, newest first.
     #[fork(by = in_child)]
     static ALL: Published<ThreadRecord> = Published::none();
 }

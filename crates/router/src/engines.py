@@ -86,7 +86,8 @@ def _sglang(layer, width, is_own):
 
 _VLLM = "vllm.model_executor.layers.fused_moe."
 _SGLANG = "sglang.srt.layers.moe."
-# Kernels that choose the experts themselves are called in apply_monolithic.
+# Routing functions that take the logits. Some kernels choose the experts themselves; these are called in
+# apply_monolithic.
 _ROUTING = (("router", "_compute_routing"), ("quant_method", "apply_monolithic"), ("_quant_method", "apply_monolithic"))
 _SELECT = ((_SGLANG + "topk:", "select_experts"),)
 _POINTS = [

@@ -165,9 +165,9 @@ fn begins() {
 /// The progress of torch's import, as far as it matters for the hook.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Torch {
-    /// PyTorch's import has not progressed far enough to be hooked.
+    /// The import has not progressed far enough for the hook, or torch is not being imported.
     IsNotThere,
-    /// PyTorch has no hook for modules that are registered in other modules.
+    /// This version of torch has no hook for modules that are registered in other modules.
     IsTooOld,
     CanBeHooked,
 }

@@ -38,7 +38,7 @@ impl OnlyThread {
     }
 }
 
-/// Access to a locked value; unlocks when dropped.
+/// Access to a locked value. Unlocks the lock when dropped.
 pub struct Guard<'a, T>(&'a Lock<T>);
 
 impl<T> Lock<T> {
@@ -202,7 +202,7 @@ pub fn wake(word: &AtomicU32, count: i32) {
         count as usize,
         0,
     ];
-    // SAFETY: the kernel only compares the address of the futex word.
+    // SAFETY: the kernel only uses the address of the futex word.
     unsafe { kernel::call(libc::SYS_futex, arguments) };
 }
 

@@ -7,7 +7,7 @@ use crate::OnlyThread;
 
 /// The states of a machine, and the events that change the state.
 pub trait States: Copy {
-    /// An event.
+    /// An event that may change the state.
     type Event: Copy;
 
     /// Returns the state after `event`, or `None` if the event does not change the state.
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_child_of_a_fork_begins_in_the_first_state_wherever_its_parent_was() {
-        // SAFETY: only this thread uses the machines.
+        // SAFETY: only this thread uses the state machines.
         let alone = unsafe { OnlyThread::new() };
         for events in 0..4 {
             let machine = Machine::<UpTo3>::new();

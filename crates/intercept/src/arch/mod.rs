@@ -38,8 +38,8 @@ static OURS: Handlers = Handlers {
     named_scope: named::scope,
 };
 
-/// Defines the exported functions of these names. Only the preloaded library may use it: in any other module, these
-/// symbols would intercept that module's calls.
+/// Defines exported functions with these names. Only the preloaded library may use this macro: in any other module, the
+/// exported symbols would intercept calls of that module.
 #[macro_export]
 macro_rules! export_functions {
     ($($name:ident)*) => {

@@ -165,8 +165,8 @@ global_asm!(
     ".set tllmprof_i, 0",
     ".rept {returns}",
     ".p2align 5",
-    // DW_CFA_val_expression, register 30, 20 bytes: breg30 0, const8u 2^48 - 1, and, plus_uconst 20,
-    // dup, deref, plus, deref, lit1, minus.
+    // The unwind rule for the return address, as explained at the top. DW_CFA_val_expression, register 30, 20 bytes:
+    // breg30 0, const8u 2^48 - 1, and, plus_uconst 20, dup, deref, plus, deref, lit1, minus.
     ".cfi_escape 0x16, 0x1e, 0x14, 0x8e, 0, 0x0e, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x1a",
     ".cfi_escape 0x23, 0x14, 0x12, 0x06, 0x22, 0x06, 0x31, 0x1c",
     "nop",

@@ -130,9 +130,9 @@ global_asm!(
     // Macro: the code of return stub number `tllmprof_i`, at the offset `place` from the symbol `stubs`.
     ".macro tllmprof_return_stub stubs, place",
     ".cfi_def_cfa rsp, 0",
-    // DW_CFA_val_expression, register 16, 9 bytes: breg16 23, deref, breg16 23, plus, deref, lit1, minus. The stub's
-    // return address lies 23 bytes before the distance to the word. The expression uses only operations that valgrind
-    // supports; for others valgrind prints a line in each process.
+    // The unwind rule for the return address, as explained at the top. DW_CFA_val_expression, register 16, 9 bytes:
+    // breg16 23, deref, breg16 23, plus, deref, lit1, minus. The distance to the word with the address lies 23 bytes
+    // after the stub's return address. valgrind supports these operations; for others it prints a line in each process.
     ".cfi_escape 0x16, 0x10, 0x09, 0x80, 0x17, 0x06, 0x80, 0x17, 0x22, 0x06, 0x31, 0x1c",
     "nop",
     "push qword ptr [rip + {awaited} + tllmprof_i * {return_size} + {address}]",

@@ -20,7 +20,7 @@ use crate::thunk::{Role, Thunk};
 /// register, which an enumeration does not use.
 const RESULTS: [usize; 3] = [0, 700, 0x1234_5678_0000_0000];
 
-/// Lets the calling thread count in a slot of its own, without limits, and returns the slot.
+/// Gives the calling thread new call counters (a slot), without limits, and returns them.
 fn count_here() -> &'static Slot {
     let slot: &Slot = Box::leak(Box::new(Slot::new(0, |_| UNLIMITED)));
     thread::set_counting(from_ref(slot.cells(false)).cast(), core::ptr::null());
@@ -197,7 +197,7 @@ fn a_named_function_keeps_its_arguments_counted_or_asked_about() {
     ];
     alone(&rule, || {
         let stub = without_provenance_mut(pool::stub(real_address().addr()).unwrap());
-        // The first call finds a thread without cells.
+        // At the first call the thread has no cells (call counters).
         for count in 1..=5 {
             call_by(stub, count as usize, true);
             let slot = tllmprof_session::slot().unwrap();
@@ -217,14 +217,14 @@ type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) ->
 #[test]
 fn a_look_up_of_something_else_is_the_loaders() {
     alone(&[("TLLMPROF_START_STOP", "5")], || {
-        // SAFETY: the doors stand for functions of these types.
+        // SAFETY: each door is the code that an exported function of this type jumps to.
         let (dlsym, dlvsym) = unsafe {
             let dlsym = transmute::<unsafe extern "C" fn(), Dlsym>(super::dlsym_door);
             let dlvsym = transmute::<unsafe extern "C" fn(), Dlvsym>(super::dlvsym_door);
             (dlsym, dlvsym)
         };
         let look = |handle, name: &CStr| {
-            // SAFETY: a handle that dlsym knows, and a terminated string.
+            // SAFETY: the handle is valid for dlsym, and the name is a terminated string.
             unsafe {
                 (
                     dlsym(handle, name.as_ptr()),
@@ -244,7 +244,7 @@ fn a_look_up_of_something_else_is_the_loaders() {
         // function.
         let (found, _) = look(libc::RTLD_DEFAULT, c"cuGraphLaunch");
         assert!(found.is_null());
-        // SAFETY: takes nothing; the message is null or a terminated string.
+        // SAFETY: `dlerror` takes no arguments. Its result is null or a terminated string.
         let message = unsafe {
             let message = libc::dlerror();
             (!message.is_null()).then(|| CStr::from_ptr(message).to_string_lossy().into_owned())
@@ -256,20 +256,20 @@ fn a_look_up_of_something_else_is_the_loaders() {
         } else {
             c"GLIBC_2.17"
         };
-        // SAFETY: terminated strings, and a handle that dlvsym knows.
+        // SAFETY: the handle is valid for dlvsym, and the strings are terminated.
         let found = unsafe { dlvsym(libc::RTLD_DEFAULT, c"getppid".as_ptr(), version.as_ptr()) };
         assert_eq!(found, look(libc::RTLD_DEFAULT, c"getppid").1);
-        // SAFETY: terminated strings, and a handle that dlvsym knows.
+        // SAFETY: the handle is valid for dlvsym, and the strings are terminated.
         let none = unsafe { dlvsym(libc::RTLD_DEFAULT, c"getppid".as_ptr(), c"NONE_1".as_ptr()) };
         assert_eq!(none, null_mut());
     });
 }
 
-/// Exported functions: one that the C library defines, and one that no module defines.
+/// Two exported functions for the tests: the C library defines the first, and no module defines the second.
 mod exported {
     crate::export_functions!(ffsll cuGraphLaunch_ptsz);
 
-    // SAFETY: defined above, and called as the C library's function of this name.
+    // SAFETY: `export_functions` defines these names. They are called with the type of the C library's function.
     unsafe extern "C" {
         #[link_name = "ffsll"]
         pub fn first_set(bits: i64) -> i32;
@@ -282,12 +282,12 @@ mod exported {
 fn an_exported_function_is_the_callers_or_says_that_there_is_none() {
     let said = alone(&[], || {
         for bit in 0..40 {
-            // SAFETY: takes only a number.
+            // SAFETY: the function takes only a number.
             assert_eq!(unsafe { exported::first_set(1 << bit) }, bit + 1);
         }
         let mut seen = MadeCall::default();
         for _ in 0..3 {
-            // SAFETY: there is no such function, and its stand-in reads nothing.
+            // SAFETY: no module defines the function, and the handler `missing`, which runs instead, reads no argument.
             assert_eq!(unsafe { exported::launch(&mut seen) }, 3, "not initialised");
         }
         assert_eq!(seen, MadeCall::default());

@@ -498,7 +498,7 @@ unsafe extern "C" fn bind() {
     )
 }
 
-/// Handler of a function that no module defines: returns 3, the code of `not initialised` in both the driver and the
+/// Handler for a function that no module defines. Returns 3, which means "not initialised" in both the driver and the
 /// runtime.
 #[unsafe(naked)]
 pub unsafe extern "C" fn missing() {

@@ -93,7 +93,7 @@ fn calls_through_pointers_are_counted_once() {
         // A call that the driver makes itself is not counted: it is part of the program's call.
         assert_eq!((call_by(wait), launches()), (43, 4));
         assert_eq!(count(Call::StreamSynchronize), 1);
-        // SAFETY: the original has the same type as the function.
+        // SAFETY: the original code takes the same arguments as the function.
         let ours = unsafe {
             core::mem::transmute::<*mut c_void, extern "C" fn(usize, usize) -> i32>(original(
                 launch,

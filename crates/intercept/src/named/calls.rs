@@ -77,7 +77,7 @@ fn entered(return_place: &AtomicUsize, from: usize) {
     if !tllmprof_session::activity::is_active() || is_on_small_signal_stack(return_place) {
         return;
     }
-    // The assembler counted the call if the thread has cells.
+    // If the thread has cells (call counters), the assembler has counted the call already.
     if thread::cells().is_null() {
         session::new_thread(false);
         session::count(Counted::Named);

@@ -43,14 +43,14 @@ impl Rule {
     }
 }
 
-/// The state of all rules: modules, functions and patches.
+/// The state of all rules that name native functions: modules, functions and patches.
 #[derive(Default)]
 pub struct NamedRules {
     /// The rule that says what a step is, if it names native functions.
     pub step: Option<Rule>,
     /// True if known modules must still be searched by the step rule.
     step_is_new: bool,
-    /// Rules for functions whose calls are scopes.
+    /// Rules for functions whose calls are scopes (GPU work is attributed to them).
     pub scopes: Vec<Rule>,
     pub loaded: Vec<LoadedModule>,
     pub functions: Vec<Named>,
@@ -197,7 +197,7 @@ impl NamedRules {
         }
     }
 
-    /// Removes the candidates that exceed the limits.
+    /// Removes the candidates that exceed the limits on hooked functions.
     fn limit(&mut self, candidates: &mut Vec<Candidate>) {
         let steps = self.functions.iter().filter(|known| known.is_step).count()
             + candidates.iter().filter(|new| new.is_step).count();

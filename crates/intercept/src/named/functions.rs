@@ -18,7 +18,7 @@ pub struct Function {
     pub is_ifunc: bool,
     pub is_go: bool,
     pub is_variant_call: bool,
-    /// True for the process's entry point, which no code calls.
+    /// True for the entry point of the process, which no code calls.
     pub is_entry_point: bool,
 }
 

@@ -185,7 +185,7 @@ fn follows_nothing_yet() -> bool {
     SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher() || crate::attached::is_on()
 }
 
-/// Runs `act` under the lock. Returns `None` if the lock is not available or nothing is followed.
+/// Runs `act` on the rules under their lock. Returns `None` if the lock is not available or there are no rules.
 fn with_followed<R>(act: impl FnOnce(&mut NamedRules) -> R) -> Option<R> {
     // `act` may call a function that the rule names. While `Inside` is set, that call is not handled: it would need the
     // locks that are held here.

@@ -13,7 +13,7 @@ pub struct Region {
 
 impl Region {
     /// # Errors
-    /// Always fails: there is no such memory.
+    /// Always fails: AArch64 has no memory for trampolines.
     pub fn near(_: &Module, _: usize, _: &Maps) -> Result<Self, Refusal> {
         Err(Refusal::NoRoom)
     }

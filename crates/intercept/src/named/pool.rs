@@ -9,7 +9,8 @@ use tllmprof_platform::lifecycle;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::{Cell, cell_offset};
 
-/// Number of stubs. A function that is unloaded and loaded again at another address uses a new stub.
+/// Number of stubs for named functions. A function that is unloaded and loaded again at another address uses a new
+/// stub.
 pub const STUBS: usize = 128;
 /// Offsets in bytes from a thread's first cell (call counter) to the count and the limit of the cell for named
 /// functions.
@@ -64,7 +65,7 @@ lifecycle::global! {
     }; RETURNS + SCOPES];
 }
 
-// SAFETY: the assembler defines the symbols.
+// SAFETY: the assembler defines these symbols.
 unsafe extern "C" {
     static tllmprof_named_stubs: u8;
     static tllmprof_named_stubs_end: u8;
@@ -88,7 +89,7 @@ pub fn stub(real: usize) -> Option<usize> {
     Some(start + index * size)
 }
 
-/// Returns true if the slot value `value` is the address of a stub.
+/// Returns true if `value`, the value of a GOT slot, is the address of a stub.
 pub fn is_stub(value: usize) -> bool {
     let (start, end) = (
         &raw const tllmprof_named_stubs,

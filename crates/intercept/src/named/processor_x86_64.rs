@@ -39,7 +39,7 @@ pub fn has_shadow_stack() -> bool {
 /// Determines which registers this processor has. Must run before any stub is used.
 pub fn start() {
     const OSXSAVE: u32 = 1 << 27;
-    // Leaf 1 exists on every processor of this architecture.
+    // Leaf 1 of `cpuid` exists on every x86-64 processor.
     if cpuid(1, 0).ecx & OSXSAVE == 0 {
         return;
     }

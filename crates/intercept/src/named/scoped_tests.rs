@@ -1,4 +1,4 @@
-//! Tests of calls in this process that are scopes.
+//! Tests in which calls of a patched function in this process are scopes.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 

@@ -26,7 +26,7 @@ pub struct Extension {
     segments: *const Segment,
 }
 
-/// `nvtxExtModuleSegment_t`.
+/// The C structure `nvtxExtModuleSegment_t`.
 #[repr(C)]
 struct Segment {
     number: usize,
@@ -151,7 +151,7 @@ impl Attributes {
         self
     }
 
-    /// Returns true if the structure is large enough to contain a message.
+    /// Returns true if the structure is large enough to contain a message. Older versions of NVTX have a smaller one.
     pub const fn is_whole(&self) -> bool {
         self.size as usize >= size_of::<Self>()
     }
@@ -181,7 +181,7 @@ pub mod made {
 
     use super::*;
 
-    /// Number of functions in each of the module's two tables.
+    /// Number of functions in each of the two tables of a simulated module.
     pub const SIZE: usize = 16;
 
     pub struct Module {
@@ -234,7 +234,7 @@ pub mod made {
             MODULE.set(Some(Box::leak(Box::new(made))));
         }
 
-        /// Returns the current value of a function pointer.
+        /// Returns the current value of function pointer `index` in the table of this kind.
         pub fn now(&self, kind: u32, index: usize) -> Function {
             self.functions[usize::from(kind == CORE2)][index].load(Ordering::Relaxed)
         }

@@ -83,7 +83,7 @@ impl<'a> Places<'a> {
 
 /// An initialisation function of the program's NVTX tool.
 enum Tool<F> {
-    /// There is no tool, or its library cannot be loaded.
+    /// The program has no other tool, or the tool's library cannot be loaded.
     None,
     /// The tool's library does not define the function.
     Lacks,
@@ -192,7 +192,7 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
     contained(has_tool, || wrapped(places, has_tool))
 }
 
-/// Routes the module's ranges through this library, if they are wanted. Returns 1 if the module now has a tool.
+/// Routes the module's ranges through this library, if they are wanted. Returns 1 if the module now has a tool, else 0.
 fn wrapped(places: Option<Places>, has_tool: c_int) -> c_int {
     let Some(places) = places else {
         return has_tool;

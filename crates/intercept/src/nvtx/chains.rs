@@ -11,7 +11,7 @@ use tllmprof_sync::Lock;
 /// Number of NVTX functions that are wrapped.
 pub const ROWS: usize = 21;
 
-/// Largest number of different sets of next functions.
+/// Largest number of different sets of next functions (those that wrappers call).
 pub const CHAINS: usize = 8;
 
 /// The functions of another tool that the wrappers call, one for each wrapped function; null if the

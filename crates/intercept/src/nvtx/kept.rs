@@ -34,7 +34,7 @@ lifecycle::global! {
     #[fork(keep = "a name")]
     static NAMELESS: OnceBox<&'static Label> = OnceBox::new();
 
-    /// True if ranges are recorded.
+    /// True if the program's ranges must be recorded while a window is open.
     #[fork(keep = "the settings are the same")]
     static ARE_KEPT: AtomicBool = AtomicBool::new(false);
 }
@@ -119,7 +119,7 @@ fn open_scope(domain: Handle, name: &Name<'_>) {
     }
 }
 
-/// Records that a range has been pushed.
+/// Records that a range has been pushed, if a window is open.
 #[inline]
 pub fn pushed(domain: Handle, name: &Name<'_>) {
     if scopes::are_on() {
@@ -135,7 +135,7 @@ fn push(domain: Handle, name: &Name<'_>) {
     ranges::pushed(domain, names(domain, name, &mut None));
 }
 
-/// Records that a range is about to be popped.
+/// Records that a range is about to be popped, if it was recorded.
 #[inline]
 pub fn popped(domain: Handle) {
     if scopes::are_on() {
@@ -162,7 +162,7 @@ pub fn started(domain: Handle, id: RangeId, name: &Name<'_>) -> RangeId {
     id
 }
 
-/// Records that a started range is about to end.
+/// Records that a started range is about to end, if its start was recorded.
 #[inline]
 pub fn ended(id: RangeId) {
     if ranges::may_be_open() && are_kept() && id != 0 {
@@ -170,7 +170,7 @@ pub fn ended(id: RangeId) {
     }
 }
 
-/// Records a mark.
+/// Records a mark (a moment with a name), if a window is open.
 #[inline]
 pub fn marked(domain: Handle, name: &Name<'_>) {
     if is_open() {

@@ -95,7 +95,7 @@ mod tests {
             ascii: core::ptr::null(),
         };
         assert_eq!(of(&Attributes::made(ASCII, null)), "none");
-        // SAFETY: null is allowed.
+        // SAFETY: the function accepts null.
         let nameless = unsafe { Name::from_attributes(core::ptr::null()) };
         assert!(matches!(nameless, Name::None));
     }

@@ -137,7 +137,7 @@ pub fn pushed(domain: Handle, begins: Begins) {
     }
 }
 
-/// Handles a range that has been popped.
+/// Handles a range that has been popped: an iteration may end with it.
 #[inline]
 pub fn popped(domain: Handle) {
     if follows_any() {
@@ -187,7 +187,7 @@ pub fn started(id: RangeId, begins: Begins) -> RangeId {
     id
 }
 
-/// Handles the end of a started range.
+/// Handles the end of a started range: an iteration may end with it.
 #[inline]
 pub fn ended(id: RangeId) {
     if let Some(iteration) = STARTED.ended(id) {
@@ -238,7 +238,7 @@ pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Handle {
     handle
 }
 
-/// Handles a domain that is about to be destroyed.
+/// Handles a domain that is about to be destroyed: forgets its handle.
 pub fn domain_destroyed(handle: Handle) {
     if let Some(rule) = RULE.get() {
         rule.domains.set(handle, false);

@@ -28,7 +28,7 @@ const DEFAULT: Handle = 0;
 
 macro_rules! wrappers {
     ($($name:ident: $kind:ident[$index:literal]($($arg:ident: $type:ty),*) $(-> $result:ty)? = |$next:ident| $body:expr;)*) => {
-        /// The wrapped functions, in the order of a chain.
+        /// The wrapped functions, in the order of a chain's functions.
         pub const WRAPPED: [Wrapped; ROWS] =
             [$(Wrapped { kind: $kind, index: $index }),*];
 
@@ -187,7 +187,7 @@ wrappers! {
     };
 }
 
-/// Returns the wrappers that call the functions of `chain`.
+/// Returns the wrappers that call the next functions of chain number `chain`.
 pub fn for_chain(chain: usize) -> [Function; WRAPPED.len()] {
     const _: () = assert!(CHAINS == 8);
     match chain {
@@ -218,7 +218,7 @@ mod tests {
         static CALLS: Cell<(usize, [usize; 2])> = const { Cell::new((0, [0; 2])) };
     }
 
-    /// A function of a tool, which returns 77.
+    /// A function of a simulated tool. Notes its arguments and returns 77.
     unsafe extern "C-unwind" fn tools(first: usize, second: usize) -> usize {
         CALLS.set((CALLS.get().0 + 1, [first, second]));
         77

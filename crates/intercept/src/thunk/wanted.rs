@@ -11,9 +11,9 @@ use crate::watched;
 /// The purposes for which this process needs the driver's calls.
 #[derive(Clone, Copy)]
 pub struct Wanted {
-    /// True if NVTX ranges are emitted for calls.
+    /// True if NVTX ranges are emitted for the calls.
     ranges: bool,
-    /// True if calls are recorded.
+    /// True if the calls are recorded.
     recorded: bool,
     /// True if calls that wait must be timed outside windows, too.
     timed: bool,

@@ -1,4 +1,4 @@
-//! The thread-local block, on x86-64.
+//! The thread-local block of words, on x86-64.
 
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;

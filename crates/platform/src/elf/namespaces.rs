@@ -12,7 +12,7 @@ const DT_DEBUG: i64 = 21;
 /// Lowest version of the loader's structure that has a pointer to the next namespace.
 const HAS_NEXT: c_int = 2;
 
-/// The structure `r_debug_extended` of the loader's `link.h`.
+/// The structure `r_debug_extended` in glibc's `link.h`, which describes a linker namespace.
 #[repr(C)]
 struct Namespace {
     version: c_int,

@@ -23,7 +23,7 @@ const JUMP_SLOT: u32 = 1026;
 pub struct Slot<'a> {
     pub place: &'a AtomicUsize,
     pub name: &'a CStr,
-    /// The version in which the module requires the symbol.
+    /// The symbol version that the module requires, or `None` for any version.
     pub version: Option<&'a CStr>,
     /// True if the loader may fill the slot at the first call. Until then the slot points back into its own module.
     pub may_be_lazy: bool,

@@ -68,7 +68,7 @@ pub(super) fn each_described(visit: &mut dyn FnMut(Description<'_>) -> bool) {
     }
 }
 
-/// A walk that is in progress.
+/// A walk that is in progress. A fork waits until it is dropped.
 pub(super) struct Walking {
     generation: u32,
 }

@@ -17,7 +17,7 @@ pub const JUMP: usize = 5;
 /// Largest number of entries of a jump table that are examined.
 const TABLE: usize = 4096;
 
-/// An instruction that runs in the trampoline.
+/// An instruction that is moved to the trampoline.
 pub struct Moved {
     pub bytes: Vec<u8>,
     pub kind: Kind,

@@ -44,7 +44,7 @@ pub fn close(patience: Duration) -> Option<Closed> {
     Some(closed)
 }
 
-/// Opens the gate.
+/// Opens the gate and wakes the calls that wait.
 pub fn open() {
     CLOSED.store(OPEN, Ordering::SeqCst);
     wake(&CLOSED, i32::MAX);

@@ -153,7 +153,7 @@ fn is_hooked(name: &CStr) -> bool {
     NEEDS.first().is_some_and(|needs| (needs.is_hooked)(name))
 }
 
-/// Returns true if the driver's functions get gates in this process.
+/// Returns true if the driver's functions get gates in this process. The answer does not change.
 pub fn is_wanted() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;

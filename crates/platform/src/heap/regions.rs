@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Unit in bytes in which regions are counted. It does not depend on the system's page size.
 pub const PAGE: usize = 4096;
-/// The largest number of regions.
+/// Largest number of regions at a time.
 const MAX_REGIONS: usize = 256;
 /// Each region is stored in one word: the number of its first page, and in the low bits its number of pages. This is
 /// the number of low bits.
@@ -21,7 +21,7 @@ impl Regions {
         Self([const { AtomicU64::new(0) }; MAX_REGIONS])
     }
 
-    /// Returns true if `place` is in one of the regions.
+    /// Returns true if the address `place` is in one of the regions.
     pub fn contain(&self, place: *mut u8) -> bool {
         let page = (place.addr() / PAGE) as u64;
         self.words().any(|word| {

@@ -14,7 +14,7 @@ struct Block {
     pattern: u8,
 }
 
-// SAFETY: a block is used only by its owner.
+// SAFETY: only the owner of a block uses its memory.
 unsafe impl Send for Block {}
 
 impl Block {

@@ -112,7 +112,7 @@ fn errno_is_the_programs_after_a_fork() {
     let _forks = FORKS.lock();
     register();
     let mine = 1234;
-    // SAFETY: the child reads its errno and exits.
+    // SAFETY: the child only reads its errno and exits.
     let (of_child, of_parent) = unsafe {
         *libc::__errno_location() = mine;
         let child = libc::fork();

@@ -1,4 +1,4 @@
-//! Memory for code, in gaps between existing mappings.
+//! Memory for trampolines, in gaps between existing mappings.
 
 use core::ops::Range;
 

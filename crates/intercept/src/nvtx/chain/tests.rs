@@ -44,7 +44,7 @@ fn foreign_export() -> GetExportTable {
 }
 
 fn initialize_by(export: GetExportTable) -> c_int {
-    // SAFETY: the call passes the export of a module that is never freed, as NVTX requires.
+    // SAFETY: the export belongs to a simulated module, which is never freed.
     unsafe { initialize(export) }
 }
 
