@@ -253,8 +253,8 @@ macro_rules! table {
             $($nccl,)*
         }
 
-        /// The NCCL functions that are intercepted. Their arguments show ranks, and collectives for the ring that is
-        /// kept of them.
+        /// The NCCL functions that are intercepted. Their arguments show the ranks, and the collectives that are noted
+        /// in a ring for the diagnosis of hangs.
         pub const NCCL_CALLS: &[(NcclCall, &[&str])] =
             &[$((NcclCall::$nccl, &[$(stringify!($nccl_name)),*])),*];
     };

@@ -61,8 +61,8 @@ struct Slots {
     seen: Vec<(usize, usize)>,
 }
 
-/// Functions that patch the driver's entries and restore them. A patched entry jumps to its thunk. A restored entry
-/// holds the driver's code again.
+/// Functions that patch the driver's entries and restore them. A patched entry leads to its thunk. A restored entry
+/// leads to the driver's code, as before.
 pub struct Entries {
     pub lead: fn(),
     pub release: fn(),

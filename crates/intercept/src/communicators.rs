@@ -46,8 +46,8 @@ pub fn made(call: NcclCall, frame: &Frame) -> bool {
         recorder::communicator(member, frame.args[0]);
     };
     match call {
-        // `ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank`. On x86-64 the identifier lies on the stack. On
-        // AArch64 a register holds its address.
+        // The arguments are `ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank`. On x86-64 the identifier
+        // lies on the stack. On AArch64 a register holds its address.
         NcclCall::InitRank if cfg!(target_arch = "x86_64") => one(2, &|| on_stack(frame)),
         NcclCall::InitRank => one(3, &|| identified_at(frame.args[2], 1)),
         // The arguments are `ncclComm_t *comm, int nranks, int rank, int nId, ncclUniqueId *commIds`.
@@ -69,10 +69,10 @@ pub fn made(call: NcclCall, frame: &Frame) -> bool {
     false
 }
 
-/// Records a split: `ncclComm_t comm, int color, int key, ncclComm_t *newcomm`. The new ranks depend on the colors and
-/// keys that the other processes pass. With a color below 0 this process joins no new communicator. The rank is unknown
-/// while NCCL is still creating the part (the new communicator): in a group of calls, or because the call does not
-/// block and has not `succeeded` yet.
+/// Records a split of a communicator: `ncclComm_t comm, int color, int key, ncclComm_t *newcomm`. The new ranks depend
+/// on the colors and keys that the other processes pass. With a color below 0 this process joins no new communicator.
+/// The rank is unknown while NCCL is still creating the part (the new communicator): in a group of calls, or because
+/// the call does not block and has not `succeeded` yet.
 pub fn split(frame: &Frame, succeeded: bool) {
     let [parent, color, _, slot, ..] = frame.args;
     let Some(nccl) = elf::containing(frame.thunk.real().addr()) else {

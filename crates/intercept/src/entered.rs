@@ -213,7 +213,7 @@ pub extern "C" fn recorded(frame: &Frame) {
     }
 }
 
-/// Passes a recorded call to the GPU times, and a wait to the parts of the library that handle waits.
+/// Reports a recorded call to the measurement of GPU times, and a wait to the parts of the library that handle waits.
 #[inline(always)]
 fn read(frame: &Frame) {
     let thunk = frame.thunk;
@@ -242,8 +242,8 @@ fn read(frame: &Frame) {
     frame.work.set(work);
 }
 
-/// Passes a wait to the GPU times. Returns true if the wait ends work of its stream. The code uses no `match`, because
-/// the jump table would be one more cache line that a call depends on.
+/// Reports a wait to the measurement of GPU times. Returns true if the wait ends work of its stream. The code uses no
+/// `match`, because the jump table would be one more cache line that a call depends on.
 #[inline(always)]
 fn waits(does: Does, target: StreamArgument) -> bool {
     if does == Does::WaitsForStream {
@@ -290,13 +290,13 @@ fn wait_begins() -> bool {
     is_asked || recorder::watch::is_watching()
 }
 
-/// Returns true while GPU times are measured, for which calls must be examined.
+/// Returns true while GPU times are being measured, which requires that calls are examined.
 #[inline(always)]
 fn is_timing() -> bool {
     gpu::is_timing() && !session::is_any_capturing()
 }
 
-/// Passes a call that enqueues work to the GPU times. Returns the call's role for them.
+/// Reports a call that enqueues work to the measurement of GPU times. Returns the call's role in it.
 #[inline(always)]
 fn enqueues(target: StreamArgument) -> Work {
     if gpu::before_work(target) {
@@ -306,7 +306,7 @@ fn enqueues(target: StreamArgument) -> Work {
     }
 }
 
-/// Returns the work that a wait waits for, in the terms of the GPU times.
+/// Returns the work that a wait waits for, as the measurement of GPU times names it.
 fn waited_for(wait: tllmprof_calls::Wait, target: Option<StreamArgument>) -> Wait {
     match target {
         Some(target) => Wait::Stream(target),
@@ -322,7 +322,8 @@ fn destroys(what: Destroyed, frame: &Frame) {
     let doomed = match (what, frame.thunk.role()) {
         (Destroyed::Stream, _) => Doomed::Stream(first),
         (Destroyed::Context, _) => Doomed::Context(first),
-        // The runtime's function takes no argument: it resets the current device.
+        // The driver's function has the device as its argument. The runtime's function has none: it resets the current
+        // device.
         (Destroyed::Primary, Role::Driver(_) | Role::Front(_)) => {
             Doomed::Primary(u8::try_from(first as u32).ok())
         }

@@ -20,8 +20,8 @@ use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve::{self, Scope};
 use tllmprof_sync::Published;
 
-/// Largest number of bindings that are remembered, for all exports together. The result for further callers is searched
-/// again at each call.
+/// Largest number of bindings that are remembered, for all exports together. For further callers, the real function is
+/// searched again at each call.
 const MAX_BINDINGS: usize = 1024;
 
 /// The real function that an export stands for in one module: its thunk, for callers from `start` to `start + length`.

@@ -14,8 +14,8 @@ use super::thunk::Thunk;
 /// `cuLaunchKernel` has five such arguments on x86-64 and three on AArch64; eight leave some room.
 pub const STACK_WORDS: usize = 8;
 
-/// The role of a recorded call for the GPU times. It is not an enumeration, because the assembler may leave any value
-/// in the word.
+/// The role of a recorded call in the measurement of GPU times (the durations of GPU work). It is not an enumeration,
+/// because the assembler may leave any value in the word.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Work(usize);
@@ -50,7 +50,7 @@ impl Work {
         self.0 == Self::LAST.0 || self.0 == Self::WAITED_FOR.0
     }
 
-    /// Returns true if recording is the only work when the call returns successfully.
+    /// Returns true if a successful call only needs to be recorded when it returns, and nothing else.
     #[inline]
     pub const fn is_recorded_alone(self) -> bool {
         self.0 <= Self::COUNTED.0
@@ -68,9 +68,9 @@ pub struct Frame {
     pub args: [usize; 6],
     /// Time before the call of the real function, in ticks; 0 if the call is not recorded.
     pub since: Cell<u64>,
-    /// Stream of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if it names none.
+    /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if the call names no stream.
     pub other_stream: Cell<usize>,
-    /// The role of a recorded call for the GPU times.
+    /// The role of a recorded call in the measurement of GPU times.
     pub work: Cell<Work>,
     frame_pointer: usize,
     /// Return address of the call, which lies in its caller's code.
@@ -94,9 +94,9 @@ pub struct Frame {
     vectors: [u128; 8],
     /// Time before the call of the real function, in ticks; 0 if the call is not recorded.
     pub since: Cell<u64>,
-    /// Stream of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if it names none.
+    /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if the call names no stream.
     pub other_stream: Cell<usize>,
-    /// The role of a recorded call for the GPU times.
+    /// The role of a recorded call in the measurement of GPU times.
     pub work: Cell<Work>,
     spare: usize,
 }

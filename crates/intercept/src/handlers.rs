@@ -32,8 +32,8 @@ pub struct Handlers {
     pub named_scope: Handler,
 }
 
-/// The handlers for this processor, in one element. The linker collects them: no constructor is needed, which another
-/// library's constructor that uses CUDA could precede.
+/// The handlers for this processor, as the only element. The linker fills the slice, because no constructor of this
+/// library may have run yet when another library's constructor uses CUDA.
 #[linkme::distributed_slice]
 pub static HANDLERS: [Handlers];
 

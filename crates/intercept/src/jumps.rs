@@ -2,7 +2,7 @@
 //!
 //! The program and its runtimes already have pointers to these functions, so patching GOT slots cannot redirect their
 //! calls. So a jump is written at each function's entry. This library writes it if it fits into one store. Otherwise
-//! the command writes it while all threads are stopped ([`JUMPS`]).
+//! the `tllmprof` command, a separate process, writes it while all threads are stopped ([`JUMPS`]).
 //!
 //! ```text
 //! entry ──jump──▶ switch ──▶ stub of the thunk ──▶ the moved instructions ──▶ the code after the jump
@@ -294,7 +294,7 @@ fn entries(driver: &Module, forms: &[Form], maps: &Maps) -> Vec<Result<Entry, Re
     entries
 }
 
-/// Publishes the jumps for the command, and writes those that can be written while threads run.
+/// Publishes the jumps for the `tllmprof` command, and writes those that can be written while threads run.
 fn publish(ready: Vec<(Form, Entry, [u8; JUMP], usize)>) -> Vec<Patched> {
     let mut patched = Vec::new();
     for (row, (form, entry, jump, original)) in JUMPS.all.iter().zip(&ready) {

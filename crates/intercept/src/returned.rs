@@ -148,7 +148,7 @@ fn record(frame: &Frame, result: usize, until: u64) {
     }
 }
 
-/// Passes a call to the GPU times, if it failed or [`Work::is_over`] is true for it.
+/// Reports a call to the measurement of GPU times, if it failed or [`Work::is_over`] is true for it.
 #[cold]
 fn work_is_over(frame: &Frame, failed: bool, since: u64, until: u64) {
     if !gpu::is_timing() || session::is_any_capturing() {

@@ -47,8 +47,8 @@ pub struct Thunk {
     real: AtomicPtr<c_void>,
     cell: AtomicUsize,
     role: AtomicU32,
-    /// For a [`Simple`] call: the kind of call, and below it the index plus one of the argument with the stream, and of
-    /// that with the size. 0 means none.
+    /// The kind of call, if it is [`Simple`]. The next two fields are the index plus one of the argument with the
+    /// stream, and of the argument with the size. In all three, 0 means none.
     does: AtomicU8,
     stream: AtomicU8,
     bytes: AtomicU8,

@@ -3,7 +3,7 @@
 //! The profiler is started and stopped through the driver and not through a runtime, so that it works for all ways in
 //! which a program can be linked. The driver's functions are found in its symbol tables. `dlsym` would take the
 //! loader's lock in the middle of a launch, and would clear a `dlerror` that the program has not read yet. `libloading`
-//! calls both, so it is used only where no call of the program is in progress.
+//! calls `dlsym` and `dlerror`, so it is used only where no call of the program is in progress.
 
 #[cfg(test)]
 mod tests;

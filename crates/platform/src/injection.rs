@@ -23,8 +23,8 @@ pub const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 /// Environment variable with the value that [`VARIABLE`] had before this library was put there. Empty if it had none.
 const BEFORE: &str = "TLLMPROF_NVTX_CHAIN";
 
-/// Prefixes of environment variables that profilers set in the processes that they start. In this order: nsys; nsys,
-/// ncu and others that inject into CUDA; ncu; compute-sanitizer.
+/// Prefixes of environment variables that profilers set in the processes that they start. The first one is set by nsys;
+/// the second by nsys, ncu and others that inject into CUDA; the third by ncu; the fourth by compute-sanitizer.
 const PROFILERS: [&[u8]; 4] = [
     b"NSYS_PROFILING_SESSION_ID",
     b"CUDA_INJECTION64_PATH",

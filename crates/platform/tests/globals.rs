@@ -14,7 +14,7 @@ use syn::{Attribute, ItemMod, ItemStatic, Macro, Meta, StaticMutability, Type};
 const OUTSIDE: [&str; 6] = ["cli", "export", "fuzzed", "nsys", "page", "report"];
 /// Crates that know the Python interpreter, so their statics must state the effect of a restart.
 const INTERPRETER: [&str; 2] = ["crates/python/", "crates/router/"];
-/// The file that defines the macros. It is not checked.
+/// The file that defines the macros. The statics in the bodies of its macros are not checked.
 const MACROS: &str = "crates/platform/src/lifecycle.rs";
 /// Types without interior mutability.
 const PLAIN: [&str; 21] = [

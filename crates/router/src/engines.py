@@ -98,9 +98,10 @@ _POINTS = [
     _Point(_SGLANG + "fused_moe_triton.layer", "FusedMoE", ("forward",), _SELECT, _sglang, renumbers=True),
     _Point(_SGLANG + "ep_moe.layer", "EPMoE", ("forward",), _SELECT, _sglang, renumbers=True),
 ]
-# The last module that each engine loads. Once it is loaded, the engine's points exist, if it has any.
+# The last module that each engine loads. Once it is loaded, the classes that `_POINTS` names exist, if this release has
+# them.
 _LAST = {"vllm": _VLLM + "layer", "sglang": _SGLANG + "fused_moe_triton.layer"}
-# For each engine: the reason why it has no point, or None if it has one.
+# For each engine: the reason why no `_Point` matches it, or None if one does.
 _lacks = {}
 _told = set()
 # Biases that are set to zero while routers are balanced, with their learned values.

@@ -26,7 +26,7 @@ use crate::frame::{Frame, STACK_WORDS};
 use crate::stubs;
 use crate::thunk::{THUNK_SIZE, Thunk};
 
-// `ldp` loads a pair of adjacent words, here and in the `Thunk` assertion below.
+// The assembler loads each of these pairs of fields with one `ldp` instruction, so the fields must be adjacent.
 const _: () = assert!(Block::OUTER == Block::CELLS + 8);
 const _: () = assert!(Thunk::CELL == Thunk::REAL + 8);
 
@@ -507,10 +507,10 @@ macro_rules! door {
                 "cbnz w16, 5f",
                 "6:",
                 "ldrb w16, [x1]",
-                "cmp w16, #0x63", // c
+                "cmp w16, #0x63", // 'c'
                 "b.ne 7f",
                 "ldrb w16, [x1, #1]",
-                "cmp w16, #0x75", // u
+                "cmp w16, #0x75", // 'u'
                 "b.ne 2f",
                 "8:",
                 ask!("{wanted}"),
@@ -542,13 +542,13 @@ macro_rules! door {
                 "mov x0, x16",
                 "ret",
                 "7:",
-                "cmp w16, #0x6e", // n
+                "cmp w16, #0x6e", // 'n'
                 "b.ne 2b",
                 "ldrb w16, [x1, #1]",
-                "cmp w16, #0x63", // c
+                "cmp w16, #0x63", // 'c'
                 "b.ne 2b",
                 "ldrb w16, [x1, #2]",
-                "cmp w16, #0x63", // c
+                "cmp w16, #0x63", // 'c'
                 "b.ne 2b",
                 "b 8b",
                 ".cfi_endproc",
@@ -577,7 +577,7 @@ pub unsafe extern "C" fn dlvsym_door() {
         "b.ne 2f",
         "cbz x1, 2f",
         "ldrb w16, [x1]",
-        "cmp w16, #0x64", // d
+        "cmp w16, #0x64", // 'd'
         "b.ne 2f",
         ask!("{are_next}", "mov x0, x1", "mov x1, x30"),
         "tbz w16, #0, 2f",

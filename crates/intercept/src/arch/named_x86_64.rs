@@ -27,7 +27,7 @@ use tllmprof_platform::thread::Block;
 use crate::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, SCOPES, STUBS};
 use crate::named::processor::{AREA, LEGACY, MASK};
 
-/// Saves every register that a call may change on the stack, below `rbp`.
+/// Saves on the stack, below `rbp`, every register that a call may change.
 macro_rules! save_all {
     () => {
         "push rax

@@ -519,9 +519,9 @@ macro_rules! door {
                 "cmp byte ptr [rip + {are_named}], 0",
                 "jne 5f",
                 "6:",
-                "cmp byte ptr [rsi], 0x63", // c
+                "cmp byte ptr [rsi], 0x63", // 'c'
                 "jne 7f",
-                "cmp byte ptr [rsi + 1], 0x75", // u
+                "cmp byte ptr [rsi + 1], 0x75", // 'u'
                 "jne 2f",
                 "8:",
                 push!(),
@@ -561,11 +561,11 @@ macro_rules! door {
                 "jz 6b",
                 "ret",
                 "7:",
-                "cmp byte ptr [rsi], 0x6e", // n
+                "cmp byte ptr [rsi], 0x6e", // 'n'
                 "jne 2b",
-                "cmp byte ptr [rsi + 1], 0x63", // c
+                "cmp byte ptr [rsi + 1], 0x63", // 'c'
                 "jne 2b",
-                "cmp byte ptr [rsi + 2], 0x63", // c
+                "cmp byte ptr [rsi + 2], 0x63", // 'c'
                 "jne 2b",
                 "jmp 8b",
                 ".cfi_endproc",
@@ -593,7 +593,7 @@ pub unsafe extern "C" fn dlvsym_door() {
         "jne {others}",
         "test rsi, rsi",
         "jz {others}",
-        "cmp byte ptr [rsi], 0x64", // d
+        "cmp byte ptr [rsi], 0x64", // 'd'
         "jne {others}",
         push!(),
         "mov rdi, rsi",

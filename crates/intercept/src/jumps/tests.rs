@@ -23,7 +23,7 @@ type CallBy = extern "C" fn(*mut c_void) -> i32;
 fn count(call: Call) -> u64 {
     tllmprof_session::slot().map_or(0, |slot| slot.live(call).count())
 }
-/// Writes all jumps at once, like the command does, including those for which threads must be stopped.
+/// Writes all jumps at once, like the `tllmprof` command does, including those for which threads must be stopped.
 fn write_all() {
     let memory = std::fs::OpenOptions::new()
         .write(true)

@@ -171,7 +171,7 @@ impl NamedRules {
             if self.too_many_scopes.is_some() || !rule.is_for(loaded) {
                 continue;
             }
-            // Limits how far matches are counted.
+            // Largest number of matches that are counted. The number is only needed for a warning.
             const MAX_COUNTED: usize = 10_000;
             let Ok((found, _)) = functions::matching(&loaded.path, &rule.pattern, MAX_COUNTED)
             else {

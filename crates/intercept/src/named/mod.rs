@@ -18,7 +18,6 @@
 //!
 //! This library, the loader and the C library with its parts are never hooked, because this library's hooks use them. A
 //! process in which nothing matches has no cost after the search of its files.
-//! process in which nothing matches pays nothing after the search of its files.
 
 mod calls;
 mod ends;
@@ -165,7 +164,7 @@ pub fn look() {
         && !SEEKS_SCOPES.load(Ordering::Relaxed)
         && !engines::is_native_there()
     {
-        // Nearly always there is nothing to do, and this is cheaper to check than the remaining stack.
+        // This is nearly always the case: no known engine is loaded. It is cheaper to check than the remaining stack.
         SEEN.store(changes, Ordering::Release);
     } else if modules::has_stack() {
         look_at(changes);
@@ -180,7 +179,8 @@ fn look_at(changes: u64) {
     }
 }
 
-/// Returns true if there are no rules to search modules by yet, except maybe that of an engine.
+/// Returns true if modules are watched for other reasons than rules: an engine is still sought, a watcher is
+/// registered, or the library is attached. Then it is normal that there are no rules yet.
 fn follows_nothing_yet() -> bool {
     SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher() || crate::attached::is_on()
 }

@@ -19,6 +19,8 @@ impl<'a> From<Option<Text<'a>>> for Name<'a> {
 }
 
 impl Name<'_> {
+    /// Returns the name for a text of bytes, or [`Name::None`] for null.
+    ///
     /// # Safety
     /// The requirements of [`Text::narrow`].
     pub unsafe fn narrow(text: *const c_char) -> Self {
@@ -26,6 +28,8 @@ impl Name<'_> {
         unsafe { Text::narrow(text) }.into()
     }
 
+    /// Returns the name for a text of wide characters, or [`Name::None`] for null.
+    ///
     /// # Safety
     /// The requirements of [`Text::wide`].
     pub unsafe fn wide(text: *const Wide) -> Self {
@@ -33,6 +37,8 @@ impl Name<'_> {
         unsafe { Text::wide(text) }.into()
     }
 
+    /// Returns the name that NVTX's attributes of a range or mark contain.
+    ///
     /// # Safety
     /// `attributes` is null or valid for NVTX.
     pub unsafe fn from_attributes(attributes: *const Attributes) -> Self {

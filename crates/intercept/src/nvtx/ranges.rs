@@ -73,13 +73,13 @@ pub fn met() {
     MET.store(true, Ordering::Relaxed);
 }
 
-/// The meaning of the begin of a range.
+/// The meaning of a range's beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begins {
-    /// The range does not count, or its begin requires no action yet.
+    /// The range does not count, or its beginning requires no action yet.
     Nothing,
-    /// The range is a step. The step begins once its begin has been recorded. If there is a number, this iteration ends
-    /// together with the range.
+    /// The range is a step. The step begins once the beginning of the range has been recorded. If there is a number,
+    /// the iteration with this number ends together with the range.
     Step(Option<u64>),
 }
 

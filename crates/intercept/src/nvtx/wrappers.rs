@@ -37,8 +37,8 @@ macro_rules! wrappers {
 
         $(
             unsafe extern "C-unwind" fn $name<const CHAIN: usize>($($arg: $type),*) $(-> $result)? {
-                // No panic: this only calls the function below, which is one copy for all chains. The chains differ
-                // only in their number.
+                // No panic: this only calls the function below, which is one copy for all chains (sets of next
+                // functions).
                 #[inline(never)]
                 #[allow(unused_unsafe, reason = "not every function reads its arguments")]
                 unsafe extern "C-unwind" fn wrapper($($arg: $type,)* chain: usize) $(-> $result)? {

@@ -16,9 +16,9 @@ struct Gpu {
     current: usize,
     /// For each device: true if its primary context is in use.
     primaries: Vec<bool>,
-    /// The status that the profiler functions and waits return.
+    /// The status that the profiler's functions and the waits return.
     status: CuResult,
-    /// The context in which each of these functions was called.
+    /// The context in which each of the profiler's functions and waits was called.
     used: Vec<usize>,
     retained: c_int,
 }

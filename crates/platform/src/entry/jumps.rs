@@ -1,5 +1,5 @@
-//! The driver functions whose entries the command overwrites with jumps. For each, the address of code that does the
-//! function's work without the jump.
+//! The driver functions whose entries the `tllmprof` command, a separate process, overwrites with jumps. For each, the
+//! address of code that does the function's work without the jump.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,13 +10,14 @@ use tllmprof_control::jumps::{Jumps, NO_CALL};
 use crate::lifecycle;
 
 lifecycle::global! {
-    /// The table of these functions. The command reads it, and writes the jumps at their entries.
+    /// The table of these functions. The `tllmprof` command reads it, and writes the jumps at their entries.
     #[fork(keep = "the child's code is its parent's")]
     pub static JUMPS: Jumps = Jumps::none();
     /// Calls (one bit each) for which the program may have a function that gets no jump.
     #[fork(keep = "as the code")]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
-    /// Calls (one bit each) whose functions all had jumps in round `ROUNDS` of the command.
+    /// Calls (one bit each) whose functions all had jumps when `ROUNDS` was last updated. The command counts its rounds
+    /// of writing jumps.
     #[fork(keep = "as the code")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "as the code")]
@@ -56,8 +57,8 @@ fn seen() -> u64 {
     some & !lacks
 }
 
-/// Returns the current code at an entry. The command may write the entry at any time, but it stops this thread
-/// meanwhile.
+/// Returns the current code at an entry. The `tllmprof` command may write the entry at any time, but it stops this
+/// thread meanwhile.
 ///
 /// # Safety
 /// The eight bytes from `at` are code of a module that stays loaded.

@@ -93,7 +93,8 @@ fn uses_return_address(instruction: u32) -> bool {
         }
         // Arithmetic on registers.
         0b0101 | 0b1101 => base == LINK || index == LINK || at(24) == 0x1b && second == LINK,
-        // Arithmetic on a register and a constant. Skip the computation of addresses and moves, which use no register.
+        // Arithmetic on a register and a constant. Skip the computation of addresses and moves, which have no source
+        // register.
         0b1000 | 0b1001 => {
             let kind = instruction >> 23 & 7;
             let is_extract = kind == 0b111;

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::lifecycle;
 
-/// Number of words: enough for several generations of forked children. Later values are leaked.
+/// Number of words: enough for several generations of forked children. Values beyond that are not kept.
 const WORDS: usize = 1 << 13;
 
 /// A buffer for the values, which is never read.
