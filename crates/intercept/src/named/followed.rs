@@ -420,7 +420,7 @@ impl Unsearched {
     }
 }
 
-/// Writes, for example, `; libengine.so was replaced …, so its functions are not known`.
+/// Writes the end of a message, for example `; libengine.so was replaced after being loaded, and not searched: …`.
 impl fmt::Display for Unsearched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// Largest number of files that one message names.
