@@ -1,45 +1,45 @@
 //! `memcpy`, `memmove`, `memset`, `memcmp`, `bcmp` and `strlen`, only for the preloaded library.
 //!
-//! The compiler may call these functions anywhere, and so do `core` and `std`. Through the PLT such a call
-//! reaches the host's function of that name: a sanitizer's function before the sanitizer is initialised, or
-//! an interposer that looks up the real function with `dlsym`, where the `dlsym` door makes the call again.
-//! Here the names are hidden symbols: each reference in the library is bound to them when it is linked, and
-//! the host never sees them.
+//! The compiler may insert calls of these functions anywhere, and `core` and `std` call them, too. Through the PLT such
+//! a call would reach the host program's function of that name. This could be a sanitizer's function before the
+//! sanitizer is initialised, or an interposer that looks up the real function with `dlsym`. The library's `dlsym` hook
+//! would then make the same call again. So this crate defines the names as hidden symbols: references within the
+//! library are bound to them when it is linked, and the host program never sees them.
 //!
-//! The crate is `no_builtins`, so that the compiler does not turn the loops of these functions into calls of
-//! the functions themselves. Such a crate takes no part in link-time optimization.
+//! The crate is `no_builtins`, so that the compiler does not turn the loops of these functions into calls of the
+//! functions themselves. Such a crate takes no part in link-time optimization.
 
 #![cfg_attr(not(test), no_std)]
 #![no_builtins]
 
 use core::ffi::c_int;
 
-/// The unit that is copied by one load and store.
+/// The unit that one load and one store copy.
 type Word = u128;
 const WORD: usize = size_of::<Word>();
 
-/// `memcpy` and `memmove`.
+/// Does the work of `memcpy` and `memmove`.
 ///
 /// # Safety
-/// As `memmove`.
+/// The requirements of `memmove`.
 pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
-    // No panic: addresses, and numbers that cannot overflow.
-    /// Copies `length` bytes, at least one `T` and at most two.
+    // No panic: the code only handles addresses, and numbers that cannot overflow.
+    /// Copies `length` bytes, where `length` is at least the size of one `T` and at most that of two.
     ///
     /// # Safety
-    /// `length` bytes may be read at `from` and written at `to`, and are a size within these bounds.
+    /// `length` bytes may be read at `from` and written at `to`, and `length` is within these bounds.
     #[inline(always)]
     unsafe fn ends<T: Copy>(to: *mut u8, from: *const u8, length: usize) {
         let last = length - size_of::<T>();
-        // SAFETY: the first and the last bytes of two areas of `length`; both are loaded before either is
-        // stored, as the areas may overlap.
+        // SAFETY: these are the first and last bytes of two areas of `length` bytes. Both are loaded before either is
+        // stored, because the areas may overlap.
         unsafe {
             let (first, end) = (load::<T>(from), load::<T>(from.add(last)));
             store(to, first);
             store(to.add(last), end);
         }
     }
-    // SAFETY: by the contract both areas have `length` bytes, and each branch stays within them.
+    // SAFETY: the caller guarantees that both areas have `length` bytes, and each branch stays within them.
     unsafe {
         match length {
             0 => {}
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *m
             4..8 => ends::<u32>(to, from, length),
             8..WORD => ends::<u64>(to, from, length),
             WORD..=32 => ends::<Word>(to, from, length),
-            // If the target begins inside the source, the copy starts at the end.
+            // If the target begins inside the source, the copy must start at the end.
             _ if to.addr().wrapping_sub(from.addr()) < length => backwards(to, from, length),
             _ => forwards(to, from, length),
         }
@@ -59,12 +59,12 @@ pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *m
 /// Copies more than a word, from the first byte to the last.
 ///
 /// # Safety
-/// As `memmove`; `length` exceeds [`WORD`], and `to` does not lie inside the source.
+/// The requirements of `memmove`. Also, `length` exceeds [`WORD`], and `to` does not lie inside the source.
 unsafe fn forwards(to: *mut u8, from: *const u8, length: usize) {
     let last = length - WORD;
     let mut at = 0;
-    // SAFETY: within the two areas of `length`. Each part of the source is loaded before a store overwrites
-    // it: it lies before the next load, or in the last word, which is loaded first.
+    // SAFETY: all accesses are within the two areas of `length` bytes. Each part of the source is loaded before a store
+    // overwrites it: the part lies before the next load, or in the last word, which is loaded first.
     unsafe {
         let end = load::<Word>(from.add(last));
         while at < last {
@@ -78,11 +78,11 @@ unsafe fn forwards(to: *mut u8, from: *const u8, length: usize) {
 /// Copies more than a word, from the last byte to the first.
 ///
 /// # Safety
-/// As `memmove`; `length` exceeds [`WORD`], and `to` lies inside the source.
+/// The requirements of `memmove`. Also, `length` exceeds [`WORD`], and `to` lies inside the source.
 unsafe fn backwards(to: *mut u8, from: *const u8, length: usize) {
     let mut at = length;
-    // SAFETY: within the two areas of `length`. Each part of the source is loaded before a store overwrites
-    // it: it lies after the next load, or in the first word, which is loaded first.
+    // SAFETY: all accesses are within the two areas of `length` bytes. Each part of the source is loaded before a store
+    // overwrites it: the part lies after the next load, or in the first word, which is loaded first.
     unsafe {
         let first = load::<Word>(from);
         while at > WORD {
@@ -93,12 +93,12 @@ unsafe fn backwards(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
-/// `memset`.
+/// Does the work of `memset`.
 ///
 /// # Safety
-/// As `memset`.
+/// The requirements of `memset`.
 pub unsafe extern "C" fn fill(to: *mut u8, byte: c_int, length: usize) -> *mut u8 {
-    // No panic: addresses, and numbers that cannot overflow.
+    // No panic: the code only handles addresses, and numbers that cannot overflow.
     let word = Word::from_ne_bytes([byte as u8; WORD]);
     // SAFETY: each branch stays within the `length` bytes that the caller may write.
     unsafe {
@@ -130,19 +130,19 @@ pub unsafe extern "C" fn fill(to: *mut u8, byte: c_int, length: usize) -> *mut u
     to
 }
 
-/// `memcmp` and `bcmp`.
+/// Does the work of `memcmp` and `bcmp`.
 ///
 /// # Safety
-/// As `memcmp`.
+/// The requirements of `memcmp`.
 pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize) -> c_int {
-    // No panic: addresses, and numbers that cannot overflow.
+    // No panic: the code only handles addresses, and numbers that cannot overflow.
     let mut at = 0;
-    // SAFETY: all loads lie within the `length` bytes that the caller may read at both places.
+    // SAFETY: all loads lie within the `length` bytes that the caller may read at both addresses.
     unsafe {
         while at + 8 <= length {
             let [one, other] = [load::<u64>(one.add(at)), load::<u64>(other.add(at))];
             if one != other {
-                // The first byte that differs decides: it becomes the highest byte.
+                // The first byte that differs decides. In big-endian order it is the highest byte that differs.
                 return if one.to_be() < other.to_be() { -1 } else { 1 };
             }
             at += 8;
@@ -158,37 +158,43 @@ pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize
     0
 }
 
-/// `strlen`. It reads byte by byte: memory checkers would report a read after the end.
+/// Does the work of `strlen`. Reads byte by byte, because memory checkers would report a read after the end of the
+/// text.
 ///
 /// # Safety
-/// As `strlen`.
+/// The requirements of `strlen`.
 pub unsafe extern "C" fn length(text: *const u8) -> usize {
-    // No panic: addresses, and numbers that cannot overflow.
+    // No panic: the code only handles addresses, and numbers that cannot overflow.
     let mut length = 0;
-    // SAFETY: no byte before this one is the end of the text, so that this one is in it.
+    // SAFETY: no byte before this one is the terminator, so this byte belongs to the text.
     while unsafe { load::<u8>(text.add(length)) } != 0 {
         length += 1;
     }
     length
 }
 
+/// Loads an unaligned integer.
+///
 /// # Safety
-/// The bytes of a `T`, an integer, may be read there.
+/// `T` is an integer, and its bytes may be read at `from`.
 #[inline(always)]
 unsafe fn load<T: Copy>(from: *const u8) -> T {
-    // SAFETY: the caller may read that many bytes, and any bytes are an integer.
+    // SAFETY: the caller guarantees that the bytes may be read, and any bytes are a valid integer.
     unsafe { from.cast::<T>().read_unaligned() }
 }
 
+/// Stores an unaligned integer.
+///
 /// # Safety
-/// The bytes of a `T` may be written there.
+/// The bytes of a `T` may be written at `to`.
 #[inline(always)]
 unsafe fn store<T: Copy>(to: *mut u8, value: T) {
-    // SAFETY: the caller may write that many bytes.
+    // SAFETY: the caller guarantees that the bytes may be written.
     unsafe { to.cast::<T>().write_unaligned(value) }
 }
 
-// The names by which the compiler and C call them. They are hidden, so the library does not export them.
+// Defines the names with which the compiler and C call these functions. They are hidden, so the library does not export
+// them.
 #[cfg(not(test))]
 macro_rules! names {
     ($($name:literal = $function:ident;)*) => {
@@ -218,7 +224,7 @@ names! {
 mod tests {
     use super::*;
 
-    /// Lengths around each branch.
+    /// Lengths that cover each branch of the functions.
     const LENGTHS: core::ops::Range<usize> = 0..200;
     const ROOM: usize = 512;
 
@@ -249,7 +255,7 @@ mod tests {
             for to in [0, 1, 9, 16] {
                 let (mut wanted, mut bytes) = (numbered(), numbered());
                 wanted[to..to + length].fill(0xa5);
-                // SAFETY: the area lies in the buffer. Only the lowest byte of the number counts.
+                // SAFETY: the area lies in the buffer. (Only the lowest byte of the number 0x7a5 counts.)
                 unsafe { fill(bytes.as_mut_ptr().add(to), 0x7a5, length) };
                 assert!(bytes == wanted, "{length} bytes at {to}");
             }
@@ -261,7 +267,7 @@ mod tests {
         for length in LENGTHS {
             let (one, mut other) = (numbered(), numbered());
             let order = |one: &[u8], other: &[u8]| {
-                // SAFETY: both have that many bytes.
+                // SAFETY: both slices have at least `length` bytes.
                 unsafe { compare(one.as_ptr(), other.as_ptr(), length) }.signum()
             };
             other[length] ^= 1;
@@ -280,7 +286,7 @@ mod tests {
         for wanted in LENGTHS {
             let mut text = vec![b'a'; wanted];
             text.extend([0, b'b', 0]);
-            // SAFETY: the text ends.
+            // SAFETY: the text is terminated.
             assert_eq!(unsafe { length(text.as_ptr()) }, wanted);
         }
     }

@@ -1,5 +1,5 @@
-//! Prints every symbol of the table, one per line. `scripts/check-library` compares the library's exports with
-//! them.
+//! Prints every symbol of the table of calls, one per line. `scripts/check-library` compares the library's exports with
+//! this list.
 
 use tllmprof_calls::{CALLS, CUPTI_CALLS, CallInfo, LOOK_UPS, NCCL_CALLS};
 

@@ -1,49 +1,49 @@
-//! The purpose of calls, and the position of their stream argument.
+//! The purpose of CUDA calls, and the position of their stream argument.
 
-/// The purpose of a call.
+/// The purpose of a CUDA call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Launches a CUDA graph: opens an iteration when entered.
+    /// Launches a CUDA graph. Opens an iteration when the call is entered.
     GraphLaunch,
-    /// Launches a kernel. `handle` is the index of the argument with the kernel's handle. Opens an iteration when
-    /// entered.
+    /// Launches a kernel. `handle` is the index of the argument with the kernel's handle. Opens an iteration when the
+    /// call is entered.
     KernelLaunch { handle: u8 },
-    /// Enqueues a copy and may return before it is done: opens an iteration when entered.
+    /// Enqueues a copy, and may return before the copy is done. Opens an iteration when the call is entered.
     AsyncCopy(Direction),
-    /// Copies within devices or sets memory, and may return before it is done. Not a step, but a node of a graph
-    /// in a capture.
+    /// Copies within devices or sets memory, and may return before this is done. Cannot be a step, but adds a node to
+    /// the graph during a stream capture.
     DeviceWork(DeviceWork),
-    /// Waits on the device: closes an iteration when it returns.
+    /// Waits for the device. Closes an iteration when the call returns.
     Wait(Wait),
-    /// Begins a stream capture; its first argument is the stream.
+    /// Begins a stream capture. The first argument is the stream.
     CaptureBegin,
-    /// Ends a stream capture; its first argument is the stream.
+    /// Ends a stream capture. The first argument is the stream.
     CaptureEnd,
-    /// Allocates or frees memory. Not a step, and may make the device idle.
+    /// Allocates or frees memory. Cannot be a step, and may make the device idle.
     Memory,
-    /// The program's own profiler control, passed through.
+    /// Starts or stops a profiler, as the program requests. The call is passed through.
     Profiler,
-    /// Destroys the object in its first argument, with everything that belongs to it.
+    /// Destroys the object in the first argument, with everything that belongs to that object.
     Destroys(Destroyed),
-    /// Makes, changes or destroys a graph. Not a step.
+    /// Creates, changes or destroys a graph. Cannot be a step.
     Graph(GraphCall),
 }
 
-/// The effect of a call on graphs, with the positions of the graphs in its arguments.
+/// The effect of a call on CUDA graphs, and the positions of the graphs in the call's arguments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GraphCall {
-    /// Makes an executable graph from the graph in the second argument, and stores it where the first argument
-    /// points.
+    /// Creates an executable graph from the graph in the second argument. Stores its handle at the address in the first
+    /// argument.
     Instantiate,
-    /// Copies the graph in the second argument, and stores the copy where the first argument points.
+    /// Copies the graph in the second argument. Stores the copy's handle at the address in the first argument.
     Clone,
-    /// Updates the executable graph in the first argument to the graph in the second argument.
+    /// Updates the executable graph in the first argument to match the graph in the second argument.
     Update,
-    /// Adds a node to the graph in the second argument, and stores the node where the first argument points.
+    /// Adds a node to the graph in the second argument. Stores the node's handle at the address in the first argument.
     AddNode,
-    /// Adds a node as `AddNode` does. The node is a copy of the graph in the fifth argument.
+    /// Adds a node like `AddNode`. The node is a copy of the graph in the fifth argument.
     AddChild,
-    /// Changes a graph within the executable graph in the first argument.
+    /// Changes a child graph within the executable graph in the first argument.
     SetChild,
     /// Destroys the graph in the first argument.
     Destroy,
@@ -56,27 +56,27 @@ pub enum GraphCall {
 pub enum Direction {
     ToHost,
     ToDevice,
-    /// Any direction, or within devices.
+    /// Any direction that the arguments do not show, or within devices.
     Other,
 }
 
-/// The work of a call within devices.
+/// The work of a call of type [`Kind::DeviceWork`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceWork {
     Copy,
     Set,
 }
 
-/// The object of a wait.
+/// The work that a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wait {
     /// All work in a stream.
     Stream,
-    /// An event, which may have been recorded long before the end of its stream.
+    /// The work before an event. The event may have been recorded long before the last work of its stream.
     Event,
     /// All work in a context or on a device.
     Context,
-    /// A copy to the host, which the call itself has started.
+    /// The copy to the host that the call itself starts.
     CopyToHost,
 }
 
@@ -85,44 +85,45 @@ pub enum Wait {
 pub enum Destroyed {
     Stream,
     Context,
-    /// The primary context of a device. The runtime's function has no argument, and means the current device.
+    /// The primary context of a device. The runtime's function for this has no argument: it means the current device.
     Primary,
 }
 
-/// The position of the stream argument.
+/// The position of a call's stream argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stream {
     /// The call has no stream.
     None,
-    /// The word with this index; structures that are passed by value may take several words.
+    /// The argument word with this index, from 0. A structure that is passed by value may take several words.
     Word(u8),
-    /// The configuration that the first word points to, at this offset in bytes.
+    /// A field of the configuration structure that the first argument points to, at this offset in bytes.
     Configured(u8),
 }
 
 impl Kind {
-    /// Returns true if a call of this kind can be a step rule.
+    /// Returns true if a step rule can name a call of this kind, so that the call is counted.
     #[must_use]
     #[inline]
     pub const fn counts(self) -> bool {
         self.enqueues() || self.waits()
     }
 
-    /// Returns true if the call enqueues work and may return before that is done.
+    /// Returns true if the call enqueues work that the GPU may do after the call returns.
     #[must_use]
     #[inline]
     pub const fn enqueues(self) -> bool {
         self.launches() || matches!(self, Self::AsyncCopy(_))
     }
 
-    /// Returns true if the call enqueues work for the compute units (a launch, for `auto`).
+    /// Returns true if the call launches work on the GPU's compute units: a kernel or a graph.
     #[must_use]
     #[inline]
     pub const fn launches(self) -> bool {
         matches!(self, Self::GraphLaunch | Self::KernelLaunch { .. })
     }
 
-    /// Returns true if the call makes a graph node that runs on the GPU if its stream is captured.
+    /// Returns true if the call adds a node to the graph when its stream is being captured, and the node runs on the
+    /// GPU.
     #[must_use]
     #[inline]
     pub const fn makes_node(self) -> bool {
@@ -132,14 +133,14 @@ impl Kind {
         )
     }
 
-    /// Returns true if the call waits on the device.
+    /// Returns true if the call waits for the device.
     #[must_use]
     #[inline]
     pub const fn waits(self) -> bool {
         matches!(self, Self::Wait(_))
     }
 
-    /// Returns the object that the call waits for.
+    /// Returns the work that the call waits for, or `None` if it does not wait.
     #[must_use]
     #[inline]
     pub const fn waits_for(self) -> Option<Wait> {
@@ -156,7 +157,7 @@ impl Kind {
         matches!(self, Self::CaptureBegin | Self::CaptureEnd)
     }
 
-    /// Returns true if the call gives the GPU work, whether it waits for that or not.
+    /// Returns true if the call gives the GPU work, with or without waiting for it.
     #[must_use]
     #[inline]
     pub const fn gives_work(self) -> bool {

@@ -1,10 +1,10 @@
 //! The CUDA calls that tllmprof knows, with all facts about them.
 //!
-//! A row of the [table](CALLS) is one *call*: the driver's and the runtime's names for the same function,
-//! including the legacy and per-thread-stream (`_ptsz`, `_ptds`) forms. The preloaded library exports every name
-//! of every row and recognizes them in `dlsym` and `cuGetProcAddress`; the step rules accept them; the meaning of
-//! recorded calls is looked up here. Each fact about a call is in its row: a new call is a new row in `table.rs`,
-//! and changes no other file.
+//! A row of the [table](CALLS) is one *call*: the driver's and the runtime's names for the same function, including the
+//! legacy and per-thread-stream (`_ptsz`, `_ptds`) forms. The preloaded library exports every name of every row, and
+//! recognizes the names in `dlsym` and `cuGetProcAddress`. Step rules accept these names. Readers of a record look up
+//! the meaning of its calls here. All facts about a call are in its row, so a new call needs only a new row in
+//! `table.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -18,53 +18,53 @@ use std::fmt;
 pub use kind::{Destroyed, DeviceWork, Direction, GraphCall, Kind, Stream, Wait};
 pub use table::{CALLS, CUPTI_CALLS, Call, CallInfo, CuptiCall, LOOK_UPS, NCCL_CALLS, NcclCall};
 
-/// The library that a function belongs to.
+/// The library that a CUDA function belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Library {
-    /// libcuda.
+    /// The driver, libcuda.
     Driver,
-    /// libcudart, which calls libcuda.
+    /// The runtime, libcudart, which calls the driver.
     Runtime,
 }
 
 impl Call {
-    /// Returns this call's row.
+    /// Returns this call's row in the table.
     #[must_use]
     #[inline]
     pub const fn info(self) -> &'static CallInfo {
         &CALLS[self as usize]
     }
 
-    /// Returns its purpose.
+    /// Returns the call's purpose.
     #[must_use]
     #[inline]
     pub const fn kind(self) -> Kind {
         self.info().kind
     }
 
-    /// Returns the position of the stream in this library's function.
+    /// Returns the position of the stream argument in the function of this library.
     #[must_use]
     #[inline]
     pub const fn stream(self, library: Library) -> Stream {
         self.info().stream[library as usize]
     }
 
-    /// Returns the row's index in [`CALLS`].
+    /// Returns the index of the call's row in [`CALLS`].
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// Returns the driver's name for it.
+    /// Returns the driver's name for the call.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.info().driver[0]
     }
 
-    /// Returns the call with this name.
+    /// Returns the call with this function name.
     ///
-    /// The suffixes that the headers hide (`_ptsz`, `_ptds`, `_v2` …) may be left out, as callers of
-    /// `cuGetProcAddress` do.
+    /// The suffixes that the headers hide (`_ptsz`, `_ptds`, `_v2` …) may be left out, because callers of
+    /// `cuGetProcAddress` leave them out.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::and_library(name).map(|(call, _)| call)
@@ -72,7 +72,7 @@ impl Call {
 
     /// Returns the call with this name, and the library that the name belongs to.
     #[must_use]
-    #[inline(never)] // only for look-ups, so once in the library
+    #[inline(never)] // used only for look-ups, so one copy in the library is enough
     pub fn and_library(name: &str) -> Option<(Self, Library)> {
         let is_it = |known: &&str| *known == name || base(known) == name;
         let row = CALLS
@@ -86,7 +86,7 @@ impl Call {
     }
 }
 
-/// Defines look-ups in the table of a library other than CUDA.
+/// Defines look-up functions for the table of a library other than CUDA.
 macro_rules! looked_up {
     ($($of:ident in $table:ident;)+) => {
         $(
@@ -98,7 +98,7 @@ macro_rules! looked_up {
                     calls.find_map(|(call, names)| names.contains(&name).then_some(*call))
                 }
 
-                /// Returns the call with this number, as a cast with `as` gives it.
+                /// Returns the call with this number, which is the variant's discriminant (`as u8`).
                 #[must_use]
                 pub fn from_number(number: u8) -> Option<Self> {
                     $table.get(usize::from(number)).map(|(call, _)| *call)
@@ -112,8 +112,8 @@ looked_up! {
     NcclCall in NCCL_CALLS;
 }
 
-/// Returns the purpose of the function with this name, if it is known, intercepted or not. Functions of HIP have the
-/// purpose of CUDA's.
+/// Returns the purpose of the function with this name, or `None` if the function is unknown. It need not be
+/// intercepted. A HIP function has the purpose of the corresponding CUDA function.
 #[must_use]
 pub fn kind_of(name: &str) -> Option<Kind> {
     let name = &*cuda_name(name);
@@ -125,7 +125,8 @@ pub fn kind_of(name: &str) -> Option<Kind> {
     Call::by_name(name).map(Call::kind).or_else(other)
 }
 
-/// Returns the name of the CUDA function that does the same as a function of HIP, or as one that CUDA no longer has.
+/// Returns the name of the CUDA function that does the same as this one: for a HIP function, or one that CUDA has
+/// removed. Returns other names unchanged.
 #[must_use]
 pub fn cuda_name(name: &str) -> Cow<'_, str> {
     let known = table::SAME.iter().find(|(other, _)| *other == name);
@@ -135,7 +136,7 @@ pub fn cuda_name(name: &str) -> Cow<'_, str> {
     let Some(rest) = name.strip_prefix("hip") else {
         return Cow::Borrowed(name);
     };
-    // HIP's names follow the runtime's, or the driver's where the runtime has no such function.
+    // HIP's names follow the runtime's names. If the runtime has no such function, they follow the driver's.
     let driver = format!("cu{rest}");
     match Call::by_name(&driver).filter(|_| Call::by_name(&format!("cuda{rest}")).is_none()) {
         Some(_) => Cow::Owned(driver),
@@ -143,7 +144,7 @@ pub fn cuda_name(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns true if the driver function with this name may give the GPU work. Unknown functions may.
+/// Returns true if the driver function with this name may give the GPU work. Returns true for unknown functions.
 #[must_use]
 pub fn may_give_work(name: &str) -> bool {
     match Call::by_name(name) {
@@ -152,8 +153,8 @@ pub fn may_give_work(name: &str) -> bool {
     }
 }
 
-/// Returns true if `name` may be a driver function that is called in a context: not a function of another library
-/// (`cublas…`), and not one of [`table::WITHOUT_CONTEXT`].
+/// Returns true if `name` may be a driver function that is called in a context. It must not be a function of another
+/// library (`cublas…`), nor start with one of the prefixes in [`table::WITHOUT_CONTEXT`].
 #[must_use]
 pub fn is_called_in_context(name: &CStr) -> bool {
     let name = name.to_bytes();
@@ -164,14 +165,14 @@ pub fn is_called_in_context(name: &CStr) -> bool {
             .any(|without| name.starts_with(without.as_bytes()))
 }
 
-/// A set of calls.
+/// A set of calls, as a bit mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Calls(u64);
 
 impl Calls {
-    /// No call.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// Every call.
+    /// The set of all calls.
     pub const ALL: Self = Self(u64::MAX);
 
     /// Returns the calls for which `belongs` is true.
@@ -189,13 +190,13 @@ impl Calls {
         self.0 & 1 << call.index() != 0
     }
 
-    /// Returns the set as a number, for an atomic.
+    /// Returns the set as a number, to be stored in an atomic.
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Returns the set for a result of [`Calls::bits`].
+    /// Returns the set from a result of [`Calls::bits`].
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -210,7 +211,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// Returns true if stream 0 means the calling thread's own stream for the function with this name.
+/// Returns true if the function with this name takes stream 0 to be the calling thread's default stream.
 #[must_use]
 pub fn is_per_thread(symbol: &CStr) -> bool {
     let symbol = symbol.to_bytes();
@@ -219,10 +220,10 @@ pub fn is_per_thread(symbol: &CStr) -> bool {
         .any(|suffix| symbol.ends_with(suffix.as_bytes()))
 }
 
-/// Suffixes of functions for which stream 0 means the calling thread's own stream.
+/// Suffixes of functions that take stream 0 to be the calling thread's default stream.
 const PER_THREAD: [&str; 2] = ["_ptsz", "_ptds"];
 
-/// Returns a symbol without the suffixes that `cuda.h` adds with macros.
+/// Returns a symbol without the suffixes that `cuda.h` adds to function names with macros.
 #[must_use]
 pub fn base(symbol: &str) -> &str {
     let plain = PER_THREAD

@@ -1,4 +1,4 @@
-//! The table of calls.
+//! The table of CUDA calls.
 
 use crate::kind::Destroyed::{Context, Primary};
 use crate::kind::Direction::{Other, ToDevice, ToHost};
@@ -9,25 +9,25 @@ use crate::kind::Kind::{
 use crate::kind::Stream::{Configured, Word};
 use crate::kind::{Destroyed, DeviceWork, GraphCall, Kind, Stream, Wait};
 
-/// One row of the table.
+/// One row of the table: a call with all facts about it.
 #[derive(Debug)]
 pub struct CallInfo {
-    /// The call.
+    /// The call that this row describes.
     pub call: Call,
     /// The purpose of the call.
     pub kind: Kind,
-    /// Symbols of libcuda. Messages use the first one.
+    /// Symbols of libcuda for the call. Messages use the first one.
     pub driver: &'static [&'static str],
-    /// Symbols of libcudart. Messages use the first one.
+    /// Symbols of libcudart for the call. Messages use the first one.
     pub runtime: &'static [&'static str],
-    /// The position of the stream in the driver's function and in the runtime's. Calls with a stream that enqueue
-    /// work are timed on the GPU.
+    /// The position of the stream argument, first in the driver's function and then in the runtime's. Calls with a
+    /// stream that enqueue work are timed on the GPU.
     pub stream: [Stream; 2],
-    /// Index of the word with the number of bytes, in the driver's function. It is set for copies that programs
+    /// Index of the argument with the number of bytes, in the driver's function. Set only for copies that programs
     /// often make so small that timing them would take longer than the copy.
     pub small_by: Option<u8>,
-    /// True if the runtime function has a `cudaMemcpyKind` as its fourth argument, and belongs to the row only for
-    /// `cudaMemcpyDeviceToHost`.
+    /// True if the runtime function has a `cudaMemcpyKind` as its fourth argument, and belongs to this row only if that
+    /// is `cudaMemcpyDeviceToHost`.
     pub device_to_host_only: bool,
 }
 
@@ -38,12 +38,13 @@ impl CallInfo {
     }
 }
 
-/// Expands `$then!` with the look-up functions, the functions of CUPTI and those of NCCL, each list in brackets,
-/// and with every row: `Variant = kind, [driver's names] [runtime's names] { other fields };`.
+/// Expands the macro `$then!` with the contents of the table: the look-up functions, the functions of CUPTI and those
+/// of NCCL, each list in brackets, and then every row: `Variant = kind, [driver's names] [runtime's names] { other
+/// fields };`.
 ///
-/// The fields are those of [`CallInfo`](crate::CallInfo), with [`PLAIN`] as default. Messages use the first name
-/// of each list. Copies to the device have only the driver's names: the runtime's functions call these, and only
-/// there the direction of `cudaMemcpyDefault` is known.
+/// The other fields are those of [`CallInfo`](crate::CallInfo). They default to [`PLAIN`]. Messages use the first name
+/// of each list. Rows for copies to the device list only driver functions: the runtime's functions call these, and the
+/// direction of `cudaMemcpyDefault` is known only in the driver.
 #[macro_export]
 macro_rules! cuda_calls {
     ($then:ident) => {
@@ -184,10 +185,10 @@ macro_rules! cuda_calls {
     };
 }
 
-/// The stream of `cudaLaunchKernel`, in which each `dim3` takes two words.
+/// Position of the stream argument of `cudaLaunchKernel`, in which each `dim3` takes two words.
 const DIM3_DIM3: Stream = Word(7);
 
-/// A row with nothing but names.
+/// Default values for the fields of a row, other than its names.
 const PLAIN: CallInfo = CallInfo {
     call: Call::GraphLaunch,
     kind: Memory,
@@ -207,7 +208,7 @@ macro_rules! table {
             $($field:ident: $value:expr),*
         };)*
     ) => {
-        /// A CUDA call by any of its names.
+        /// A CUDA call, which may have several names.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         #[allow(missing_docs)] // the variants are named after the functions
@@ -215,7 +216,7 @@ macro_rules! table {
             $($call,)*
         }
 
-        /// The table, in the order of [`Call`]'s variants.
+        /// The table of calls, in the order of [`Call`]'s variants.
         pub const CALLS: &[CallInfo] = &[
             $(CallInfo {
                 call: Call::$call,
@@ -227,10 +228,11 @@ macro_rules! table {
             },)*
         ];
 
-        /// The driver functions that return other functions. They are intercepted for their results.
+        /// Driver functions that return the addresses of other functions. They are intercepted so that their results
+        /// can be replaced.
         pub const LOOK_UPS: &[&str] = &[$(stringify!($look_up)),*];
 
-        /// A function with which a profiler takes or releases CUPTI.
+        /// A function with which a profiler attaches or releases CUPTI.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         #[allow(missing_docs)] // the variants are named after the functions
@@ -238,11 +240,12 @@ macro_rules! table {
             $($cupti,)*
         }
 
-        /// The CUPTI functions that are intercepted, since CUPTI serves one profiler at a time.
+        /// The CUPTI functions that are intercepted. They show that another profiler uses CUPTI, which serves one at a
+        /// time.
         pub const CUPTI_CALLS: &[(CuptiCall, &[&str])] =
             &[$((CuptiCall::$cupti, &[$(stringify!($cupti_name)),*])),*];
 
-        /// A function with which a program makes NCCL communicators, destroys them, or has ranks communicate.
+        /// A function with which a program creates or destroys NCCL communicators, or with which ranks communicate.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         #[allow(missing_docs)] // the variants are named after the functions
@@ -250,15 +253,16 @@ macro_rules! table {
             $($nccl,)*
         }
 
-        /// The NCCL functions that are intercepted, for the ranks in their arguments and for the ring of collectives.
+        /// The NCCL functions that are intercepted. Their arguments show the ranks, and the collectives that are noted
+        /// in a ring for the diagnosis of hangs.
         pub const NCCL_CALLS: &[(NcclCall, &[&str])] =
             &[$((NcclCall::$nccl, &[$(stringify!($nccl_name)),*])),*];
     };
 }
 cuda_calls!(table);
 
-/// Functions that are not intercepted, but known if another tool has recorded them: names without `_v2` and
-/// without the suffixes for the thread's own stream.
+/// Functions that are not intercepted, but have a known purpose if another tool has recorded them. Names are without
+/// `_v2` and without the suffixes for the per-thread default stream.
 ///
 /// Source: `cuda.h` and `cuda_runtime_api.h` of CUDA 13.2 and, for functions that it no longer has, of CUDA 12.
 pub const OTHERS: &[(Kind, &[&str])] = &[
@@ -312,8 +316,8 @@ pub const OTHERS: &[(Kind, &[&str])] = &[
     ),
 ];
 
-/// Functions of HIP whose names do not follow CUDA's, functions that CUDA no longer has, and copies that wait for no
-/// other work, each with the function of CUDA that does the same.
+/// Pairs of a function and the CUDA function that does the same. They are HIP functions whose names do not follow
+/// CUDA's, functions that CUDA no longer has, and copies that wait for no other work.
 pub const SAME: &[(&str, &str)] = &[
     ("cudaLaunch", "cudaLaunchKernel"),
     ("cudaMemcpyFromSymbol", "cudaMemcpy"),
@@ -325,8 +329,8 @@ pub const SAME: &[(&str, &str)] = &[
     ("hipModuleLaunchKernel", "cuLaunchKernel"),
 ];
 
-/// Parts of the names of driver functions that give the GPU no work: queries, waits and bookkeeping. Functions
-/// without a row, including those of later CUDA releases, are judged by these.
+/// Parts of the names of driver functions that give the GPU no work: queries, waits and bookkeeping. They decide for
+/// functions that have no row in the table, including those of later CUDA releases.
 pub const WITHOUT_WORK: &[&str] = &[
     "Get",
     "Query",
@@ -339,8 +343,8 @@ pub const WITHOUT_WORK: &[&str] = &[
     "cuPointer",
 ];
 
-/// Prefixes of the names of driver functions that are called without a context. (The last of them have more
-/// arguments than a gate passes on.)
+/// Prefixes of the names of driver functions that are called without a context. (Functions with the last prefix have
+/// more arguments than a gate, the code in front of driver functions, can pass.)
 pub const WITHOUT_CONTEXT: &[&str] = &[
     "cuGetProcAddress",
     "cuGetExportTable",

@@ -1,24 +1,24 @@
-//! The places where CUPTI, NVIDIA's library for profilers, may be installed.
+//! Lists the folders in which CUPTI, NVIDIA's library for profilers, may be installed.
 
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The oldest CUDA release whose CUPTI is used, as its major number. CUPTI 11.8 has hung.
+/// Major number of the oldest CUDA release whose CUPTI is used. CUPTI 11.8 has hung.
 pub const OLDEST: u32 = 12;
-/// The newest release that is searched for.
+/// Major number of the newest CUDA release whose CUPTI is searched for.
 pub const NEWEST: u32 = 15;
 
-/// Returns the names of CUPTI's library, the newest first, none newer than `newest`.
+/// Returns the file names of CUPTI's library for the releases up to `newest`, the newest first.
 pub fn names(newest: u32) -> impl Iterator<Item = String> + Clone {
     (OLDEST..=newest.min(NEWEST))
         .rev()
         .map(|major| format!("libcupti.so.{major}"))
 }
 
-/// Returns the folders to search, in this order: those of `library_path` (`LD_LIBRARY_PATH`), those around the
-/// `runtimes`, and CUDA's own under `root`.
+/// Returns the folders to search, in this order: those of `library_path` (`LD_LIBRARY_PATH`), those near the folders
+/// `runtimes` of the CUDA runtime, and the CUDA installations under `root`.
 #[must_use]
 pub fn folders(library_path: Option<&OsStr>, runtimes: &[PathBuf], root: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = library_path
@@ -27,7 +27,7 @@ pub fn folders(library_path: Option<&OsStr>, runtimes: &[PathBuf], root: &Path) 
     folders.retain(|folder| !folder.as_os_str().is_empty());
     for runtime in runtimes {
         folders.push(runtime.clone());
-        // pip installs nvidia/cuda_runtime/lib and nvidia/cuda_cupti/lib.
+        // pip installs the packages in nvidia/cuda_runtime/lib and nvidia/cuda_cupti/lib.
         folders.push(runtime.join("../../cuda_cupti/lib"));
         folders.push(runtime.join("../extras/CUPTI/lib64"));
         folders.push(runtime.join("../../../extras/CUPTI/lib64"));
@@ -45,7 +45,8 @@ pub fn folders(library_path: Option<&OsStr>, runtimes: &[PathBuf], root: &Path) 
     folders
 }
 
-/// Returns the newest CUPTI in these folders, none newer than `newest`; of two equal ones the first.
+/// Returns the path of the newest CUPTI in these folders that is not newer than `newest`. If several folders have it,
+/// the first one wins.
 #[must_use]
 pub fn find(folders: &[PathBuf], newest: u32) -> Option<PathBuf> {
     names(newest)
@@ -53,7 +54,8 @@ pub fn find(folders: &[PathBuf], newest: u32) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Returns `cuda`, which the machine's owner has chosen, then the others, the newest first.
+/// Returns the CUDA installations under `root`: first `cuda`, which the machine's owner has chosen, then the others,
+/// the newest first.
 fn installed(root: &Path) -> Vec<PathBuf> {
     let mut found: Vec<(Vec<u32>, PathBuf)> = std::fs::read_dir(root)
         .into_iter()

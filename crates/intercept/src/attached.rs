@@ -1,9 +1,9 @@
 //! Interception in a process that the library was attached to: patched GOT slots, and patched entries of the driver.
 //!
-//! A preloaded library's exports come first in load order, so callers bind to them. In a running process the callers
-//! are bound already: the modules' slots are patched to point to the thunks of the functions that they hold, and
-//! restored on detach. Pointers that the program keeps elsewhere, from `dlsym` or `cuGetProcAddress`, are not changed:
-//! calls through these reach the driver, whose patched entries jump to the library ([`crate::jumps`]).
+//! The exports of a preloaded library come first in load order, so the loader binds callers to them. In a running
+//! process the callers are already bound. So `attach` patches the modules' GOT slots to point to thunks (the library's
+//! replacements), and `detach` restores them. Pointers that the program got from `dlsym` or `cuGetProcAddress` are not
+//! changed: calls through these reach the driver, whose patched entries jump to the library ([`crate::jumps`]).
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use super::dlsym::role_of;
 use super::fed;
 use super::thunk::{Role, Thunk};
 
-/// Longest time that a thread waits for another thread that patches slots.
+/// Longest time that a thread waits for another thread that is patching slots.
 const SLOTS_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A function of the C library that this library hooks.
@@ -29,14 +29,14 @@ const SLOTS_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 pub struct Hook {
     pub name: &'static CStr,
     pub ours: usize,
-    /// The function that ours calls. A slot that holds any other address is not patched.
+    /// The function that `ours` calls. A slot that holds any other address is not patched.
     pub real: usize,
 }
 
 impl Hook {
-    /// Returns the hook of this library's own function `name`. The address is taken from the library's own symbol
-    /// table: a look-up by name would find the C library's function, because an attached library comes late in load
-    /// order.
+    /// Returns a hook that replaces `name` with this library's function of that name. The address comes from the
+    /// library's own symbol table: a look-up by name would find the C library's function, because an attached library
+    /// comes late in load order.
     pub fn own(name: &'static CStr, real: usize) -> Option<Self> {
         let us = elf::containing(attach as *const () as usize)?;
         let ours = us.defines(name, None)?.addr();
@@ -44,7 +44,7 @@ impl Hook {
     }
 }
 
-/// A patched slot: its address, the value before, and the value that was written.
+/// A patched slot: its address, its value before the patch, and the value that was written.
 struct Led {
     place: usize,
     before: usize,
@@ -53,16 +53,16 @@ struct Led {
 
 struct Slots {
     hooks: Vec<Hook>,
-    /// The driver's entries, if the library was attached. `None` if it is preloaded after another library that defines
-    /// `dlsym`: then only the look-up functions' slots are patched.
+    /// Functions for the driver's entries, if the library was attached to the process. `None` if the library was
+    /// preloaded after another library that defines `dlsym`: then only the slots of look-up functions are patched.
     entries: Option<Entries>,
     led: Vec<Led>,
-    /// Address ranges of the modules whose look-up slots are patched, or that have none.
+    /// Address ranges of the modules that were scanned: their look-up slots are patched, or they have none.
     seen: Vec<(usize, usize)>,
 }
 
-/// Functions that patch the driver's entries and restore them. A patched entry jumps to its thunk; a restored one runs
-/// as before.
+/// Functions that patch the driver's entries and restore them. A patched entry leads to its thunk. A restored entry
+/// leads to the driver's code, as before.
 pub struct Entries {
     pub lead: fn(),
     pub release: fn(),
@@ -76,13 +76,13 @@ lifecycle::global! {
     /// True while slots are patched.
     #[fork(keep = "the child's slots are its parent's")]
     static IS_ON: AtomicBool = AtomicBool::new(false);
-    /// Number of module loads and unloads at the time of the last scan.
+    /// Value of `elf::changes` (the number of module loads and unloads) at the last scan.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Patches the slots of all modules, and those of later modules when they are seen. Returns true if the library has
-/// been attached.
+/// Patches the slots of all loaded modules. Later scans ([`look`]) patch those of modules that are loaded afterwards.
+/// Returns true if the library has been attached.
 pub fn attach(hooks: Vec<Hook>, entries: Entries) -> bool {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
@@ -97,8 +97,8 @@ pub fn attach(hooks: Vec<Hook>, entries: Entries) -> bool {
     attach_again()
 }
 
-/// Patches the slots that are bound to the `dlsym` of another library that comes first, in a process with a preloaded
-/// library. Slots of later modules are patched when they are seen.
+/// Patches the slots that are bound to the `dlsym` of another library that comes first in load order. Used if the
+/// library was preloaded. Later scans patch the slots of modules that are loaded afterwards.
 pub fn lead_look_ups(hook: Hook) {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return;
@@ -112,7 +112,7 @@ pub fn lead_look_ups(hook: Hook) {
     slots.switch_on();
 }
 
-/// Returns true while slots are patched.
+/// Returns true while the library is attached, so that slots are patched.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire)
 }
@@ -151,7 +151,7 @@ pub fn detach() -> bool {
     true
 }
 
-/// Scans the modules again if any may have been loaded or unloaded.
+/// Scans the modules again if some may have been loaded or unloaded since the last scan.
 pub fn look() {
     if !IS_ON.load(Ordering::Acquire) {
         return;
@@ -169,7 +169,8 @@ pub fn look() {
     }
 }
 
-/// Scans all modules again: the loader may have filled slots that it was binding during the last scan.
+/// Scans all modules again, even if none was loaded: the loader may have filled slots that it was binding during the
+/// last scan.
 pub fn look_again() {
     SEEN.store(0, Ordering::Release);
     look();
@@ -185,7 +186,7 @@ impl Slots {
         ARE_WATCHED.store(true, Ordering::Release);
     }
 
-    /// Patches the slots. Returns true if all modules were ready.
+    /// Patches the slots of all modules. Returns false if the loader had not yet relocated one of them.
     fn lead(&mut self) -> bool {
         lifecycle::register();
         if self.entries.is_none() {
@@ -195,7 +196,7 @@ impl Slots {
         let Self { hooks, led, .. } = self;
         elf::with_modules(|modules| {
             let Ok(maps) = Maps::read() else { return };
-            // Discard slots of modules that are gone: their addresses may belong to others now.
+            // Forget slots of unloaded modules: other modules may use their addresses now.
             let is_there = |place: usize| modules.iter().any(|module| module.contains(place));
             led.retain(|slot| is_there(slot.place));
             for module in modules {
@@ -212,8 +213,8 @@ impl Slots {
         is_complete
     }
 
-    /// Patches the look-up slots of modules that were not seen before. The mappings are read only if there is a slot: a
-    /// process that loads hundreds of modules, few of which look anything up, comes here after each.
+    /// Patches the look-up slots of modules that were not scanned before. The memory mappings are read only if a module
+    /// has such a slot, because some processes load hundreds of modules of which few look anything up.
     fn lead_look_ups(&mut self) -> bool {
         let mut is_complete = true;
         let Self { hooks, seen, .. } = self;
@@ -299,7 +300,8 @@ fn lead_module(
             } else {
                 Some(value)
             };
-            // Skip a slot that leads to the module's own function, to nothing (a weak name), or to this library.
+            // Skip a slot that points to the module's own function, to no module (an undefined weak name), or to this
+            // library.
             let Some(real) = real.filter(|real| {
                 let other = modules.iter().find(|other| other.contains(*real));
                 other.is_some_and(|other| other.start != module.start && !resolve::is_us(other))
@@ -323,7 +325,7 @@ fn lead_module(
     );
 }
 
-/// Patches the slots of `module` that lead to a hooked function.
+/// Patches the slots of `module` that point to a hooked function of the C library.
 fn lead_hooked(module: &Module, modules: &[Module], hooks: &[Hook], maps: &Maps) {
     let relro = modules::relro(module);
     for hook in hooks {
@@ -346,11 +348,11 @@ fn lead_hooked(module: &Module, modules: &[Module], hooks: &[Hook], maps: &Maps)
     }
 }
 
-/// Returns the address of the stub for a CUDA function that `module` calls.
+/// Returns the address of the stub that replaces the CUDA function `name` in the slots of `module`.
 fn thunk(module: &Module, name: &CStr, real: usize) -> Option<usize> {
     let role = role_of(name)?;
     match role {
-        // Kernels are not recorded in a process that was attached to.
+        // Do not hook CUPTI: kernels are not recorded in a process that the library was attached to.
         Role::Cupti(_) => return None,
         Role::Driver(call) => fed::feed(module.start, call),
         _ => {}
@@ -392,11 +394,11 @@ mod tests {
                 library("libcaller.so", CALLER),
             );
             let name = std::ffi::CString::new(driver.as_str()).unwrap();
-            // SAFETY: a library of this test's, without constructors.
+            // SAFETY: this test built the library, and it has no constructors.
             let global = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
             assert!(!global.is_null());
             let handle = open(&caller);
-            // SAFETY: the library defines the function, of this type.
+            // SAFETY: the library defines `call` with this type.
             let call = unsafe {
                 core::mem::transmute::<*mut c_void, Call>(libc::dlsym(handle, c"call".as_ptr()))
             };
@@ -417,11 +419,11 @@ mod tests {
             assert_eq!((call(), count()), (42, 2), "it stays so");
             assert!(attach_again());
             assert_eq!((call(), count()), (43, 3));
-            // Another module, loaded later.
+            // A module that is loaded after the attach.
             let later = library("liblater.so", CALLER);
             let handle = open(&later);
             look();
-            // SAFETY: the library defines the function, of this type.
+            // SAFETY: the library defines `call` with this type.
             let call = unsafe {
                 core::mem::transmute::<*mut c_void, Call>(libc::dlsym(handle, c"call".as_ptr()))
             };
@@ -432,7 +434,7 @@ mod tests {
     #[test]
     fn a_slot_that_holds_something_else_is_left_alone() {
         alone(&[("TLLMPROF_START_STOP", "1000")], || {
-            // SAFETY: takes nothing and always succeeds.
+            // SAFETY: `getppid` takes no arguments and always succeeds.
             let parent = || unsafe { libc::getppid() };
             let before = parent();
             let hook = Hook {

@@ -1,7 +1,6 @@
-//! Finds CUDA calls that bypass the library, and why. Used when no call was counted.
+//! Finds CUDA calls that bypass the library, and the reason. Used when no call was counted.
 //!
-//! A preloaded library is first for the symbols that the loader binds in the process's initial namespace, and for no
-//! others.
+//! A preloaded library comes first only for symbols that the loader binds in the process's initial namespace.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -23,11 +22,11 @@ use super::dlsym::{FRONT_DLSYM, role_of};
 
 /// Reason why calls do not reach the library.
 enum Bypass {
-    /// This CUDA library was loaded into a namespace of its own.
+    /// The CUDA library at this path was loaded into another linker namespace (`dlmopen`).
     Elsewhere(String),
-    /// The first module's calls are bound to the second, which is CUDA's.
+    /// The first module's calls are bound directly to the second, which is a CUDA library.
     Direct(String, String),
-    /// This library comes first in the load order, and does not call the next one.
+    /// The library at this path comes first in the load order and does not call the next library's function.
     InFront(String),
 }
 
@@ -56,31 +55,31 @@ impl fmt::Display for Bypass {
 lifecycle::global! {
     stage: Doors;
 
-    /// True once the end of the process has been seen.
+    /// True once the handler at the end of the process has run.
     #[fork(reset)]
     #[exit = "set first: it is looked at once"]
     static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 }
 
 lifecycle::global! {
-    /// True while the next look-up must register the exit handler.
+    /// True while the next symbol look-up must register the exit handler.
     #[fork(keep = "as the parent's")]
     static WAITS: AtomicBool = AtomicBool::new(false);
-    /// True if look-ups are watched only for that.
+    /// True if look-ups are watched only to register the exit handler.
     #[fork(keep = "as the parent's")]
     static IS_ALONE: AtomicBool = AtomicBool::new(false);
 }
 
-/// Makes the next look-up register an exit handler. A handler that the library's constructor registered would run after
-/// all destructors, when a driver in another namespace has already shut down.
+/// Makes the next symbol look-up register an exit handler. The library's constructor cannot register the handler: then
+/// it would run after all destructors, when a driver in another namespace has already shut down.
 pub fn await_look_up() {
     let is_watched = modules::ARE_WATCHED.swap(true, Ordering::AcqRel);
     IS_ALONE.store(!is_watched, Ordering::Relaxed);
     WAITS.store(true, Ordering::Release);
 }
 
-/// Registers the exit handler at the first look-up after [`await_look_up`]. Returns true if look-ups are also watched
-/// for other purposes.
+/// Registers the exit handler at the first look-up after [`await_look_up`]. Returns true if the library also needs to
+/// know about look-ups for other purposes.
 pub fn is_looked_up() -> bool {
     if !WAITS.swap(false, Ordering::AcqRel) {
         return true;
@@ -97,7 +96,7 @@ extern "C" fn ends() {
     contained((), report_uncounted);
 }
 
-/// Warns, once and at the end of the process, if CUDA was used but no call was counted.
+/// Warns once, at the end of the process, if CUDA was used but no call was counted.
 pub fn report_uncounted() {
     if !activity::is_asked() || session::has_begun() || HAS_ENDED.swap(true, Ordering::AcqRel) {
         return;
@@ -111,7 +110,7 @@ pub fn report_uncounted() {
     }
 }
 
-/// Logs which calls bypass the library, if any do.
+/// Logs the calls that bypass the library, if there are any.
 pub fn report() {
     if let Some(bypass) = find() {
         log::say!(Warn, "{bypass}");
@@ -119,7 +118,7 @@ pub fn report() {
 }
 
 fn find() -> Option<Bypass> {
-    // The driver is asked after the loader's lock is released.
+    // First collect the modules and then ask the driver, because the loader's lock is held only in the callback.
     let mut elsewhere = Vec::new();
     let is_driver = |name: &[u8]| name.starts_with(b"libcuda.so");
     elf::each_elsewhere(is_driver, |module| elsewhere.push(*module));
@@ -139,7 +138,7 @@ fn find() -> Option<Bypass> {
     driver::is_in_use(&driver).then_some(bypass)
 }
 
-/// Returns how the calls of `module` bypass the library.
+/// Returns the way in which calls of `module` bypass the library, or `None` if none do.
 fn bypass_of(module: &Module, modules: &[Module]) -> Option<Bypass> {
     if modules::is_left_alone(module) {
         return None;
@@ -154,7 +153,7 @@ fn bypass_of(module: &Module, modules: &[Module]) -> Option<Bypass> {
             let Some(owner) = owner.map(|owner| (owner, &modules[owner])) else {
                 return;
             };
-            // A slot that is not bound yet has not been called through.
+            // Skip a slot that is not bound yet: no call has gone through it.
             if found.is_some() || owner.1.start == module.start || resolve::is_us(owner.1) {
                 return;
             }
@@ -170,7 +169,7 @@ fn bypass_of(module: &Module, modules: &[Module]) -> Option<Bypass> {
     found
 }
 
-/// Returns true if the module is the driver or a runtime.
+/// Returns true if the module is the CUDA driver or a CUDA runtime.
 fn is_cudas(module: &Module) -> bool {
     let name = module
         .soname()
@@ -180,7 +179,8 @@ fn is_cudas(module: &Module) -> bool {
         .any(|cudas| name.starts_with(cudas))
 }
 
-/// Returns the name by which a user knows the module.
+/// Returns the path of the module as a user knows it. For the program itself, which has no name in the loader's list,
+/// the path comes from the memory mappings.
 fn path_of(module: &Module) -> String {
     let path = module.path().to_string_lossy().into_owned();
     let of_program = || {

@@ -1,4 +1,5 @@
-//! Calls with which ranks communicate by NCCL. They are noted in the ring of the recorder.
+//! Calls with which ranks communicate through NCCL. They are noted in the recorder's ring, from which a hang is
+//! diagnosed.
 
 use tllmprof_calls::NcclCall;
 use tllmprof_recorder as recorder;
@@ -8,21 +9,23 @@ use tllmprof_session as session;
 use super::communicators;
 use super::frame::Frame;
 
-/// The collective that a function starts, and the indices of its arguments.
+/// The collective that a function starts, and the positions of its arguments (indices, from 0).
 pub struct Arguments {
     collective: Collective,
     count: usize,
     data_type: usize,
-    /// The root, or the other rank.
+    /// The root rank of a collective, or the other rank of a send or receive. `None` if the function has no such
+    /// argument.
     peer: Option<usize>,
     communicator: usize,
     stream: usize,
 }
 
 impl Arguments {
-    /// Returns the arguments of a function; `None` if it starts no collective.
+    /// Returns the argument positions of a function, or `None` if the function starts no collective.
     pub const fn find(call: NcclCall) -> Option<Self> {
-        // `sendbuff, recvbuff, count, datatype`, then an operator, a root or none; `comm, stream` come last.
+        // The arguments are `sendbuff, recvbuff, count, datatype`, then an operator, a root or neither, and last `comm,
+        // stream`.
         let (collective, first, peer, communicator) = match call {
             NcclCall::AllReduce => (Collective::AllReduce, 2, None, 5),
             NcclCall::Broadcast => (Collective::Broadcast, 2, Some(4), 5),
@@ -46,7 +49,7 @@ impl Arguments {
     }
 }
 
-/// Notes a call that begins. Returns true if its end must be noted, too.
+/// Notes that a call begins. Returns true if its end must be noted, too.
 pub fn enters(arguments: &Arguments, frame: &Frame) -> bool {
     if !ring::is_wanted() {
         frame.thunk.make_transparent();
@@ -56,7 +59,7 @@ pub fn enters(arguments: &Arguments, frame: &Frame) -> bool {
     let operation = Operation {
         collective: arguments.collective,
         count: frame.word(arguments.count) as u64,
-        // Enumerations and numbers of 32 bits: the upper halves of their registers are undefined.
+        // The data type and the peer are 32-bit values: the upper halves of their registers are undefined.
         data_type: frame.word(arguments.data_type) as u8,
         peer: arguments.peer.map(|word| frame.word(word) as u32),
     };
@@ -71,7 +74,7 @@ pub fn enters(arguments: &Arguments, frame: &Frame) -> bool {
     open.is_some()
 }
 
-/// Notes that a call has returned.
+/// Notes in the ring that a call has returned.
 pub fn returns(frame: &Frame) {
     if let Some(open) = OpenCall::from_number(frame.other_stream.get()) {
         ring::call_ends(open);
@@ -130,7 +133,7 @@ mod tests {
             recorder::ring::begin(settings);
             let role = Role::Nccl(NcclCall::AllReduce);
             let thunk = Thunk::for_function(all_reduce as AllReduce as *mut _, role).unwrap();
-            // SAFETY: the stub leads to `all_reduce`, of this type.
+            // SAFETY: the stub jumps to `all_reduce`, which has this type.
             let stub: Option<AllReduce> = unsafe { function::at(thunk.stub()) };
             for handle in [0x10, 0x20, 0x10] {
                 assert_eq!(stub.unwrap()(1, 2, 300, 9, 0, handle, 0x70), 300 + 0x70);

@@ -1,6 +1,7 @@
-//! Calls with which the program creates NCCL communicators. The ranks are read from the arguments, before the call.
-//! These calls do not return to the library, because they have more words on the stack than are copied. A split does
-//! return, as only NCCL knows which rank it assigns.
+//! Calls with which the program creates NCCL communicators. The ranks are read from the arguments, before the call
+//! runs. The library does not regain control when these calls return, because they have more words on the stack than
+//! are copied. A split is the exception: only NCCL knows which rank it assigns, so the library reads the rank after the
+//! call.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::transmute;
@@ -15,16 +16,16 @@ use super::frame::Frame;
 
 /// Size of an `ncclUniqueId` in bytes.
 const UNIQUE_ID_SIZE: usize = 128;
-/// Type of `ncclCommUserRank` and `ncclCommCount`.
+/// Type of `ncclCommUserRank` and `ncclCommCount`, which store a number of a communicator.
 type AskNccl = unsafe extern "C" fn(usize, *mut c_int) -> c_int;
-/// Largest number of identifiers of one communicator that are read.
+/// Largest number of unique identifiers that are read for one communicator.
 const MAX_IDENTIFIERS: usize = 16;
 
-/// Records that the program creates communicators, or destroys one. Returns true if the call must return to the library. A communicator
-/// that NCCL creates by itself is part of one of the program's.
+/// Records that the program creates communicators, or destroys one. Returns true if the library must see the call
+/// return. Skips calls that NCCL makes itself: such a communicator is part of one that the program created.
 pub fn made(call: NcclCall, frame: &Frame) -> bool {
     if call == NcclCall::AsyncError && !recorder::are_parts_open() {
-        return false; // programs ask at intervals
+        return false; // skip the query, which programs repeat at intervals
     }
     let nccl = elf::containing(frame.thunk.real().addr());
     if nccl.is_some_and(|nccl| nccl.contains(frame.return_address)) {
@@ -45,15 +46,15 @@ pub fn made(call: NcclCall, frame: &Frame) -> bool {
         recorder::communicator(member, frame.args[0]);
     };
     match call {
-        // `ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank`: on x86-64 the identifier lies on the stack. On
-        // AArch64 a register holds its address.
+        // The arguments are `ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank`. On x86-64 the identifier
+        // lies on the stack. On AArch64 a register holds its address.
         NcclCall::InitRank if cfg!(target_arch = "x86_64") => one(2, &|| on_stack(frame)),
         NcclCall::InitRank => one(3, &|| identified_at(frame.args[2], 1)),
-        // `ncclComm_t *comm, int nranks, int rank, int nId, ncclUniqueId *commIds`.
+        // The arguments are `ncclComm_t *comm, int nranks, int rank, int nId, ncclUniqueId *commIds`.
         NcclCall::InitRankScalable => one(2, &|| {
             identified_at(frame.args[4], number(3).map_or(0, |count| count as usize))
         }),
-        // `ncclComm_t *comms, int ndev, const int *devices`: all ranks are in this process.
+        // The arguments are `ncclComm_t *comms, int ndev, const int *devices`. All ranks are in this process.
         NcclCall::InitAll => {
             let alone = number(1).filter(|count| *count == 1);
             session::communicator(alone.map(|_| (0, 1)));
@@ -63,14 +64,15 @@ pub fn made(call: NcclCall, frame: &Frame) -> bool {
         }
         NcclCall::Split => return recorder::is_wanted() || recorder::ring::is_wanted(),
         NcclCall::AsyncError => return true,
-        _ => {} // collectives, which do not come here
+        _ => {} // collectives, which `collectives.rs` handles
     }
     false
 }
 
-/// Records a split: `ncclComm_t comm, int color, int key, ncclComm_t *newcomm`. The ranks follow from the colors and
-/// keys that the other processes passed. A color below 0 gives this process no part. While NCCL is still creating the
-/// part, in a group of calls or because the call does not block and has not `succeeded` yet, the rank is not known.
+/// Records a split of a communicator: `ncclComm_t comm, int color, int key, ncclComm_t *newcomm`. The new ranks depend
+/// on the colors and keys that the other processes pass. With a color below 0 this process joins no new communicator.
+/// The rank is unknown while NCCL is still creating the part (the new communicator): in a group of calls, or because
+/// the call does not block and has not `succeeded` yet.
 pub fn split(frame: &Frame, succeeded: bool) {
     let [parent, color, _, slot, ..] = frame.args;
     let Some(nccl) = elf::containing(frame.thunk.real().addr()) else {
@@ -84,8 +86,8 @@ pub fn split(frame: &Frame, succeeded: bool) {
     }
 }
 
-/// Handles a query of a communicator's state: `ncclComm_t comm, ncclResult_t *asyncError`. If the communicator is the
-/// part of a split and is ready, NCCL now knows its rank.
+/// Handles a query of a communicator's state: `ncclComm_t comm, ncclResult_t *asyncError`. If the communicator came
+/// from a split and is ready, NCCL now knows its rank.
 pub fn is_asked_about(frame: &Frame) {
     let [communicator, error, ..] = frame.args;
     let nccl = elf::containing(frame.thunk.real().addr());
@@ -94,42 +96,42 @@ pub fn is_asked_about(frame: &Frame) {
     }
 }
 
-/// Returns a function that is true of addresses that hold the communicator's handle.
+/// Returns a predicate: whether the memory at an address holds the communicator's handle.
 pub fn holds(communicator: usize) -> impl Fn(usize) -> bool {
     move |slot| handle(slot) == Some(communicator)
 }
 
-/// Returns the handle that the program keeps at an address; `None` if the address cannot be read.
+/// Returns the communicator handle that the program stores at an address, or `None` if the address cannot be read.
 fn handle(slot: usize) -> Option<usize> {
     read(slot).map(usize::from_ne_bytes)
 }
 
-/// Returns the bytes at an address of the program's.
+/// Returns the `N` bytes at an address in the program's memory, or `None` if the address cannot be read.
 fn read<const N: usize>(address: usize) -> Option<[u8; N]> {
     let mut bytes = [0; N];
     peek::copy(address, &mut bytes)?;
     Some(bytes)
 }
 
-/// Returns this process's rank in a communicator, and its size, as NCCL reports them. While NCCL creates a communicator
-/// its handle is 0.
+/// Returns this process's rank in a communicator and the communicator's size, as NCCL reports them. Returns `None`
+/// while NCCL is creating the communicator: its handle is then 0, which is no readable address.
 fn place(nccl: &elf::Module, communicator: usize) -> Option<(u64, u64)> {
-    handle(communicator)?; // the address must be readable, whatever it holds
+    handle(communicator)?; // do not ask NCCL if the address is unreadable
     let asked = |name: &CStr| {
         let function = nccl.defines(name, None)?;
-        // SAFETY: NCCL defines the functions that are called here with this type: a communicator, and where to store
-        // the number.
+        // SAFETY: NCCL defines `ncclCommUserRank` and `ncclCommCount` with this type: the arguments are a communicator
+        // and the address at which to store the number.
         let function = unsafe { transmute::<*mut c_void, AskNccl>(function) };
         let mut number = -1;
         // SAFETY: the program has just split this communicator, received it from a split that succeeded, or queried its
-        // state: NCCL may read it.
+        // state, so NCCL may read it.
         let result = unsafe { function(communicator, &raw mut number) };
         (result == 0).then(|| u64::try_from(number).ok()).flatten()
     };
     asked(c"ncclCommUserRank").zip(asked(c"ncclCommCount"))
 }
 
-/// Returns the communicator with the identifier that is the first argument on the stack.
+/// Returns the communicator whose identifier is the first argument on the stack.
 fn on_stack(frame: &Frame) -> CommunicatorId {
     let mut bytes = [0; UNIQUE_ID_SIZE];
     for (word, into) in bytes.chunks_exact_mut(size_of::<usize>()).enumerate() {
@@ -138,7 +140,7 @@ fn on_stack(frame: &Frame) -> CommunicatorId {
     CommunicatorId::from_bytes(&bytes)
 }
 
-/// Returns the communicator with `count` identifiers at `address`, or `UNKNOWN` if they cannot be read.
+/// Returns the communicator with the `count` identifiers that lie at `address`, or `UNKNOWN` if they cannot be read.
 fn identified_at(address: usize, count: usize) -> CommunicatorId {
     let mut bytes = [0; UNIQUE_ID_SIZE * MAX_IDENTIFIERS];
     let bytes = &mut bytes[..UNIQUE_ID_SIZE * count.min(MAX_IDENTIFIERS)];

@@ -1,4 +1,4 @@
-//! The `dlsym` door: functions that a program looks up by name.
+//! The `dlsym` door: gives a program thunks (the library's replacements) for the functions that it looks up by name.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -17,19 +17,20 @@ type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
 lifecycle::global! {
-    /// The next `dlsym` in search order.
+    /// Address of the next `dlsym` in search order; null until it is found.
     #[fork(keep = "the child's modules are its parent's")]
     pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// The `dlsym` of a library that comes before this one, to which modules bind instead of ours; null if there is
-    /// none.
+    /// Address of the `dlsym` of a library that comes before this one in load order, so that modules bind to it and not
+    /// to this library's. Null if there is no such library.
     #[fork(keep = "the child's modules are its parent's")]
     pub static FRONT_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// The next `dlvsym` in search order.
+    /// Address of the next `dlvsym` in search order; null until it is found.
     #[fork(keep = "the child's modules are its parent's")]
     pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 }
 
-/// Finds the real `dlsym` and `dlvsym`, at the first use: constructors of other libraries may run before ours.
+/// Finds the real `dlsym` and `dlvsym`. Called at the first use, too, because constructors of other libraries may run
+/// before this library's.
 pub extern "C" fn find_real() {
     contained((), || {
         for (place, name) in [(&REAL_DLSYM, c"dlsym"), (&REAL_DLVSYM, c"dlvsym")] {
@@ -44,7 +45,7 @@ pub extern "C" fn find_real() {
     });
 }
 
-/// Returns the role in which this library intercepts a symbol, or `None` if it does not.
+/// Returns the role in which this library intercepts the function `name`, or `None` if it does not intercept it.
 pub fn role_of(name: &CStr) -> Option<Role> {
     let name = name.to_str().ok()?;
     if LOOK_UPS.contains(&name) {
@@ -62,16 +63,13 @@ pub fn role_of(name: &CStr) -> Option<Role> {
     })
 }
 
-/// Returns true if `name` is a function that this library intercepts.
+/// Returns true if the look-up of `name` must be handled by this library, not passed to the real `dlsym` by a jump.
 ///
-/// RTLD_NEXT means the module after the caller, and is looked up by a jump that keeps the caller's address. If only
-/// this library defines the name, that look-up would find our own export. Such a look-up goes through [`lookup`], which
-/// searches after this library and finds nothing.
-///
-/// # Safety
-/// `name` is a terminated string.
+/// RTLD_NEXT searches the modules after the caller. Such a look-up is passed on by a jump, so that the real `dlsym`
+/// sees the caller's address. The exception: if only this library defines the name, the real `dlsym` would find this
+/// library's export. [`lookup`] handles this look-up: it searches after this library and finds nothing.
 pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> bool {
-    // SAFETY: the program passed it to `dlsym`, which reads a terminated string.
+    // SAFETY: the program passed `name` to `dlsym`, which reads a terminated string.
     let name = unsafe { CStr::from_ptr(name) };
     contained(false, || {
         (role_of(name).is_some() || gate::is_wanted() && is_called_in_context(name))
@@ -79,16 +77,14 @@ pub unsafe extern "C" fn wanted(handle: *mut c_void, name: *const c_char) -> boo
     })
 }
 
-/// Returns true if our `dlsym` is the next one for the code at `caller`, which looks it up by `dlvsym` and RTLD_NEXT.
+/// Returns true if this library's `dlsym` is the next one for the code at `caller`, which looks up `name` with `dlvsym`
+/// and RTLD_NEXT.
 ///
-/// A library that defines `dlsym` finds the real one in this way, and names a version. Ours has no version, so the
-/// loader would skip it, and this library would not see what the program looks up. In a process without our variables
-/// the loader's answer is kept.
-///
-/// # Safety
-/// `name` is a terminated string.
+/// A library that defines `dlsym` finds the real one in this way, and passes a version. This library's `dlsym` has no
+/// version, so the loader would skip it, and this library would not see the program's look-ups. In a process without
+/// this library's environment variables the loader's answer is kept.
 pub unsafe extern "C" fn are_next(name: *const c_char, caller: usize) -> bool {
-    // SAFETY: the program passed it to `dlvsym`, which reads a terminated string.
+    // SAFETY: the program passed `name` to `dlvsym`, which reads a terminated string.
     let name = unsafe { CStr::from_ptr(name) };
     contained(false, || {
         name == c"dlsym"
@@ -98,30 +94,31 @@ pub unsafe extern "C" fn are_next(name: *const c_char, caller: usize) -> bool {
     })
 }
 
-/// Returns the next `dlsym` in search order; `None` in a process without one, as with an old glibc and no libdl.
+/// Returns the next `dlsym` in search order, or `None` if the process has none (an old glibc without libdl).
 fn real_dlsym() -> Option<Dlsym> {
     if REAL_DLSYM.load(Ordering::Acquire).is_null() {
         find_real();
     }
-    // SAFETY: the pointer is null or that of the real dlsym.
+    // SAFETY: the pointer is null or the address of the real `dlsym`.
     unsafe { function::at(REAL_DLSYM.load(Ordering::Acquire)) }
 }
 
-/// Returns the next `dlvsym` in search order.
+/// Returns the next `dlvsym` in search order, or `None` if the process has none.
 fn real_dlvsym() -> Option<Dlvsym> {
     if REAL_DLVSYM.load(Ordering::Acquire).is_null() {
         find_real();
     }
-    // SAFETY: the pointer is null or that of the real dlvsym.
+    // SAFETY: the pointer is null or the address of the real `dlvsym`.
     unsafe { function::at(REAL_DLVSYM.load(Ordering::Acquire)) }
 }
 
-/// Returns what the real function finds by a handle. The result does not depend on the caller.
+/// Looks up `name` in `handle` with the real `dlsym`, or with the real `dlvsym` if there is a `version`. The result
+/// does not depend on the caller.
 ///
 /// # Safety
-/// As for `dlsym`, or as for `dlvsym` if there is a `version`.
+/// The requirements of `dlsym`, or those of `dlvsym` if there is a `version`.
 pub unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> *mut c_void {
-    // SAFETY: these are `dlsym` and `dlvsym`, and the caller passes arguments that are valid for them.
+    // SAFETY: the functions are `dlsym` and `dlvsym`, and the caller passes arguments that are valid for them.
     let found = unsafe {
         match version {
             None => real_dlsym().map(|dlsym| dlsym(handle, name.as_ptr())),
@@ -136,7 +133,7 @@ pub unsafe fn real(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> 
 /// Does the work of `dlsym` for an intercepted name that `caller` looks up.
 ///
 /// # Safety
-/// As for `dlsym`.
+/// The requirements of `dlsym`.
 pub unsafe extern "C" fn lookup(
     handle: *mut c_void,
     name: *const c_char,
@@ -145,31 +142,31 @@ pub unsafe extern "C" fn lookup(
     let Some(dlsym) = real_dlsym() else {
         return core::ptr::null_mut();
     };
-    // SAFETY: the real function's caller has passed a terminated string.
+    // SAFETY: the program passed a terminated string to `dlsym`.
     let text = unsafe { CStr::from_ptr(name) };
-    // If this library was loaded late, it may lie outside the caller's RTLD_DEFAULT scope, and `dlsym` would search our
-    // scope.
+    // RTLD_DEFAULT means the caller's scope. If this library was loaded late, it may not be in that scope, and the real
+    // `dlsym` would search this library's scope instead.
     let of_caller = if handle == libc::RTLD_DEFAULT && resolve::is_late() {
         contained(None, || resolve::resolve(caller, text, None, Scope::Caller))
     } else {
         None
     };
-    // SAFETY: the arguments are the real function's caller's own.
+    // SAFETY: the arguments are those that the program passed to `dlsym`.
     let found = of_caller.unwrap_or_else(|| unsafe { dlsym(handle, name) });
     contained(found, || stand_in(found, text, None, caller))
 }
 
-/// Does the work of `dlsym` for an intercepted name that `caller` looks up with the `dlsym` of a library before this
-/// one.
+/// Does the work of `dlsym` for an intercepted name that `caller` looks up with the `dlsym` of a library that comes
+/// before this one in load order.
 ///
 /// # Safety
-/// As for `dlsym`.
+/// The requirements of `dlsym`.
 pub unsafe extern "C" fn lookup_by_front(
     handle: *mut c_void,
     name: *const c_char,
     caller: usize,
 ) -> *mut c_void {
-    // SAFETY: the pointer is null or that of a `dlsym`.
+    // SAFETY: the pointer is null or the address of a `dlsym`.
     let Some(dlsym) = (unsafe { function::at::<Dlsym>(FRONT_DLSYM.load(Ordering::Acquire)) })
     else {
         return core::ptr::null_mut();
@@ -182,7 +179,7 @@ pub unsafe extern "C" fn lookup_by_front(
 /// Does the work of `dlvsym` for an intercepted name that `caller` looks up.
 ///
 /// # Safety
-/// As for `dlvsym`.
+/// The requirements of `dlvsym`.
 pub unsafe extern "C" fn lookup_version(
     handle: *mut c_void,
     name: *const c_char,
@@ -192,12 +189,13 @@ pub unsafe extern "C" fn lookup_version(
     let Some(dlvsym) = real_dlvsym() else {
         return core::ptr::null_mut();
     };
-    // SAFETY: the real function's caller has passed terminated strings, or no version.
+    // SAFETY: the program passed terminated strings to `dlvsym`, or no version.
     let (text, wanted) = unsafe {
         let wanted = (!version.is_null()).then(|| CStr::from_ptr(version));
         (CStr::from_ptr(name), wanted)
     };
-    // RTLD_DEFAULT means the caller's scope, not ours; our exports have no versions.
+    // RTLD_DEFAULT means the caller's scope, not this library's. The real `dlvsym` would search the latter. This
+    // library's exports have no versions, so the search does not find them.
     let found = if handle == libc::RTLD_DEFAULT {
         contained(None, || {
             resolve::resolve(caller, text, wanted, Scope::Caller)
@@ -205,29 +203,31 @@ pub unsafe extern "C" fn lookup_version(
     } else {
         None
     };
-    // SAFETY: the arguments are the real function's caller's own.
+    // SAFETY: the arguments are those that the program passed to `dlvsym`.
     let found = found.unwrap_or_else(|| unsafe { dlvsym(handle, name, version) });
     contained(found, || stand_in(found, text, wanted, caller))
 }
 
-/// Returns the address that the program gets instead of the one that the look-up found.
+/// Returns the address that the program gets: a thunk's stub, or `found` if the function is not intercepted.
 ///
-/// If nothing was found, nothing is returned, and `dlerror` keeps its message.
+/// If the look-up found nothing, the result is null, and `dlerror` keeps its message.
 fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usize) -> *mut c_void {
     #[cfg(test)]
     crate::made::panic_if_asked();
-    // The following code calls functions of the host, and one of them may be doing this look-up.
+    // The following code calls functions of the C library. If this look-up comes from such a call, return the real
+    // result.
     let Some(_looking_up) = LookingUp::enter() else {
         return found;
     };
     tllmprof_platform::lifecycle::register();
-    // A library before this one that looks up the next `dlsym` gets ours, and hands out what it found with it.
+    // A library that comes before this one may use this library's `dlsym` as its next one, and pass on a stub that it
+    // got there. Do not wrap that stub again.
     if found.is_null() || resolve::is_ours(caller) || stubs::is_stub(found.addr()) {
         return found;
     }
     let is_gated = gate::is_wanted();
     if is_gated && tllmprof_session::activity::is_active() {
-        // Gate what was loaded until now before its functions are called.
+        // Gate the modules that are loaded by now, before the program calls their functions.
         gate::lead_new_links();
     }
     let Some(role) = role_of(name) else {
@@ -241,14 +241,14 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
     };
     let mut real = found;
     if resolve::is_ours(found.addr()) {
-        // The search was in the global scope, where our own export comes first. The program must not conclude that CUDA
-        // is there if it is not.
+        // The search was in the global scope, where this library's export comes first. Find out whether another module
+        // defines the name: the program must not conclude that CUDA is present if it is not.
         match resolve::resolve(caller, name, version, Scope::Caller) {
             Some(behind) => real = behind,
             None if resolve::resolve(caller, name, version, Scope::All).is_some() => return found,
             None => {
-                // SAFETY: RTLD_NEXT from here searches after this library, where no module defines the name: the result
-                // is null, and dlerror names the function that the program looked up.
+                // SAFETY: RTLD_NEXT from this library searches after it, where no module defines the name. So the
+                // result is null, and the message of `dlerror` contains the name that the program looked up.
                 return real_dlsym().map_or(core::ptr::null_mut(), |dlsym| unsafe {
                     dlsym(libc::RTLD_NEXT, name.as_ptr())
                 });
@@ -258,7 +258,8 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
     if matches!(role, Role::Cupti(_)) && !is_gated {
         return real; // this process records no kernels
     }
-    // A look-up in a process without CUDA does not count as use of CUDA; one that finds a function does.
+    // Only a look-up that finds a function counts as use of CUDA. A failed look-up, in a process without CUDA, does
+    // not.
     tllmprof_session::activity::touched();
     if !tllmprof_session::activity::is_active() || is_gated && gate::is_profiler(caller) {
         return real;
@@ -311,7 +312,7 @@ mod tests {
     #[test]
     fn a_name_is_wanted_wherever_it_is_looked_for_but_behind_the_caller() {
         let wanted = |handle, name: &CStr| {
-            // SAFETY: a terminated string.
+            // SAFETY: the name is a terminated string.
             unsafe { wanted(handle, name.as_ptr()) }
         };
         assert!(wanted(libc::RTLD_DEFAULT, c"cuGraphLaunch"));
@@ -330,10 +331,10 @@ mod tests {
     #[test]
     fn who_comes_behind_us_finds_its_own_next_dlsym() {
         let ask = |name: &CStr, caller| {
-            // SAFETY: a terminated string.
+            // SAFETY: the name is a terminated string.
             unsafe { are_next(name.as_ptr(), caller) }
         };
-        // The C library comes after the test.
+        // The C library comes after the test program in load order, so its next `dlsym` is not this library's.
         alone(&[("TLLMPROF_START_STOP", "5")], || {
             assert!(!ask(c"dlsym", stranger()) && !ask(c"dlsym", 0x10));
             let us = are_next as *const () as usize;
@@ -344,7 +345,7 @@ mod tests {
     #[test]
     fn a_program_gets_a_thunk_for_what_counts() {
         alone(&[("TLLMPROF_START_STOP", "5")], || {
-            // A function of another module.
+            // A function of another module stands for the driver's.
             let real = core::ptr::with_exposed_provenance_mut::<c_void>(stranger());
             let launch = Role::Driver(Call::GraphLaunch);
             let given = stand_in(real, c"cuGraphLaunch", None, stranger());
@@ -400,14 +401,14 @@ mod tests {
     #[test]
     fn a_look_up_finds_what_the_next_in_line_finds() {
         let ask = |name: &CStr, caller| {
-            // SAFETY: a handle that dlsym knows, and a terminated string.
+            // SAFETY: RTLD_DEFAULT is a valid handle, and the name is a terminated string.
             unsafe { lookup(libc::RTLD_DEFAULT, name.as_ptr(), caller) }.addr()
         };
         assert_eq!(ask(c"getppid", stranger()), stranger());
         panic_next();
         assert_eq!(ask(c"getppid", stranger()), stranger());
         assert_eq!(ask(c"cuGraphLaunch", stranger()), 0);
-        // SAFETY: a handle that dlsym knows.
+        // SAFETY: RTLD_DEFAULT is a valid handle.
         let by_handle = |name, version| unsafe { real(libc::RTLD_DEFAULT, name, version) }.addr();
         let version = if cfg!(target_arch = "x86_64") {
             c"GLIBC_2.2.5"
@@ -419,7 +420,7 @@ mod tests {
         assert_eq!(by_handle(c"getppid", Some(c"NONE_1")), 0);
         let ask = |version: Option<&CStr>| {
             let version = version.map_or(core::ptr::null(), CStr::as_ptr);
-            // SAFETY: a handle that dlvsym knows, and terminated strings.
+            // SAFETY: RTLD_DEFAULT is a valid handle, and the strings are terminated.
             let found = unsafe {
                 lookup_version(libc::RTLD_DEFAULT, c"getppid".as_ptr(), version, stranger())
             };

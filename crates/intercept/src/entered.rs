@@ -1,9 +1,9 @@
-//! A call before the real function runs. The slow path counts the call and decides whether it must return to the
-//! library. The handler `record` only has it recorded.
+//! Handles a call before its real function runs. The slow path counts the call and decides whether the library must see
+//! it return. The handler `record` only has the call recorded.
 //!
-//! Most recorded calls need no look before they run: [`super::returned`] finds their arguments in the frame. Data that
-//! must be read before the call, for GPU times and other users, is read here, and only while they need it
-//! ([`recorder::LOOKS`]).
+//! Most recorded calls need no examination before they run, because [`super::returned`] finds their arguments in the
+//! frame. Some data must be read before the call, for example for GPU times. It is read here, and only while a part of
+//! the library needs it ([`recorder::LOOKS`]).
 
 #[cfg(test)]
 mod tests;
@@ -25,11 +25,11 @@ use tllmprof_recorder::gpu::{self, Doomed, StreamArgument, Wait};
 use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
-/// `cudaMemcpyDeviceToHost`.
+/// Value of `cudaMemcpyDeviceToHost`.
 const DEVICE_TO_HOST: u32 = 2;
 
-/// Called by the handler `slow`. Returns 1 if the handler must call the real function and return here, 0 if it must
-/// jump to it. `frame` is the saved state of the call.
+/// Entry point of the handler `slow`. Returns 1 if the handler must call the real function and then return to this
+/// library, or 0 if it must jump to the real function. `frame` is the saved state of the call.
 pub extern "C" fn before(frame: &Frame) -> c_int {
     contained(false, || comes_back(frame)).into()
 }
@@ -44,8 +44,8 @@ fn comes_back(frame: &Frame) -> bool {
     frame.since.set(0);
     let follow = match role {
         Role::ProcAddress => true,
-        // The call comes from a signal handler or an allocator that interrupted our own code, maybe while it holds a
-        // lock.
+        // Do nothing: the call comes from a signal handler or an allocator that interrupted this library's code, maybe
+        // while it holds a lock.
         _ if inside.is_none() => false,
         Role::Cupti(call) => {
             tllmprof_capture::cupti_is_called(call);
@@ -87,12 +87,12 @@ fn comes_back(frame: &Frame) -> bool {
     follow
 }
 
-/// Returns true if the outer call is the program's, and not this library's own.
+/// Returns true if the program made the outer call (the thread's outermost intercepted call), and not this library.
 fn is_the_programs() -> bool {
     thread::outer().return_address != 0
 }
 
-/// Returns true if the duration of a call of this role is needed outside windows, too.
+/// Returns true if the duration of a call with this role is also needed outside windows.
 fn is_watched(role: Role) -> bool {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = role else {
         return false;
@@ -100,7 +100,7 @@ fn is_watched(role: Role) -> bool {
     recorder::watch::is_watching() && call.kind().waits()
 }
 
-/// Returns true if calls through this thunk are recorded themselves, instead of the driver's calls that they lead to.
+/// Returns true if the record contains the calls through this thunk, and not the driver calls that they lead to.
 fn is_recorded(thunk: &Thunk) -> bool {
     match thunk.role() {
         Role::Driver(_) => true,
@@ -110,7 +110,7 @@ fn is_recorded(thunk: &Thunk) -> bool {
 }
 
 fn driver(call: Call, args: &[usize]) -> bool {
-    // The assembler counted the call if the thread has cells.
+    // If the thread has cells (call counters), the assembler has counted the call already.
     if thread::cells().is_null() {
         session::new_thread(true);
         session::count(call.into());
@@ -120,7 +120,7 @@ fn driver(call: Call, args: &[usize]) -> bool {
     is_followed(call)
 }
 
-/// Counts a call of a driver's function for which ranges are emitted, and which the assembler did not count.
+/// Counts a driver call while NVTX ranges are emitted for each call: the assembler does not count such calls.
 fn uncounted_driver(call: Call, frame: &Frame) {
     if thread::cells().is_null() {
         session::new_thread(true);
@@ -130,16 +130,17 @@ fn uncounted_driver(call: Call, frame: &Frame) {
     session::entered(call);
 }
 
-/// Handles a call of a function that leads to the driver: a runtime's function or a front. If its driver functions come
-/// from this library, they are counted there, and this call is passed through at no cost. Otherwise this call is
-/// counted here, and the calls that it makes are part of it. Close to an edge of a window it is always counted here, so
-/// that a profiler that is switched between two calls of the program sees each of them as a whole.
+/// Handles a call of a function that leads to the driver: a runtime's function or a front (a function of another
+/// library with a driver function's name). If that library gets its driver functions from this library, the calls are
+/// counted there, and this call is passed through at no cost. Otherwise this call is counted here, and the calls that
+/// it makes are part of it. Close to the start or end of a window it is always counted here: a profiler that is
+/// switched between two calls of the program must see each of them as a whole.
 fn leads_to_driver(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
     if is_nested(frame) {
         return false;
     }
     if !driver::is_loaded() {
-        // This call will load the driver and make a context; the driver's function is the one to count.
+        // This call will load the driver and create a context. Only the driver's function is counted.
         return false;
     }
     let counted_below = || thunk.is_fed(call);
@@ -152,11 +153,11 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
         session::new_thread(true);
     }
     if is_runtimes && !is_the_call(call, frame) {
-        return false; // the driver's calls that it makes count by themselves
+        return false; // the driver calls that it makes are counted separately
     }
     session::count(call.into());
     if session::learns() && !counted_below() {
-        // If the driver's function is ours, it notes its kernel, and this call notes nothing.
+        // If this library intercepts the driver's function, that function notes its kernel, so this call notes nothing.
         session::note(call, &frame.args, is_runtimes);
     }
     session::entered(call);
@@ -167,7 +168,7 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
             watched::push_driver(call);
         }
     }
-    // The mark is the address where this call's return address lies. That address is unchanged until the call returns.
+    // The outer call is marked by the address of its return address, which does not move until the call returns.
     thread::set_outer(Outer {
         place: (&raw const frame.return_address).addr(),
         return_address: frame.return_address,
@@ -175,12 +176,13 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
     true
 }
 
-/// Returns true if the arguments of the runtime's call make it the call of the table's row.
+/// Returns true if the arguments of a runtime call make it the call that the table's row describes.
 fn is_the_call(call: Call, frame: &Frame) -> bool {
-    // An enumeration: the upper half of its register is undefined.
+    // The direction is an enumeration: the upper half of its register is undefined.
     !call.info().device_to_host_only || frame.args[3] as u32 == DEVICE_TO_HOST
 }
-/// Returns true if the call is nested in the outermost one. If the outermost call was left, removes its mark.
+/// Returns true if the call is nested in the thread's outermost intercepted call. If the outermost call was left
+/// without a return (by `longjmp` or an exception), removes its mark.
 #[cfg(target_arch = "aarch64")] // on x86-64 the assembler checks this itself
 pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
     contained(true, || {
@@ -192,9 +194,9 @@ pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
     })
 }
 
-/// Called by the handler `record`, for a call that needs a look, just before the time is taken and the real function is
-/// called.
-// SAFETY: the attribute only names a section of code, in which the code that each recorded call runs lies together.
+/// Called by the handler `record` for a call that must be examined, just before the time is read and the real function
+/// is called.
+// SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn recorded(frame: &Frame) {
@@ -211,7 +213,7 @@ pub extern "C" fn recorded(frame: &Frame) {
     }
 }
 
-/// Passes a recorded call to GPU times, and a wait to the users of waits.
+/// Reports a recorded call to the measurement of GPU times, and a wait to the parts of the library that handle waits.
 #[inline(always)]
 fn read(frame: &Frame) {
     let thunk = frame.thunk;
@@ -240,8 +242,8 @@ fn read(frame: &Frame) {
     frame.work.set(work);
 }
 
-/// Passes a wait to GPU times. Returns true if it ends work of its stream. This is not a `match`, whose table would be
-/// one more cache line that a call depends on.
+/// Reports a wait to the measurement of GPU times. Returns true if the wait ends work of its stream. The code uses no
+/// `match`, because the jump table would be one more cache line that a call depends on.
 #[inline(always)]
 fn waits(does: Does, target: StreamArgument) -> bool {
     if does == Does::WaitsForStream {
@@ -255,7 +257,7 @@ fn waits(does: Does, target: StreamArgument) -> bool {
     }
 }
 
-/// Does the same as [`read`] for a call that is not [`Simple`](super::thunk::Simple).
+/// Does the work of [`read`] for a call that is not [`Simple`](super::thunk::Simple).
 #[inline(never)]
 fn read_other(frame: &Frame) {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {
@@ -281,20 +283,20 @@ fn read_other(frame: &Frame) {
     });
 }
 
-/// Notes that a call is about to wait for the GPU. Returns true if the call must be handled when it returns.
+/// Notes that a call is about to wait for the GPU. Returns true if the library must see the call return.
 #[inline(always)]
 fn wait_begins() -> bool {
     let is_asked = recorder::is_keeping() && recorder::wait_begins();
     is_asked || recorder::watch::is_watching()
 }
 
-/// Returns true while GPU times depend on calls.
+/// Returns true while GPU times are being measured, which requires that calls are examined.
 #[inline(always)]
 fn is_timing() -> bool {
     gpu::is_timing() && !session::is_any_capturing()
 }
 
-/// Passes a call that enqueues work to GPU times.
+/// Reports a call that enqueues work to the measurement of GPU times. Returns the call's role in it.
 #[inline(always)]
 fn enqueues(target: StreamArgument) -> Work {
     if gpu::before_work(target) {
@@ -304,7 +306,7 @@ fn enqueues(target: StreamArgument) -> Work {
     }
 }
 
-/// Returns the work whose end a wait means, for GPU times.
+/// Returns the work that a wait waits for, as the measurement of GPU times names it.
 fn waited_for(wait: tllmprof_calls::Wait, target: Option<StreamArgument>) -> Wait {
     match target {
         Some(target) => Wait::Stream(target),
@@ -313,13 +315,15 @@ fn waited_for(wait: tllmprof_calls::Wait, target: Option<StreamArgument>) -> Wai
     }
 }
 
-/// Reports what a call is about to destroy, so that it is not used any more. Done whether calls are recorded or not.
+/// Reports the stream or context that a call is about to destroy, so that the library stops using it. Done also while
+/// no calls are recorded.
 fn destroys(what: Destroyed, frame: &Frame) {
     let first = frame.args[0];
     let doomed = match (what, frame.thunk.role()) {
         (Destroyed::Stream, _) => Doomed::Stream(first),
         (Destroyed::Context, _) => Doomed::Context(first),
-        // The runtime's takes no argument.
+        // The driver's function has the device as its argument. The runtime's function has none: it resets the current
+        // device.
         (Destroyed::Primary, Role::Driver(_) | Role::Front(_)) => {
             Doomed::Primary(u8::try_from(first as u32).ok())
         }
@@ -328,8 +332,8 @@ fn destroys(what: Destroyed, frame: &Frame) {
     gpu::before_destroy(doomed, session::is_any_capturing());
 }
 
-/// Returns true if a call copies so few bytes that events around it would take longer. Programs make many such copies
-/// to the device, and wait after some of them.
+/// Returns true if a call copies so few bytes that events around the copy would take longer than the copy. Programs
+/// make many small copies to the device, and wait after some of them.
 fn is_small_copy(call: Call, frame: &Frame) -> bool {
     let small_by = call.info().small_by;
     small_by.is_some_and(|word| is_small(word.into(), frame))
@@ -342,7 +346,7 @@ fn is_small(word: usize, frame: &Frame) -> bool {
     frame.word(word) < SMALL_COPY_BYTES
 }
 
-/// Returns the stream of a call; `None` if it names none.
+/// Returns the stream that a call names in its arguments, or `None` if it names none.
 fn target(call: Call, frame: &Frame) -> Option<StreamArgument> {
     let library = match frame.thunk.role() {
         Role::Driver(_) | Role::Front(_) => Library::Driver,
@@ -354,10 +358,10 @@ fn target(call: Call, frame: &Frame) -> Option<StreamArgument> {
         Stream::Configured(behind) => {
             let configuration = core::ptr::with_exposed_provenance::<u8>(frame.args[0]);
             if configuration.is_null() {
-                return None; // the driver refuses it
+                return None; // the driver rejects a null configuration
             }
-            // SAFETY: the pointer is not null and is the program's, to a launch configuration that the real function is
-            // about to read as well; it has a stream at this offset (`Stream::Configured`).
+            // SAFETY: the pointer is not null. The program passed it for a launch configuration, which the real
+            // function is about to read, too. The configuration has a stream at this offset (`Stream::Configured`).
             unsafe {
                 configuration
                     .add(behind.into())

@@ -1,7 +1,7 @@
-//! The exported functions, to which callers bind by linking.
+//! The exported functions, to which callers bind when they are linked.
 //!
-//! Each export is a stub that compares the caller's module with the first of the export's four bindings. The assembler
-//! compares the other three, and [`bind`] makes new ones.
+//! Each export is a stub that compares the caller's module with the first of the export's four bindings (remembered
+//! modules with their thunks). The assembler compares the other three, and [`bind`] makes new ones.
 
 use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
@@ -20,10 +20,11 @@ use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve::{self, Scope};
 use tllmprof_sync::Published;
 
-/// Largest number of bindings that are remembered, of all exports together; further ones are found again at each call.
+/// Largest number of bindings that are remembered, for all exports together. For further callers, the real function is
+/// searched again at each call.
 const MAX_BINDINGS: usize = 1024;
 
-/// The real function that one export means to one module.
+/// The real function that an export stands for in one module: its thunk, for callers from `start` to `start + length`.
 #[repr(C)]
 pub struct Binding {
     start: AtomicUsize,
@@ -55,7 +56,7 @@ impl Binding {
 lifecycle::global! {
     stage: Doors;
 
-    /// A binding that matches no address.
+    /// A binding that matches no caller's address.
     #[fork(keep = "never changes")]
     static NONE: Binding = Binding::none();
     #[fork(keep = "the child's modules are its parent's")]
@@ -69,7 +70,7 @@ lifecycle::global! {
     static BINDING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
 
-/// One exported function.
+/// One exported function. `recent` holds its bindings that matched last.
 #[repr(C)]
 pub struct Export {
     recent: [AtomicPtr<Binding>; 4],
@@ -81,13 +82,13 @@ pub struct Export {
 /// Offset of a thunk's handler in bytes, for the assembler.
 pub const HANDLER: usize = Thunk::HANDLER;
 
-/// A replacement for a thunk that only has a handler.
+/// A stand-in for a thunk that consists only of the handler's address.
 #[repr(C)]
 struct Bare {
     handler: AtomicPtr<c_void>,
 }
 
-// Its handler lies at the same offset as a thunk's.
+// The assembler finds the handler of a `Bare` at the same offset as that of a thunk.
 const _: () = assert!(offset_of!(Bare, handler) == Thunk::HANDLER);
 
 impl Bare {
@@ -102,7 +103,7 @@ impl Export {
     /// Offset in bytes of the four most recent bindings, for the assembler.
     pub const RECENT: usize = offset_of!(Self, recent);
 
-    /// Returns the export called `name`.
+    /// Returns the export that is called `name`.
     pub const fn new(name: &'static CStr) -> Self {
         Self {
             recent: [const { AtomicPtr::new((&raw const NONE).cast_mut()) }; 4],
@@ -113,15 +114,15 @@ impl Export {
     }
 }
 
-/// Returns the same error as the assembler's `missing`, for a call whose function cannot be determined.
+/// Returns 3 (`not initialised`), as the assembler's `missing` does, for a call whose function cannot be determined.
 extern "C" fn fails() -> core::ffi::c_int {
     // No panic: the result is a constant.
     3
 }
 
-/// Returns the thunk for a call of `export` that returns to `caller`.
+/// Returns the thunk for a call of `export` that returns to the address `caller`.
 ///
-/// The result is for the assembler, which jumps to its handler.
+/// The assembler jumps to the handler of the result.
 pub extern "C" fn bind(export: &'static Export, caller: usize) -> *const c_void {
     let _errno = tllmprof_platform::errno::SavedErrno::new();
     let thunk = contained(core::ptr::null(), || bound(export, caller));
@@ -132,7 +133,7 @@ pub extern "C" fn bind(export: &'static Export, caller: usize) -> *const c_void 
     }
 }
 
-/// Returns a replacement that jumps directly to the real function, for use after [`bound`] has panicked.
+/// Returns a stand-in for a thunk that jumps directly to the real function. Used after [`bound`] has panicked.
 fn straight(export: &'static Export, caller: usize) -> *const c_void {
     let real = resolve::resolve(caller, export.name, None, Scope::All);
     let handler = real.unwrap_or(handlers().missing as *mut c_void);
@@ -166,7 +167,8 @@ fn bound(export: &'static Export, caller: usize) -> *const c_void {
     };
     if let Some(module) = elf::containing(caller) {
         let _binding = BINDING.lock();
-        // A thread that calls another export may still be reading a binding that this export had.
+        // A free binding may be reused only for the same export: a thread that calls another export may still be
+        // reading a binding that belonged to that export.
         let free = |binding: &&Binding| {
             binding.length.load(Ordering::Relaxed) == 0
                 && binding
@@ -223,9 +225,9 @@ fn remember(export: &Export, binding: &'static Binding) {
     export.recent[turn % 4].store(core::ptr::from_ref(binding).cast_mut(), Ordering::Release);
 }
 
-/// Forgets the bindings of unloaded modules: other modules may be loaded at their addresses.
+/// Forgets the bindings of unloaded modules, because other modules may be loaded at their addresses.
 ///
-/// Bindings of loaded modules are not changed, as other threads may be reading them.
+/// Bindings of loaded modules are not changed, because other threads may be reading them.
 pub fn forget_unloaded() {
     if !ANY.load(Ordering::Acquire) {
         return;
@@ -270,7 +272,7 @@ mod tests {
 
     /// Returns the binding that the export's stub compares first.
     fn first(export: &Export) -> &'static Binding {
-        // SAFETY: the most recent entry is a binding, and bindings are statics.
+        // SAFETY: the most recent entry points to a binding, and bindings are statics.
         unsafe { &*export.recent[0].load(Ordering::Relaxed) }
     }
 
@@ -308,7 +310,7 @@ mod tests {
             ] {
                 panic_next();
                 let thunk = bind(export(name), us());
-                // SAFETY: the replacement for a thunk consists only of a handler.
+                // SAFETY: `bind` returned a `Bare`, which consists only of a handler.
                 let bare = unsafe { &*thunk.cast::<Bare>() };
                 assert_eq!(bare.handler.load(Ordering::Relaxed).addr(), leads_to);
             }
@@ -321,7 +323,7 @@ mod tests {
             let export = export(c"cuGraphLaunch");
             let missing = bound(export, us());
             assert_eq!(missing, bound(export, stranger()));
-            // SAFETY: the replacement for a missing function consists only of a handler.
+            // SAFETY: `bound` returned a `Bare` for the missing function, which consists only of a handler.
             let bare = unsafe { &*missing.cast::<Bare>() };
             let handler = bare.handler.load(Ordering::Relaxed);
             assert_eq!(handler, handlers().missing as *mut c_void);
@@ -336,7 +338,7 @@ mod tests {
             bound(stays, us());
             bound(goes, us());
             let gone = first(goes);
-            // The same as if its module had been at an address where no module is now.
+            // Simulate a binding of an unloaded module: no module is at this address.
             gone.start.store(0x10, Ordering::Relaxed);
             forget_unloaded();
             assert!(core::ptr::eq(first(goes), &raw const NONE));
@@ -354,11 +356,12 @@ mod tests {
         });
     }
 
-    /// Returns true if calls by the export `name` are seen, false if they go directly to their function.
+    /// Returns true if calls through the export `name` are intercepted, and false if they go directly to the real
+    /// function.
     fn is_seen(name: &'static CStr) -> bool {
         let real = core::ptr::with_exposed_provenance_mut::<c_void>(stranger());
         let thunk = thunk_for(export(name), real, stranger()).unwrap();
-        // SAFETY: a thunk begins with its handler.
+        // SAFETY: a thunk's first field is the address of its handler, as in `Bare`.
         let handler = unsafe { &*core::ptr::from_ref(thunk).cast::<Bare>() };
         handler.handler.load(Ordering::Relaxed) != real
     }

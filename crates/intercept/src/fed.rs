@@ -1,4 +1,4 @@
-//! The runtimes that get their driver functions through this library.
+//! Runtimes that get their driver functions through this library, so that their calls of the driver are counted.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -7,7 +7,7 @@ use tllmprof_platform::elf;
 use tllmprof_platform::entry::jumps;
 use tllmprof_platform::lifecycle;
 
-/// Largest number of runtimes whose driver look-ups are remembered.
+/// Largest number of runtimes for which it is remembered that they got driver functions from this library.
 const MAX_RUNTIMES: usize = 32;
 
 lifecycle::global! {
@@ -16,8 +16,8 @@ lifecycle::global! {
         [const { (AtomicUsize::new(0), AtomicU64::new(0)) }; MAX_RUNTIMES];
 }
 
-/// Remembers that the module around `caller` got its driver function for `call` through this library. Its runtime
-/// functions need not be counted, because the driver functions that they call are counted.
+/// Remembers that the module that contains `caller` got its driver function for `call` through this library. Its
+/// runtime functions need not be counted, because the driver functions that they call are counted.
 pub fn feed(caller: usize, call: Call) {
     let Some(module) = elf::containing(caller) else {
         return;
@@ -31,7 +31,7 @@ pub fn feed(caller: usize, call: Call) {
     }
 }
 
-/// Returns true if the runtime that `function` belongs to reaches its driver function for `call` through this library.
+/// Returns true if the runtime that contains `function` reaches its driver function for `call` through this library.
 pub fn is_fed(function: usize, call: Call) -> bool {
     jumps::are_seen(call)
         || elf::containing(function).is_some_and(|module| {

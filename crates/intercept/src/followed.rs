@@ -1,4 +1,4 @@
-//! Conditions under which a call must be seen when it returns.
+//! Conditions under which the library must see a call return.
 
 use tllmprof_calls::{Call, Direction, Kind};
 use tllmprof_platform::thread;
@@ -6,7 +6,7 @@ use tllmprof_session as session;
 
 use super::frame::Frame;
 
-/// Returns true if a call of this kind must be seen when it returns.
+/// Returns true if the library must see a call of this kind return.
 pub fn is_followed(call: Call) -> bool {
     match call.kind() {
         Kind::AsyncCopy(Direction::ToHost) => session::learns(),
@@ -14,7 +14,7 @@ pub fn is_followed(call: Call) -> bool {
     }
 }
 
-/// Returns true if this call comes from within another intercepted call of the thread.
+/// Returns true if another intercepted call of the thread led to this call.
 pub fn is_nested(frame: &Frame) -> bool {
     frame.is_within(thread::outer())
 }

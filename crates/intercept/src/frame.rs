@@ -1,4 +1,4 @@
-//! The state of a call that the assembler saves.
+//! The state of a call, which the assembler saves on the stack.
 
 use core::cell::Cell;
 use core::mem::offset_of;
@@ -8,13 +8,14 @@ use tllmprof_platform::thread::Outer;
 
 use super::thunk::Thunk;
 
-/// Number of stack words of arguments that are copied for an intercepted call that returns to this library.
+/// Number of stack words that are copied for an intercepted call that returns to this library. They hold the arguments
+/// that are not in registers.
 ///
-/// `cuLaunchKernel` has five on x86-64 and three on AArch64; eight leave some room.
+/// `cuLaunchKernel` has five such arguments on x86-64 and three on AArch64; eight leave some room.
 pub const STACK_WORDS: usize = 8;
 
-/// The role of a recorded call for GPU times. Not an enumeration, because the assembler may leave any value in the
-/// word.
+/// The role of a recorded call in the measurement of GPU times (the durations of GPU work). It is not an enumeration,
+/// because the assembler may leave any value in the word.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Work(usize);
@@ -24,14 +25,15 @@ impl Work {
     pub const NONE: Self = Self(0);
     /// The call enqueues work on its stream.
     pub const COUNTED: Self = Self(1);
-    /// The call enqueues work that is expected to be the last of its stream for now.
+    /// The call enqueues work that is expected to be the last work of its stream for now.
     pub const LAST: Self = Self(2);
-    /// The call is a wait that ends work of its stream.
+    /// The call is a wait. When it returns, the earlier work of its stream has ended.
     pub const WAITED_FOR: Self = Self(3);
-    /// The call does not matter to GPU times, but is handled when it returns.
+    /// The call does not matter to GPU times, but the library must handle its return.
     pub const SEEN: Self = Self(4);
 
-    /// Returns the role of a wait: `is_over` if it ends work of its stream, `is_seen` if it is handled when it returns.
+    /// Returns the role of a wait. `is_over`: the wait ends work of its stream. `is_seen`: the library must handle its
+    /// return.
     #[inline]
     pub const fn of_wait(is_over: bool, is_seen: bool) -> Self {
         match (is_over, is_seen) {
@@ -41,22 +43,22 @@ impl Work {
         }
     }
 
-    /// Returns true if the call is a wait that ends work of its stream, or is expected to be the stream's last work for
-    /// now.
+    /// Returns true if earlier work of the stream has ended when the call returns (a wait), or if the call is expected
+    /// to be the stream's last work for now.
     #[inline]
     pub const fn is_over(self) -> bool {
         self.0 == Self::LAST.0 || self.0 == Self::WAITED_FOR.0
     }
 
-    /// Returns true if a successful call only has to be recorded when it returns.
+    /// Returns true if a successful call only needs to be recorded when it returns, and nothing else.
     #[inline]
     pub const fn is_recorded_alone(self) -> bool {
         self.0 <= Self::COUNTED.0
     }
 }
 
-/// The state that the handler `slow` or `record` saved of a call, from the lowest address up. Only Rust writes the
-/// cells, except for `since` and the first value of `work`.
+/// The state of a call that the handler `slow` or `record` saved, from the lowest address up. Only Rust writes the
+/// cells, except `since` and the first value of `work`.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 pub struct Frame {
@@ -64,37 +66,37 @@ pub struct Frame {
     pub thunk: &'static Thunk,
     /// The integer arguments that came in registers.
     pub args: [usize; 6],
-    /// Time before the call of the real function, in ticks, if the call is recorded; otherwise 0.
+    /// Time before the call of the real function, in ticks; 0 if the call is not recorded.
     pub since: Cell<u64>,
-    /// Stream of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if it names none.
+    /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if the call names no stream.
     pub other_stream: Cell<usize>,
-    /// Role of a recorded call for GPU times.
+    /// The role of a recorded call in the measurement of GPU times.
     pub work: Cell<Work>,
     frame_pointer: usize,
-    /// Return address of the call, in its caller.
+    /// Return address of the call, which lies in its caller's code.
     pub return_address: usize,
 }
 
-/// The state that the handler `slow` saved of a call, from the lowest address up.
+/// The state of a call that the handler `slow` saved, from the lowest address up.
 #[cfg(target_arch = "aarch64")]
 #[repr(C)]
 pub struct Frame {
-    /// The caller's frame pointer, which links to the caller's own frames.
+    /// The caller's frame pointer, which links this frame to the caller's frames.
     frame_pointer: usize,
-    /// Return address of the call, in its caller.
+    /// Return address of the call, which lies in its caller's code.
     pub return_address: usize,
     /// The thunk that the call came through.
     pub thunk: &'static Thunk,
-    /// Address for a large result.
+    /// Address at which the function stores a result that does not fit in registers.
     result: usize,
     /// The integer arguments that came in registers.
     pub args: [usize; 8],
     vectors: [u128; 8],
-    /// Time before the call of the real function, in ticks, if the call is recorded; otherwise 0.
+    /// Time before the call of the real function, in ticks; 0 if the call is not recorded.
     pub since: Cell<u64>,
-    /// Stream of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if it names none.
+    /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if the call names no stream.
     pub other_stream: Cell<usize>,
-    /// Role of a recorded call for GPU times.
+    /// The role of a recorded call in the measurement of GPU times.
     pub work: Cell<Work>,
     spare: usize,
 }
@@ -119,14 +121,15 @@ impl Frame {
     pub const SIZE: usize = size_of::<Self>();
 }
 
-// The frame pointer points to the frame, and one instruction stores two fields.
+// The frame-pointer register points to the start of the frame. The assembler stores `thunk` and `result` with one
+// instruction, so they are adjacent.
 #[cfg(target_arch = "aarch64")]
 const _: () = assert!(
     offset_of!(Frame, frame_pointer) == 0
         && offset_of!(Frame, return_address) == 8
         && offset_of!(Frame, result) == Frame::THUNK + 8
 );
-// The stack is aligned to 16 bytes at the saved frame pointer, and where a function is called.
+// The stack is aligned to 16 bytes at the saved frame pointer, and at each call of a function.
 #[cfg(target_arch = "x86_64")]
 const _: () = assert!(
     offset_of!(Frame, return_address) == Frame::BELOW + 8 && Frame::BELOW.is_multiple_of(16)
@@ -135,19 +138,20 @@ const _: () = assert!(
 const _: () = assert!(Frame::SIZE.is_multiple_of(16));
 
 impl Frame {
-    /// Returns argument `index` of the arguments that are not floating-point numbers.
+    /// Returns argument `index`, counted without floating-point arguments.
     #[inline]
     pub fn word(&self, index: usize) -> usize {
         let on_stack = |behind: usize| {
             let first = from_ref(self).wrapping_add(1).cast::<usize>();
-            // SAFETY: above the frame lie the caller's arguments, or the caller's own frame.
+            // SAFETY: the memory above the frame holds the caller's arguments or other parts of the caller's frame, so
+            // it is readable.
             unsafe { first.add(behind).read_volatile() }
         };
         let register = self.args.get(index).copied();
         register.unwrap_or_else(|| on_stack(index - self.args.len()))
     }
 
-    /// Returns the stream of a recorded call; 0 if it names none.
+    /// Returns the stream handle of a recorded call, or 0 if the call names no stream.
     #[inline(always)]
     pub fn stream(&self) -> usize {
         if !self.thunk.is_simple() {
@@ -156,14 +160,16 @@ impl Frame {
         self.thunk.stream_word().map_or(0, |word| self.word(word))
     }
 
-    /// Returns true if the call comes from within `outer`, if there is any.
+    /// Returns true if the call is nested in `outer`, if there is an outer call.
     ///
-    /// An exception or `longjmp` that leaves a call leaves its mark in place, too. The marked return address is soon
-    /// overwritten by other calls, and a call from the same place is no deeper than before.
+    /// An exception or `longjmp` that leaves the outer call does not remove its mark. But other calls soon overwrite
+    /// the marked return address. A later call from the same function is at the same depth as the outer call, not below
+    /// it.
     ///
-    /// On AArch64 functions return by a register and save it at a place of their choice, so that the marked return
-    /// address may lie in memory that stays unused for long. So the address must still be there, and the callers' chain
-    /// of frame pointers must not lead past it. If that chain is broken, only the return address decides.
+    /// AArch64 functions get their return address in a register and save it where they choose, so the marked return
+    /// address may lie in memory that stays unused for long. So two conditions must hold: the address is still at the
+    /// mark, and the chain of the callers' frame pointers does not lead past it. If that chain is broken, only the
+    /// return address decides.
     pub fn is_within(&self, outer: Outer) -> bool {
         let here = from_ref(&self.return_address).addr();
         if here >= outer.place || above(outer.place) != outer.return_address {
@@ -174,9 +180,11 @@ impl Frame {
             || !self.is_chained_past(outer.place - size_of::<usize>())
     }
 
-    /// Returns true if the chain of frame pointers leads past `record`, not to it.
+    /// Returns true if the chain of frame pointers leads past the frame record at `record`, and false if it leads to
+    /// it.
     fn is_chained_past(&self, record: usize) -> bool {
-        /// Largest distance to the next frame in bytes. With a larger one, the register is not used as a frame pointer.
+        /// Largest distance to the next frame in bytes. A larger distance means that the register is not used as a
+        /// frame pointer.
         const MAX_FRAME_DISTANCE: usize = 1 << 20;
         let mut below = from_ref(self).addr();
         let mut at = self.frame_pointer;
@@ -191,13 +199,13 @@ impl Frame {
     }
 }
 
-/// Returns the word at `place`, which lies on the stack above a frame and not above the mark.
+/// Returns the word at `place`, an address on the stack between a frame and the mark of the outer call.
 fn above(place: usize) -> usize {
-    // SAFETY: the stack between a running call and the outermost one is readable.
+    // SAFETY: the stack between a running call and the outermost call is readable.
     unsafe { with_exposed_provenance::<usize>(place).read_volatile() }
 }
 
-/// Frames as the assembler leaves them, for tests.
+/// Frames like those that the assembler saves, for tests.
 #[cfg(test)]
 pub mod made {
     use super::*;
@@ -210,7 +218,7 @@ pub mod made {
     }
 
     impl Call {
-        /// Returns a call by `thunk` with these words as its first arguments, which returns to `return_address`.
+        /// Returns a call through `thunk` whose first arguments are `words`, and which returns to `return_address`.
         pub fn new(thunk: &'static Thunk, words: &[usize], return_address: usize) -> Self {
             let mut call = Self {
                 frame: Frame {

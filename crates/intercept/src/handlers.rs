@@ -1,14 +1,15 @@
 //! The addresses of the assembler's handlers, for the modules that store them in stubs.
 //!
-//! The assembler calls these modules, so they cannot name it; it registers its handlers here.
+//! The assembler calls these modules. To avoid a circular dependency they do not name the assembler, which registers
+//! its handlers here.
 
 /// Code of the assembler that a stub or a trampoline jumps to. It follows no calling convention.
 pub type Handler = unsafe extern "C" fn();
 
-/// The handler that notes a call, and the one that also records it.
+/// Two handlers: the first notes a call in the thread's trail, and the second also records it.
 pub type Noting = [Handler; 2];
 
-/// All handlers. The assembler documents what each does.
+/// The addresses of all handlers. The assembler's code documents each.
 pub struct Handlers {
     pub slow: Handler,
     pub count: Handler,
@@ -23,20 +24,20 @@ pub struct Handlers {
     pub event_wait: Noting,
     pub context_wait: Noting,
     pub blocking_copy: Noting,
-    /// Target of a patched entry's trampoline if the call needs a decision.
+    /// Jumped to by a patched entry's trampoline if the call needs a decision.
     #[cfg(target_arch = "x86_64")]
     pub named_slow: Handler,
-    /// Target of the trampoline of a function whose calls are scopes.
+    /// Jumped to by the trampoline of a function whose calls are scopes (GPU work is attributed to them).
     #[cfg(target_arch = "x86_64")]
     pub named_scope: Handler,
 }
 
-/// The processor's handlers, one element. The linker collects it, because another library's constructor may use CUDA
-/// before this library's own has run.
+/// The handlers for this processor, as the only element. The linker fills the slice, because no constructor of this
+/// library may have run yet when another library's constructor uses CUDA.
 #[linkme::distributed_slice]
 pub static HANDLERS: [Handlers];
 
-/// Returns the handlers.
+/// Returns the addresses of the handlers.
 pub fn handlers() -> &'static Handlers {
     &HANDLERS[0]
 }

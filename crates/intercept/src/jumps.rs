@@ -1,17 +1,18 @@
-//! Patches the driver's own functions in a process that the library was attached to.
+//! Patches the driver's functions in a process that the library was attached to.
 //!
-//! Programs and their runtimes have had pointers to these functions for long, and no slot can redirect their calls. So
-//! a jump is written at each function's entry: here if it fits one store, otherwise by the command, which stops all
-//! threads to write it ([`JUMPS`]).
+//! The program and its runtimes already have pointers to these functions, so patching GOT slots cannot redirect their
+//! calls. So a jump is written at each function's entry. This library writes it if it fits into one store. Otherwise
+//! the `tllmprof` command, a separate process, writes it while all threads are stopped ([`JUMPS`]).
 //!
 //! ```text
 //! entry ──jump──▶ switch ──▶ stub of the thunk ──▶ the moved instructions ──▶ the code after the jump
 //!                   └─ detached, or called from within the driver ──▶ ┘
 //! ```
 //!
-//! A jump is never removed. While the library is detached, the switch leads directly to the moved instructions. The
-//! driver is never unloaded. Callers that must reach the real function, such as a thunk or the library itself, call the
-//! moved instructions. So a call arrives here exactly once, whether the jump has been written yet or not.
+//! A jump is never removed, and the driver is never unloaded. While the library is detached, the switch leads directly
+//! to the moved instructions (copies of those that the jump replaced). Callers that must reach the real function, for
+//! example a thunk or the library itself, call the moved instructions. So a call arrives here exactly once, whether its
+//! jump has been written or not.
 
 #[cfg(test)]
 mod tests;
@@ -40,13 +41,13 @@ use super::named::trampoline::Region;
 use super::thunk::{Role, Thunk};
 
 const PAGE_SIZE: usize = 4096;
-/// Longest time that a thread waits for another thread that changes the switches.
+/// Longest time that a thread waits for another thread that is changing the switches.
 const SWITCH_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 lifecycle::global! {
     stage: Doors;
 
-    /// Target address of each switch.
+    /// Target address of each switch: a stub of a thunk, or the moved instructions.
     #[fork(keep = "the child's code is its parent's")]
     #[together(tables)]
     static TARGETS: [AtomicUsize; MAX_JUMPS] = [const { AtomicUsize::new(0) }; MAX_JUMPS];
@@ -54,7 +55,7 @@ lifecycle::global! {
     static PATCHED: Lock<Vec<Patched>> = Lock::new(Vec::new());
 }
 
-/// A function whose calls arrive here once its jump is written.
+/// A function whose calls reach this library once its jump is written.
 struct Patched {
     /// The function's index in [`JUMPS`].
     index: usize,
@@ -62,16 +63,16 @@ struct Patched {
     role: Role,
 }
 
-/// A function of the driver to which a program may have a pointer.
+/// A driver function to which a program may have a pointer.
 struct Form {
     name: CString,
     code: Range<usize>,
-    /// `None` for a function that looks up others.
+    /// The call that the function makes; `None` for a function that looks up other functions.
     call: Option<Call>,
 }
 
-/// Prepares the jumps, if the process has loaded the driver: from now on [`original`] knows the functions. Must run
-/// before the library looks up any of them.
+/// Prepares the jumps, if the process has loaded the driver. From then on [`original`] knows the functions. Must run
+/// before the library looks up any driver function.
 pub fn prepare() {
     if JUMPS.known.load(Ordering::Relaxed) != 0 {
         return;
@@ -88,8 +89,10 @@ pub fn prepare() {
     }
 }
 
+/// Prepares a jump for each driver function and returns the functions that have one.
+///
 /// # Errors
-/// Returns the reason why no function gets a jump.
+/// The reason why no function gets a jump.
 fn prepared(driver: &Module) -> Result<Vec<Patched>, String> {
     let forms = forms(driver);
     JUMPS.known.store(forms.len() as u64, Ordering::Relaxed);
@@ -131,7 +134,7 @@ fn prepared(driver: &Module) -> Result<Vec<Patched>, String> {
     Ok(publish(ready))
 }
 
-/// Returns the driver, if the process has loaded it, and keeps it loaded from now on.
+/// Returns the driver if the process has loaded it, and prevents it from being unloaded.
 ///
 /// # Errors
 /// The process has loaded the driver, but its module is not found.
@@ -167,9 +170,9 @@ fn driver() -> Result<Option<Module>, String> {
     }
 }
 
-/// Returns the driver's functions for the table's calls, in all variants that programs can get.
+/// Returns the driver's functions for the calls of the table, in all variants that a program can get.
 fn forms(driver: &Module) -> Vec<Form> {
-    /// Suffixes that a header or the driver adds to the name that programs use.
+    /// Suffixes that a header or the driver adds to the function name that programs use.
     const SUFFIXES: [&str; 9] = [
         "", "_ptsz", "_ptds", "_v2", "_v2_ptsz", "_v2_ptds", "_v3", "_v3_ptsz", "_v3_ptds",
     ];
@@ -213,7 +216,7 @@ fn forms(driver: &Module) -> Vec<Form> {
     forms
 }
 
-/// Type of `cuGetProcAddress` in either of its ABIs: the older one ignores the last argument.
+/// Type of both versions of `cuGetProcAddress`: the older one ignores the last argument.
 type Ask = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
 struct ProcAddresses(Option<Ask>);
@@ -222,18 +225,18 @@ impl ProcAddresses {
     fn find(driver: &Module) -> Self {
         let names = [c"cuGetProcAddress_v2", c"cuGetProcAddress"];
         let found = names.iter().find_map(|name| driver.defines(name, None));
-        // SAFETY: the driver's function of this name, which has this type.
+        // SAFETY: the address is that of the driver's function of this name, which has this type.
         Self(found.and_then(|found| unsafe { function::at(original(found)) }))
     }
 
-    /// Returns the addresses that the driver hands out under a name, to programs built for any version of CUDA.
+    /// Returns the addresses that the driver returns for a name, to programs that were built for any version of CUDA.
     fn all(&self, name: &str) -> BTreeSet<usize> {
-        /// The versions with which the headers look up the table's functions, and later ones.
+        /// The CUDA versions with which the headers look up the table's functions, and later versions.
         const VERSIONS: [c_int; 16] = [
             2000, 3020, 4000, 5050, 6050, 7000, 8000, 9000, 10000, 10010, 11000, 11040, 11060,
             12000, 12030, 13000,
         ];
-        /// The default, and the two kinds of default stream.
+        /// Values of the flags argument: default, legacy default stream, per-thread default stream.
         const FLAGS: [u64; 3] = [0, 1, 2];
         let mut found = BTreeSet::new();
         let (Some(ask), Ok(name)) = (self.0, CString::new(name)) else {
@@ -242,7 +245,7 @@ impl ProcAddresses {
         for version in VERSIONS {
             for flags in FLAGS {
                 let (mut place, mut status) = (core::ptr::null_mut(), 0);
-                // SAFETY: a terminated name, and valid places for both results.
+                // SAFETY: the name is terminated, and both results have a valid address.
                 let error = unsafe {
                     ask(
                         name.as_ptr(),
@@ -261,20 +264,21 @@ impl ProcAddresses {
     }
 }
 
-/// Returns the state of each function's entry, or the reason why it gets no jump.
+/// Returns the state of each function's entry, or the reason why the function gets no jump.
 fn entries(driver: &Module, forms: &[Form], maps: &Maps) -> Vec<Result<Entry, Refusal>> {
     let path = Path::new(std::ffi::OsStr::from_bytes(driver.path().to_bytes()));
     let of = |form: &Form| {
         let address = form.code.start.wrapping_sub(driver.base);
         let entry = examined(driver, address, form.code.len(), path, maps)?;
-        // The jump is written by one system call, which could end after the first of two pages.
+        // The jump must lie within one page: it is written by one system call, which could stop after the first of two
+        // pages.
         match entry.at % PAGE_SIZE + WRITTEN <= PAGE_SIZE {
             true => Ok(entry),
             false => Err(Refusal::CrossesPage),
         }
     };
     let mut entries: Vec<_> = forms.iter().map(of).collect();
-    // If one function ends in a jump to another, both would see one call.
+    // If one function ends in a jump to another, both jumps would report the same call.
     let mut twice = BTreeSet::new();
     for (index, entry) in entries.iter().enumerate() {
         for target in entry.iter().flat_map(|entry| &entry.ends_in) {
@@ -290,11 +294,11 @@ fn entries(driver: &Module, forms: &[Form], maps: &Maps) -> Vec<Result<Entry, Re
     entries
 }
 
-/// Publishes the jumps for the command, and writes those that can be written while threads run.
+/// Publishes the jumps for the `tllmprof` command, and writes those that can be written while threads run.
 fn publish(ready: Vec<(Form, Entry, [u8; JUMP], usize)>) -> Vec<Patched> {
     let mut patched = Vec::new();
     for (row, (form, entry, jump, original)) in JUMPS.all.iter().zip(&ready) {
-        // SAFETY: code of the driver, which stays loaded.
+        // SAFETY: the address is in code of the driver, which stays loaded.
         let mut bytes = unsafe { code_at(entry.at) }.to_le_bytes();
         row.before
             .store(u64::from_le_bytes(bytes), Ordering::Relaxed);
@@ -334,7 +338,7 @@ fn publish(ready: Vec<(Form, Entry, [u8; JUMP], usize)>) -> Vec<Patched> {
     patched
 }
 
-/// Redirects calls of the functions to their thunks.
+/// Switches on: calls of the patched functions go to their thunks.
 pub fn lead() {
     let Some(all) = PATCHED.lock_for(SWITCH_LOCK_TIMEOUT) else {
         return;
@@ -349,7 +353,7 @@ pub fn lead() {
     }
 }
 
-/// Lets calls of the functions go directly to the moved instructions.
+/// Switches off: calls of the patched functions go directly to the moved instructions.
 pub fn release() {
     let Some(all) = PATCHED.lock_for(SWITCH_LOCK_TIMEOUT) else {
         return;

@@ -1,11 +1,11 @@
-//! The path of a call into this library, and on to the real function.
+//! The path of a call into this library, and from here to the real function.
 //!
-//! Three doors lead to the same [`thunk`]s: functions that callers are linked to ([`export`]), functions that they look
-//! up by name ([`dlsym`]), and functions that the driver hands out ([`proc_address`]). The assembler ([`arch`]) passes
-//! a call that needs a decision, or that is recorded, to [`entered`], and to [`returned`] when it returns. This crate
-//! does not decide what a step is.
+//! Callers get a [`thunk`], the library's replacement for a real function, in three ways ("doors"): by linking to an
+//! exported function ([`export`]), by a look-up by name ([`dlsym`]), or from the driver ([`proc_address`]). The
+//! assembler ([`arch`]) passes a call that needs a decision, or that is recorded, to [`entered`], and to [`returned`]
+//! when it returns. This crate does not decide what a step is.
 //!
-//! Ranges that the program opens arrive through [`nvtx`].
+//! NVTX ranges that the program opens arrive through [`nvtx`].
 
 #[doc(hidden)]
 pub mod arch;
@@ -49,15 +49,15 @@ use tllmprof_platform::lifecycle::{OnlyThread, Stage};
 pub use arch::{dlsym_door, dlvsym_door};
 pub use named::start as follow_named;
 
-/// Makes the thunks record the driver's calls while a window is open, time the calls whose durations are watched, and
-/// note the calls that add nodes to a graph.
+/// Makes the thunks do three things: record driver calls while a window is open, time the calls whose durations are
+/// watched, and note the calls that add nodes to a graph. Does nothing if neither a record nor durations are wanted.
 fn record_calls() {
     if tllmprof_recorder::is_wanted() || tllmprof_recorder::watch::is_watching() {
         Thunk::record();
     }
 }
 
-/// Forgets the data about modules that may have been unloaded.
+/// Forgets data about modules that may have been unloaded.
 pub fn modules_have_gone() {
     if tllmprof_platform::lifecycle::is_filtered() {
         return;
@@ -66,12 +66,12 @@ pub fn modules_have_gone() {
     named::look();
 }
 
-/// Returns true if the library itself intercepts the function of this name.
+/// Returns true if this library intercepts the function of this name.
 pub fn is_hooked(name: &core::ffi::CStr) -> bool {
     dlsym::role_of(name).is_some()
 }
 
-/// The session's interface to the doors.
+/// The interface through which the session controls the doors.
 pub struct AllDoors;
 
 impl tllmprof_session::Doors for AllDoors {
@@ -123,17 +123,17 @@ lifecycle::at_fork! {
     child: |_: &OnlyThread| record_calls(),
 }
 
-/// Prepares the doors. For the constructor.
+/// Prepares the doors. The library's constructor calls this.
 pub fn start() {
     tllmprof_platform::resolve::remember_initial();
     dlsym::find_real();
 }
 
-/// Hooks the `dlsym` of a library that comes before this one, so that look-ups through it arrive here, too. For the
-/// constructor, if there is something to count.
+/// Hooks the `dlsym` of a library that comes before this one in load order, so that its look-ups arrive here, too. The
+/// library's constructor calls this, if there is something to count.
 pub fn lead_look_ups() {
     use core::sync::atomic::Ordering::Release;
-    // Another copy of this library intercepts everything itself.
+    // Do not hook another copy of this library: that copy intercepts everything itself.
     let is_copy = |front: *mut core::ffi::c_void| {
         let module = tllmprof_platform::elf::containing(front.addr());
         module.is_some_and(|module| module.defines(c"tllmprof_attach", None).is_some())
@@ -149,7 +149,7 @@ pub fn lead_look_ups() {
     }
 }
 
-/// Returns the look-up functions that an attached library hooks: their names, and the real functions.
+/// Returns the look-up functions that an attached library hooks: the names and addresses of the real functions.
 pub fn look_ups() -> [(&'static core::ffi::CStr, *mut core::ffi::c_void); 2] {
     use core::sync::atomic::Ordering::Acquire;
     [

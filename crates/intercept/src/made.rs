@@ -1,4 +1,5 @@
-//! Helpers that the unit tests of this crate share: tests in a process of their own, functions to call, and calls.
+//! Helpers for the unit tests of this crate: tests that run in a separate process, functions to call, and simulated
+//! calls.
 
 use core::any::type_name;
 use core::ffi::c_void;
@@ -16,22 +17,22 @@ use tllmprof_platform::ids;
 use tllmprof_record::contents::Contents;
 use tllmprof_session::Facts;
 
-/// Variable that names the test to run, in a process that [`alone`] has started.
+/// Environment variable with the name of the test to run, in a process that [`alone`] has started.
 const ALONE: &str = "TLLMPROF_TEST_ALONE";
 
-/// Returns the tool that Cargo is configured to build (`LINKER`) or run (`RUNNER`) tests for AArch64 with, on another
-/// processor.
+/// Returns the tool that Cargo is configured to use for AArch64 tests on another processor: `LINKER` builds them,
+/// `RUNNER` runs them. `None` if there is none, or on another architecture.
 fn cross(what: &str) -> Option<String> {
     let variable = format!("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_{what}");
     cfg!(target_arch = "aarch64").then(|| std::env::var(variable).ok())?
 }
 
-/// Runs `act`, the closure of a test, in a process of its own, with only `variables` of the library's variables. The
-/// library decides much once per process, and counts all calls of a process together. Returns the standard error of
-/// that process; in that process itself, returns `None`.
+/// Runs `act`, the closure of a test, in a separate process that has only `variables` of the library's environment
+/// variables. A separate process is needed because the library makes many decisions once per process, and counts all
+/// calls of a process together. Returns the standard error of that process. In that process itself, returns `None`.
 ///
 /// # Panics
-/// If the test fails there.
+/// If the test fails in the separate process.
 pub fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<String> {
     let path = type_name::<F>().trim_end_matches("::{{closure}}");
     let test = path.split_once("::").unwrap().1;
@@ -72,7 +73,7 @@ pub fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<String> 
     Some(err.into_owned())
 }
 
-/// Runs `act` with a window open, and returns the contents of the record. Must run in a process of its own ([`alone`]),
+/// Runs `act` with a window open, and returns the contents of the record. Must run in a separate process ([`alone`])
 /// with `TLLMPROF_TRACE` set.
 pub fn recorded(act: impl FnOnce()) -> Contents {
     let settings = tllmprof_session::activity::settings().unwrap();
@@ -94,7 +95,7 @@ pub fn recorded(act: impl FnOnce()) -> Contents {
     Contents::read(&File::open(path).unwrap())
 }
 
-/// The path of a file in a folder of its own, which is removed on drop.
+/// The path of a file in a temporary folder, which is removed on drop.
 pub struct Temporary {
     path: PathBuf,
     _folder: TempDir,
@@ -122,12 +123,12 @@ impl Deref for Temporary {
     }
 }
 
-/// Returns the path of a test's record, for `TLLMPROF_TRACE`.
+/// Returns the path for a test's record, to be set as `TLLMPROF_TRACE`.
 pub fn record_of(test: &str) -> Temporary {
     Temporary::new(&format!("{test}.tllmprof"))
 }
 
-/// Returns a shared library of this soname, built from `source` (C). It needs the linker that built the test.
+/// Builds a shared library with this soname from `source` (C), with the linker that built the test.
 pub fn library(soname: &str, source: &str) -> Temporary {
     let library = Temporary::new(soname);
     let code = library.with_extension("c");
@@ -144,13 +145,13 @@ pub fn library(soname: &str, source: &str) -> Temporary {
 /// Opens the library at `path` and returns its handle.
 pub fn open(path: &Path) -> *mut c_void {
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: a library that a test made, without constructors.
+    // SAFETY: a test built the library, which has no constructors.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
     assert!(!handle.is_null(), "{}", path.display());
     handle
 }
 
-/// Returns an address in a module other than the test's, to stand for a caller.
+/// Returns an address in a module other than the test program, to use as a caller's address.
 pub fn stranger() -> usize {
     libc::getppid as *const () as usize
 }
@@ -190,23 +191,23 @@ type Real = extern "C" fn(
 ) -> usize;
 
 tllmprof_platform::lifecycle::global! {
-    /// The thread whose next call through a door panics; 0 for none.
+    /// ID of the thread whose next call through a door panics; 0 if there is none.
     #[fork(keep = "tests that fork ask for none")]
     static PANICS: AtomicI32 = AtomicI32::new(0);
 }
 
-/// Makes the next door that the thread passes panic.
+/// Makes the calling thread's next call through a door panic.
 pub fn panic_next() {
     PANICS.store(ids::thread(), Ordering::Relaxed);
 }
 
-/// Panics if [`panic_next`] was called on this thread. The doors call it.
+/// Panics if [`panic_next`] was called on this thread. The doors call this function.
 pub fn panic_if_asked() {
     let asked = PANICS.compare_exchange(ids::thread(), 0, Ordering::Relaxed, Ordering::Relaxed);
     assert!(asked.is_err(), "asked for");
 }
 
-/// Stores all of its arguments and changes `errno`; returns its last argument.
+/// Stores all of its arguments in `seen` and changes `errno`. Returns its last argument.
 pub extern "C" fn real(
     seen: &mut MadeCall,
     b: usize,
@@ -250,16 +251,16 @@ fn errno() -> i32 {
 }
 
 fn set_errno(errno: i32) {
-    // SAFETY: the location belongs to the calling thread and is always valid.
+    // SAFETY: `__errno_location` returns the calling thread's own location, which is always valid.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Calls [`real`] through `entry`, and checks that the path changes nothing of the call: arguments in registers and on
+/// Calls [`real`] through `entry`, and checks that the library does not change the call: arguments in registers and on
 /// the stack, floating-point arguments if the path preserves them (`numbers`), the result, and `errno` before and
 /// after.
 pub fn call_by(entry: *mut c_void, result: usize, numbers: bool) {
     let mut seen = MadeCall::default();
-    // SAFETY: the entry leads to `real`, of that type.
+    // SAFETY: the entry leads to `real`, which has this type.
     let entry = unsafe { transmute::<*mut c_void, Real>(entry) };
     set_errno(libc::EDOM);
     let returned = entry(
@@ -276,7 +277,7 @@ pub fn call_by(entry: *mut c_void, result: usize, numbers: bool) {
     }
 }
 
-/// All registers before a call and after it.
+/// The contents of all registers before and after a call.
 #[cfg(target_arch = "x86_64")]
 pub mod registers {
     use core::arch::naked_asm;
@@ -305,7 +306,7 @@ pub mod registers {
         }
     }
 
-    /// Calls `entry` with the registers of `before`, and stores the registers that it leaves in `after`.
+    /// Calls `entry` with the registers set from `before`, and then stores all registers in `after`.
     #[unsafe(naked)]
     unsafe extern "C" fn call_with(entry: *mut c_void, before: &Registers, after: &mut Registers) {
         naked_asm!(
@@ -375,11 +376,11 @@ pub mod registers {
         )
     }
 
-    /// Returns the registers after a call of `entry`, before which they held [`Registers::made`].
+    /// Calls `entry` with the registers set to [`Registers::made`], and returns their contents after the call.
     pub fn after(entry: *mut c_void) -> Registers {
         let mut after = Registers::made();
         after.vectors = [[0; 4]; 16];
-        // SAFETY: the entry is code that follows the calling convention and reads no memory of its caller's.
+        // SAFETY: the entry is code that follows the calling convention and reads no memory of its caller.
         unsafe { call_with(entry, &Registers::made(), &mut after) };
         after
     }

@@ -1,4 +1,4 @@
-//! Stand-in for the jumps at the driver's entries on AArch64, where entries are not patched.
+//! Stand-in for `jumps.rs` on AArch64, where the driver's function entries are not patched.
 
 pub fn prepare() {}
 

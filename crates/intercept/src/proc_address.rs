@@ -1,4 +1,4 @@
-//! The `cuGetProcAddress` door: functions that the driver hands out.
+//! The `cuGetProcAddress` door: gives the program thunks for the functions that it requests from the driver.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -9,12 +9,13 @@ use super::frame::Frame;
 use super::thunk::{Role, Thunk};
 use tllmprof_platform::{gate, resolve};
 
-/// Handles the return of `cuGetProcAddress`: replaces the function that it handed out by a thunk.
+/// Handles the return of `cuGetProcAddress`: replaces the function that it returned by a thunk's stub.
 ///
-/// In both ABIs the name is the first argument and the place for the result the second. The result is valid only on
-/// success. The place may be null, and so may the name in a first query. `frame` is that of a call that has succeeded.
+/// In both versions of the function, the first argument is the name and the second is the address of the result. The
+/// result is valid only on success. The second argument may be null, and so may the name in a first query. `frame` is
+/// that of a call that has succeeded.
 pub fn handed_out(frame: &Frame) {
-    /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
+    /// Value of `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
     const PER_THREAD: usize = 2;
     let [name, place, _, flags, ..] = frame.args;
     let name = core::ptr::with_exposed_provenance::<c_char>(name);
@@ -23,8 +24,8 @@ pub fn handed_out(frame: &Frame) {
     if name.is_null() || place.is_null() || !tllmprof_session::activity::is_active() {
         return;
     }
-    // SAFETY: the function takes the name and the place as arguments: the driver has read the first and written to the
-    // second.
+    // SAFETY: both are arguments of `cuGetProcAddress`: the driver has read the name and written to the address of the
+    // result.
     let (name, place) = unsafe { (CStr::from_ptr(name), AtomicPtr::from_ptr(place)) };
     let real = place.load(Ordering::Relaxed);
     if real.is_null() || gate::is_wanted() && gate::is_profiler(frame.return_address) {
@@ -37,8 +38,8 @@ pub fn handed_out(frame: &Frame) {
     if let Role::Driver(call) = role {
         fed::feed(frame.return_address, call);
     }
-    // Another library replaces `cuGetProcAddress` and hands out its own function. It found that by name, and our export
-    // of that name comes first in load order. The call is counted there.
+    // Another library replaces `cuGetProcAddress` and returns a function that it found by name. That is this library's
+    // export, which comes first in load order and already counts the call.
     if resolve::is_ours(real.addr()) {
         return;
     }
@@ -60,14 +61,16 @@ mod tests {
     use crate::frame::made;
     use crate::made::{alone, stranger};
 
-    /// Returns what the program gets from a call with these arguments that found `real`.
+    /// Returns the function that the program gets from a call with these arguments, for which the driver returned
+    /// `real`.
     fn answer(name: Option<&CStr>, real: *mut c_void, flags: usize) -> *mut c_void {
         let thunk = Thunk::made(without_provenance_mut(0x1000), Role::ProcAddress);
         let mut place = real;
         let name = name.map_or(0, |name| name.as_ptr().expose_provenance());
         let words = [name, (&raw mut place).expose_provenance(), 12000, flags];
         handed_out(&made::Call::new(thunk, &words, stranger()).frame);
-        // SAFETY: a local, which may have been written through its address.
+        // SAFETY: `place` is a local variable. It is read as volatile because it may have been written through its
+        // address.
         unsafe { (&raw const place).read_volatile() }
     }
 

@@ -1,4 +1,5 @@
-//! A call after the real function: it is recorded, and passed to the rule of steps if that must see its end.
+//! Handles a call after its real function has returned: the call is recorded, and the step rule is notified if it needs
+//! the end of the call.
 
 use tllmprof_calls::{Kind, NcclCall};
 
@@ -17,7 +18,7 @@ use tllmprof_recorder::watch::{self, Cause};
 use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
-/// Called by the handler `slow` when the real function has returned `result`.
+/// Entry point of the handler `slow` after the real function has returned `result`.
 pub extern "C" fn after(frame: &Frame, result: usize) {
     contained((), || came_back(frame, result));
 }
@@ -28,7 +29,7 @@ fn came_back(frame: &Frame, result: usize) {
     let _errno = SavedErrno::new();
     let _inside = Inside::enter();
     let thunk = frame.thunk;
-    // The functions return an enumeration, in the lower half of the register.
+    // The result is an enumeration, in the lower half of the register.
     let succeeded = result & 0xffff_ffff == 0;
     records(frame, result);
     match thunk.role() {
@@ -58,14 +59,14 @@ fn came_back(frame: &Frame, result: usize) {
     }
 }
 
-/// Called by the handler `record` when the real function has returned `result` at time `until`, in ticks. Returns the
-/// value that the program gets. The code is short and makes no call that is not a tail call, so that it needs few cache
-/// lines and saves no register.
-// SAFETY: the attribute only names a section of code, in which the code that each recorded call runs lies together.
+/// Entry point of the handler `record` after the real function has returned `result` at time `until`, in ticks. Returns
+/// the value that the program gets. The code is short and makes only a tail call, so that it needs few cache lines and
+/// saves no register.
+// SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn recorded(frame: &Frame, result: usize, until: u64) -> usize {
-    // No panic: numbers are compared and stored; code that may panic is contained in `recorded_with_care`.
+    // No panic: this only compares and stores numbers. `recorded_with_care` catches panics of the rest.
     match is_recorded_at_once(frame, result, until) {
         true => result,
         false => recorded_with_care(frame, result, until),
@@ -80,7 +81,7 @@ extern "C" fn recorded_with_care(frame: &Frame, result: usize, until: u64) -> us
     result
 }
 
-/// Writes a call that has just returned into the record, if it is recorded.
+/// Writes a call that has just returned into the record, if it must be recorded.
 fn records(frame: &Frame, result: usize) {
     let until = match frame.since.get() {
         0 => 0,
@@ -91,11 +92,11 @@ fn records(frame: &Frame, result: usize) {
     }
 }
 
-/// Writes a call into the record if it has succeeded and nothing else must be done, as for most calls. Otherwise does
-/// nothing and returns false.
+/// Writes a call into the record if it has succeeded and nothing else must be done, as is so for most calls. Otherwise
+/// does nothing and returns false.
 #[inline(always)]
 fn is_recorded_at_once(frame: &Frame, result: usize, until: u64) -> bool {
-    // The functions return an enumeration, in the lower half of the register.
+    // The result is an enumeration, in the lower half of the register.
     if result as u32 != 0 || !frame.work.get().is_recorded_alone() || session::is_any_capturing() {
         return false;
     }
@@ -107,11 +108,11 @@ fn is_recorded_at_once(frame: &Frame, result: usize, until: u64) -> bool {
     recorder::call_at_once(frame.since.get(), until, what)
 }
 
-/// Writes a call into the record, if it is recorded, and does everything else that its end requires.
+/// Writes a call into the record, if it must be recorded, and does everything else that its end requires.
 #[cold]
 fn record(frame: &Frame, result: usize, until: u64) {
     let since = frame.since.get();
-    // The functions return an enumeration, in the lower half of the register.
+    // The result is an enumeration, in the lower half of the register.
     let failed = result as u32 != 0;
     if scopes::are_on() {
         scoped::returns(frame, !failed);
@@ -147,7 +148,7 @@ fn record(frame: &Frame, result: usize, until: u64) {
     }
 }
 
-/// Passes a call to the GPU times if it ends work of its stream (see [`Work::is_over`]), or if it has failed.
+/// Reports a call to the measurement of GPU times, if it failed or [`Work::is_over`] is true for it.
 #[cold]
 fn work_is_over(frame: &Frame, failed: bool, since: u64, until: u64) {
     if !gpu::is_timing() || session::is_any_capturing() {
@@ -158,7 +159,7 @@ fn work_is_over(frame: &Frame, failed: bool, since: u64, until: u64) {
         per_thread: frame.thunk.is_per_thread(),
     };
     match frame.work.get() {
-        // The next wait ends the work.
+        // Ignore a failed wait: the next wait ends the work.
         Work::WAITED_FOR if failed => {}
         Work::WAITED_FOR => gpu::after_wait(target, since, until),
         _ if failed => gpu::refused(target),
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(recorded(&made.frame, 700, 9), 700);
     }
 
-    /// A launch of the driver's, which returns its first argument.
+    /// Simulates a launch function of the driver. Returns its first argument.
     extern "C" fn launch(graph: usize, _: usize) -> usize {
         graph
     }
@@ -206,10 +207,10 @@ mod tests {
             let contents = record_by(|| {
                 let real = launch as Launch as *mut _;
                 let thunk = Thunk::for_function(real, Role::Driver(Call::GraphLaunch)).unwrap();
-                // SAFETY: the stub leads to `launch`, of this type.
+                // SAFETY: the stub leads to `launch`, which has this type.
                 let stub: Option<Launch> = unsafe { function::at(thunk.stub()) };
                 let stub = stub.unwrap();
-                // The first call of a thread takes the slow path, later ones go through the handler `record`.
+                // A thread's first call takes the slow path. Its later calls go through the handler `record`.
                 for (result, stream) in [(0, 0xa0), (0, 0xb0), (700, 0xc0), (0, 0)] {
                     assert_eq!(stub(result, stream), result);
                 }

@@ -1,5 +1,5 @@
-//! Effects of calls on scopes (`TLLMPROF_LAYERS`): the nodes that launches and copies add while a stream is captured,
-//! and the copies, instances and destruction of graphs.
+//! Effects of calls on scopes (`TLLMPROF_LAYERS`), to which GPU work is attributed. Noted are the nodes that launches
+//! and copies add to a graph while a stream is captured, and graphs that are copied, instantiated or destroyed.
 
 use tllmprof_calls::{Call, GraphCall, Kind, Stream};
 use tllmprof_scopes as scopes;
@@ -8,7 +8,7 @@ use tllmprof_scopes::{LaunchNode, Made};
 use super::frame::Frame;
 use super::thunk::Role;
 
-/// Returns true if calls of this kind must be seen when they return, for the sake of scopes.
+/// Returns true if scopes require that the library sees calls of this kind return.
 pub fn is_followed(call: Call) -> bool {
     match call.kind() {
         Kind::Graph(_) => scopes::are_on(),
@@ -16,8 +16,8 @@ pub fn is_followed(call: Call) -> bool {
     }
 }
 
-/// Returns the call of a thunk, and true if it is the driver's. Returns `None` if the driver's call that it leads to is
-/// handled instead.
+/// Returns the call of a thunk, and true if it is a driver call. Returns `None` for a runtime call if the driver call
+/// that it leads to is handled instead.
 fn call_of(frame: &Frame) -> Option<(Call, bool)> {
     match frame.thunk.role() {
         Role::Driver(call) | Role::Front(call) => Some((call, true)),
@@ -26,7 +26,7 @@ fn call_of(frame: &Frame) -> Option<(Call, bool)> {
     }
 }
 
-/// Handles a call before the real function runs.
+/// Handles a call for scopes, before the real function runs.
 #[cold]
 pub fn enters(frame: &Frame) {
     let Some((call, is_driver)) = call_of(frame) else {
@@ -45,7 +45,7 @@ pub fn enters(frame: &Frame) {
     }
 }
 
-/// Handles a call after the real function has returned.
+/// Handles a call for scopes, after the real function has returned.
 #[cold]
 pub fn returns(frame: &Frame, succeeded: bool) {
     let Some((call, is_driver)) = call_of(frame) else {
@@ -64,7 +64,8 @@ pub fn returns(frame: &Frame, succeeded: bool) {
             }
         }
         Kind::CaptureEnd => match written(second) {
-            // The program has the graph already, and does not request it.
+            // The capture has ended, but the program passed null as the address for the graph: it already has the
+            // graph.
             None if succeeded => {}
             graph => scopes::capture_ends(graph.filter(|_| succeeded)),
         },
@@ -97,22 +98,23 @@ pub fn returns(frame: &Frame, succeeded: bool) {
     }
 }
 
-/// Returns a number that distinguishes this call from the others of its thread.
+/// Returns a number that distinguishes this call from other calls in progress on its thread.
 fn place(frame: &Frame) -> usize {
     core::ptr::from_ref(frame).addr()
 }
 
-/// Returns the handle that a function which has succeeded has written.
+/// Returns the handle that a successful function has written to `place`. Returns `None` if the address or the handle is
+/// 0.
 fn written(place: usize) -> Option<usize> {
     let place = core::ptr::with_exposed_provenance::<usize>(place);
     if place.is_null() {
         return None;
     }
-    // SAFETY: the program's place for a handle, into which the function that returns now has written one.
+    // SAFETY: the program passed this address for a handle, and the function that now returns has written one to it.
     Some(unsafe { place.read_unaligned() }).filter(|handle| *handle != 0)
 }
 
-/// Returns the handle of the stream that a call is for.
+/// Returns the handle of the stream on which a call works, or `None` if it names none.
 fn stream(call: Call, is_driver: bool, frame: &Frame) -> Option<usize> {
     let library = match is_driver {
         true => tllmprof_calls::Library::Driver,
@@ -122,9 +124,8 @@ fn stream(call: Call, is_driver: bool, frame: &Frame) -> Option<usize> {
         Stream::None => None,
         Stream::Word(index) => Some(frame.word(index.into())),
         Stream::Configured(behind) => configuration(frame).map(|configuration| {
-            // SAFETY: a launch configuration of the program's, which the real function reads as well; it has a stream
-            // at
-            // this offset (`Stream::Configured`).
+            // SAFETY: the program passed the address of a launch configuration, which the real function reads, too. The
+            // configuration has a stream at this offset (`Stream::Configured`).
             unsafe {
                 configuration
                     .add(behind.into())
@@ -135,13 +136,13 @@ fn stream(call: Call, is_driver: bool, frame: &Frame) -> Option<usize> {
     }
 }
 
-/// Returns the launch configuration that the first argument points to.
+/// Returns the launch configuration that the first argument points to, or `None` if it is null.
 fn configuration(frame: &Frame) -> Option<*const u8> {
     let configuration = core::ptr::with_exposed_provenance::<u8>(frame.args[0]);
     (!configuration.is_null()).then_some(configuration)
 }
 
-/// Returns the kernel that a launch has launched.
+/// Returns the kernel and the grid of a launch call.
 fn launch(call: Call, is_driver: bool, frame: &Frame) -> Option<LaunchNode> {
     let words = frame.args;
     let is_configured = matches!(
@@ -151,18 +152,19 @@ fn launch(call: Call, is_driver: bool, frame: &Frame) -> Option<LaunchNode> {
     let grid = match (is_configured, is_driver) {
         (true, _) => {
             let grid = configuration(frame)?.cast::<[u32; 3]>();
-            // SAFETY: the program's launch configuration, with which the call has succeeded, begins with the grid.
+            // SAFETY: the call has succeeded with this launch configuration, and the configuration begins with the
+            // grid.
             unsafe { grid.read_unaligned() }
         }
         (false, true) => [words[1] as u32, words[2] as u32, words[3] as u32],
-        // A `dim3` takes two words.
+        // A `dim3` has three 32-bit fields, which occupy two argument words.
         (false, false) => [
             words[1] as u32,
             (words[1] as u64 >> 32) as u32,
             words[2] as u32,
         ],
     };
-    // The runtime's argument is an address in the program, not a handle of the driver's.
+    // The runtime's argument is an address in the program, not a handle of the driver, so 0 stands for it.
     let function = match (is_driver, is_configured) {
         (true, false) => words[0],
         (true, true) => words[1],

@@ -1,35 +1,37 @@
-//! The pool of stubs, which the assembler defines: callers get a stub's address instead of a function's.
+//! The pool of stubs, which the assembler defines. Callers get a stub's address in place of a real function's address.
 
 use core::ffi::c_void;
 
-/// Number of stubs of each of the two kinds, one for each thunk that a process can have. A process uses about two for
-/// each row of the table; libraries that are unloaded and loaded again at another address use new ones.
+/// Number of stubs of each kind (plain and counting), one for each thunk that a process can have. A process uses about
+/// two for each row of the table of calls. A library that is unloaded and loaded again at another address uses new
+/// ones.
 pub const COUNT: usize = 1024;
-/// Size of a stub in bytes.
+/// Size of a plain stub in bytes.
 const STUB_SIZE: usize = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
-/// Size of a stub that counts in bytes: one cache line, or two.
+/// Size of a counting stub in bytes: one cache line on x86-64, two on AArch64.
 const COUNTING_SIZE: usize = if cfg!(target_arch = "x86_64") {
     64
 } else {
     128
 };
 
-// SAFETY: the assembler defines the symbols; the stubs lie between each symbol and its end.
+// SAFETY: the assembler defines these symbols. The stubs lie between the start and end symbols.
 unsafe extern "C" {
     static tllmprof_stubs: u8;
     static tllmprof_counting_stubs: u8;
     static tllmprof_counting_stubs_end: u8;
 }
 
-/// Returns the address that callers get for thunk `index`: a stub that jumps to its handler.
+/// Returns the address that callers get for thunk `index`: a stub that jumps to the thunk's handler.
 pub fn stub(index: usize) -> *mut c_void {
     address_in(&raw const tllmprof_stubs, index * STUB_SIZE)
 }
 
-/// Returns the address that callers get for thunk `index` if its handler will always only count.
+/// Returns the address that callers get for thunk `index` if the thunk's calls are only counted, during the whole life
+/// of the process.
 pub fn counting_stub(index: usize) -> *mut c_void {
     let pool = &raw const tllmprof_counting_stubs;
-    // The assembler chooses the length of its jumps; if the stubs are longer than expected, the handler is used.
+    // The assembler chooses the length of its jumps. If a stub became longer than expected, use the plain stub instead.
     let length = (&raw const tllmprof_counting_stubs_end).addr() - pool.addr();
     if length == COUNTING_SIZE * COUNT {
         address_in(pool, index * COUNTING_SIZE)
@@ -38,7 +40,7 @@ pub fn counting_stub(index: usize) -> *mut c_void {
     }
 }
 
-/// Returns true if `address` is that of a stub.
+/// Returns true if `address` is the address of a stub.
 pub fn is_stub(address: usize) -> bool {
     let start = (&raw const tllmprof_stubs).addr();
     let counting = (&raw const tllmprof_counting_stubs).addr();

@@ -1,4 +1,4 @@
-//! Tests of the modules together, as the session and the wiring use them.
+//! Tests of this crate's modules together, used as the session and the library's top level use them.
 
 use tllmprof_calls::Call;
 use tllmprof_capture::marks;
@@ -33,7 +33,7 @@ fn cudas_names_are_hooked_and_no_others() {
     assert!(!is_hooked(c"cuMemGetInfo_v2") && !is_hooked(c"malloc"));
 }
 
-/// A tool that counts pushes and pops in domains, and changes the registers that a function may change.
+/// Source of an NVTX tool that counts pushes and pops in domains, and changes the registers that a function may change.
 const TOOL: &str = "
     #include <errno.h>
     #include <stddef.h>
@@ -72,7 +72,7 @@ fn calls_are_given_ranges_where_that_is_asked_for_and_a_tool_listens() {
     alone(&variables, || {
         let path = std::env::var_os("NVTX_INJECTION64_PATH").unwrap();
         let tool = open(path.as_ref());
-        // SAFETY: the tool's counters, which only this thread uses.
+        // SAFETY: the address is that of the tool's counters, which only this thread uses.
         let counts = || unsafe { *libc::dlsym(tool, c"counts".as_ptr()).cast::<[i32; 2]>() };
         assert!(watched::are());
         watched::push_runtime(Call::GraphLaunch);

@@ -1,8 +1,8 @@
-//! Thunks: the data behind a stub, which a caller gets in place of a real function.
+//! Thunks: descriptions of real functions. A caller gets a thunk's stub in place of the real function.
 //!
-//! A thunk stands for one real function, never for a name: the driver hands out different functions under one name
-//! (legacy and per-thread default stream), and a process may contain two runtimes. All doors lead to the same thunk for
-//! the same real function.
+//! A thunk stands for one real function, never for a name: the driver has several functions under one name (legacy and
+//! per-thread default stream), and a process may contain two runtimes. All doors (the ways in which callers get a
+//! function) lead to the same thunk for the same real function.
 
 mod role;
 mod wanted;
@@ -23,47 +23,47 @@ use super::{fed, stubs};
 pub use role::Role;
 use wanted::Wanted;
 
-/// Size of a [`Thunk`] in bytes; the pool's stubs depend on it.
+/// Size of a [`Thunk`] in bytes. The pool's stubs depend on it.
 pub const THUNK_SIZE: usize = size_of::<Thunk>();
 
 lifecycle::global! {
     stage: Doors;
 
-    /// The pool. Entries below [`USED`] are complete and never change, except for the handler.
+    /// The pool of thunks. Entries below [`USED`] are complete; of these only the handler changes.
     #[fork(keep = "pointers to thunks were handed out")]
     #[together(tables)]
     pub static THUNKS: [Thunk; stubs::COUNT] = [const { Thunk::new() }; stubs::COUNT];
     #[fork(keep = "as the pool")]
     static USED: AtomicUsize = AtomicUsize::new(0);
-    /// Serialises creation; held for a few stores, never during a call to other code.
+    /// Serialises the creation of thunks. Held only for a few stores, never during a call to other code.
     #[fork(hold)]
     static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
 
-/// One entry of the pool, within one cache line.
+/// One entry of the pool. It lies within one cache line.
 #[repr(C, align(32))]
 pub struct Thunk {
     handler: AtomicPtr<c_void>,
     real: AtomicPtr<c_void>,
     cell: AtomicUsize,
     role: AtomicU32,
-    /// The kind of a [`Simple`] call, and the indices plus one of the arguments with its stream and its size; 0 for
-    /// none.
+    /// The kind of call, if it is [`Simple`]. The next two fields are the index plus one of the argument with the
+    /// stream, and of the argument with the size. In all three, 0 means none.
     does: AtomicU8,
     stream: AtomicU8,
     bytes: AtomicU8,
-    /// True if stream 0 means the calling thread's own default stream.
+    /// True if stream 0 means the calling thread's default stream.
     per_thread: AtomicBool,
 }
 
-/// Properties of most recorded calls: a call of the driver's that enqueues work or waits, and whose stream, if it has
-/// one, is one of its arguments. The thunk stores them, so that the table of calls is not needed.
+/// Properties of a driver call that enqueues work or waits, and whose stream, if it has one, is one of its arguments.
+/// Most recorded calls are simple. The thunk stores the properties, so that the table of calls need not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Simple {
     pub does: Does,
-    /// Index of the argument with the stream.
+    /// Index of the argument with the stream, or `None` if the call has no stream.
     pub stream: Option<u8>,
-    /// Index of the argument with the number of bytes, for copies that may be small.
+    /// Index of the argument with the number of bytes, for copies that may be small. Otherwise `None`.
     pub bytes: Option<u8>,
 }
 
@@ -72,10 +72,10 @@ pub struct Simple {
 #[repr(u8)]
 pub enum Does {
     Enqueues = 1,
-    /// Waits for its stream.
+    /// Waits for the stream in its argument.
     WaitsForStream,
     WaitsForEvent,
-    /// Waits for all work of a context, or for a copy that it has made itself.
+    /// Waits for all work of a context, or for the copy that the call itself makes.
     WaitsForAll,
 }
 
@@ -107,7 +107,7 @@ impl Thunk {
 }
 
 impl Thunk {
-    /// Returns a thunk that is in no pool.
+    /// Returns a thunk that is not in the pool, for tests.
     #[cfg(test)]
     pub fn made(real: *mut c_void, role: Role) -> &'static Self {
         let thunk = Self::new();
@@ -141,7 +141,7 @@ impl Thunk {
         self.handler.store(role.handler(), Ordering::Relaxed);
     }
 
-    /// Returns the thunk for `function`, which is made at first use; `None` if the pool is full.
+    /// Returns the thunk for `function`, which is created at first use. Returns `None` if the pool is full.
     pub fn for_function(function: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {
             Role::Driver(call) | Role::Front(call) => {
@@ -183,7 +183,7 @@ impl Thunk {
         })
     }
 
-    /// Returns the address that the program gets in place of the real function.
+    /// Returns the address of the thunk's stub, which the program gets in place of the real function.
     pub fn stub(&self) -> *mut c_void {
         let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
         let index = offset / THUNK_SIZE;
@@ -195,35 +195,36 @@ impl Thunk {
         }
     }
 
-    /// Returns the real function, or the gate in front of it.
+    /// Returns the real function, or the gate in front of it (code that can hold threads back from the driver).
     pub fn real(&self) -> *mut c_void {
         self.real.load(Ordering::Relaxed)
     }
 
-    /// Returns the role of the function.
+    /// Returns the role of the thunk's function.
     pub fn role(&self) -> Role {
         Role::decode(self.role.load(Ordering::Relaxed))
     }
 
-    /// Returns the kind of the function, if it is [`Simple`]; otherwise the following properties are not known.
+    /// Returns the kind of the call, if it is [`Simple`]. If it is not, the thunk knows neither its stream nor its
+    /// size.
     #[inline(always)]
     pub fn does(&self) -> Option<Does> {
         Does::decode(self.does.load(Ordering::Relaxed))
     }
 
-    /// Returns true if it is [`Simple`].
+    /// Returns true if the call is [`Simple`].
     #[inline(always)]
     pub fn is_simple(&self) -> bool {
         self.does.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns its row in the table.
+    /// Returns the number of the call's row in the table of calls.
     #[inline(always)]
     pub fn row(&self) -> u8 {
         self.role.load(Ordering::Relaxed) as u8
     }
 
-    /// Returns the index of the argument with its stream.
+    /// Returns the index of the argument with the stream, or `None`.
     #[inline(always)]
     pub fn stream_word(&self) -> Option<usize> {
         Some(usize::from(
@@ -231,7 +232,8 @@ impl Thunk {
         ))
     }
 
-    /// Returns the index of the argument with the number of bytes that it copies, if it may copy few.
+    /// Returns the index of the argument with the number of bytes, for a copy that may be small. Otherwise returns
+    /// `None`.
     #[inline(always)]
     pub fn bytes_word(&self) -> Option<usize> {
         Some(usize::from(
@@ -239,13 +241,13 @@ impl Thunk {
         ))
     }
 
-    /// Returns true if stream 0 means the calling thread's own default stream to the function.
+    /// Returns true if the function takes stream 0 to be the calling thread's default stream.
     #[inline]
     pub fn is_per_thread(&self) -> bool {
         self.per_thread.load(Ordering::Relaxed)
     }
 
-    /// Takes from the name by which the function was found whether it uses the per-thread default stream.
+    /// Sets the default stream from the function's name: names with certain endings use the per-thread default stream.
     pub fn named(&'static self, name: &CStr) -> &'static Self {
         if is_per_thread(name) {
             self.set_per_thread();
@@ -253,18 +255,19 @@ impl Thunk {
         self
     }
 
-    /// Makes stream 0 mean the calling thread's own default stream to the function.
+    /// Notes that the function takes stream 0 to be the calling thread's default stream.
     pub fn set_per_thread(&self) {
         self.per_thread.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the module of the real function gets its driver function for `call` through this library: its
-    /// calls are then counted and recorded there.
+    /// Returns true if the real function's module gets its driver function for `call` through this library. Then the
+    /// driver calls are counted and recorded, and those of the real function are not.
     pub fn is_fed(&self, call: Call) -> bool {
         fed::is_fed(gate::behind(self.real()).addr(), call)
     }
 
-    /// Makes functions that lead to the driver's functions for `calls` seen again, or lets them become transparent.
+    /// Makes functions that lead to driver functions for `calls` go through the slow path again, which decides for each
+    /// whether it can become transparent.
     pub fn attend(calls: Calls) {
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
             if let Role::Runtime(call) | Role::Front(call) = thunk.role()
@@ -277,7 +280,7 @@ impl Thunk {
         }
     }
 
-    /// Starts or stops recording the driver's calls.
+    /// Updates the handlers of all driver thunks, after recording has started or stopped.
     pub fn record() {
         let _creating = CREATING.lock();
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
@@ -288,7 +291,7 @@ impl Thunk {
         }
     }
 
-    /// Makes calls go directly to the real function from now on.
+    /// Makes calls through this thunk jump directly to the real function from now on.
     pub fn make_transparent(&self) {
         self.handler.store(self.real(), Ordering::Release);
     }

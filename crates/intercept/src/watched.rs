@@ -1,8 +1,8 @@
 //! Calls for which NVTX ranges are emitted (`TLLM_NVTX_DEBUG`).
 //!
-//! Such calls all take the slow path, because their end must be seen. The range is emitted around the driver's
-//! function, which the program waits for in any case. If the driver's functions do not come from this library, it is
-//! emitted around the runtime's function.
+//! These calls all take the slow path, because the library must see their end. The range is emitted around the driver's
+//! function, because the program waits for that function in any case. If the program did not get the driver's function
+//! from this library, the range is emitted around the runtime's function.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::ffi::CString;
@@ -22,8 +22,8 @@ lifecycle::global! {
     static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
 }
 
-/// Returns true if ranges are emitted for calls. First called at the first CUDA function, when another preloaded
-/// profiler has already set its variables.
+/// Returns true if NVTX ranges are emitted for calls. First called at the first CUDA call, because another preloaded
+/// profiler has set its environment variables by then.
 pub fn are() -> bool {
     match ANSWER.load(Ordering::Relaxed) {
         UNKNOWN => ask(),
@@ -39,7 +39,7 @@ fn ask() -> bool {
     are
 }
 
-/// Begins the range of a function of the runtime.
+/// Begins the NVTX range of a runtime call.
 pub fn push_runtime(call: Call) {
     lifecycle::global! {
         #[fork(keep = "a name is registered anew in a child")]
@@ -48,7 +48,7 @@ pub fn push_runtime(call: Call) {
     push(&NAMES, call, call.info().runtime);
 }
 
-/// Begins the range of a function of the driver.
+/// Begins the NVTX range of a driver call.
 pub fn push_driver(call: Call) {
     lifecycle::global! {
         #[fork(keep = "a name is registered anew in a child")]

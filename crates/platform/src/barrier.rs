@@ -1,18 +1,18 @@
-//! Memory barriers on all threads of the process: `membarrier(2)`.
+//! Memory barriers that run on all threads of the process (`membarrier(2)`).
 
 use libc::c_int;
 use tllmprof_sync::kernel;
 
-/// Makes what every thread has stored visible, and what it loads next fresh, so that threads can count
-/// without fences. Returns false if the kernel has no such barrier.
+/// Runs a memory barrier on every thread: all earlier stores become visible, and later loads are fresh. So threads can
+/// count without fences. Returns false if the kernel does not support it.
 pub fn process_wide() -> bool {
     const PRIVATE_EXPEDITED: c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
     run(PRIVATE_EXPEDITED) || (run(REGISTER_PRIVATE_EXPEDITED) && run(PRIVATE_EXPEDITED))
 }
 
-/// Makes every thread fetch its next instructions anew. Old kernels have no such barrier; a processor then
-/// sees new code a little later.
+/// Makes every thread refetch its next instructions. Old kernels do not support it; then a processor sees changed code
+/// a little later.
 pub fn instructions() {
     const SYNC_CORE: c_int = 1 << 5;
     const REGISTER_SYNC_CORE: c_int = 1 << 6;
@@ -21,7 +21,7 @@ pub fn instructions() {
 }
 
 fn run(command: c_int) -> bool {
-    // SAFETY: the commands take no memory of ours.
+    // SAFETY: these commands use no memory of this process.
     unsafe { kernel::call(libc::SYS_membarrier, [command as usize, 0, 0, 0]) == 0 }
 }
 
@@ -32,7 +32,7 @@ mod tests {
     #[test]
     fn an_unknown_command_is_refused() {
         assert!(!run(1 << 30));
-        // If the kernel has the barrier, it has it each time.
+        // The result must be the same each time.
         assert_eq!(process_wide(), process_wide());
         instructions();
     }

@@ -1,5 +1,5 @@
-//! The few thread-local words that the assembler reads: the address of the thread's call counters, its
-//! outermost call, and whether it is in the library's own code.
+//! The few thread-local words that the assembler reads: for example the address of the thread's call counters, its
+//! outermost intercepted call, and whether it runs the library's own code.
 
 #[cfg_attr(target_arch = "aarch64", path = "block/aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "block/x86_64.rs")]
@@ -10,27 +10,27 @@ use core::ffi::c_void;
 use core::mem::offset_of;
 use core::ptr::{from_ref, null};
 
-/// The calling thread's own words, in initial-exec thread-local storage. All zeros in a new thread. 64 bytes,
-/// so that a process that loads many libraries still has room in the static TLS area.
+/// The calling thread's block of words, in initial-exec thread-local storage. A new thread's block is all zeros. It has
+/// only 64 bytes, so that a process that loads many libraries still has room in the static TLS area.
 #[repr(C)]
 pub struct Block {
     /// The thread's call counters; null before its first call.
     cells: Cell<*const c_void>,
-    /// The address on the stack of the outermost intercepted call's return address; 0: none.
+    /// The stack address at which the outermost intercepted call's return address lies; 0 if there is no such call.
     outer: Cell<usize>,
-    /// The value of that return address.
+    /// The return address that lies at `outer`.
     outer_return: Cell<usize>,
     /// The thread's [`crate::thread::ThreadRecord`]; null before its first event.
     record: Cell<*const c_void>,
-    /// The trail in which the thread's calls are noted; null: they are not noted, as while the thread
-    /// captures a stream.
+    /// The trail, which notes the thread's calls for the step learner. Null if they must not be noted, for example
+    /// while the thread captures a stream.
     trail: Cell<*const c_void>,
-    /// 1 while the thread is in the library's own code.
+    /// 1 while the thread runs the library's own code.
     inside: Cell<usize>,
-    /// 1 while a look-up of the thread is being handled.
+    /// 1 while a symbol look-up of the thread (such as `dlsym`) is being handled.
     looking_up: Cell<usize>,
-    /// The thread's writer to the record; null before its first event. It saves a look into the thread's
-    /// record.
+    /// The thread's writer to the record; null before its first event. Also reachable through `record`; stored here to
+    /// save a load.
     writer: Cell<*const c_void>,
 }
 
@@ -49,8 +49,8 @@ impl Block {
     /// Runs `act` with the calling thread's block.
     #[inline]
     fn with<R>(act: impl FnOnce(&Self) -> R) -> R {
-        // SAFETY: the block exists as long as the thread does. Its words are cells, so that a signal handler
-        // may use them in between, and no reference to them gets to another thread.
+        // SAFETY: the block exists as long as the thread does. Its words are cells, so a signal handler may use them in
+        // between, and no reference to them is passed to another thread.
         act(unsafe { &*arch::block() })
     }
 }
@@ -61,7 +61,7 @@ pub fn address() -> usize {
     arch::block().addr()
 }
 
-/// Returns the calling thread's record; null: it has none.
+/// Returns the calling thread's record, or null if it has none.
 #[inline]
 pub(crate) fn record() -> *const c_void {
     arch::word::<{ Block::RECORD }>()
@@ -72,7 +72,7 @@ pub(crate) fn set_record(record: *const c_void) {
     Block::with(|block| block.record.set(record));
 }
 
-/// Returns the calling thread's writer to the record; null: it has none.
+/// Returns the calling thread's writer to the record, or null if it has none.
 #[inline]
 pub(crate) fn writer() -> *const c_void {
     arch::word::<{ Block::WRITER }>()
@@ -83,13 +83,14 @@ pub(crate) fn set_writer(writer: *const c_void) {
     Block::with(|block| block.writer.set(writer));
 }
 
-/// Returns the calling thread's call counters; null: it has none.
+/// Returns the calling thread's call counters, or null if it has none.
 #[inline]
 pub fn cells() -> *const c_void {
     Block::with(|block| block.cells.get())
 }
 
-/// Sets the calling thread's call counters and its trail. Returns the argument for [`set_counting_of`].
+/// Sets the calling thread's call counters and its trail (its notes for the step learner). Returns the number that
+/// [`set_counting_of`] takes.
 pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
     Block::with(|block| {
         block.cells.set(cells);
@@ -98,16 +99,14 @@ pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
     arch::block().expose_provenance()
 }
 
-/// Like [`set_counting`], for another thread.
+/// Does the same as [`set_counting`] for another thread.
 ///
 /// # Safety
-/// `thread` came from [`set_counting`] on a thread that is still alive and does not read the words at the
-/// same time.
+/// `thread` came from [`set_counting`] on a thread that is still alive and does not read the words at the same time.
 pub unsafe fn set_counting_of(thread: usize, cells: *const c_void, trail: *const c_void) {
     let block = core::ptr::with_exposed_provenance_mut::<Block>(thread);
-    // SAFETY: `thread` is the address of a block, which `set_counting` exposed, and a block exists as long as
-    // its thread, which is alive. The thread does not read the words at the same time, so that the stores are
-    // not a race.
+    // SAFETY: `thread` is the address of a block, which `set_counting` exposed. The block exists because its thread is
+    // alive. The thread does not read the words at the same time, so the stores are not a race.
     unsafe {
         (&raw mut (*block).cells)
             .cast::<*const c_void>()
@@ -118,15 +117,15 @@ pub unsafe fn set_counting_of(thread: usize, cells: *const c_void, trail: *const
     }
 }
 
-/// An intercepted call that others may be nested in: the address of its return address on the stack, and the
-/// value of that.
+/// An intercepted call that other calls may be nested in: the stack address of its return address, and the return
+/// address.
 #[derive(Clone, Copy)]
 pub struct Outer {
     pub place: usize,
     pub return_address: usize,
 }
 
-/// Returns the outermost intercepted call of the calling thread; all zeros: none.
+/// Returns the calling thread's outermost intercepted call, or all zeros if there is none.
 #[inline]
 pub fn outer() -> Outer {
     Block::with(|block| Outer {
@@ -135,7 +134,8 @@ pub fn outer() -> Outer {
     })
 }
 
-/// Sets the outermost call of the calling thread. The address must stay readable until another call is set.
+/// Sets the calling thread's outermost intercepted call. The stack address must stay readable until the next one is
+/// set.
 pub fn set_outer(outer: Outer) {
     Block::with(|block| {
         block.outer_return.set(outer.return_address);
@@ -143,7 +143,7 @@ pub fn set_outer(outer: Outer) {
     });
 }
 
-/// Called when the calling thread has left its outermost intercepted call.
+/// Removes the mark of the outermost intercepted call, after the calling thread has left that call.
 pub fn leave_outer() {
     set_outer(Outer {
         place: 0,
@@ -151,8 +151,8 @@ pub fn leave_outer() {
     });
 }
 
-/// Runs `act` so that no call that it makes on this thread counts: its calls look as if they were nested in
-/// one that has been counted.
+/// Runs `act` so that none of its calls on this thread count: they seem to be nested in a call that was already
+/// counted.
 #[inline(never)]
 pub fn uncounted(act: &mut dyn FnMut()) {
     let mark: usize = 0;
@@ -166,27 +166,27 @@ pub fn uncounted(act: &mut dyn FnMut()) {
     act();
     Block::with(|block| block.trail.set(trail));
     set_outer(before);
-    // The address belongs to this frame until here.
+    // Keep `mark` alive until here: its address must belong to this frame.
     core::hint::black_box(mark);
 }
 
-/// Marks the calling thread as being in the library's own code. A rule may name a function that this code
-/// uses, such as an allocator's, and a signal handler may make calls.
+/// A mark that the calling thread runs the library's own code. Calls from this code must not be handled: a rule may
+/// name a function that the code uses, such as an allocator's, and a signal handler may make calls.
 pub struct Inside(());
 
 impl Inside {
-    /// Sets the mark; `None` if the thread has it already.
+    /// Sets the mark, or returns `None` if the thread already has it.
     pub fn enter() -> Option<Self> {
         let was_inside = Block::with(|block| block.inside.replace(1));
         (was_inside == 0).then(|| Self(()))
     }
 
-    /// Keeps the mark beyond the end of a function, until [`Inside::leave`].
+    /// Keeps the mark after this value is gone, until [`Inside::leave`].
     pub fn stay(self) {
         core::mem::forget(self);
     }
 
-    /// Removes the mark that [`Inside::stay`] has kept, in the same thread or in its copy after a fork.
+    /// Removes the mark that [`Inside::stay`] kept, in the same thread or in its copy after a fork.
     pub fn leave() {
         drop(Self(()));
     }
@@ -198,12 +198,12 @@ impl Drop for Inside {
     }
 }
 
-/// Marks that a look-up of the thread is being handled. That may call functions that the host looks up at
-/// their first call: such a look-up is passed on directly.
+/// A mark that a symbol look-up of the thread is being handled. The handling may call functions that the program looks
+/// up at their first call. This inner look-up must not be handled, so it is passed to the real `dlsym`.
 pub struct LookingUp(());
 
 impl LookingUp {
-    /// Sets the mark; `None` if the thread has it already.
+    /// Sets the mark, or returns `None` if the thread already has it.
     pub fn enter() -> Option<Self> {
         let was_looking_up = Block::with(|block| block.looking_up.replace(1));
         (was_looking_up == 0).then(|| Self(()))
@@ -261,7 +261,7 @@ mod tests {
         });
         let (block, theirs) = said.recv().unwrap();
         assert!(block == theirs && theirs != address());
-        // SAFETY: the thread is alive, and waits for a message before it reads them.
+        // SAFETY: the thread is alive, and waits for a message before it reads the words.
         unsafe { set_counting_of(block, at(24), at(32)) };
         changes.send(()).unwrap();
         assert_eq!(thread.join().unwrap(), [24, 32]);

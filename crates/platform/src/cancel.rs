@@ -1,18 +1,18 @@
 //! Protects code from thread cancellation.
 
-// SAFETY: declared as in pthread.h.
+// SAFETY: the declaration is that of pthread.h.
 unsafe extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
-/// Prevents the calling thread from being cancelled while this lives: in the middle of a switch, or of a
-/// line.
+/// Prevents the calling thread from being cancelled while this value exists, for example while it switches a window or
+/// writes a log line.
 pub struct Uncancelled(libc::c_int);
 
 impl Uncancelled {
-    /// Disables cancellation.
+    /// Disables cancellation of the calling thread, until the result is dropped.
     pub fn new() -> Self {
-        const DISABLE: libc::c_int = 1; // PTHREAD_CANCEL_DISABLE in glibc
+        const DISABLE: libc::c_int = 1; // the value of PTHREAD_CANCEL_DISABLE in glibc
         Self(set(DISABLE))
     }
 }
@@ -29,10 +29,10 @@ impl Drop for Uncancelled {
     }
 }
 
-/// Sets the calling thread's state, and returns the previous one.
+/// Sets the calling thread's cancellation state, and returns the previous state.
 fn set(state: libc::c_int) -> libc::c_int {
     let mut old = 0;
-    // SAFETY: writes the old state to the local, and refuses an unknown state.
+    // SAFETY: `pthread_setcancelstate` writes the old state to the local variable, and rejects an unknown state.
     unsafe { pthread_setcancelstate(state, &raw mut old) };
     old
 }

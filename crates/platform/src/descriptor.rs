@@ -1,5 +1,5 @@
-//! Files that the library keeps open. The host may close descriptors that it does not know, and open other
-//! files under their numbers.
+//! Files that the library keeps open. The program may close file descriptors that it does not know, and later get the
+//! same numbers for files of its own.
 
 use core::ffi::c_int;
 use std::fs::File;
@@ -7,19 +7,19 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 
-/// Programs expect to get descriptors below this one.
+/// Lowest descriptor number for these files. Programs may expect to get lower numbers.
 const LOWEST: c_int = 64;
 
 /// An open file, whose descriptor is checked before each use.
 pub struct OwnFile {
-    /// `None` once it is closed.
+    /// The open file, or `None` after it was closed.
     file: Option<File>,
-    /// Device and inode, which identify the file.
+    /// Device and inode number, which identify the file.
     identity: (u64, u64),
 }
 
 impl OwnFile {
-    /// Takes over an open file, under a high descriptor.
+    /// Takes over an open file, and moves it to a high descriptor number.
     ///
     /// # Errors
     /// The status of the file cannot be read.
@@ -32,17 +32,17 @@ impl OwnFile {
         })
     }
 
-    /// Returns the file, if the descriptor still belongs to it.
+    /// Returns the file if the descriptor still belongs to it, or else `None`.
     pub fn get(&self) -> Option<&File> {
         self.file.as_ref().filter(|file| self.is(file))
     }
 
-    /// Returns true if `file` is the same file.
+    /// Returns true if `file` is the file that this value was created with.
     fn is(&self, file: &File) -> bool {
         identity_of(file).is_ok_and(|is| is == self.identity)
     }
 
-    /// Replaces the closed file by `file`. Returns false if that is another file.
+    /// Replaces the file, whose descriptor the program closed, by `file`. Returns false if `file` is a different file.
     pub fn reopen(&mut self, file: File) -> bool {
         let is_same = self.is(&file);
         if is_same {
@@ -52,12 +52,12 @@ impl OwnFile {
         is_same
     }
 
-    /// Closes the descriptor, if it still belongs to the file.
+    /// Closes the descriptor if it still belongs to the file. Otherwise leaves it open.
     pub fn close(&mut self) {
         let is_own = self.get().is_some();
         let file = self.file.take();
         if !is_own {
-            // The number belongs to the host by now.
+            // Do not close the descriptor: by now its number belongs to a file of the program.
             core::mem::forget(file);
         }
     }
@@ -69,9 +69,9 @@ impl Drop for OwnFile {
     }
 }
 
-/// Returns the same file under a higher number. The lower one, which the host may expect to get, is closed.
+/// Moves a file to a high descriptor number. The lower number, which the program may expect to get, is closed.
 fn move_up(file: File) -> File {
-    // SAFETY: the descriptor is the file's; a new one belongs to nothing else.
+    // SAFETY: the descriptor belongs to `file`, and nothing else owns the new one.
     unsafe {
         match libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, LOWEST) {
             -1 => file,
@@ -80,7 +80,7 @@ fn move_up(file: File) -> File {
     }
 }
 
-/// Returns device and inode.
+/// Returns the device and inode number of a file.
 fn identity_of(file: &File) -> io::Result<(u64, u64)> {
     let status = file.metadata()?;
     Ok((status.dev(), status.ino()))
@@ -101,7 +101,7 @@ mod tests {
         let number = own.get().unwrap().as_raw_fd();
         assert!(number >= LOWEST);
         let other = open("/proc/self/maps");
-        // SAFETY: as a host that closes the descriptor and gets its number for a file of its own.
+        // SAFETY: this simulates a program that closes the descriptor and gets its number for another file.
         let taken = unsafe {
             assert_eq!(libc::dup2(other.as_raw_fd(), number), number);
             OwnedFd::from_raw_fd(number)
@@ -113,7 +113,7 @@ mod tests {
         assert_ne!(again, number);
         own.close();
         assert!(own.get().is_none());
-        // The host's is still open.
+        // The program's file is still open.
         assert!(File::from(taken).metadata().is_ok());
     }
 }

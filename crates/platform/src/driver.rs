@@ -1,9 +1,9 @@
-//! The driver's own functions, for use by the library.
+//! Functions of the CUDA driver that the library calls itself.
 //!
-//! The profiler is started and stopped through the driver and not through a runtime, so that it works however
-//! the program was linked. Its functions are found in its own tables: `dlsym` would take the loader's lock in
-//! the middle of a launch, and would clear a `dlerror` that the program has not read yet. `libloading` calls
-//! both, so it is used only where no call of the program is in progress.
+//! The profiler is started and stopped through the driver and not through a runtime, so that it works for all ways in
+//! which a program can be linked. The driver's functions are found in its symbol tables. `dlsym` would take the
+//! loader's lock in the middle of a launch, and would clear a `dlerror` that the program has not read yet. `libloading`
+//! calls `dlsym` and `dlerror`, so it is used only where no call of the program is in progress.
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +32,7 @@ const INVALID_CONTEXT: CuResult = 201;
 const CONTEXT_IS_DESTROYED: CuResult = 709;
 
 functions! {
-    /// The functions of libcuda that are used; `None` for one that it lacks.
+    /// The functions of libcuda that are used; `None` for a function that this version lacks.
     Driver
 
     profiler_start: fn() = c"cuProfilerStart";
@@ -54,7 +54,7 @@ functions! {
 lifecycle::global! {
     #[fork(keep = "the child has the driver loaded, too")]
     static DRIVER: Published<Driver> = Published::none();
-    /// The context that was current when the window opened.
+    /// The CUDA context that was current when the window opened; null if there was none.
     #[fork(keep = "stored where a window opens")]
     static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 }
@@ -64,15 +64,14 @@ pub fn is_loaded() -> bool {
     Driver::is_known()
 }
 
-/// Returns true if `driver`, which need not be the process's own, works for the process or has done so: the
-/// calling thread or a device has a context, or the driver has shut down and the memory of a context is still
-/// mapped.
+/// Returns true if the process uses or has used `driver`, which may lie in another linker namespace. That is so if the
+/// calling thread or a device has a context, or if the driver has shut down but memory of a context is still mapped.
 pub fn is_in_use(driver: &Module) -> bool {
     type Current = extern "C" fn(&mut Context) -> CuResult;
     type Count = extern "C" fn(&mut c_int) -> CuResult;
     type State = extern "C" fn(CuDevice, &mut c_uint, &mut c_int) -> CuResult;
     let find = |name| driver.defines(name, None).unwrap_or_default();
-    // SAFETY: the types are those of cuda.h for these names, whose arguments may have any values.
+    // SAFETY: cuda.h declares these names with these types, and their arguments may have any values.
     let (current, count, state) = unsafe {
         (
             function::at::<Current>(find(c"cuCtxGetCurrent")),
@@ -85,7 +84,8 @@ pub fn is_in_use(driver: &Module) -> bool {
     };
     let mut context = core::ptr::null_mut();
     match current(&mut context) {
-        // The driver also returns this if it was loaded but not used; only a context has this file mapped.
+        // The driver also returns this code if it was loaded but not used. Only a process with a context has this file
+        // mapped.
         DEINITIALIZED => Maps::read().is_ok_and(|maps| maps.has_file(Path::new("/dev/nvidia-uvm"))),
         SUCCESS if context.is_null() => {
             let mut devices = 0;
@@ -99,7 +99,7 @@ pub fn is_in_use(driver: &Module) -> bool {
     }
 }
 
-/// Writes the name of a kernel that the driver launches by `handle`, or the handle if it has none.
+/// Writes the name of the kernel that is launched through `handle`, or the handle itself if the name is unknown.
 ///
 /// # Errors
 /// Errors of `out`.
@@ -112,25 +112,25 @@ pub fn write_kernel_name(out: &mut dyn core::fmt::Write, handle: u64) -> core::f
 }
 
 impl Driver {
-    /// Returns the process's driver, if it has loaded one.
+    /// Returns the process's driver, or `None` if the process has not loaded one.
     ///
-    /// It is looked up again after the known driver has been unloaded.
+    /// The driver is looked up again if the known one has been unloaded.
     pub fn get() -> Option<&'static Self> {
         let known = DRIVER.get();
         known.filter(|driver| driver.place.is_valid()).or_else(|| {
             let driver = DRIVER.publish(known, Self::load()?);
-            // Other threads may still use it.
+            // Keep the old value instead of freeing it: other threads may still use it.
             attic::put(known);
             driver
         })
     }
 
-    /// Returns true if the process has ever loaded its driver.
+    /// Returns true if the process has loaded a driver, even if it was unloaded since.
     pub fn is_known() -> bool {
         DRIVER.get().is_some() || Self::get().is_some()
     }
 
-    /// Starts the profiler. Returns true if that succeeded.
+    /// Starts the profiler that waits for `cuProfilerStart`. Returns true on success.
     pub fn start_profiler(&self) -> bool {
         let Some(start) = self.profiler_start else {
             log::once!(
@@ -152,20 +152,20 @@ impl Driver {
         }
     }
 
-    /// Starts the profiler if it could not be started before, without logging.
+    /// Starts the profiler without logging, if an earlier attempt has failed. Returns true on success.
     pub fn start_profiler_late(&self) -> bool {
         self.profiler_start
             .is_some_and(|start| self.in_a_context(|| start()) == 0)
     }
 
-    /// Stops the profiler.
+    /// Stops the profiler that waits for `cuProfilerStop`.
     pub fn stop_profiler(&self) {
         let Some(stop) = self.profiler_stop else {
             return;
         };
         match self.in_a_context(|| stop()) {
             0 => {}
-            // The program has shut CUDA down before the end of the process closed the window.
+            // The program has shut CUDA down before the window was closed at the end of the process.
             status @ (DEINITIALIZED | CONTEXT_IS_DESTROYED) => {
                 log::say!(Debug, "cuProfilerStop came too late: error {status}");
             }
@@ -173,24 +173,24 @@ impl Driver {
         }
     }
 
-    /// Returns the newest version of CUDA that it supports, as 1000 × major + 10 × minor.
+    /// Returns the newest CUDA version that the driver supports, as 1000 × major + 10 × minor.
     pub fn version(&self) -> Option<c_int> {
         let mut version = 0;
         (self.driver_get_version?(&mut version) == 0).then_some(version)
     }
 
-    /// Returns the free bytes of GPU memory, for the calling thread's context.
+    /// Returns the number of free bytes of GPU memory, for the calling thread's context.
     pub fn free_memory(&self) -> Option<usize> {
         let (mut free, mut total) = (0, 0);
         (self.mem_get_info?(&mut free, &mut total) == 0).then_some(free)
     }
 
-    /// The largest length in bytes of a kernel's name in messages.
+    /// Largest length in bytes of a kernel's name in messages.
     pub const NAME_LENGTH: usize = 60;
 
-    /// Returns the mangled name of the kernel that a program launches by `handle`, cut if it is long. Drivers
-    /// since 12.3 return the name; a `CUkernel` can be launched as a `CUfunction`, and either function
-    /// refuses the other's handles (error 400 from driver 580).
+    /// Returns the mangled name of the kernel that a program launches by `handle`, cut to [`Self::NAME_LENGTH`].
+    /// Drivers since 12.3 provide names. There are two functions because a program can launch a `CUfunction` or a
+    /// `CUkernel`; each function rejects the handles of the other (error 400 with driver 580).
     pub fn kernel_name<'a>(
         &self,
         handle: u64,
@@ -206,8 +206,8 @@ impl Driver {
             .filter(|name| !name.is_empty())
     }
 
-    /// Returns the result of `take` for the whole mangled name of the kernel that a program launches by
-    /// `handle`.
+    /// Calls `take` with the whole mangled name of the kernel that a program launches by `handle`, and returns its
+    /// result.
     pub fn with_kernel_name<T>(&self, handle: u64, take: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let handle = core::ptr::with_exposed_provenance_mut(usize::try_from(handle).ok()?);
         let mut place = core::ptr::null();
@@ -218,11 +218,11 @@ impl Driver {
         if place.is_null() {
             return None;
         }
-        // SAFETY: the driver's string, which lives as long as the function's module.
+        // SAFETY: the driver owns the string, which lives as long as the kernel's module.
         Some(take(unsafe { CStr::from_ptr(place) }.to_bytes()))
     }
 
-    /// Remembers the calling thread's context for the worker.
+    /// Remembers the calling thread's context for the library's worker thread.
     pub fn remember_context(&self) {
         let context = self.context();
         if !context.is_null() {
@@ -238,7 +238,7 @@ impl Driver {
         context
     }
 
-    /// Makes the remembered context current on the calling thread.
+    /// Makes the context that [`Self::remember_context`] stored current on the calling thread.
     pub fn adopt_context(&self) {
         let context = CONTEXT.load(Ordering::Relaxed);
         if let Some(set) = self.ctx_set_current
@@ -250,14 +250,14 @@ impl Driver {
 
     /// Waits until the devices that the process uses are idle.
     ///
-    /// Changes the calling thread's context, so it is only called by the worker.
+    /// Only the worker thread may call this, because it changes the calling thread's context.
     pub fn synchronize_all(&self) {
         self.adopt_context();
         let remembered = !self.context().is_null();
         if remembered {
             self.synchronize();
         }
-        // If there is only one device, it has been waited for already.
+        // If there is only one device, the code above has already waited for it.
         if !remembered || self.devices() > 1 {
             self.each_primary_context(|| {
                 self.synchronize();
@@ -281,8 +281,8 @@ impl Driver {
         count
     }
 
-    /// Runs `act` in a context: the calling thread's own, or, if the runtime has not given it one yet, a
-    /// primary context that the program uses, or the last one that was seen.
+    /// Runs `act` in a context: that of the calling thread if it has one. Otherwise in a primary context that the
+    /// program uses, or in the context that was remembered last.
     fn in_a_context(&self, act: impl Fn() -> CuResult) -> CuResult {
         if !self.context().is_null() {
             return act();
@@ -302,8 +302,8 @@ impl Driver {
         })
     }
 
-    /// Runs `act` in the primary contexts that the program uses, until it returns true. The calling thread
-    /// has no context afterwards.
+    /// Runs `act` in each primary context that the program uses, until `act` returns true. Afterwards the calling
+    /// thread has no context.
     fn each_primary_context(&self, mut act: impl FnMut() -> bool) {
         let mut is_enough = |ordinal| self.in_primary_context(ordinal, &mut act) == Some(true);
         (0..self.devices()).any(&mut is_enough);
@@ -315,7 +315,7 @@ impl Driver {
         let set = self.ctx_set_current?;
         let (mut device, mut flags, mut active) = (0, 0, 0);
         let mut context = core::ptr::null_mut();
-        // It is retained while it is used, and only if the program has created it.
+        // Retain the primary context while it is used, but only if the program has created it.
         let is_usable = get(&mut device, ordinal) == 0
             && state(device, &mut flags, &mut active) == 0
             && active != 0

@@ -1,9 +1,9 @@
 //! Symbol look-up in loaded modules, without the dynamic loader's lock.
 //!
-//! `dlsym` takes the lock that `dlopen` holds while it runs constructors. A first CUDA call on one
-//! thread must not wait for a constructor that waits for that call, so the doors read the modules'
-//! own tables, as the loader does when it binds a symbol lazily. Layouts: the System V ABI, and
-//! GNU hash tables and symbol versions as in glibc's `elf/dl-lookup.c`.
+//! `dlsym` takes the lock that `dlopen` holds while it runs constructors. A thread that makes its first CUDA call must
+//! not wait for a constructor that itself waits for that call. So the doors (the library's entry points) read the
+//! modules' tables directly, like the loader does when it binds a symbol lazily. Layouts: the System V ABI, and GNU
+//! hash tables and symbol versions as in glibc's `elf/dl-lookup.c`.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::offset_of;
@@ -82,7 +82,7 @@ struct Verdef {
     next: u32,
 }
 
-/// The fields that are used of an entry of a symbol table.
+/// The fields of a symbol table entry that are used.
 struct ElfSymbol {
     name: usize,
     kind: u8,
@@ -92,7 +92,7 @@ struct ElfSymbol {
     size: usize,
 }
 
-/// The addresses of a module's tables; 0 for one that it does not have.
+/// The addresses of a module's tables; 0 for a table that the module does not have.
 #[derive(Clone, Copy, Default)]
 struct Tables {
     symbols: usize,
@@ -103,32 +103,32 @@ struct Tables {
     versym: usize,
     verneed: usize,
     verdef: usize,
-    /// Relocations of the GOT and of the PLT: the address, and the size in bytes.
+    /// The relocation tables of the GOT and of the PLT: for each the address, and the size in bytes.
     relocations: [(usize, usize); 2],
 }
 
 /// A loaded module: its address range and its tables.
 ///
-/// Valid as long as the module stays loaded; [`walk`] ensures that during its visit.
+/// Valid as long as the module stays loaded. [`walk`] ensures that while it visits the module.
 #[derive(Clone, Copy)]
 pub struct Module {
-    /// The offset between addresses in its file and in memory.
+    /// The offset from addresses in the module's file to addresses in memory.
     pub base: usize,
     path: *const c_char,
-    /// The first mapped address.
+    /// The first mapped address of the module.
     pub start: usize,
-    /// The first address after the module.
+    /// The first address after the module's last mapped byte.
     pub end: usize,
-    /// The dynamic section, which has the addresses of the tables.
+    /// Address of the dynamic section, which contains the addresses of the tables.
     dynamic: usize,
     memory: Memory,
     tables: Tables,
 }
 
 impl Module {
-    /// Reads the loader's description of a module; `None` if it has no symbols.
+    /// Reads the loader's description of a module. Returns `None` if the module has no symbols.
     fn new(Description(info): Description<'_>) -> Option<Self> {
-        // SAFETY: the loader has given the description, of a module that is loaded.
+        // SAFETY: the loader passed this description, and the module is loaded.
         let memory = unsafe { Memory::described_by(info) };
         let (mut start, mut end, mut dynamic) = (usize::MAX, 0, None);
         for header in memory.headers() {
@@ -150,7 +150,7 @@ impl Module {
             memory,
             tables: Tables::default(),
         };
-        // By tag, as far as the tags are small: a process that starts reads a hundred of these sections.
+        // Index small tags directly: a starting process reads about a hundred dynamic sections, so this must be fast.
         let mut values = [0; DT_JMPREL as usize + 1];
         let (mut gnu_hash, mut versym, mut verneed, mut verdef) = (0, 0, 0, 0);
         module.each_dynamic(|tag, value| {
@@ -168,7 +168,7 @@ impl Module {
                 _ => {}
             }
         });
-        // glibc has made these addresses absolute, except where it cannot write, as in the vDSO.
+        // glibc makes these addresses absolute, except where it cannot write, for example in the vDSO.
         let place = |value: usize| match value {
             0 => 0,
             value if value < start => module.base.wrapping_add(value),
@@ -216,14 +216,14 @@ impl Module {
         }
     }
 
-    /// Returns the string at `offset` of the module's table.
+    /// Returns the string at `offset` of the module's string table.
     fn string(&self, offset: usize) -> Option<&CStr> {
         let most = self.tables.strings_size.checked_sub(offset)?;
         self.memory
             .string(self.tables.strings.wrapping_add(offset), most)
     }
 
-    /// Returns an entry of the symbol table.
+    /// Returns entry `index` of the symbol table.
     fn symbol(&self, index: usize) -> Option<ElfSymbol> {
         const SIZE: usize = size_of::<Elf64_Sym>();
         let at = self.tables.symbols.checked_add(index.checked_mul(SIZE)?)?;
@@ -240,16 +240,16 @@ impl Module {
         })
     }
 
-    /// Returns the path that it was loaded from; empty for the executable.
+    /// Returns the path from which the module was loaded. It is empty for the executable.
     pub fn path(&self) -> &CStr {
         if self.path.is_null() {
             return c"";
         }
-        // SAFETY: the loader keeps the terminated name as long as the module.
+        // SAFETY: the loader keeps the terminated path as long as the module is loaded.
         unsafe { CStr::from_ptr(self.path) }
     }
 
-    /// Returns the name of its file; empty for the executable.
+    /// Returns the file name of the module. It is empty for the executable.
     pub fn file_name(&self) -> &[u8] {
         let path = self.path().to_bytes();
         let start = path.iter().rposition(|&byte| byte == b'/');
@@ -257,7 +257,7 @@ impl Module {
             .unwrap_or_default()
     }
 
-    /// Returns the name under which other modules need it.
+    /// Returns the soname: the name under which other modules require this one.
     pub fn soname(&self) -> Option<&CStr> {
         let mut name = None;
         self.each_dynamic(|tag, value| {
@@ -268,7 +268,7 @@ impl Module {
         self.string(name?)
     }
 
-    /// Visits the names of the modules that it needs, in order.
+    /// Visits the names of the modules that this module needs, in order.
     pub fn each_needed(&self, mut visit: impl FnMut(&CStr)) {
         self.each_dynamic(|tag, value| {
             if tag == DT_NEEDED
@@ -279,23 +279,23 @@ impl Module {
         });
     }
 
-    /// Returns the address of the function that the module defines under `name`, in `version` if the module
-    /// has versions at all; without `version`, in its default version.
+    /// Returns the address of the function that the module defines under `name`. If the module has symbol versions, the
+    /// version must be `version`, or the default version if that is `None`. Returns `None` for an IFUNC.
     pub fn defines(&self, name: &CStr, version: Option<&CStr>) -> Option<*mut c_void> {
         let found = self.definition(name, version)?;
         (!found.is_ifunc).then(|| core::ptr::with_exposed_provenance_mut(found.address))
     }
 
-    /// Returns the version in which the module requires the function `name`, if it requires one.
+    /// Returns the symbol version in which the module requires the function `name`, if it requires one.
     pub fn wants(&self, name: &CStr) -> Option<&CStr> {
         if self.tables.verneed == 0 || self.tables.versym == 0 {
-            return None; // spares the search
+            return None; // skip the search
         }
-        // Undefined symbols need not be in a GNU hash table, so the list is searched. That is rare.
+        // Undefined symbols need not be in a GNU hash table, so search the whole list. That is rarely needed.
         self.version_wanted(self.undefined(name)?)
     }
 
-    /// Returns the version of the symbol, by its number in the module.
+    /// Returns the version number of symbol `index`, as the module numbers its versions.
     fn version(&self, index: usize) -> Option<u16> {
         let table = self.tables.versym;
         (table != 0).then(|| {
@@ -304,7 +304,7 @@ impl Module {
         })?
     }
 
-    /// Returns the version in which the module requires a symbol that it does not define.
+    /// Returns the version in which the module requires the undefined symbol `index`.
     fn version_wanted(&self, index: usize) -> Option<&CStr> {
         if self.tables.verneed == 0 {
             return None;
@@ -345,14 +345,14 @@ impl Module {
         }
     }
 
-    /// Returns the name of a version that the module defines.
+    /// Returns the name of version number `index`, if the module defines it.
     fn version_name(&self, index: u16) -> Option<&CStr> {
         let mut definition = self.tables.verdef;
         loop {
             let place = |offset| definition.wrapping_add(offset);
             if self.memory.half(place(offset_of!(Verdef, index)))? == index {
                 let aux = self.memory.word(place(offset_of!(Verdef, aux)))?;
-                // The first auxiliary entry starts with the name's offset.
+                // The version definition's first auxiliary entry starts with the offset of the name.
                 let name = self.memory.word(place(aux as usize))?;
                 return self.string(name as usize);
             }
@@ -363,8 +363,8 @@ impl Module {
         }
     }
 
-    /// Returns the first symbol named `name` for which `fits` returns true, by the hash table that the module
-    /// has.
+    /// Returns the index of the first symbol named `name` for which `fits` returns true. Uses the hash table that the
+    /// module has.
     fn find(&self, name: &CStr, fits: impl Fn(usize, &ElfSymbol) -> bool) -> Option<usize> {
         let matches = |index: usize| {
             self.symbol(index).is_some_and(|symbol| {
@@ -410,7 +410,7 @@ impl Module {
         let (buckets, chains) = (word(0)?, word(1)?);
         let chain = 2 + buckets as usize;
         let mut index = word(2 + sysv_hash(name).checked_rem(buckets)? as usize)?;
-        // The number of steps is limited: a damaged chain may lead back into itself.
+        // Limit the number of steps: in a damaged table a chain may be circular.
         for _ in 0..chains {
             if index == 0 || index >= chains {
                 return None;
@@ -423,21 +423,21 @@ impl Module {
         None
     }
 
-    /// Returns true if the module imports `name` from another one.
+    /// Returns true if the module imports `name` from another module.
     pub fn asks_for(&self, name: &CStr) -> bool {
         self.undefined(name).is_some()
     }
 
-    /// Returns true if functions of the module run before those of the modules that it needs.
+    /// Returns true if the module has functions that run before the constructors of the modules that it needs.
     pub fn runs_early(&self) -> bool {
         let mut runs_early = false;
         self.each_dynamic(|tag, _| runs_early |= tag == DT_PREINIT_ARRAY);
         runs_early
     }
 
-    /// Returns the index of the undefined symbol `name`.
+    /// Returns the symbol index of the undefined symbol `name`.
     fn undefined(&self, name: &CStr) -> Option<usize> {
-        // The size in a damaged table must not lead beyond the segment's end.
+        // Stop where the segment ends: a damaged table may state a larger size.
         let mut symbols =
             (1..self.undefined_end()).map_while(|index| Some((index, self.symbol(index)?)));
         let is_it =
@@ -446,10 +446,10 @@ impl Module {
         Some(index)
     }
 
-    /// Returns an index that is greater than those of all undefined symbols.
+    /// Returns a symbol index that is greater than those of all undefined symbols.
     fn undefined_end(&self) -> usize {
-        // Both tables start with their sizes. In a GNU table the symbols before the first hashed one
-        // are the undefined ones, unless none is hashed at all.
+        // Both hash tables state their sizes at the start. In a GNU table the symbols before the first hashed one are
+        // the undefined ones, unless no symbol is hashed.
         let second =
             |table: usize| (table != 0).then(|| self.memory.word(table.wrapping_add(4)))?;
         if let Some(first) = second(self.tables.gnu_hash).filter(|first| *first > 1) {
@@ -458,8 +458,7 @@ impl Module {
         if let Some(chains) = second(self.tables.hash) {
             return chains as usize;
         }
-        // The symbols end at the latest where another table begins after them in memory, or at the end of the
-        // segment.
+        // The symbol table ends at the latest where the next table begins in memory, or at the end of the segment.
         let symbols = self.tables.symbols;
         let tables = [
             self.tables.strings,

@@ -1,4 +1,4 @@
-//! The process's environment.
+//! Reads and changes the environment variables of the process.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::size_of_val;
@@ -7,41 +7,41 @@ use std::ffi::CString;
 
 use crate::elf;
 
-// SAFETY: declared as in unistd.h; the loader binds it to the host's own.
+// SAFETY: the declaration is that of unistd.h, and the loader binds the symbol to the program's variable.
 unsafe extern "C" {
     static environ: AtomicPtr<*const c_char>;
 }
 
-/// Returns true if the C library has the variables already, which it gets when it is initialised.
+/// Returns true if the C library already has the environment, which it gets when it is initialised.
 pub fn is_there() -> bool {
-    // SAFETY: the word is aligned, and libc itself reads it as a whole.
+    // SAFETY: the word is aligned, and the C library reads it as a whole, too.
     unsafe { !environ.load(Ordering::Acquire).is_null() }
 }
 
-/// Returns true if a variable is set for whose name `is_meant` returns true. Calls no function of the host.
+/// Returns true if a variable is set for whose name `is_meant` returns true. Calls no function of the C library.
 pub fn has(is_meant: impl Fn(&[u8]) -> bool) -> bool {
     !find(|entry| is_meant(entry.name())).is_null()
 }
 
-/// Returns the value of a variable, as `getenv` does; null if it is not set.
+/// Returns the value of a variable like `getenv` does, or null if it is not set.
 pub fn value(name: &[u8]) -> *const c_char {
     let entry = find(|entry| entry.has_name(name));
     if entry.is_null() {
         return entry;
     }
-    // SAFETY: the entry is longer than the name and the equals sign after it.
+    // SAFETY: the entry contains the name and an equals sign, so the value follows them.
     unsafe { entry.add(name.len() + 1) }
 }
 
-/// An entry of the environment, a terminated string. Values may be long, and the library looks up many variables when
-/// a process starts: so an entry is read only up to the end of its name.
+/// An entry of the environment: a terminated string. Only the name is read, because values may be long, and the library
+/// looks up many variables when a process starts.
 #[derive(Clone, Copy)]
 struct Variable(*const c_char);
 
 impl Variable {
-    /// Returns the byte at an index; no byte before it may be the terminating zero.
+    /// Returns the byte at `index`. No byte before it may be the terminating zero.
     unsafe fn byte(self, index: usize) -> u8 {
-        // SAFETY: the caller guarantees that the string is not over before the index.
+        // SAFETY: the caller guarantees that the string does not end before the index.
         unsafe { *self.0.cast::<u8>().add(index) }
     }
 
@@ -56,17 +56,17 @@ impl Variable {
     }
 
     fn has_name(self, name: &[u8]) -> bool {
-        // SAFETY: a byte is read only if those before it are equal to bytes of a name, which are not zero.
+        // SAFETY: a byte is read only if the bytes before it are equal to bytes of a name, which are not zero.
         let is_at =
             |(index, byte): (usize, &u8)| *byte != 0 && unsafe { self.byte(index) } == *byte;
         name.iter().chain(b"=").enumerate().all(is_at)
     }
 }
 
-/// Returns the first entry of the environment for which `is_it` returns true; null if there is none.
+/// Returns the first entry of the environment for which `is_it` returns true, or null if there is none.
 fn find(is_it: impl Fn(Variable) -> bool) -> *const c_char {
-    // SAFETY: the host's list ends with a null, and its entries are terminated strings. The word that points
-    // to it is aligned, and libc itself reads it as a whole.
+    // SAFETY: the program's list ends with a null pointer, and its entries are terminated strings. The word that points
+    // to the list is aligned, and the C library reads it as a whole, too.
     unsafe {
         let mut entry = environ.load(Ordering::Acquire);
         while !entry.is_null() && !(*entry).is_null() {
@@ -79,13 +79,12 @@ fn find(is_it: impl Fn(Variable) -> bool) -> *const c_char {
     core::ptr::null()
 }
 
-/// Sets variables, each to a value, or removes them.
+/// Sets each variable to a value, or removes it if the value is `None`.
 ///
-/// `setenv` may free the list of variables while another thread is reading it, such as one of a profiler that
-/// is also preloaded. So the process gets a new list, by one store, and the old one is not freed. Its first
-/// and its last variable stay first and last: a program that writes its title over its arguments and
-/// variables takes the distance between them as the length, and some programs do not check that all variables
-/// lie there.
+/// `setenv` may free the list of variables while another thread is reading it, for example a thread of another
+/// preloaded profiler. So this function makes a new list, installs it by one store, and does not free the old one. The
+/// first and last variable keep their places: a program that writes its title over its arguments and variables computes
+/// the length from these two, and some programs do not check that all variables lie in between.
 pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
     let is_changed = |entry: &CStr| {
         let entry = entry.to_bytes();
@@ -97,8 +96,8 @@ pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
     };
     let mut list = Vec::new();
     let unpoison = memory_sanitizer();
-    // SAFETY: the host's list ends with a null, and its entries are terminated strings. The word that points
-    // to it is aligned, and libc itself reads it as a whole.
+    // SAFETY: the program's list ends with a null pointer, and its entries are terminated strings. The word that points
+    // to the list is aligned, and the C library reads it as a whole, too.
     unsafe {
         let mut entry = environ.load(Ordering::Acquire);
         while !entry.is_null() && !(*entry).is_null() {
@@ -122,11 +121,11 @@ pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
     unsafe { environ.store(list.leak().as_mut_ptr(), Ordering::Release) };
 }
 
-/// `__msan_unpoison` (sanitizer/msan_interface.h).
+/// Type of `__msan_unpoison` (sanitizer/msan_interface.h).
 type Unpoison = unsafe extern "C" fn(*const c_void, usize);
 
-/// Returns MemorySanitizer's function, in a program that was built with it. Such a program ends when it reads
-/// memory that uninstrumented code has written, unless that code calls this function.
+/// Returns MemorySanitizer's function `__msan_unpoison`, if the program was built with this sanitizer. Such a program
+/// aborts when it reads memory that uninstrumented code has written, unless that code calls this function.
 fn memory_sanitizer() -> Option<Unpoison> {
     let mut found = None;
     elf::walk(|module| {
@@ -139,7 +138,7 @@ fn memory_sanitizer() -> Option<Unpoison> {
 
 fn initialized<T>(unpoison: Option<Unpoison>, memory: &[T]) {
     if let Some(unpoison) = unpoison {
-        // SAFETY: the memory is a slice; the sanitizer only writes its own notes about it.
+        // SAFETY: the memory is a valid slice, and the sanitizer only changes its own notes about it.
         unsafe { unpoison(memory.as_ptr().cast(), size_of_val(memory)) };
     }
 }
@@ -150,7 +149,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// The environment belongs to the process: only one test at a time changes it.
+    /// Lock that lets only one test at a time change the environment, which all tests share.
     pub(crate) static ONE: Mutex<()> = Mutex::new(());
 
     #[test]

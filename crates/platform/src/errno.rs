@@ -1,18 +1,18 @@
-//! Preserves the host's `errno` across the library's own work.
+//! Preserves the program's `errno` while the library works.
 
 use core::ffi::c_int;
 
-/// Restores `errno` when dropped. It stays on its thread, and asks the C library for the address once.
+/// Restores `errno` when dropped. Cannot move to another thread, so it asks the C library only once for the address.
 pub struct SavedErrno {
     place: *mut c_int,
     value: c_int,
 }
 
 impl SavedErrno {
-    /// Remembers the current `errno`.
+    /// Saves the current `errno`.
     #[inline]
     pub fn new() -> Self {
-        // SAFETY: it returns the address of the calling thread's own word, which is always valid there.
+        // SAFETY: the function returns the address of the calling thread's `errno`, which is valid on this thread.
         let (place, value) = unsafe {
             let place = libc::__errno_location();
             (place, place.read())
@@ -27,7 +27,7 @@ impl Default for SavedErrno {
     }
 }
 
-/// Returns `errno`, as the last failed call of the C library set it.
+/// Returns the current `errno`, which the last failed C library call set.
 pub fn now() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
@@ -35,7 +35,7 @@ pub fn now() -> i32 {
 impl Drop for SavedErrno {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the pointer keeps this on the thread that made it, whose word it is.
+        // SAFETY: the pointer field prevents a move to another thread, so the word belongs to this thread.
         unsafe { self.place.write(self.value) };
     }
 }
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn what_fails_meanwhile_is_not_the_hosts_error() {
         let fails = |fd| {
-            // SAFETY: there is no such descriptor, and `close` takes any number.
+            // SAFETY: there is no such descriptor, and `close` accepts any number.
             assert_eq!(unsafe { libc::close(fd) }, -1);
         };
         fails(-1);

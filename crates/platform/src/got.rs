@@ -1,8 +1,8 @@
-//! GOT slots: the addresses through which a module calls functions by name.
+//! GOT slots: the words that hold the addresses through which a module calls functions by name.
 //!
-//! A slot that the loader has filled holds the function's address; one that it fills at the first call leads
-//! back into its own module until then. In a module with RELRO the slots are read-only: they are made
-//! writable for one store and then protected again.
+//! A slot that the loader has filled holds the function's address. A lazily bound slot points into its own module until
+//! the first call. In a module with RELRO the slots are read-only: they are made writable for one store and then
+//! protected again.
 
 use core::ffi::CStr;
 use core::ops::Range;
@@ -14,17 +14,17 @@ use crate::maps::{Maps, Unreadable, page_size};
 use crate::modules::{is_relocated, relro};
 use crate::resolve;
 
-/// A function for which a module gets another address.
+/// A function name, and the address that its slots shall hold.
 pub struct Redirect {
     pub name: &'static CStr,
     pub to: usize,
 }
 
-/// Redirects the slots of `module` for these functions, if the module is completely loaded. Returns true if
-/// it has such slots.
+/// Redirects the slots of `module` for these functions, if the module is completely loaded. Returns true if it has such
+/// slots.
 ///
 /// # Errors
-/// It cannot be determined if the slots may be written.
+/// The memory mappings cannot be read, so it is unknown whether the slots may be written.
 pub fn redirect(module: &Module, redirects: &[Redirect]) -> Result<bool, Unreadable> {
     let maps = Maps::read()?;
     if !is_relocated(module, &maps) {
@@ -46,9 +46,9 @@ pub fn redirect(module: &Module, redirects: &[Redirect]) -> Result<bool, Unreada
     Ok(count > 0)
 }
 
-/// Redirects slots of `module`, if it is completely loaded: those for whose names `wanted` returns true, to
-/// the address that `elsewhere` returns for the name and the slot's value (`None` if the loader fills it at
-/// the first call). Returns the number of slots, or `None` if the module is being loaded or a slot cannot be
+/// Redirects slots of `module`, if it is completely loaded. `wanted` selects slots by name. `elsewhere` gets the name
+/// and the slot's value (`None` if the slot is not bound yet) and returns the new address, or `None` to leave the slot
+/// unchanged. Returns the number of redirected slots, or `None` if the module is being loaded or a slot cannot be
 /// written.
 pub fn lead(
     module: &Module,
@@ -79,8 +79,8 @@ pub fn lead(
     is_whole.then_some(count)
 }
 
-/// Returns the function that `module` gets for `name`, as far as can be determined: from the modules that the
-/// process started with, in order, then from itself and the modules that it needs.
+/// Returns the function that the loader binds to `name` for `module`, as far as can be determined. Searches the
+/// initially loaded modules in load order, then `module` itself and the modules that it needs.
 pub fn binding(
     module: &Module,
     name: &CStr,
@@ -114,15 +114,15 @@ pub fn binding(
         })
 }
 
-/// Returns true if another module needs it by this name. A module without a name of its own is needed by its
-/// file's name.
+/// Returns true if other modules require `module` under the name `needed`. A module without a soname is required by its
+/// path or file name.
 fn is_called(module: &Module, needed: &CStr) -> bool {
     module.soname() == Some(needed)
         || module.path() == needed
         || module.file_name() == needed.to_bytes()
 }
 
-/// Redirects one slot to `to`. Returns true if that succeeded.
+/// Stores the address `to` in one slot. Returns true on success.
 pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> bool {
     let place = core::ptr::from_ref(slot.place);
     let size = page_size();
@@ -132,21 +132,21 @@ pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> b
     };
     let is_writable = mapping.is_writable;
     let protect = |rights: i32| {
-        // SAFETY: the page is one of the module's data, and stays readable.
+        // SAFETY: the page contains data of the module, and stays readable.
         unsafe { libc::mprotect(core::ptr::with_exposed_provenance_mut(page), size, rights) == 0 }
     };
     if !is_writable && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return false;
     }
-    // A caller loads the slot and jumps. On AArch64 the code that it reaches could still load data older than
-    // the slot. So all threads have to see that data before the slot changes.
+    // A caller loads the slot and jumps to the address. On AArch64 the code at this address could still load data older
+    // than the slot's value. So a barrier makes that data visible to all threads before the slot changes.
     if cfg!(target_arch = "aarch64") {
         barrier::process_wide();
     }
-    // One store: a thread that calls at this moment uses the old address or the new one.
+    // Write the slot with one store: a thread that calls at this moment uses either the old or the new address.
     slot.place.store(to, Ordering::Release);
-    // Only this page, not one next to it, which another thread may have to write: the list of mappings may be
-    // wrong while the loader changes them (qemu does not do it atomically).
+    // Protect only this page. Another thread may have to write the next page: the list of mappings may be wrong while
+    // the loader changes them (qemu does not change them atomically).
     if !is_writable && relro.contains(&page) {
         protect(libc::PROT_READ);
     }
@@ -170,11 +170,11 @@ mod tests {
     }
 
     fn parent() -> libc::pid_t {
-        // SAFETY: takes nothing and always succeeds.
+        // SAFETY: `getppid` takes no arguments and always succeeds.
         unsafe { libc::getppid() }
     }
 
-    /// Returns the values of the slots of a name.
+    /// Returns the values of this module's slots for a function name.
     fn slots(wanted: &CStr) -> Vec<usize> {
         let mut slots = Vec::new();
         let visit = |slot: Slot<'_>| slots.push(slot.place.load(Ordering::Relaxed));
@@ -225,7 +225,7 @@ mod tests {
         resolve::remember_initial();
         elf::with_modules(|modules| {
             let found = |name| binding(&us(), name, None, modules).map(|found| found.address);
-            // SAFETY: a terminated name; RTLD_DEFAULT searches the modules that the process started with.
+            // SAFETY: the name is terminated. RTLD_DEFAULT searches the modules that the process started with.
             let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getpid".as_ptr()) };
             assert_eq!(found(c"getpid"), Some(expected.addr()));
             assert_eq!(found(c"no_such_function"), None);

@@ -1,10 +1,10 @@
-//! The library's own heap: its code allocates from pages of this heap, not from the host's `malloc`.
+//! The library's heap: the library allocates from this heap, not with the program's `malloc`.
 //!
-//! The host's allocator may take locks, unwind the stack or look names up, while the library holds the
-//! loader's lock or was called from that very allocator. A tool that counts or checks allocations must only
-//! see those of the host. The host's allocator is used only if there is no memory for this heap, or if the
-//! heap's lock cannot be acquired (in a signal handler that interrupted an allocation, or in a copy of the
-//! process made during one). The address of a block shows which allocator it belongs to.
+//! The program's allocator may take locks, unwind the stack or look up names. That is dangerous while the library holds
+//! the loader's lock, or if the library was called from that allocator. Also, a tool that counts or checks allocations
+//! must only see those of the program. The program's allocator is used only if this heap gets no memory, or if the
+//! heap's lock cannot be acquired (in a signal handler that interrupted an allocation, or in a copy of the process made
+//! during one). The address of a block shows which allocator it belongs to.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
@@ -20,10 +20,10 @@ use regions::Regions;
 
 mod regions;
 
-/// The time an allocation waits for another thread's.
+/// Longest time that an allocation waits for another thread's allocation.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Blocks of at least this size are mappings of their own.
+/// Size in bytes from which a block is a separate mapping.
 const LARGE: usize = 256 * 1024;
 
 type Heap = Dlmalloc<Pages>;
@@ -33,7 +33,7 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static HEAP: Lock<Heap> = Lock::new(Dlmalloc::new_with_allocator(Pages));
-    /// True after a wait has timed out: then no thread waits until the lock is free again.
+    /// True after a wait for the lock has timed out. Then no thread waits until the lock is free again.
     #[fork(reset)]
     static IS_LOST: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "the child has the same pages")]
@@ -41,12 +41,13 @@ lifecycle::global! {
 }
 
 lifecycle::at_fork! {
-    stage: Stage::Again, // after all others, which allocate
+    stage: Stage::Again, // after all other stages, because these allocate
     before: || HEAP.hold_over_fork(),
     parent: || HEAP.release_after_fork(),
 }
 
-/// If another thread was allocating during the fork, the heap stays locked for good.
+/// Runs in the child. If another thread was allocating during the fork, the heap stays locked, and the program's
+/// allocator is used instead.
 fn in_child(alone: &OnlyThread) {
     HEAP.break_open_if_held(alone);
 }
@@ -64,10 +65,10 @@ fn locked() -> Option<Guard<'static, Heap>> {
     heap
 }
 
-/// The source of memory for the heap of small blocks, which never returns any.
+/// The source of memory for the heap of small blocks. It never returns memory to the system.
 struct Pages;
 
-// SAFETY: each block of memory is a new mapping, which nothing else uses and which stays.
+// SAFETY: each block of memory is a new mapping, which nothing else uses and which is never unmapped.
 unsafe impl dlmalloc::Allocator for Pages {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let size = size.max(LARGE);
@@ -101,15 +102,15 @@ unsafe impl dlmalloc::Allocator for Pages {
     }
 }
 
-/// The library's allocator.
+/// The library's global allocator.
 pub struct OwnHeap;
 
 fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE && layout.align() <= regions::PAGE
 }
 
-// SAFETY: a block is a region, lies in a region of the heap, or is the system allocator's, and is freed by
-// the one that its address and size show. A region stays as long as a block in it. The heap is used under its
+// SAFETY: a block is a region, lies in a region of the heap, or belongs to the system allocator. Its address and size
+// show which of these, and so how to free it. A region exists as long as a block in it. The heap is used under its
 // lock. Nothing here unwinds. (Not inlined: every allocating function would contain a copy.)
 unsafe impl GlobalAlloc for OwnHeap {
     #[inline(never)]
@@ -117,12 +118,12 @@ unsafe impl GlobalAlloc for OwnHeap {
         let own = if is_large(layout) {
             REGIONS.map(layout.size())
         } else {
-            // SAFETY: any size will do, and the alignment is a power of two.
+            // SAFETY: the heap accepts any size, and the alignment is a power of two.
             locked().map(|mut heap| unsafe { heap.malloc(layout.size(), layout.align()) })
         };
         match own {
             Some(own) if !own.is_null() => own,
-            // SAFETY: the caller's layout, unchanged.
+            // SAFETY: the caller's layout is passed unchanged.
             _ => unsafe { System.alloc(layout) },
         }
     }
@@ -130,26 +131,26 @@ unsafe impl GlobalAlloc for OwnHeap {
     #[inline(never)]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if !REGIONS.contain(block) {
-            // SAFETY: it is in none of our regions, so the system's allocator has made it.
+            // SAFETY: the block is in none of this heap's regions, so it comes from the system's allocator.
             unsafe { System.dealloc(block, layout) };
         } else if is_large(layout) {
-            // SAFETY: such a block is a region, and the caller no longer uses it.
+            // SAFETY: a block of this size is a region, and the caller no longer uses it.
             unsafe { REGIONS.unmap(block, layout.size()) };
         } else if let Some(mut heap) = locked() {
-            // SAFETY: the heap has made the block of this size and alignment.
+            // SAFETY: the heap has allocated the block with this size and alignment.
             unsafe { heap.free(block, layout.size(), layout.align()) };
         }
-        // Otherwise the block is lost: the heap's lock cannot be acquired.
+        // If the heap's lock cannot be acquired, the block is leaked.
     }
 
     #[inline(never)]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: GlobalAlloc requires from its caller a size that does not overflow when it is rounded up to
-        // the alignment.
+        // SAFETY: the caller of `realloc` must pass a size that does not overflow when it is rounded up to the
+        // alignment.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         if REGIONS.contain(block) && !is_large(layout) && !is_large(wanted) {
             let (old, align) = (layout.size(), layout.align());
-            // SAFETY: the heap has made the block of this size and alignment.
+            // SAFETY: the heap has allocated the block with this size and alignment.
             let own = locked().map(|mut heap| unsafe { heap.realloc(block, old, align, size) });
             if let Some(own) = own
                 && !own.is_null()
@@ -160,7 +161,7 @@ unsafe impl GlobalAlloc for OwnHeap {
         // SAFETY: the caller does not pass a size of 0.
         let new = unsafe { self.alloc(wanted) };
         if !new.is_null() {
-            // SAFETY: both blocks have that many bytes, and the new one belongs to nothing else. The old one
+            // SAFETY: both blocks have at least this many bytes, and the new block is not used elsewhere. The old block
             // is freed with its own layout.
             unsafe {
                 new.copy_from_nonoverlapping(block, layout.size().min(size));

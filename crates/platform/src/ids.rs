@@ -1,4 +1,4 @@
-//! The numbers of the process and of the calling thread. They come from the kernel, because the C library's
-//! functions may be replaced by another preloaded library.
+//! The IDs of the process and of the calling thread. They come from the kernel, because another preloaded library may
+//! replace the C library's functions.
 
 pub use tllmprof_sync::kernel::{process, this_thread as thread};

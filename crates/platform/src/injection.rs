@@ -1,10 +1,10 @@
-//! The library that listens to NVTX in this process.
+//! The library that receives NVTX calls in this process (NVTX calls it an injection library).
 //!
-//! NVTX loads the library that `NVTX_INJECTION64_PATH` names, in each module that uses NVTX, at that module's
-//! first range. There is one listener, unless the first one passes everything on to the next. For a rule that
-//! counts ranges, this library becomes the first, and the *tool* that the variable named before becomes the
-//! next. Children inherit the variable, with or without the preload, so its former value is kept in a second
-//! variable. A child's library then finds the tool, or restores the variable, and never chains to itself.
+//! Each module that uses NVTX loads the library that `NVTX_INJECTION64_PATH` names, at its first range. So only one
+//! library is notified, unless it passes everything on to the next. If a rule needs NVTX ranges, this library puts
+//! itself first, and the *tool* that the variable named before becomes the next. Child processes inherit the variable,
+//! with or without the preload, so its former value is kept in a second variable. With it, the library in a child finds
+//! the tool, or restores the variable, and never chains to itself.
 
 use core::ffi::CStr;
 use std::ffi::{CString, OsStr, OsString};
@@ -18,14 +18,13 @@ use crate::elf;
 use crate::environment;
 use crate::resolve;
 
-/// The variable that names the listener.
+/// Environment variable that names the library to which NVTX sends its calls.
 pub const VARIABLE: &str = "NVTX_INJECTION64_PATH";
-/// The variable with the former value of [`VARIABLE`], before this library was put there; empty if there was
-/// none.
+/// Environment variable with the value that [`VARIABLE`] had before this library was put there. Empty if it had none.
 const BEFORE: &str = "TLLMPROF_NVTX_CHAIN";
 
-/// The variables that profilers set in the processes that they start: nsys; nsys, ncu and others that inject
-/// into CUDA; ncu and compute-sanitizer. These are prefixes of their names.
+/// Prefixes of environment variables that profilers set in the processes that they start. The first one is set by nsys;
+/// the second by nsys, ncu and others that inject into CUDA; the third by ncu; the fourth by compute-sanitizer.
 const PROFILERS: [&[u8]; 4] = [
     b"NSYS_PROFILING_SESSION_ID",
     b"CUDA_INJECTION64_PATH",
@@ -39,13 +38,13 @@ lifecycle::global! {
     static FOUND: OnceBox<InitialVariables> = OnceBox::new();
 }
 
-/// The values of the variables when the library was loaded.
+/// The values of the two variables when this library was loaded.
 struct InitialVariables {
-    /// This library's file, if it can be found by its name.
+    /// Path of this library's file, if it can be determined.
     us: Option<PathBuf>,
-    /// The library that listens after this one.
+    /// Path of the tool: the library to which this one passes NVTX calls. `None` if there is none.
     tool: Option<CString>,
-    /// True if the variable named this library: a parent of the process had set it.
+    /// True if the variable already named this library, because a parent process had set it.
     inherited: bool,
 }
 
@@ -54,7 +53,7 @@ fn found() -> &'static InitialVariables {
 }
 
 impl InitialVariables {
-    /// Reads the current variables. `us` is this library's file.
+    /// Reads the current variables. `us` is the path of this library's file.
     fn from_variables(us: Option<PathBuf>) -> Self {
         let named = variable(VARIABLE);
         let inherited = named.as_deref().is_some_and(|named| {
@@ -70,10 +69,10 @@ impl InitialVariables {
     }
 }
 
-/// Makes ranges pass through this library if `wanted`, or stops that. Called by the constructor: NVTX may
-/// read the variable at any time after that.
+/// Makes NVTX send its calls to this library if `wanted`, or else stops it. The constructor calls this, because NVTX
+/// may read the variable at any time afterwards.
 pub fn start(wanted: bool) {
-    // In most processes there is nothing to do and nothing to look for.
+    // In most processes neither is needed, so no file has to be searched.
     if !wanted && !has_chain() {
         return;
     }
@@ -82,7 +81,7 @@ pub fn start(wanted: bool) {
         tool,
         inherited,
     } = found();
-    // If only NVTX has loaded it, this library has nothing to count, and the environment is in use.
+    // If only NVTX has loaded this library, it has nothing to count, and other threads may be using the environment.
     if !is_preloaded() {
         return;
     }
@@ -97,31 +96,31 @@ pub fn start(wanted: bool) {
     }
 }
 
-/// Returns true if the process was started with this library before libc, and did not load it later.
+/// Returns true if this library was loaded before the C library when the process started, and not later.
 pub fn is_preloaded() -> bool {
     resolve::next(c"setenv").is_some()
 }
 
-/// Returns the library that listens after this one.
+/// Returns the path of the tool to which this library passes NVTX calls, if there is one.
 pub fn tool() -> Option<&'static CStr> {
     found().tool.as_deref()
 }
 
-/// Returns true if a library other than this one listens.
+/// Returns true if a library other than this one receives NVTX calls.
 pub fn has_tool() -> bool {
     variable(VARIABLE).is_some_and(|named| !is_us(&named) || tool().is_some())
 }
 
-/// Returns true if a profiler has started this process, or listens in it.
+/// Returns true if a profiler has started this process, or receives its NVTX calls.
 pub fn has_profiler() -> bool {
     let is_set = |name: &[u8]| PROFILERS.iter().any(|profiler| name.starts_with(profiler));
     environment::has(is_set) || has_tool()
 }
 
-/// Returns true if NVTX would still load this library. Allocates nothing.
+/// Returns true if NVTX would still load this library, because the variable was not changed. Allocates nothing.
 pub fn is_in_place() -> bool {
-    // SAFETY: the name is terminated; the result is null or a terminated string of the environment, which is
-    // read immediately.
+    // SAFETY: the name is terminated. The result is null or a terminated string in the environment, which is read
+    // immediately.
     unsafe {
         let named = libc::getenv(c"NVTX_INJECTION64_PATH".as_ptr());
         let us = FOUND.get().and_then(|found| found.us.as_deref());
@@ -132,7 +131,7 @@ pub fn is_in_place() -> bool {
 }
 
 fn is_us(path: &OsStr) -> bool {
-    // Most processes have no such variable, and need not know their own file.
+    // Most processes have no such variable, so this library's path is unknown and not needed.
     FOUND.get().is_some() && is(found().us.as_deref(), path)
 }
 
@@ -140,12 +139,12 @@ fn is(us: Option<&Path>, path: &OsStr) -> bool {
     us.is_some_and(|us| us == path || std::fs::canonicalize(path).is_ok_and(|path| us == path))
 }
 
-/// Returns true if the file has the same name as this library: a parent may have run another copy of it.
+/// Returns true if the file has the same name as this library. Then a parent may have run another copy of the library.
 fn is_like(us: Option<&Path>, path: &OsStr) -> bool {
     us.is_some_and(|us| us.file_name() == Path::new(path).file_name())
 }
 
-/// Returns true if this library, or a copy of it, has put itself before the tool.
+/// Returns true if this library, or a copy of it, has put itself before the tool in this process or in a parent.
 fn has_chain() -> bool {
     std::env::var_os(BEFORE).is_some()
 }
@@ -173,8 +172,8 @@ mod tests {
         Some(text.as_bytes())
     }
 
-    /// Returns what a library loaded from this test's file would find: the tool, and true if a parent has put
-    /// the library before it.
+    /// Returns the state that a library with this test's file name would find in the environment: the tool, and true if
+    /// a parent has put the library before the tool.
     fn seen() -> (Option<String>, bool) {
         let InitialVariables {
             tool, inherited, ..
@@ -204,7 +203,7 @@ mod tests {
         publish(bytes("/proc/self/exe"), bytes(""));
         assert_eq!(seen(), (None, true), "by another name, and before nothing");
 
-        // A parent has run another copy of the library.
+        // Simulate a parent that has run another copy of the library.
         let name = us.rsplit('/').next().unwrap();
         let copy = format!("/elsewhere/{name}");
         publish(bytes(&copy), bytes(TOOL));

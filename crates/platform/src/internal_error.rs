@@ -1,10 +1,11 @@
-//! Logs a panic of this library.
+//! Logs panics of this library.
 
 use std::panic::{PanicHookInfo, set_hook};
 
 use crate::log;
 
-/// Logs the first panic as a line like others, and no further ones. Called by the constructor.
+/// Installs a hook that logs the first panic as a normal log line, and ignores further ones. The
+/// constructor calls this.
 pub fn start() {
     set_hook(Box::new(report));
 }

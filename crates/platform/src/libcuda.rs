@@ -1,10 +1,11 @@
-//! Finds the driver's own functions, for use by the library.
+//! Finds the CUDA driver's functions, for use by the library itself.
 //!
-//! They are looked up in the driver's own tables. Calls by these addresses pass no door, so they are neither
-//! counted nor recorded as the program's. If entries are patched, the calls bypass the jumps.
+//! The functions are looked up in the driver's symbol tables. Calls through these addresses do not pass the library's
+//! hooks, so they are neither counted nor recorded as calls of the program. If function entries are patched, the calls
+//! bypass the jumps.
 //!
-//! `libloading` is not used: the look-up happens in the middle of a launch, where `dlsym` would wait for the
-//! loader's lock, which may be held by a constructor that waits for this thread.
+//! `libloading` is not used: the look-up happens in the middle of a launch. There `dlsym` would wait for the loader's
+//! lock, which may be held by a constructor that waits for this thread.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +15,8 @@ use crate::elf;
 /// The driver's soname.
 pub const NAME: &CStr = c"libcuda.so.1";
 
-/// Returns true if `function` lies in a library other than the driver, and the driver is loaded. Parts of the
-/// driver may have similar names (under WSL, `libcuda.so.1.1`).
+/// Returns true if `function` lies in a library other than the driver, and the driver is loaded. Parts of the driver
+/// may have similar sonames (under WSL, `libcuda.so.1.1`).
 pub fn is_elsewhere(function: usize) -> bool {
     let is_driver = |module: &elf::Module| {
         let soname = module.soname().map_or(&[][..], CStr::to_bytes);
@@ -29,17 +30,17 @@ pub fn is_elsewhere(function: usize) -> bool {
     is_loaded && elf::containing(function).is_some_and(|module| !is_driver(&module))
 }
 
-/// The location of the driver.
+/// Location of the driver in memory.
 pub struct DriverLocation {
     start: usize,
-    /// True if the module has the driver's soname. A test is its own driver, without that name.
+    /// True if the module has the driver's soname. False for a unit test, which stands in for the driver itself.
     is_named: bool,
-    /// The value of [`elf::changes`] at which it was last seen to be loaded.
+    /// Value of [`elf::changes`] at the last check that found the driver still loaded.
     seen: AtomicU64,
 }
 
 impl DriverLocation {
-    /// The location of a driver that is not loaded.
+    /// Location of a driver that is not loaded.
     #[cfg(test)]
     #[allow(
         clippy::declare_interior_mutable_const,
@@ -57,7 +58,7 @@ impl DriverLocation {
         Self {
             start: module.start,
             is_named: module.soname() == Some(NAME),
-            // Modules may have changed since the walk began: the next check looks.
+            // Modules may have changed since the walk began, so make the next check search again.
             seen: AtomicU64::new(u64::MAX),
         }
     }
@@ -66,11 +67,10 @@ impl DriverLocation {
         (self.start, self.is_named) == (other.start, other.is_named)
     }
 
-    /// Returns true if the driver is still loaded: after it was unloaded, another module may be at its
-    /// address.
+    /// Returns true if the driver is still loaded. After it was unloaded, another module may be at its address.
     ///
-    /// All modules are checked if some were loaded or unloaded since the last time. In a process with
-    /// hundreds of them that takes microseconds.
+    /// All modules are checked if some were loaded or unloaded since the last check. That takes microseconds in a
+    /// process with hundreds of modules.
     pub fn is_valid(&self) -> bool {
         let changes = elf::changes();
         if self.seen.load(Ordering::Relaxed) == changes {
@@ -85,12 +85,11 @@ impl DriverLocation {
     }
 }
 
-/// A structure of pointers to the driver's functions. For each, the first of its names that the driver has is
-/// used.
+/// Defines a structure of pointers to driver functions. If a function has several names, the first one that the driver
+/// defines is used.
 ///
-/// The types of the arguments must make a call with any of their values sound: results are written through
-/// references. Handles are numbers here; either the driver checks them, or the caller keeps the objects
-/// alive.
+/// The argument types must be such that a call is sound with any of their values: results are written through
+/// references. Handles are plain numbers. Either the driver checks them, or the caller keeps the objects alive.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __driver_functions {
@@ -100,7 +99,7 @@ macro_rules! __driver_functions {
     ) => {
         $(#[$doc])*
         pub struct $name {
-            /// The location of libcuda.
+            /// The location of the driver in memory.
             place: $crate::libcuda::DriverLocation,
             $($field: Option<extern "C" fn($($arg),*) -> core::ffi::c_int>,)*
         }
@@ -113,8 +112,8 @@ macro_rules! __driver_functions {
                         driver = Some(Self {
                             place: $crate::libcuda::DriverLocation::from_module(module),
                             $($field: [$($symbol),+].into_iter().find_map(|symbol| {
-                                // SAFETY: the types are those of cuda.h for these names, and take
-                                // any values (see the macro).
+                                // SAFETY: cuda.h declares these names with these types, and they accept any values (see
+                                // the macro's comment).
                                 unsafe {
                                     let function = module.defines(symbol, None)?;
                                     $crate::function::at($crate::entry::jumps::original(function))

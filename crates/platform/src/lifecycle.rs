@@ -1,22 +1,21 @@
-//! Handles the library's state when the process forks, exits, runs another program, or starts an interpreter
-//! again.
+//! Handles the library's state when the process forks, exits, runs another program, or starts an interpreter again.
 //!
-//! Every static that can change is declared with [`global!`], and its declaration says how each of these
-//! events affects it; `tests/globals.rs` fails for one without. The linker collects the actions, so that no
-//! list of them is kept by hand. An action that is more than a store is a function: it is named in the
+//! Every static that can change is declared with [`global!`], and its declaration states how each of these events
+//! affects it. `tests/globals.rs` fails for a static that is not declared in this way. The linker collects the actions,
+//! so no list of them is maintained by hand. An action that is more than a store is a function. It is named in the
 //! declaration or, if it belongs to no static, passed to [`at_fork!`].
 //!
-//! - **Fork.** In the child, which has one thread, the blocks are processed in the order of [`Stage`], and
-//!   the statics of a block from first to last. A lock that must be whole there is held during the fork. Each
-//!   wait for a lock is bounded: a fork may come from a signal handler that interrupted the library. A value
-//!   that a reset replaces is forgotten, not dropped: the allocator may be in any state.
-//! - **Restart.** An interpreter that the process embeds ends, and a new one starts: [`restart`]. A value
-//!   that a reset replaces is forgotten here as well, as it may belong to the old interpreter.
-//! - **Exit.** Memory is freed without destructors, and nothing is reset. The session finishes what has to be
-//!   finished, in its exit handler; a static says so with `#[exit = "..."]`.
-//! - **Exec.** All state is lost, whatever is declared: the new program's copy of the library begins with the
-//!   initial values. Environment variables and descriptors that are not closed survive; a static that stands
-//!   for one says so with `#[exec = "..."]`.
+//! - **Fork.** The child has one thread. In it, the blocks are processed in the order of [`Stage`], and the statics of
+//!   a block from first to last. If a lock's value must be consistent in the child, the lock is held during the fork.
+//!   Each wait for a lock is bounded: a fork may come from a signal handler that interrupted the library. A value that
+//!   a reset replaces is forgotten, not dropped, because the allocator may be in any state.
+//! - **Restart.** An interpreter that the process embeds ends, and a new one starts: [`restart`]. A value that a reset
+//!   replaces is forgotten here as well, because it may belong to the old interpreter.
+//! - **Exit.** Memory is freed without destructors, and nothing is reset. The session finishes pending work in its exit
+//!   handler. `#[exit = "..."]` marks a static that exit affects.
+//! - **Exec.** All state is lost, regardless of the declarations: the new program's copy of the library begins with the
+//!   initial values. Environment variables and descriptors that are not closed survive. `#[exec = "..."]` marks a
+//!   static that represents one of these.
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
@@ -36,21 +35,21 @@ pub mod attic;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// The order of the hooks: before a fork and in the child from first to last, in the parent from last to
+/// The order of the hooks. Before a fork and in the child they run from first to last, in the parent from last to
 /// first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
-    /// The library's own heap: the child's hooks may allocate.
+    /// The library's heap. It comes first because the child's hooks may allocate.
     Heap,
-    /// The session, whose lock is taken before all others.
+    /// The session. Its lock is taken before all others.
     Session,
-    /// The tables of the doors.
+    /// The tables of the doors (the entry points for intercepted calls).
     Doors,
     /// The walks over loaded modules.
     Modules,
-    /// The modules that record and capture.
+    /// The crates that record and capture.
     Sinks,
-    /// The threads' records, after all others have handled their parts.
+    /// The records of the threads. They come after the stages that handle their parts.
     Last,
     /// State that depends on the new state of the earlier stages.
     Again,
@@ -68,7 +67,7 @@ impl Stage {
     ];
 }
 
-/// The actions of a module at a fork or a restart.
+/// The actions of a module at a fork or a restart; `None` for no action.
 pub struct Hook {
     pub stage: Stage,
     pub before: Option<fn()>,
@@ -77,15 +76,15 @@ pub struct Hook {
     pub restart: Option<fn()>,
 }
 
-/// All registered hooks.
+/// All registered hooks, which the linker collects.
 #[linkme::distributed_slice]
 pub static HOOKS: [Hook];
 
 #[doc(hidden)]
 pub use linkme;
 
-/// Declares the actions of a module at a fork, in addition to those of its statics: `stage`, and any of
-/// `before`, `parent` and `child`.
+/// Declares the actions of a module at a fork, in addition to those of its statics. Takes `stage`, and any of `before`,
+/// `parent` and `child`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __at_fork {
@@ -104,7 +103,7 @@ macro_rules! __at_fork {
 pub use crate::__at_fork as at_fork;
 
 impl Hook {
-    /// A hook that does nothing.
+    /// A hook without actions.
     pub const NONE: Self = Self {
         stage: Stage::Again,
         before: None,
@@ -114,7 +113,7 @@ impl Hook {
     };
 }
 
-/// Defines statics, each with the effects of a fork and other events.
+/// Defines statics, each with the effects of a fork and of other events on it.
 ///
 /// ```text
 /// global! {
@@ -132,23 +131,23 @@ impl Hook {
 ///
 /// `stage`, a [`Stage`], is left out if every static is kept. The attributes come in this order:
 ///
-/// - `#[fork(...)]`, always. In the child:
-///   - `keep = "why"`: as in the parent;
-///   - `reset`: its initial value, by [`Reset`];
-///   - `free`: a lock that is free, whichever thread held it; the value that it guards is kept;
-///   - `hold`: like `free`, and held during the fork, so that the value is whole;
-///   - `hold, reset`: held during the fork, and then its initial value;
-///   - `in_child`: the result of its method of that name, which takes the [`OnlyThread`];
-///   - `by = function`: the result of this function, which takes the same;
-///   - `with = OTHER`: the function of another static of the block handles this one.
-/// - `#[restart(...)]`, in the crates that know an interpreter: `keep`, `reset`, and `by` and `with` as
-///   above, but the function takes no argument.
+/// - `#[fork(...)]`, always. The value in the child is:
+///   - `keep = "why"`: the value in the parent;
+///   - `reset`: the initial value, set by [`Reset`];
+///   - `free`: a free lock, even if a thread of the parent held it; the value that it guards is kept;
+///   - `hold`: like `free`, but the lock is held during the fork, so that its value is consistent;
+///   - `hold, reset`: the lock is held during the fork, and its value is then the initial one;
+///   - `in_child`: set by the static's method of that name, which takes the [`OnlyThread`];
+///   - `by = function`: set by this function, which takes the [`OnlyThread`], too;
+///   - `with = OTHER`: set by the function of another static of the block.
+/// - `#[restart(...)]`, in the crates that know an interpreter: `keep`, `reset`, and `by` and `with` as above, but the
+///   function takes no argument.
 /// - `#[exit = "..."]` and `#[exec = "..."]`, for the few statics that these events affect.
-/// - `#[together(calls)]`, for values that each recorded call reads and that are written at most once an
-///   iteration; `#[together(iterations)]`, for values that each iteration uses. Between two calls the program
-///   fills the caches with its own data, so the former lie in one cache line and the latter in a few.
-///   `#[together(tables)]`, for what is large and zero at first: between the others it would spread them over many
-///   pages, and each page that a process touches when it starts costs it a page fault.
+/// - `#[together(calls)]`, for values that each recorded call reads and that are written at most once an iteration;
+///   `#[together(iterations)]`, for values that each iteration uses. Between two calls the program fills the caches
+///   with its own data. So the `calls` values lie in one cache line, and the `iterations` values in a few.
+///   `#[together(tables)]`, for large values that are zero at first: next to small statics they would spread those over
+///   many pages, and each page that a starting process uses costs a page fault.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __global {
@@ -171,7 +170,7 @@ macro_rules! __global {
     (stage: $stage:ident; $($statics:tt)+) => {
         $crate::__global!(@ [$stage] $($statics)+);
     };
-    // A doc comment or the first attribute.
+    // Matches a block without `stage`: it begins with a doc comment or an attribute.
     (# $($statics:tt)+) => {
         $crate::__global!(@ [] # $($statics)+);
     };
@@ -185,24 +184,24 @@ macro_rules! __global_static {
         $static
     };
     ([calls] $static:item) => {
-        // SAFETY: a section of data that is read and written, as the static's own would be.
+        // SAFETY: the section is for data that is read and written, like the default section of such a static.
         #[unsafe(link_section = ".data.tllmprof_calls")]
         $static
     };
     ([iterations] $static:item) => {
-        // SAFETY: a section of data that is read and written, as the static's own would be.
+        // SAFETY: the section is for data that is read and written, like the default section of such a static.
         #[unsafe(link_section = ".data.tllmprof_iterations")]
         $static
     };
     ([tables] $static:item) => {
-        // SAFETY: a section of data that is read, written and zero at first, as the static's own would be.
+        // SAFETY: the section is for data that is read, written and zero at first, like the default section of such a
+        // static.
         #[unsafe(link_section = ".bss.tllmprof_tables")]
         $static
     };
 }
 
-// Each section begins with a cache line. The library is one object when it is linked, so the statics of a
-// section are next to each other.
+// Each section begins at a cache line. The library is linked from one object, so the statics of a section are adjacent.
 core::arch::global_asm!(
     ".section .data.tllmprof_calls,\"aw\",@progbits",
     ".p2align 6",
@@ -289,15 +288,16 @@ macro_rules! __global_restart {
     };
 }
 
-/// The time a reset waits for a lock.
+/// Longest time that a reset waits for a lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A static that can be reset to its initial value.
 pub trait Reset: Sized {
-    /// Sets it to this value. The old value is put away, not dropped. Leaves it unchanged if it stays locked.
+    /// Sets this static to `initial`. The old value is kept elsewhere, not dropped. Does nothing if a lock cannot be
+    /// acquired.
     fn reset(&self, initial: Self);
 
-    /// Like [`Reset::reset`], in the child of a fork, whichever thread held the lock.
+    /// Does the same as [`Reset::reset`] in the child of a fork, even if a thread of the parent held the lock.
     fn in_child(&self, initial: Self, _: &OnlyThread) {
         self.reset(initial);
     }
@@ -365,24 +365,24 @@ impl<T> Reset for Lock<T> {
 }
 
 global! {
-    /// The thread that forks and holds the locks; 0: none. A second fork at the same time continues without
-    /// them.
+    /// ID of the thread that is forking and holds the locks; 0 if there is none. A second fork at the same time
+    /// continues without the locks.
     #[fork(keep = "`in_child` gives it up when the hooks are through")]
     static FORKER: AtomicI32 = AtomicI32::new(0);
-    /// True if that thread was outside the library's code. Calls that other handlers make during the fork are
-    /// passed through, because the thread holds the library's locks.
+    /// True if the forking thread was not in the library's code before. Calls that other fork handlers make during the
+    /// fork are passed through, because this thread holds the library's locks.
     #[fork(keep = "it belongs to the forking thread, which continues in the child")]
     static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
-    /// True if the library must not make system calls any more.
+    /// True if the library must not make system calls any more, because the program has installed a filter for them.
     #[fork(keep = "a child has its parent's filters")]
     static IS_FILTERED: AtomicBool = AtomicBool::new(false);
-    /// True if the process is a copy of another.
+    /// True if the process is a child that was forked from another one.
     #[fork(keep = "`in_child` sets it before the hooks")]
     static IS_CHILD: AtomicBool = AtomicBool::new(false);
 }
 
-/// Called when the program installs a filter for system calls, which may end the process for any call that
-/// the program does not make itself: the library makes none from now on.
+/// Called when the program installs a filter for system calls (seccomp). Such a filter may end the process for any call
+/// that the program does not make itself, so from now on the library makes none.
 pub fn filter_is_installed() {
     IS_FILTERED.store(true, Ordering::Release);
 }
@@ -398,8 +398,8 @@ pub fn is_child() -> bool {
     IS_CHILD.load(Ordering::Relaxed)
 }
 
-/// Registers the hooks, to be called at each fork. Called once, before the first look-up or call of a
-/// program.
+/// Registers the hooks, which are called at each fork. Called at least once, before the program's first look-up or call
+/// that the library handles.
 pub fn register() {
     global! {
         #[fork(keep = "handlers are inherited")]
@@ -411,8 +411,8 @@ pub fn register() {
     }
 }
 
-/// Called when an interpreter starts in a process that has none, or no longer has one: the statics drop what
-/// they keep of an earlier one.
+/// Called when an interpreter starts after an earlier one has ended, or for the first time: resets the statics that
+/// depend on the earlier interpreter.
 pub fn restart() {
     for restart in Stage::ALL
         .into_iter()
@@ -475,7 +475,7 @@ extern "C" fn in_parent() {
     }
 }
 
-/// Resets the child: nothing counted, nothing open, one thread.
+/// Resets the library's state in the child of a fork: nothing counted, nothing open, one thread.
 extern "C" fn in_child() {
     if is_filtered() {
         return;
@@ -491,7 +491,7 @@ extern "C" fn in_child() {
     {
         contained((), || child(&alone));
     }
-    // The number is that of the parent's thread: the child's thread has another one.
+    // Compare with 0 only: the number is that of the parent's thread, and the child's thread has another.
     if FORKER.swap(0, Ordering::Relaxed) != 0 && HAS_ENTERED.load(Ordering::Relaxed) {
         Inside::leave();
     }

@@ -1,4 +1,4 @@
-//! Writes lines to standard error, without harm to the host.
+//! Writes log lines to standard error, without harm to the program.
 
 use core::ffi::c_int;
 use core::fmt::{self, Write};
@@ -15,10 +15,11 @@ use tllmprof_sync::kernel;
 
 const PREFIX: &str = "tllmprof: ";
 const LONGEST: usize = 1024;
-/// Bytes of a longer line that are kept of its end, where the reason stands behind a name, and of its beginning.
+/// Number of bytes at the end of a long line that are kept, because the reason comes after the names. The next constant
+/// is the number of bytes at its beginning.
 const END: usize = 400;
 const BEGINNING: usize = LONGEST - 1 - END;
-/// What stands in place of the middle.
+/// Text that replaces the middle of a long line.
 const CUT: &str = "…";
 
 lifecycle::global! {
@@ -26,7 +27,7 @@ lifecycle::global! {
 
     #[fork(keep = "the settings are the same")]
     static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
-    /// Device and inode of standard error when the library was loaded; 0: none.
+    /// Device and inode number of standard error when the library was loaded; 0 if it was closed.
     #[fork(keep = "descriptor 2 is inherited")]
     static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
     #[fork(keep = "as what standard error is")]
@@ -38,20 +39,20 @@ lifecycle::global! {
     static KEEPER: OnceBox<fn(&str)> = OnceBox::new();
 }
 
-/// From here on, descriptor 2 is the child's own.
+/// Runs in the child: from now on, descriptor 2 belongs to the child.
 fn in_child(_: &OnlyThread) {
     PROCESS.store(ids::process(), Ordering::Relaxed);
 }
 
-/// Registers `keep`, which is called with each warning and error. Only the first one is registered. It may be
-/// called anywhere.
+/// Registers `keep`, which is then called with each warning and error. Only the first function is registered. It may be
+/// called in any context.
 pub fn keep(keep: fn(&str)) {
     let _ = KEEPER.set(Box::new(keep));
 }
 
-/// Remembers the file of standard error. If descriptor 2 is closed now, it belongs to the host: a file that
-/// the host opens there later is not for the library's lines. Called by the constructor if one of the
-/// library's variables is set, and by the first line.
+/// Remembers the file of standard error. If descriptor 2 is closed now, its number belongs to the program: if the
+/// program opens a file there later, the library must not write its lines to this file. Called by the constructor if
+/// one of the library's environment variables is set, and by the first line.
 pub fn start() {
     if !STARTED.swap(true, Ordering::AcqRel) {
         PROCESS.store(ids::process(), Ordering::Relaxed);
@@ -59,10 +60,10 @@ pub fn start() {
     }
 }
 
-/// Called when the host has redirected descriptor `new`. Ignored in a child that shares its parent's memory
-/// until it runs another program: its descriptors are its own.
+/// Called when the program has redirected descriptor `new`. Ignored in a child that shares its parent's memory until it
+/// runs another program (`vfork`), because the child has separate descriptors.
 pub fn redirected(new: i32) {
-    // If no line has been or will be written, no system call is made here either.
+    // If no line has been or will be written, make no system call here either.
     let matters = new == 2 && STARTED.load(Ordering::Relaxed) && !lifecycle::is_filtered();
     if matters && is_own_process() {
         let _errno = SavedErrno::new();
@@ -70,8 +71,8 @@ pub fn redirected(new: i32) {
     }
 }
 
-/// Returns true if this is the process in which the library was started, or a copy that has its own memory:
-/// not a child that shares its parent's memory until it runs another program.
+/// Returns true if this is the process in which the library was started, or a forked copy with its own memory. Returns
+/// false in a child that shares its parent's memory until it runs another program (`vfork`).
 pub fn is_own_process() -> bool {
     PROCESS.load(Ordering::Relaxed) == ids::process()
 }
@@ -82,12 +83,12 @@ fn learn() {
     STDERR[1].store(inode, Ordering::Relaxed);
 }
 
-/// Sets the highest level that is logged.
+/// Sets the log level: less important lines are not written.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
-/// Returns true if lines of `level` are logged.
+/// Returns true if lines of `level` are written.
 pub fn is_logged(level: Level) -> bool {
     level as u8 <= LEVEL.load(Ordering::Relaxed)
 }
@@ -115,13 +116,13 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
     write_quietly(text.line());
 }
 
-/// Like [`line`], but with no system call other than `write`: the process has a filter that may end it for
-/// others.
+/// Does the same as [`line`], but makes no system call other than `write`: the process has a filter that may end it for
+/// other calls.
 pub fn line_by_one_call(level: Level, message: fmt::Arguments<'_>) {
     if is_logged(level) {
         let text = LineText::format(message);
         let line = text.line();
-        // SAFETY: the kernel reads the line.
+        // SAFETY: the kernel only reads the line.
         unsafe { kernel::call(libc::SYS_write, [2, line.as_ptr().addr(), line.len()]) };
     }
 }
@@ -154,7 +155,7 @@ pub use crate::__once as once;
 struct LineText {
     bytes: [u8; LONGEST],
     length: usize,
-    /// The middle was left out, after [`BEGINNING`] bytes.
+    /// True if the middle was left out, after [`BEGINNING`] bytes.
     is_cut: bool,
 }
 
@@ -165,7 +166,8 @@ impl LineText {
             length: 0,
             is_cut: false,
         };
-        // Names in it come from the program. Writing text never fails.
+        // `Printing` replaces unprintable characters, because names in the message come from the program. Writing never
+        // fails.
         let _ = write!(Printing(&mut text), "{PREFIX}{message}");
         if text.is_cut {
             text.mark_cut();
@@ -174,7 +176,7 @@ impl LineText {
         text
     }
 
-    /// Returns the line with its line feed.
+    /// Returns the line, including its line feed.
     fn line(&self) -> &[u8] {
         &self.bytes[..=self.length]
     }
@@ -184,7 +186,7 @@ impl LineText {
         self.length += bytes.len();
     }
 
-    /// Puts [`CUT`] between beginning and end, which are cut between characters.
+    /// Puts [`CUT`] between the beginning and the end, without splitting a UTF-8 character.
     fn mark_cut(&mut self) {
         let whole = str::from_utf8(&self.bytes[..BEGINNING]);
         let begins = whole.map_or_else(|error| error.valid_up_to(), str::len);
@@ -209,7 +211,7 @@ impl Write for LineText {
             let (first, rest) = text.split_at(first.min(text.len()));
             self.push(first);
             text = &rest[rest.len().saturating_sub(END)..];
-            // The end so far gives way to the new one.
+            // Drop as much of the end so far as the new text needs.
             let excess = (self.length + text.len()).saturating_sub(LONGEST - 1);
             self.bytes
                 .copy_within(BEGINNING + excess..self.length, BEGINNING);
@@ -224,17 +226,17 @@ fn stat() -> Option<libc::stat> {
     kernel::status(2)
 }
 
-/// Returns true if descriptor 2 is still the file that it was, or that the host has redirected it to. A file
-/// that got the number after a close belongs to the host.
+/// Returns true if descriptor 2 is still the file that the library knows, or the one that the program redirected it to.
+/// A file that got the number after a close belongs to the program.
 fn is_ours() -> bool {
     let known = STDERR.each_ref().map(|part| part.load(Ordering::Relaxed));
     known != [0, 0] && stat().is_some_and(|now| [now.st_dev, now.st_ino] == known)
 }
 
-/// Writes without raising a signal in the host, and without waiting. If the reader is gone or does not read,
-/// or if the file must not grow, the line is lost.
+/// Writes without raising a signal in the program, and without waiting. The line is lost if the reader is gone or does
+/// not read, or if the file must not grow.
 fn write_quietly(bytes: &[u8]) {
-    /// The errors of a failed write, and the signals that the kernel raises with them.
+    /// Errors of a failed write, each with the signal that the kernel raises.
     const RAISED: [(c_int, c_int); 2] = [
         (libc::EPIPE, libc::SIGPIPE),
         (libc::EFBIG, libc::SIGXFSZ), // the file has reached RLIMIT_FSIZE
@@ -245,15 +247,15 @@ fn write_quietly(bytes: &[u8]) {
         events: libc::POLLOUT,
         revents: 0,
     };
-    // SAFETY: one entry, which outlives the call. A pipe that is ready takes a whole page, and a
-    // line is shorter.
+    // SAFETY: the call gets one entry, which outlives it. (A pipe that is ready accepts a whole page, and a line is
+    // shorter.)
     let ready = unsafe { libc::poll(&raw mut place, 1, 0) };
     if ready != 1 || place.revents & libc::POLLOUT == 0 {
         return;
     }
-    // SAFETY: the signal sets are initialised by sigemptyset before use, and every pointer is to a local that
-    // outlives its call. Blocking and unblocking affects only this thread; a signal that our write raised is
-    // removed before the old mask is restored, and one that was pending before stays.
+    // SAFETY: the signal sets are initialised by sigemptyset before use, and every pointer is to a local that outlives
+    // its call. Blocking and unblocking affects only this thread. A signal that this write raised is removed before the
+    // old mask is restored, and one that was pending before stays.
     unsafe {
         let mut set = core::mem::zeroed::<libc::sigset_t>();
         let mut old = core::mem::zeroed::<libc::sigset_t>();
@@ -294,11 +296,11 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Standard error belongs to the process: only one test at a time uses it.
+    /// Lock that lets only one test at a time use standard error, which all tests share.
     static ONE: Mutex<()> = Mutex::new(());
     static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-    /// Descriptor 2, which is restored when this is dropped.
+    /// Redirects descriptor 2, and restores it when dropped.
     pub(crate) struct Stderr {
         before: OwnedFd,
         _one: MutexGuard<'static, ()>,
@@ -324,12 +326,12 @@ pub(crate) mod tests {
     }
 
     fn duplicate(to: &impl AsRawFd) {
-        // SAFETY: both descriptors are open, and descriptor 2 stays open for its writers.
+        // SAFETY: both descriptors are open, and descriptor 2 stays open for other writers.
         assert_eq!(unsafe { libc::dup2(to.as_raw_fd(), 2) }, 2);
     }
 
     pub(crate) fn file() -> File {
-        // SAFETY: a terminated name; the descriptor is new and belongs to nothing else.
+        // SAFETY: the name is terminated. The descriptor is new and belongs to nothing else.
         unsafe {
             let fd = libc::memfd_create(c"log".as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0);
@@ -451,15 +453,15 @@ pub(crate) mod tests {
         std::fs::remove_file(&path).unwrap();
         let _stderr = Stderr::is(&file);
         redirected(2);
-        // The limit applies to the process, so it is set in a copy of it.
-        // SAFETY: the child sets a limit, logs a line, which allocates nothing, and exits.
+        // The limit applies to the whole process, so set it in a forked child.
+        // SAFETY: the child sets a limit, logs a line (which allocates nothing) and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let limit = libc::rlimit {
                 rlim_cur: 0,
                 rlim_max: 0,
             };
-            // SAFETY: reads the limit; ends the child.
+            // SAFETY: `setrlimit` only reads the limit, and `_exit` ends the child.
             unsafe {
                 libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
                 let limited = libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
@@ -468,7 +470,7 @@ pub(crate) mod tests {
             }
         }
         let mut status = -1;
-        // SAFETY: writes the status to the local.
+        // SAFETY: `waitpid` writes the status to the local variable.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(
             (libc::WIFEXITED(status), libc::WEXITSTATUS(status)),

@@ -13,12 +13,13 @@ pub struct Mapping {
     pub end: usize,
     pub is_writable: bool,
     pub is_executable: bool,
-    /// The inode of the file that is mapped.
+    /// Inode number of the mapped file.
     pub inode: u64,
     path: Option<PathBuf>,
 }
 
-/// The kernel does not list the mappings, as in a sandbox without `/proc`. Contains the error number.
+/// The error that the kernel does not list the mappings, for example in a sandbox without `/proc`. Contains the error
+/// number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unreadable(pub i32);
 
@@ -29,14 +30,14 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// The process's mappings, by address.
+/// The mappings of the process, sorted by address.
 pub struct Maps(Vec<Mapping>);
 
 impl Maps {
-    /// Reads the mappings.
+    /// Reads the memory mappings of the process.
     ///
     /// # Errors
-    /// The file cannot be read: a sandbox may have no `/proc`.
+    /// The file cannot be read. For example, a sandbox may have no `/proc`.
     pub fn read() -> Result<Self, Unreadable> {
         let mut text = Vec::new();
         tllmprof_symbols::open(Path::new("/proc/self/maps"))
@@ -55,30 +56,29 @@ impl Maps {
         self.0.get(index).filter(|mapping| mapping.start <= address)
     }
 
-    /// Returns the file that is mapped at `address`.
+    /// Returns the path of the file that is mapped at `address`, if there is one.
     pub fn file_at(&self, address: usize) -> Option<&Path> {
         self.at(address)?.path.as_deref()
     }
 
-    /// Returns true if a file of this path is mapped anywhere.
+    /// Returns true if a file with this path is mapped anywhere.
     pub fn has_file(&self, path: &Path) -> bool {
         self.0
             .iter()
             .any(|mapping| mapping.path.as_deref() == Some(path))
     }
 
-    /// Returns true if the file that is mapped at `address` has been deleted since, or replaced by another
-    /// one.
+    /// Returns true if the file that is mapped at `address` has been deleted or replaced since it was mapped.
     pub fn is_deleted_at(&self, address: usize) -> bool {
         self.file_at(address)
             .is_some_and(|path| path.as_os_str().as_bytes().ends_with(DELETED))
     }
 
-    /// Returns the ranges of free whole pages within `reach` of `address`, the nearest first.
+    /// Returns the address ranges within `reach` of `address` that are free, in whole pages, the nearest first.
     #[cfg(target_arch = "x86_64")]
     pub fn free_near(&self, address: usize, reach: usize) -> Vec<Range<usize>> {
         const PAGE: usize = 4096;
-        // The first pages cannot be mapped, and the kernel's half begins after the last mapping.
+        // The first pages cannot be mapped. The addresses after the last mapping belong to the kernel.
         let (lowest, highest) = (address.saturating_sub(reach), address.saturating_add(reach));
         let mut from = 0x1_0000;
         let mut gaps = Vec::new();
@@ -98,12 +98,12 @@ impl Maps {
     }
 }
 
-/// The text that the kernel appends to the name of a mapped file that has been deleted.
+/// Suffix that the kernel appends to the name of a mapped file that has been deleted.
 const DELETED: &[u8] = b" (deleted)";
 
 /// Returns the page size in bytes: 4, 16 or 64 KiB on AArch64.
 pub fn page_size() -> usize {
-    // SAFETY: takes no pointers.
+    // SAFETY: `sysconf` takes no pointers.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).unwrap_or(4096)
 }
@@ -125,7 +125,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// Returns the fifth word of a line. `line` begins after the first word.
+/// Returns the inode number, which is the fifth word of a line. `line` begins after the first word.
 fn inode(line: &[u8]) -> Option<u64> {
     let mut words = line
         .split(|&byte| byte == b' ')

@@ -1,5 +1,4 @@
-//! The modules of the process: the list of them, those that must not be patched, and the notification of
-//! changes.
+//! The modules of the process: lists them, knows those that must not be patched, and reports changes.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,8 +15,8 @@ use crate::resolve;
 use crate::stack;
 use crate::system;
 
-/// Modules that the library's own doors run on: their functions are not hooked and their slots are not
-/// changed.
+/// Start of the names of modules that the library's hooks depend on: their functions are not hooked and their slots are
+/// not changed.
 const LEFT_ALONE: [&[u8]; 7] = [
     b"libc.so",
     b"ld-linux",
@@ -28,7 +27,7 @@ const LEFT_ALONE: [&[u8]; 7] = [
     b"linux-vdso",
 ];
 
-/// A loaded module.
+/// A loaded module: the executable or a shared library.
 pub struct LoadedModule {
     pub start: usize,
     pub end: usize,
@@ -38,14 +37,14 @@ pub struct LoadedModule {
 }
 
 impl LoadedModule {
-    /// Returns true if both are the same module at the same address.
+    /// Returns true if both describe the same module at the same address.
     pub fn is(&self, other: &Self) -> bool {
         self.start == other.start && self.end == other.end && self.path == other.path
     }
 }
 
-/// Returns the modules that are loaded now and have a file, and true if the list is complete: a module that
-/// another thread is still loading is left for the next time.
+/// Returns the modules that are loaded now and have a file. The flag is true if the list is complete: a module that
+/// another thread is still loading is left out.
 pub fn present(maps: &Maps) -> (Vec<LoadedModule>, bool) {
     let (mut present, mut is_complete) = (Vec::new(), true);
     elf::walk(|module| {
@@ -77,7 +76,8 @@ pub fn is_relocated(module: &Module, maps: &Maps) -> bool {
             .is_some_and(|mapping| !mapping.is_writable)
 }
 
-/// Returns the pages that the loader makes read-only when it has finished the module's relocations.
+/// Returns the pages that the loader makes read-only when it has finished the module's relocations. The range is empty
+/// if there are none.
 pub fn relro(module: &Module) -> Range<usize> {
     const PT_GNU_RELRO: u32 = 0x6474_e552;
     let mut headers = module.headers().iter();
@@ -90,8 +90,8 @@ pub fn relro(module: &Module) -> Range<usize> {
     start & !(page - 1)..end & !(page - 1)
 }
 
-/// Returns true if the file at `path` is not the one that `module` was loaded from, as after an upgrade: then
-/// its symbols are not those of the running code.
+/// Returns true if the file at `path` is not the one that `module` was loaded from, for example after an upgrade. Then
+/// the file's symbols are not those of the running code.
 pub fn is_replaced(module: &Module, maps: &Maps, path: &Path) -> bool {
     if maps.is_deleted_at(module.start) {
         return true;
@@ -100,8 +100,8 @@ pub fn is_replaced(module: &Module, maps: &Maps, path: &Path) -> bool {
         return false;
     };
     let inode = file.metadata().map(|status| status.ino());
-    // Some file systems report another inode than the mapping's. Then the notes decide, among them the build
-    // ID.
+    // Some file systems report another inode number than the mapping has. Then compare the notes, which contain the
+    // build ID.
     if inode.is_ok_and(|inode| {
         maps.at(module.start)
             .is_some_and(|mapping| mapping.inode == inode)
@@ -124,7 +124,7 @@ pub fn is_replaced(module: &Module, maps: &Maps, path: &Path) -> bool {
     let mut ranges: Vec<_> = notes
         .map(|header| (header.p_vaddr as usize, header.p_filesz as usize))
         .collect();
-    // The header of the file, which has the positions of its parts.
+    // Also compare the file header, which contains the positions of the file's parts.
     ranges.push((
         module.start.wrapping_sub(module.base),
         size_of::<libc::Elf64_Ehdr>(),
@@ -134,11 +134,11 @@ pub fn is_replaced(module: &Module, maps: &Maps, path: &Path) -> bool {
         .all(|(address, length)| is_like(address, length))
 }
 
-/// Returns true if the calling thread has enough stack to parse names.
+/// Returns true if the calling thread has enough stack left to parse function names.
 pub fn has_stack() -> bool {
     const NEEDED: usize = 512 * 1024;
     let here = stack::here();
-    // A coroutine or a signal handler may be on another stack, whose size is not known.
+    // A coroutine or a signal handler may run on another stack, whose size is unknown.
     stack::bounds().is_some_and(|stack| stack.contains(&here) && here - stack.start >= NEEDED)
 }
 
@@ -152,7 +152,7 @@ pub fn is_left_alone(module: &Module) -> bool {
         })
 }
 
-/// Reads memory of any module. Returns false if no module is loaded there any more.
+/// Reads memory of any module. Returns false if no module is loaded at the address any more.
 pub fn read_any(address: usize, buffer: &mut [u8]) -> bool {
     let mut found = false;
     elf::walk(|module| {
@@ -169,20 +169,21 @@ pub fn is_alone() -> bool {
 }
 
 lifecycle::global! {
-    /// True if a watcher needs to know about modules that are loaded or unloaded. The look-up doors read it.
+    /// True if a part of the library needs to know about modules that are loaded or unloaded. The look-up doors read
+    /// this flag.
     #[fork(keep = "the child's modules are its parent's")]
     pub static ARE_WATCHED: AtomicBool = AtomicBool::new(false);
-    /// The function that is called when modules were loaded or unloaded, in addition to the check for
+    /// The function to call when modules were loaded or unloaded. This is in addition to the search for native
     /// functions that a rule names.
     #[fork(keep = "set once, at the start")]
     static WATCHER: OnceBox<fn()> = OnceBox::new();
-    /// The value of [`elf::changes`] when that function was last called.
+    /// Value of [`elf::changes`] when the watcher was last called.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Registers `watch`, which is called after modules were loaded or unloaded: at the next look-up or
-/// `dlclose`. Only one can be registered.
+/// Registers `watch`, which is then called after modules were loaded or unloaded: at the next symbol look-up or
+/// `dlclose`. Only one function can be registered.
 pub fn watch(watch: fn()) {
     SEEN.store(elf::changes(), Ordering::Relaxed);
     if WATCHER.set(Box::new(watch)).is_ok() {
@@ -195,7 +196,7 @@ pub fn has_watcher() -> bool {
     WATCHER.get().is_some()
 }
 
-/// Calls the watcher, if there is one and `changes` differs from what it has seen.
+/// Calls the watcher, if there is one and `changes` differs from the value at its last call.
 pub fn notify_watcher(changes: u64) {
     if let Some(watch) = WATCHER.get()
         && SEEN.swap(changes, Ordering::AcqRel) != changes
@@ -211,7 +212,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// The pages of this module's GOT: only one test at a time changes them or reads their protection.
+    /// Lock that lets only one test at a time change the pages of this module's GOT, or read their protection.
     pub(crate) static PAGES: Mutex<()> = Mutex::new(());
 
     fn us() -> Module {

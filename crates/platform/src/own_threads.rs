@@ -1,12 +1,11 @@
 //! The library's own threads. They must neither keep a process from ending nor run while it shuts down.
 //!
-//! A process whose main thread has left by `pthread_exit` ends with its last thread. So after that, each of
-//! the library's threads checks from time to time if only these threads are left, and then ends. Until then
-//! an idle one sleeps in one system call, without a time limit: the main thread's end wakes it
-//! ([`main_thread_leaves`]).
+//! A process whose main thread has left by `pthread_exit` ends with its last thread. So afterwards, each of the
+//! library's threads regularly checks whether only these threads are left, and then ends. Until then an idle thread
+//! sleeps in one system call, without a time limit: the main thread's end wakes it ([`main_thread_leaves`]).
 //!
-//! When the process exits, they are asked to end and awaited for a bounded time ([`await_end`]): destructors
-//! that run afterwards may free what the threads use.
+//! When the process exits, the threads are asked to end and awaited for a bounded time ([`await_end`]), because
+//! destructors that run afterwards may free data that the threads use.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
@@ -17,24 +16,24 @@ use tllmprof_sync::{Published, kernel};
 use crate::lifecycle::{self, OnlyThread};
 use crate::{elf, ids, pages, system, thread};
 
-/// The kinds of the library's threads. There is at most one thread of each kind at a time.
+/// The types of the library's threads. There is at most one thread of each type at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ThreadKind {
-    /// Does work that must not delay its caller.
+    /// The worker, which does work that must not delay its caller.
     Worker,
-    /// Listens on the control socket.
+    /// The thread that listens on the control socket.
     Live,
-    /// Samples stacks.
+    /// The thread that samples stacks.
     Stacks,
-    /// Does one task, and ends by itself.
+    /// A thread that does one task and then ends.
     Passing,
 }
 
 const KINDS: usize = 4;
 
-/// The value for a thread that was started but has not stored its number yet.
+/// Value in [`NUMBERS`] for a thread that was started but has not stored its ID yet.
 const BEGINS: i32 = -1;
-/// The interval between checks of a thread that is ending.
+/// Interval between checks whether a thread has ended.
 const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 lifecycle::global! {
@@ -42,32 +41,32 @@ lifecycle::global! {
 
     #[fork(reset)]
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    /// The kernel's number of the latest thread of each kind; 0: none.
+    /// The kernel's ID of the latest thread of each type; 0 if there was none.
     #[fork(reset)]
     static NUMBERS: [AtomicI32; KINDS] = [const { AtomicI32::new(0) }; KINDS];
-    /// True if the thread of the kind was asked to end, and will.
+    /// For each type: true if its thread was asked to end.
     #[fork(reset)]
     static END: [AtomicBool; KINDS] = [const { AtomicBool::new(false) }; KINDS];
-    /// True if the main thread has left, or is about to.
+    /// True if the main thread has ended, or is about to end.
     #[fork(reset)]
     static MAIN_THREAD_LEFT: AtomicBool = AtomicBool::new(false);
 }
 lifecycle::global! {
     stage: Last;
 
-    /// The function that wakes the thread of the kind.
+    /// For each type: the function that wakes its thread.
     #[fork(keep = "functions of this library")]
     static WAKE: [Published<fn()>; KINDS] = [const { Published::none() }; KINDS];
-    /// True if the main thread's end is noticed.
+    /// True if the library will notice the main thread's end.
     #[fork(by = in_child)]
     static MAIN_THREAD_IS_WATCHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Marks the calling thread as one of the library's while this lives.
+/// Marks the calling thread as one of the library's threads while this value exists.
 pub struct OwnThread(());
 
 impl OwnThread {
-    /// Marks a thread that ends by itself.
+    /// Marks a thread that does one task and then ends.
     pub fn passing() -> Self {
         Self::begin(ThreadKind::Passing)
     }
@@ -92,7 +91,7 @@ impl Drop for OwnThread {
     }
 }
 
-/// Starts the thread of a kind. Returns true if that succeeded. It runs none of the host's signal handlers.
+/// Starts the thread of this type. Returns true on success. The thread runs no signal handlers of the program.
 pub fn start(
     kind: ThreadKind,
     stack: usize,
@@ -108,13 +107,13 @@ pub fn start(
     is_started
 }
 
-/// Called when the thread of the kind is about to end.
+/// Called when the thread of this type is about to end.
 pub fn ends(kind: ThreadKind) {
     END[kind as usize].store(true, Ordering::Release);
 }
 
-/// Waits until the ending threads are gone, including what the C library does for them; not if the caller is
-/// one of them.
+/// Waits until the threads that were asked to end are gone, including their clean-up in the C library. Does not wait
+/// for the calling thread.
 pub fn await_end(patience: Duration) {
     let deadline = Instant::now() + patience;
     let us = ids::thread();
@@ -130,15 +129,15 @@ pub fn await_end(patience: Duration) {
     }
 }
 
-/// Returns true if the process has a thread of this number.
+/// Returns true if the process has a thread with this ID.
 fn exists(number: i32) -> bool {
     let arguments = [ids::process() as usize, number as usize, 0];
-    // SAFETY: no signal is sent; the kernel only checks if it could be.
+    // SAFETY: signal 0 is not sent. The kernel only checks whether the thread exists.
     unsafe { kernel::call(libc::SYS_tgkill, arguments) == 0 }
 }
 
-/// Arranges that the calling thread's end is noticed, if it is the main thread. Called by the constructor,
-/// which the main thread runs.
+/// Makes the library notice the calling thread's end, if it is the main thread. Called by the constructor, which the
+/// main thread runs.
 pub fn watch_main_thread() {
     thread::when_main_thread_leaves(&(main_thread_leaves as fn()));
     let is_main = ids::thread() == ids::process();
@@ -147,14 +146,14 @@ pub fn watch_main_thread() {
     }
 }
 
-/// The thread that has forked is the child's main thread.
+/// Runs in the child of a fork, whose main thread is the thread that has forked.
 fn in_child(_: &OnlyThread) {
     if MAIN_THREAD_IS_WATCHED.swap(false, Ordering::Relaxed) {
         watch_main_thread();
     }
 }
 
-/// Called when the main thread is ending while the process continues.
+/// Called when the main thread is ending while the process continues. Wakes the library's threads.
 fn main_thread_leaves() {
     MAIN_THREAD_LEFT.store(true, Ordering::Release);
     WAKE.iter()
@@ -162,11 +161,11 @@ fn main_thread_leaves() {
         .for_each(|wake| wake());
 }
 
-/// Returns true if there is memory for the thread-local variables of modules that the calling thread has not
-/// called yet. Without it, the first call of such a module ends the process: "cannot allocate memory for
-/// thread-local data: ABORT".
+/// Returns true if there is enough memory for the calling thread's thread-local variables of modules that it has not
+/// called yet. Without it, the first call of such a module ends the process: "cannot allocate memory for thread-local
+/// data: ABORT".
 pub fn has_memory_for_thread_locals() -> bool {
-    /// The memory that an allocator takes at a time: glibc's 1 MiB, jemalloc's 2 MiB.
+    /// Number of bytes that an allocator requests at a time: glibc's takes 1 MiB, jemalloc's 2 MiB.
     const ALLOCATOR_BYTES: usize = 2 << 20;
     match elf::unallocated_thread_locals() {
         0 => true,
@@ -174,9 +173,9 @@ pub fn has_memory_for_thread_locals() -> bool {
     }
 }
 
-/// Returns the time an idle thread may sleep until it calls [`are_alone`]: no limit while the main thread
-/// runs, if its end is noticed. It is not noticed if the library was attached to a process whose main thread
-/// has made no call since.
+/// Returns the time that an idle thread may sleep until it calls [`are_alone`]; `None` means no limit. There is no
+/// limit while the main thread runs, if the library will notice its end. The library will not notice it if it was
+/// attached to a process whose main thread has made no call since.
 pub fn look_after(closely: Duration) -> Option<Duration> {
     const UNWATCHED: Duration = Duration::from_secs(1);
     if MAIN_THREAD_LEFT.load(Ordering::Acquire) {
@@ -185,10 +184,10 @@ pub fn look_after(closely: Duration) -> Option<Duration> {
     (!MAIN_THREAD_IS_WATCHED.load(Ordering::Acquire)).then_some(UNWATCHED)
 }
 
-/// Returns true if the main thread has ended and only its entry is left.
+/// Returns true if the main thread has ended, so that only its entry in the process's list of threads is left.
 ///
-/// An ended thread has no memory, which the kernel shows without a file being opened: even for a short time,
-/// a descriptor of the library could be the number that the host expects to get.
+/// An ended thread has no memory, and a read of its memory fails. This check opens no file: even for a short time, a
+/// descriptor of the library could have the number that the program expects to get.
 fn main_thread_has_left() -> bool {
     let (byte, mut copy) = (0u8, 0u8);
     let from = libc::iovec {
@@ -200,19 +199,19 @@ fn main_thread_has_left() -> bool {
         iov_len: 1,
     };
     let process = ids::process();
-    // SAFETY: copies one byte of this frame to another byte of it.
+    // SAFETY: copies one byte of this function's frame to another byte of the frame.
     let copied =
         unsafe { libc::process_vm_readv(process, &raw const to, 1, &raw const from, 1, 0) };
     if copied == 1 {
         return false;
     }
-    // If the kernel refuses the request, the flag that the thread has set must be enough.
+    // If the kernel refuses the request, rely on the flag that the main thread has set.
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
         || MAIN_THREAD_LEFT.load(Ordering::Acquire)
 }
 
-/// Returns true if the process has only the library's threads left, besides the entry of the main one. Makes
-/// system calls only if the main thread may have left.
+/// Returns true if only the library's threads are left in the process, apart from the entry of the ended main thread.
+/// Makes system calls only if the main thread may have ended.
 pub fn are_alone() -> bool {
     let may_have_left =
         MAIN_THREAD_LEFT.load(Ordering::Acquire) || !MAIN_THREAD_IS_WATCHED.load(Ordering::Acquire);
@@ -241,7 +240,7 @@ mod tests {
             core::ptr::null_mut()
         }
         assert!(start(ThreadKind::Stacks, 256 << 10, main));
-        // It was not asked to end, so nothing is awaited.
+        // The thread was not asked to end, so this returns at once.
         await_end(Duration::from_secs(3600));
         ends(ThreadKind::Stacks);
         await_end(Duration::from_millis(1));

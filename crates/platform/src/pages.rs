@@ -1,5 +1,5 @@
-//! Memory outside the heap that is never freed: a hook must not allocate, and other threads read this memory
-//! without a lock.
+//! Memory outside the heap that is never freed. It is needed because a hook must not allocate, and because other
+//! threads read this memory without a lock.
 
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
@@ -9,20 +9,20 @@ use core::sync::atomic::{
 
 use tllmprof_sync::Published;
 
-/// The alignment of a mapping.
+/// Alignment of a mapping in bytes.
 const PAGE: usize = 4096;
 
-/// A type for which bytes of all zeros are a valid value.
+/// A type for which all-zero bytes are a valid value.
 ///
 /// # Safety
-/// Bytes of all zeros are a value of the type.
+/// All-zero bytes are a valid value of the type.
 pub unsafe trait Zeroed {}
 
-/// Implements [`Zeroed`] for types whose documentation says that zeros are a value.
+/// Implements [`Zeroed`] for types for which zeros are documented as a valid value.
 macro_rules! zeroed {
     ($($type:ty),* $(,)?) => {
         $(
-            // SAFETY: an integer, or an atomic of one, is zero.
+            // SAFETY: zeros are the number 0, for an integer and for an atomic.
             unsafe impl Zeroed for $type {}
         )*
     };
@@ -38,45 +38,46 @@ zeroed!(
     AtomicI64
 );
 
-// SAFETY: any bytes are an uninitialised value.
+// SAFETY: any bytes are valid for an uninitialised value.
 unsafe impl<T> Zeroed for MaybeUninit<T> {}
-// SAFETY: a cell has the values of its content.
+// SAFETY: a cell has the same valid values as its content.
 unsafe impl<T: Zeroed> Zeroed for Cell<T> {}
-// SAFETY: a cell has the values of its content.
+// SAFETY: a cell has the same valid values as its content.
 unsafe impl<T: Zeroed> Zeroed for UnsafeCell<T> {}
-// SAFETY: each of its elements is zeros.
+// SAFETY: zeros are valid for each element.
 unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}
-// SAFETY: a null pointer is zeros.
+// SAFETY: zeros are a null pointer, which is valid.
 unsafe impl<T> Zeroed for AtomicPtr<T> {}
-// SAFETY: nothing is published: a null pointer, which is zeros.
+// SAFETY: zeros are a null pointer, which means that nothing is published.
 unsafe impl<T> Zeroed for Published<T> {}
 
-/// Returns `count` values of zeros in new pages. `None` if there is no memory.
+/// Returns `count` values of all zeros in new pages, or `None` if there is no memory.
 pub fn batch<T: Zeroed>(count: usize) -> Option<&'static mut [T]> {
     const { assert!(align_of::<T>() <= PAGE) };
     let bytes = count.checked_mul(size_of::<T>())?;
     let place = map(bytes)?;
-    // SAFETY: a new mapping that nothing else uses and that is never unmapped; it has room for `count`
-    // values, is aligned to a page, and holds zeros, which are values of the type.
+    // SAFETY: the mapping is new, nothing else uses it, and it is never unmapped. It has room for `count` values, is
+    // aligned to a page, and holds zeros, which are valid for the type.
     Some(unsafe { core::slice::from_raw_parts_mut(place.cast(), count) })
 }
 
-/// Like [`batch`], with values that `make` returns.
+/// Does the same as [`batch`], with values that `make` returns.
 pub fn batch_with<T>(count: usize, make: impl Fn() -> T) -> Option<&'static mut [T]> {
     let places = batch::<MaybeUninit<T>>(count)?;
     for place in places.iter_mut() {
         place.write(make());
     }
-    // SAFETY: all of them have been written, and a `MaybeUninit<T>` has the layout of a `T`.
+    // SAFETY: all elements have been written, and a `MaybeUninit<T>` has the layout of a `T`.
     Some(unsafe { &mut *(core::ptr::from_mut(places) as *mut [T]) })
 }
 
-/// Like [`batch`], with values that are zeros again in every copy of the process, also in one that runs no
-/// fork handler. If the kernel does not support that (before Linux 4.14), the fork handlers have to.
+/// Does the same as [`batch`], with values that become zeros again in every copy of the process, even in one that runs
+/// no fork handler. If the kernel does not support this (before Linux 4.14), the fork handlers have to reset the
+/// values.
 pub fn batch_wiped_on_fork<T: Zeroed>(count: usize) -> Option<&'static mut [T]> {
     let batch = batch::<T>(count)?;
-    // SAFETY: the pages of the mapping, all of it; a copy of the process finds zeros there, which are values
-    // of the type.
+    // SAFETY: these are all pages of the mapping. A copy of the process finds zeros there, which are valid for the
+    // type.
     unsafe {
         libc::madvise(
             batch.as_mut_ptr().cast(),
@@ -87,14 +88,14 @@ pub fn batch_wiped_on_fork<T: Zeroed>(count: usize) -> Option<&'static mut [T]> 
     Some(batch)
 }
 
-/// A value that can wait in a chain of [`Spare`] ones.
+/// A value that can be an element of a chain of [`Spare`] values.
 pub trait Chained: Sync + Sized + 'static {
-    /// The next value of the chain that this one is in.
+    /// Returns the link to the next value in the chain.
     fn next(&self) -> &Published<Self>;
 }
 
-/// A chain of values that were allocated together and that no thread has had yet. It needs no lock: each
-/// value is taken once, by any thread.
+/// A chain of values that were allocated together and that no thread has used yet. It needs no lock: each value is
+/// taken once, by any thread.
 pub struct Spare<T: 'static> {
     first: Published<T>,
 }
@@ -108,26 +109,25 @@ impl<T: Chained> Spare<T> {
         }
     }
 
-    /// Returns a value that no thread has had. If none is left, `make` allocates a batch. `None` if there is
+    /// Returns a value that no thread has used. If none is left, `make` allocates a batch. Returns `None` if there is
     /// no memory.
     pub fn take(&self, make: impl FnOnce() -> Option<&'static mut [T]>) -> Option<&'static T> {
-        // The whole chain belongs to one thread for a moment. The rest of it is put back.
+        // Take the whole chain for a moment, so that no other thread has access. Then put the rest back.
         let value = self.first.take().or_else(|| chained(make()?))?;
         if let Some(rest) = value.next().take() {
-            // If another thread has put its own rest back at the same time, this one is lost: one batch at
-            // most.
+            // If another thread has put back its rest at the same time, this rest is lost: at most one batch.
             let _ = self.first.set_if_none(rest);
         }
         Some(value)
     }
 
-    /// Forgets all values: in the child of a fork, where their memory is wiped.
+    /// Forgets all values. For the child of a fork, where their memory was wiped.
     pub fn forget(&self) {
         self.first.set(None);
     }
 }
 
-/// Links the values of a batch into a chain, and returns the first.
+/// Links the values of a batch into a chain, and returns the first value.
 fn chained<T: Chained>(batch: &'static [T]) -> Option<&'static T> {
     for pair in batch.windows(2) {
         pair[0].next().set(pair.get(1));
@@ -135,7 +135,7 @@ fn chained<T: Chained>(batch: &'static [T]) -> Option<&'static T> {
     batch.first()
 }
 
-/// Returns true if the process may have that number of bytes more.
+/// Returns true if the process can map `bytes` more bytes.
 pub(crate) fn can_map(bytes: usize) -> bool {
     let place = map(bytes);
     if let Some(place) = place {
@@ -145,9 +145,9 @@ pub(crate) fn can_map(bytes: usize) -> bool {
     place.is_some()
 }
 
-/// Returns a new anonymous mapping.
+/// Returns a new anonymous mapping, or `None` if the system refuses.
 fn map(bytes: usize) -> Option<*mut u8> {
-    // SAFETY: the kernel chooses where the mapping lies, so that it replaces none.
+    // SAFETY: the kernel chooses the address of the mapping, so it replaces none.
     let place = unsafe {
         libc::mmap(
             core::ptr::null_mut(),
@@ -173,7 +173,7 @@ mod tests {
         next: Published<Link>,
     }
 
-    // SAFETY: a reference that is none if it is zeros.
+    // SAFETY: zeros are an empty link.
     unsafe impl Zeroed for Link {}
 
     impl Chained for Link {
@@ -257,15 +257,15 @@ mod tests {
         let _forks = crate::lifecycle::tests::FORKS.lock();
         let batch = batch_wiped_on_fork::<u64>(2).unwrap();
         batch[1] = 5;
-        // SAFETY: the child only reads a word and exits, without a destructor.
+        // SAFETY: the child only reads a word and exits, without running destructors.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let word = i32::from(batch[1] != 0);
-            // SAFETY: ends the child.
+            // SAFETY: `_exit` ends the child.
             unsafe { libc::_exit(word) };
         }
         let mut status = -1;
-        // SAFETY: writes the status to the local.
+        // SAFETY: `waitpid` writes the status to the local variable.
         let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!((ended, status), (child, 0));
         assert_eq!(batch[1], 5);

@@ -1,4 +1,4 @@
-//! Copies memory of this process that may not be mapped, or may change at the same time. The kernel makes the
+//! Copies memory of this process that may not be mapped, or that may change at the same time. The kernel makes the
 //! copies, and returns an error for unreadable memory instead of sending a signal.
 
 use core::ffi::c_int;
@@ -15,15 +15,14 @@ pub struct MemoryRange {
 
 const _: () = assert!(size_of::<MemoryRange>() == size_of::<libc::iovec>());
 
-/// The largest number of spans that the kernel accepts in one call.
+/// Largest number of memory ranges (spans) that the kernel accepts in one call.
 pub const MAX_SPANS: usize = 1024;
 
-/// Copies the spans, one after the other. Returns the number of bytes that were copied, up to the first span
-/// that is not mapped.
+/// Copies the spans, one after the other. Returns the number of copied bytes, up to the first span that is not mapped.
 ///
 /// # Errors
-/// The kernel's error number if not even the first span was copied: `EFAULT` if it is not mapped; another one
-/// if the process has no permission.
+/// The kernel's error number if not even the first span was copied: `EFAULT` if it is not mapped, or another error if
+/// the process has no permission.
 pub fn read(process: i32, spans: &[MemoryRange], into: &mut [u8]) -> Result<usize, c_int> {
     let total = spans
         .iter()
@@ -35,8 +34,8 @@ pub fn read(process: i32, spans: &[MemoryRange], into: &mut [u8]) -> Result<usiz
         iov_base: into.as_mut_ptr().cast(),
         iov_len: into.len(),
     };
-    // SAFETY: the kernel writes only to the bytes of `into`. It reads the spans by itself and fails for one
-    // that is not mapped; a span has the layout of an `iovec`.
+    // SAFETY: the kernel writes only to the bytes of `into`. It reads the spans safely, and fails for a span that is
+    // not mapped. A span has the layout of an `iovec`.
     let copied = unsafe {
         libc::process_vm_readv(
             process,
@@ -54,7 +53,7 @@ pub fn read(process: i32, spans: &[MemoryRange], into: &mut [u8]) -> Result<usiz
     })
 }
 
-/// Fills `into` from an address of this process; `None` if not all bytes are mapped.
+/// Fills `into` from an address of this process. Returns `None` if not all bytes are mapped.
 pub fn copy(address: usize, into: &mut [u8]) -> Option<()> {
     let length = into.len();
     let span = MemoryRange { address, length };

@@ -1,7 +1,7 @@
-//! Finds the real function that a caller means.
+//! Finds the real function that a caller means by a name.
 //!
-//! It does not use `dlsym`, and so not `libloading`: the caller is in the middle of a call, which must
-//! neither wait for the loader's lock nor change the program's `dlerror`.
+//! This does not use `dlsym` or `libloading`: the caller is in the middle of a call, which must neither wait for the
+//! loader's lock nor change the program's `dlerror`.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,35 +10,35 @@ use crate::elf;
 use crate::elf::Module;
 use crate::lifecycle;
 
-/// The largest number of remembered modules that the process started with.
+/// Largest number of initially loaded modules that are remembered.
 const INITIAL: usize = 512;
 
 lifecycle::global! {
     #[fork(keep = "the child's modules are its parent's")]
     static INITIAL_BASES: [AtomicUsize; INITIAL] = [const { AtomicUsize::new(0) }; INITIAL];
-    /// True if this library is not among them.
+    /// True if this library is not one of the initially loaded modules.
     #[fork(keep = "as the modules")]
     static IS_LATE: AtomicBool = AtomicBool::new(false);
 }
 
-/// The range of a search.
+/// The set of modules to search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The modules that the caller could have been bound to: those that the process started with, then its
-    /// own module and what that needs.
+    /// The modules that the loader would search for the caller: the initially loaded ones, then the caller's module and
+    /// the modules that it needs.
     Caller,
-    /// Any loaded module, if the caller could have been bound to none.
+    /// The same modules, and then any loaded module if those do not define the name.
     All,
 }
 
-/// Remembers the modules that the process starts with: the global scope. Called by the constructor, or
-/// earlier by code that needs them.
+/// Remembers the initially loaded modules: the global scope. Called by the constructor, or earlier by code that needs
+/// them.
 pub fn remember_initial() {
     if INITIAL_BASES[0].load(Ordering::Relaxed) != 0 {
         return;
     }
-    // If it was loaded later, as by NVTX or `tllmprof attach`, this library comes after libc, and other
-    // modules may as well.
+    // If this library was loaded later, for example by NVTX or `tllmprof attach`, it comes after the C library, and
+    // other modules that were loaded later may, too.
     let is_late = next(c"setenv").is_none();
     let mut count = usize::MAX;
     if is_late {
@@ -55,8 +55,8 @@ pub fn remember_initial() {
     });
 }
 
-/// Returns the number of modules that the process has started with: all up to the last one that its program
-/// needs, directly or indirectly.
+/// Returns the number of initially loaded modules: all up to the last one that the executable needs, directly or
+/// indirectly.
 fn initial_among(modules: &[Module]) -> usize {
     let mut last = 0;
     let mut needed = vec![0];
@@ -84,13 +84,13 @@ pub fn is_late() -> bool {
     IS_LATE.load(Ordering::Relaxed)
 }
 
-/// Returns the C library's own function `name`, even if another library replaces it.
+/// Returns the function `name` of the C library itself, even if another library replaces it.
 pub fn of_c_library(name: &CStr) -> Option<*mut c_void> {
     let mut found = None;
     elf::walk(|module| {
         let is_one = |soname: &CStr| {
             let soname = soname.to_bytes();
-            // Before glibc 2.34 it was split into more files.
+            // Before glibc 2.34 the C library consisted of more files.
             let files: [&[u8]; 3] = [b"libc.so.", b"libdl.so.", b"libpthread.so."];
             files.iter().any(|file| soname.starts_with(file))
         };
@@ -102,7 +102,7 @@ pub fn of_c_library(name: &CStr) -> Option<*mut c_void> {
     found
 }
 
-/// Returns true if the process started with `module`.
+/// Returns true if `module` was loaded when the process started.
 pub fn is_initial(module: &Module) -> bool {
     INITIAL_BASES
         .iter()
@@ -121,8 +121,7 @@ pub fn is_ours(address: usize) -> bool {
     elf::containing(is_ours as *const () as usize).is_some_and(|module| module.contains(address))
 }
 
-/// Returns true if the code at `address` lies in a module that comes before this library in the order of
-/// loading.
+/// Returns true if the code at `address` lies in a module that comes before this library in load order.
 pub fn comes_before_us(address: usize) -> bool {
     let us = comes_before_us as *const () as usize;
     let mut is_before = false;
@@ -133,8 +132,8 @@ pub fn comes_before_us(address: usize) -> bool {
     is_before
 }
 
-/// Returns the function `name` of the first module after this library in the order of loading: the one that
-/// the process would use without this library.
+/// Returns the function `name` of the first module after this library in load order: the one that the process would use
+/// without this library.
 pub fn next(name: &CStr) -> Option<*mut c_void> {
     let us = is_ours as *const () as usize;
     let (mut passed, mut found) = (false, None);
@@ -148,8 +147,8 @@ pub fn next(name: &CStr) -> Option<*mut c_void> {
     found
 }
 
-/// Returns the function `name` of a module that comes before this library in the order of loading, to which
-/// other modules are bound instead. `None` if this library was loaded late.
+/// Returns the function `name` of a module that comes before this library in load order, so that other modules bind to
+/// it. Returns `None` if this library was loaded late.
 pub fn before_us(name: &CStr) -> Option<*mut c_void> {
     if is_late() {
         return None;
@@ -164,10 +163,9 @@ pub fn before_us(name: &CStr) -> Option<*mut c_void> {
     found
 }
 
-/// Returns the function `name` that the code at `caller` means.
+/// Returns the function that the code at `caller` means by `name`.
 ///
-/// The caller's module determines the version, so that with two runtimes in a process each caller gets its
-/// own.
+/// The caller's module determines the version, so that with two runtimes in a process each caller gets the right one.
 pub fn resolve(
     caller: usize,
     name: &CStr,
@@ -208,12 +206,13 @@ fn search(
     found
 }
 
-/// The largest number of modules of a caller's own scope that are searched. No process has been seen with
-/// half as many.
+/// Largest number of modules that are searched in a caller's local scope. More than twice the number seen in any
+/// process.
 const NEEDED: usize = 256;
 
-/// Searches a module and, breadth first, what it needs: its local scope. The modules stay loaded during the
-/// search, as code of the first one is running. Allocates nothing: the caller may be the host's allocator.
+/// Searches a module and, breadth first, the modules that it needs: its local scope. The modules stay loaded during the
+/// search, because code of the first one is running. Allocates nothing, because the caller may be the program's
+/// allocator.
 fn in_needed(
     module: &Module,
     name: &CStr,
@@ -254,9 +253,9 @@ mod tests {
         here as *const () as usize
     }
 
-    /// Returns the loader's result.
+    /// Returns the function that the loader finds.
     fn expected(name: &CStr) -> *mut c_void {
-        // SAFETY: a terminated name; RTLD_DEFAULT searches what the process started with.
+        // SAFETY: the name is terminated. RTLD_DEFAULT searches the modules that the process started with.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
         assert!(!found.is_null(), "{name:?}");
         found
@@ -327,7 +326,7 @@ mod tests {
             assert_eq!(is_there(c"libc.so.6"), 1);
             assert!(count <= modules.len());
         });
-        // The test's own program comes first.
+        // The test program is the first module, so nothing comes before it.
         for address in [here(), expected(c"getpid").addr(), 1] {
             assert!(!comes_before_us(address));
         }

@@ -1,13 +1,13 @@
-//! The C stack of the calling thread.
+//! Properties of the C stack of the calling thread.
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// Returns an address near the top of the stack.
+/// Returns the stack pointer, an address near the top of the stack.
 #[inline]
 pub fn here() -> usize {
     let here: usize;
-    // SAFETY: reads the stack pointer.
+    // SAFETY: only reads the stack pointer.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         core::arch::asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags));
@@ -17,13 +17,13 @@ pub fn here() -> usize {
     here
 }
 
-/// Returns the thread's own stack. A coroutine or a signal handler may be on another one. Allocates, and
-/// reads a file in the first thread.
+/// Returns the address range of the thread's stack. A coroutine or a signal handler may run on another stack.
+/// Allocates, and reads a file if called in the first thread.
 pub fn bounds() -> Option<Range<usize>> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut lowest, mut size) = (core::ptr::null_mut(), 0);
-    // SAFETY: the attributes are written by the first call and freed by the last one, and the others write to
-    // the locals.
+    // SAFETY: the first call writes the attributes, and the last one frees them. The other calls write only to the
+    // local variables.
     unsafe {
         if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
             return None;
@@ -35,11 +35,10 @@ pub fn bounds() -> Option<Range<usize>> {
     }
 }
 
-/// Returns the size of the stack that the calling thread's signal handlers run on, if they have a separate
-/// one.
+/// Returns the size in bytes of the alternate signal stack, if the calling thread is running on it.
 pub fn of_signal_handler() -> Option<usize> {
     let mut stack = MaybeUninit::<libc::stack_t>::uninit();
-    // SAFETY: nothing is set; the structure is filled if that succeeds, and read only then.
+    // SAFETY: the call sets nothing. It fills the structure on success, and the structure is read only then.
     let stack = unsafe {
         if libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr()) != 0 {
             return None;

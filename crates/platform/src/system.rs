@@ -1,15 +1,15 @@
-//! Requests to libc and the kernel that are allowed at any time.
+//! Requests to the C library and the kernel that are allowed at any time, for example in a hook.
 
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 
 use tllmprof_sync::kernel;
 
-/// A clock of the system.
+/// A clock of the operating system.
 #[derive(Clone, Copy, Debug)]
 pub enum SystemClock {
     Monotonic,
-    /// Like [`SystemClock::Monotonic`], with a resolution of some milliseconds, and cheaper.
+    /// A cheaper version of [`SystemClock::Monotonic`], with a resolution of a few milliseconds.
     MonotonicCoarse,
     Realtime,
 }
@@ -28,23 +28,23 @@ fn nanoseconds_of(time: &libc::timespec) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Returns the time of the clock in nanoseconds. In the library this calls the C library's own function, even
-/// if another library replaces it.
+/// Returns the time of the clock in nanoseconds. Within the preloaded library this calls the C library's own function,
+/// even if another library replaces it.
 #[inline]
 pub fn nanoseconds(clock: SystemClock) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: writes the time to the local; these clocks are always there.
+    // SAFETY: writes the time to the local variable. These clocks always exist.
     unsafe { libc::clock_gettime(clock.id(), &raw mut time) };
     nanoseconds_of(&time)
 }
 
-/// Returns the nanoseconds of processor time that a thread of this process has had so far; `None` if there is
+/// Returns the processor time in nanoseconds that a thread of this process has used so far. Returns `None` if there is
 /// no such thread.
 pub fn processor_time(thread: i32) -> Option<u64> {
-    // The kernel's encoding of a thread's clock: the complement of the thread's number, and the kind of
+    // The kernel's encoding of a thread's clock: the complement of the thread ID, then these bits for the type of
     // clock.
     const OF_THREAD: libc::clockid_t = 4;
     const SCHEDULER: libc::clockid_t = 2;
@@ -52,28 +52,29 @@ pub fn processor_time(thread: i32) -> Option<u64> {
     kernel::time(clock).map(|time| nanoseconds_of(&time))
 }
 
-/// The machine's resources that a thread has used since it began. Times are in nanoseconds.
+/// The resources that a thread has used since it began. Times are in nanoseconds.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ThreadUsage {
-    /// The time on a processor, and the part of it in the kernel, which is accurate to some milliseconds.
+    /// The time on a processor. The next field is the part of it in the kernel, accurate to a few milliseconds.
     pub ran: u64,
     pub in_kernel: u64,
-    /// The number of times that it left the processor to wait, and that it was preempted.
+    /// Number of times that the thread left the processor to wait. The next field is the number of times that it was
+    /// preempted.
     pub left: u64,
     pub preempted: u64,
-    /// The number of page faults that read nothing from a disk, and of those that did.
+    /// Number of page faults without a disk read. The next field is the number of those with one.
     pub faults: u64,
     pub disk_faults: u64,
 }
 
-/// Returns the nanoseconds of processor time that the calling thread has had; `None` if the process may not
-/// ask. A system call.
+/// Returns the processor time in nanoseconds that the calling thread has used, or `None` if the process may not ask for
+/// it. Makes a system call.
 pub fn own_processor_time() -> Option<u64> {
     kernel::time(libc::CLOCK_THREAD_CPUTIME_ID).map(|time| nanoseconds_of(&time))
 }
 
-/// Returns what the calling thread has used; `ran` is its processor time. `None` if the process may not ask.
-/// A system call.
+/// Returns the resources that the calling thread has used. The caller passes its processor time as `ran`. Returns
+/// `None` if the process may not ask for them. Makes a system call.
 pub fn used(ran: u64) -> Option<ThreadUsage> {
     let usage = kernel::thread_usage()?;
     let in_kernel = usage.ru_stime;
@@ -88,22 +89,22 @@ pub fn used(ran: u64) -> Option<ThreadUsage> {
     })
 }
 
-/// Returns the kernel's name of the calling thread: up to 15 bytes, and zeros.
+/// Returns the kernel's name of the calling thread: up to 15 bytes, filled with zeros.
 pub fn thread_name() -> [u8; 16] {
     let mut name = [0_u8; 16];
     let arguments = [libc::PR_GET_NAME as usize, name.as_mut_ptr().addr()];
-    // SAFETY: writes at most 16 bytes, the last of them 0, to the local.
+    // SAFETY: writes at most 16 bytes to the local variable, the last of them 0.
     unsafe { kernel::call(libc::SYS_prctl, arguments) };
     name
 }
 
-/// Returns the number of threads of the process. `/proc/self/task` is not used, because libc allocates to
+/// Returns the number of threads of the process. Does not use `/proc/self/task`, because the C library allocates to
 /// read a folder.
 pub fn threads() -> Option<u64> {
     let stat = std::fs::read("/proc/self/stat").ok()?;
-    // The program's name comes first, in brackets. It may contain any character.
+    // Skip the program's name, which is in brackets and may contain any character.
     let after = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    // proc(5): `num_threads` is the 20th field, and the name the second.
+    // In proc(5) `num_threads` is the 20th field, and the name is the second, so 17 fields lie between them.
     let field = str::from_utf8(&stat[after..])
         .ok()?
         .split_whitespace()
@@ -111,20 +112,20 @@ pub fn threads() -> Option<u64> {
     field.parse().ok()
 }
 
-/// Registers `handler`, which is called when the process exits, before those that were registered earlier.
+/// Registers `handler`, which is called when the process exits, before the handlers that were registered earlier.
 pub fn at_exit(handler: extern "C" fn()) {
-    // SAFETY: a function of this library, which is never unloaded.
+    // SAFETY: the handler is a function of this library, which is never unloaded.
     unsafe { libc::atexit(handler) };
 }
 
-/// Starts a detached thread that runs `main` on a stack of `stack` bytes, with the calling thread's signal
-/// mask. Returns true if that succeeded. `main` may be unwound, as by `pthread_exit`.
+/// Starts a detached thread that runs `main` on a stack of `stack` bytes, with the calling thread's signal mask.
+/// Returns true on success. `main` may be unwound, for example by `pthread_exit`.
 ///
-/// `std::thread` is not used: it looks functions up by name, which takes the loader's lock and changes
-/// `dlerror`, and it takes a thread key, without which it aborts. The thread is created by the host's
-/// function: a sanitizer has to know the threads that call the driver.
+/// `std::thread` is not used. It looks up functions by name, which takes the loader's lock and changes `dlerror`. It
+/// also needs a thread key, and aborts if there is none left. `pthread_create` may be that of a sanitizer, which has to
+/// know the threads that call the driver.
 pub fn start_thread(stack: usize, main: extern "C-unwind" fn(*mut c_void) -> *mut c_void) -> bool {
-    // SAFETY: as pthread.h declares it, except that `main` may be unwound, which the C library expects.
+    // SAFETY: the declaration is that of pthread.h, except that `main` may be unwound, which the C library expects.
     unsafe extern "C" {
         fn pthread_create(
             thread: *mut libc::pthread_t,
@@ -133,8 +134,8 @@ pub fn start_thread(stack: usize, main: extern "C-unwind" fn(*mut c_void) -> *mu
             argument: *mut c_void,
         ) -> core::ffi::c_int;
     }
-    // SAFETY: the attributes are initialised before they are used and destroyed afterwards; the thread takes
-    // no argument.
+    // SAFETY: the attributes are initialised before they are used, and destroyed afterwards. The thread takes no
+    // argument.
     unsafe {
         let mut attributes = core::mem::zeroed::<libc::pthread_attr_t>();
         libc::pthread_attr_init(&raw mut attributes);
@@ -155,7 +156,7 @@ pub fn start_thread(stack: usize, main: extern "C-unwind" fn(*mut c_void) -> *mu
 /// Gives the calling thread a name, which the kernel cuts to 15 bytes.
 pub fn name_thread(name: &CStr) {
     let arguments = [libc::PR_SET_NAME as usize, name.as_ptr().addr()];
-    // SAFETY: a terminated string, which the kernel copies.
+    // SAFETY: the string is terminated, and the kernel copies it.
     unsafe { kernel::call(libc::SYS_prctl, arguments) };
 }
 
@@ -163,13 +164,13 @@ pub fn name_thread(name: &CStr) {
 pub fn without_signals<R>(act: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::uninit();
     let mut old = MaybeUninit::uninit();
-    // SAFETY: the first set is filled before it is read, and the other one is written.
+    // SAFETY: `sigfillset` fills the first set before it is read, and the second set is only written.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
     }
     let result = act();
-    // SAFETY: the set that the first call has filled with the previous mask.
+    // SAFETY: the set holds the previous mask, which the first call has stored.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), core::ptr::null_mut()) };
     result
 }
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn threads_are_counted() {
-        // Other tests start threads at the same time.
+        // Try repeatedly, because other tests start threads at the same time.
         let listed = || std::fs::read_dir("/proc/self/task").unwrap().count() as u64;
         let agree = || {
             let before = listed();
@@ -222,7 +223,7 @@ mod tests {
         })
         .join()
         .unwrap();
-        // This thread slept during that time.
+        // This thread slept in `join` while the other thread ran.
         assert!(processor_time(us).unwrap() - before < 5_000_000);
         let is_gone = || processor_time(other).is_none();
         assert!((0..1000).any(|_| is_gone() || {

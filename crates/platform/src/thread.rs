@@ -1,9 +1,9 @@
 //! The state that the library keeps for each thread.
 //!
-//! A thread has a [`Block`], the few thread-local words that the assembler reads, and, from its first event
-//! on, a [`ThreadRecord`], with a part for each component ([`Part`]). One thread key and one list serve all of
-//! them. Records are never freed. The next new thread takes over the record of one that has ended, with its
-//! parts, so that ten thousand short threads need only as many records as ran at the same time.
+//! A thread has a [`Block`], the few thread-local words that the assembler reads. From its first event on it also has a
+//! [`ThreadRecord`], which holds one part for each component of the library ([`Part`]). All components share one thread
+//! key and one list of records. Records are never freed. A new thread takes over the record of an ended thread, with
+//! its parts. So ten thousand short threads need only as many records as there were threads at the same time.
 
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
@@ -24,15 +24,15 @@ use crate::panics::contained;
 use crate::{function, resolve};
 use tllmprof_sync::Published;
 
-/// The components that keep something for each thread, in the order in which they are notified of the
-/// thread's end: the earlier ones may still count and record.
+/// The components that keep state for each thread, in the order in which they are notified of a thread's end. The
+/// earlier ones may still count and record then.
 #[derive(Clone, Copy)]
 pub enum Kind {
-    /// The thread's state in Python.
+    /// The thread's state for calls of Python functions.
     Python,
-    /// The thread's counts of calls.
+    /// The thread's call counters.
     Slot,
-    /// The thread's open scopes.
+    /// The thread's open scopes, to which GPU work is attributed.
     Scopes,
     /// The thread's writer to the record.
     Writer,
@@ -47,81 +47,80 @@ const KINDS: usize = 4;
 pub unsafe trait Part: Sync + Sized + 'static {
     const KIND: Kind;
 
-    /// Called when the thread ends. Another thread may take the part over afterwards.
+    /// Called when the thread ends. Afterwards another thread may take over this part.
     fn thread_ends(&'static self);
 }
 
-/// The state of one thread at a time. All zeros is a free record.
+/// The state of one thread at a time. A free record consists of zeros.
 #[repr(C, align(64))]
 pub struct ThreadRecord {
-    /// The frame of the thread's call that the driver is in; 0: none. Like `passes`, it is written by the
-    /// assembler of the driver's gate, if there is one.
+    /// Stack address of the frame of the thread's call that is in progress in the driver; 0 if there is none. If there
+    /// is a gate in front of the driver, its assembler writes this field and `passes`.
     flight: AtomicUsize,
-    /// The number of the thread's calls that may have given the GPU work.
+    /// Number of the thread's calls that may have given the GPU work.
     passes: AtomicU64,
     is_taken: AtomicBool,
-    /// The kernel's number for the thread.
+    /// The kernel's ID of the thread.
     number: AtomicI32,
-    /// An address on the stack; 0: none. A call whose return address is there was not on a signal handler's
-    /// stack.
+    /// A stack address, or 0. If a call's return address lies there, the call does not run on a signal handler's stack.
     own_stack: AtomicUsize,
-    /// The parts that the thread uses, by [`Kind`]. The writer is also in its block.
+    /// The parts that the thread uses, indexed by [`Kind`]. Its block also has a pointer to the writer.
     active: [AtomicPtr<c_void>; KINDS],
-    /// The parts that exist, including those of threads that have ended.
+    /// The parts that exist, including those left by ended threads.
     parts: [AtomicPtr<c_void>; KINDS],
     next: Published<Self>,
 }
 
-// SAFETY: each of its words is an integer or a reference that is none if it is zeros.
+// SAFETY: each field is an integer or a pointer, for which zeros are valid: a null pointer means none.
 unsafe impl Zeroed for ThreadRecord {}
 
 lifecycle::global! {
     stage: Last;
 
-    /// All records, newest first.
+    /// A linked list of all records, newest first.
     #[fork(by = in_child)]
     static ALL: Published<ThreadRecord> = Published::none();
 }
 const NO_KEY: u32 = u32::MAX;
-/// The types of pthread.h. The C library's own functions are called: a library that replaces them may not be
-/// initialised yet.
+/// Types of functions in pthread.h. The library calls those of the C library itself, because another library that
+/// replaces them may not be initialised yet.
 type KeyCreate = unsafe extern "C" fn(*mut u32, Option<unsafe extern "C" fn(*mut c_void)>) -> c_int;
 type SetSpecific = unsafe extern "C" fn(u32, *const c_void) -> c_int;
 lifecycle::global! {
-    /// The key whose destructor runs when a thread with a record ends.
+    /// The thread key whose destructor runs when a thread with a record ends.
     #[fork(keep = "keys are inherited")]
     static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
-    /// The address of `pthread_setspecific`, set if there is a key.
+    /// Address of `pthread_setspecific`. Set if there is a key.
     #[fork(keep = "the C library stays where it is")]
     static SET_SPECIFIC: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-    /// The function that is called when the main thread ends while the process continues.
+    /// The function to call when the main thread ends while the process continues.
     #[fork(keep = "a function of this library")]
     static MAIN_THREAD_LEAVES: Published<fn()> = Published::none();
-    /// The functions that notify each kind of part of its thread's end; none before the first part of that
-    /// kind.
+    /// For each kind of part: the function that notifies a part of its thread's end. `None` before the first part of
+    /// that kind.
     #[fork(keep = "functions of this library")]
     static THREAD_ENDS: [Published<fn(&ThreadRecord)>; KINDS] =
         [const { Published::none() }; KINDS];
 }
-/// The number of records that are allocated together: a page of them.
+/// Number of records that are allocated together: as many as fit on a page.
 const BATCH: usize = 4096 / size_of::<ThreadRecord>();
 
 impl ThreadRecord {
-    /// Offsets of the gate's words in bytes, for the assembler.
+    /// Offsets in bytes of the two fields that the assembler of the gate uses.
     pub const FLIGHT: usize = offset_of!(Self, flight);
     pub const PASSES: usize = offset_of!(Self, passes);
 
-    /// Returns the kernel's number of the thread that has the record.
+    /// Returns the kernel's ID of the thread that uses the record.
     pub fn number(&self) -> i32 {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Returns the frame of the thread's call that the driver is in; 0: none.
+    /// Returns the frame address of the thread's call that is in progress in the driver, or 0 if there is none.
     pub fn flight(&self) -> usize {
         self.flight.load(Ordering::SeqCst)
     }
 
-    /// Sets the frame of the call that the driver is in.
+    /// Sets the frame address of the call that is in progress in the driver.
     pub fn set_flight(&self, frame: usize) {
         self.flight.store(frame, Ordering::SeqCst);
     }
@@ -131,25 +130,25 @@ impl ThreadRecord {
         self.passes.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the last [`set_on_own_stack`](Self::set_on_own_stack) had this address.
+    /// Returns true if the last call of [`set_on_own_stack`](Self::set_on_own_stack) had this address.
     pub fn is_on_own_stack(&self, place: usize) -> bool {
         self.own_stack.load(Ordering::Relaxed) == place
     }
 
-    /// Notes that the thread is not on a signal handler's stack, in a call whose return address is at this
-    /// address.
+    /// Notes that a call whose return address is at `place` does not run on a signal handler's stack.
     pub fn set_on_own_stack(&self, place: usize) {
         self.own_stack.store(place, Ordering::Relaxed);
     }
 
-    /// Adds to the number; only the thread itself may.
+    /// Adds to the number that [`passes`](Self::passes) returns. Only the thread itself may call this.
     pub fn add_passes(&self, more: u64) {
         self.passes.store(self.passes() + more, Ordering::Relaxed);
     }
 
     #[inline]
     fn part_in<P: Part>(&self, places: &[AtomicPtr<c_void>; KINDS]) -> Option<&'static P> {
-        // SAFETY: null, or a part of this kind, whose type no other has, and which is never freed.
+        // SAFETY: the pointer is null, or points to a part of this kind. No other type has this kind, and parts are
+        // never freed.
         unsafe {
             places[P::KIND as usize]
                 .load(Ordering::Acquire)
@@ -162,23 +161,23 @@ impl ThreadRecord {
 /// Returns the calling thread's record, if it has one.
 #[inline]
 pub fn current() -> Option<&'static ThreadRecord> {
-    // SAFETY: the word is null, or `take` has put a record there, and none is ever freed.
+    // SAFETY: the word is null, or `take` has stored the address of a record there, and records are never freed.
     unsafe { block::record().cast::<ThreadRecord>().as_ref() }
 }
 
-/// Returns the calling thread's part, if it has one.
+/// Returns the calling thread's part of type `P`, if it has one.
 #[inline]
 pub fn part<P: Part>() -> Option<&'static P> {
     if matches!(P::KIND, Kind::Writer) {
-        // SAFETY: the word is null, or `set_active` has put a part of this kind there, whose type no other has, and which is
-        // never freed.
+        // SAFETY: the word is null, or `set_active` has stored the address of a part of this kind there. No other type
+        // has this kind, and parts are never freed.
         return unsafe { block::writer().cast::<P>().as_ref() };
     }
     let record = current()?;
     record.part_in::<P>(&record.active)
 }
 
-/// Sets the part of this kind that the calling thread uses; null: none. `record` is the thread's record.
+/// Sets the part of this kind that the calling thread uses; null for none. `record` is the thread's record.
 fn set_active<P: Part>(record: &ThreadRecord, part: *mut c_void) {
     record.active[P::KIND as usize].store(part, Ordering::Release);
     if matches!(P::KIND, Kind::Writer) {
@@ -186,8 +185,8 @@ fn set_active<P: Part>(record: &ThreadRecord, part: *mut c_void) {
     }
 }
 
-/// Gives the calling thread a part, which `make` returns; it gets the one that another thread has left, if
-/// any. `None` if `make` returns `None`, or if there is no memory.
+/// Gives the calling thread a part, which `make` returns. `make` gets the part that an earlier thread has left in the
+/// record, if there is one. Returns `None` if `make` does, or if there is no memory.
 pub fn begin_part<P: Part>(
     make: impl FnOnce(&'static ThreadRecord, Option<&'static P>) -> Option<&'static P>,
 ) -> Option<&'static P> {
@@ -210,20 +209,20 @@ pub fn begin_part<P: Part>(
     Some(part)
 }
 
-/// Stops the use of the calling thread's part, until the next [`begin_part`].
+/// Makes the calling thread stop using its part, until the next [`begin_part`].
 pub fn leave_part<P: Part>() {
     if let Some(record) = current() {
         set_active::<P>(record, null_mut());
     }
 }
 
-/// Returns the parts of this kind of all threads so far.
+/// Returns the parts of this kind of all threads, including ended threads.
 pub fn parts<P: Part>() -> impl Iterator<Item = &'static P> {
     records().filter_map(|record| record.part_in::<P>(&record.parts))
 }
 
-/// Forgets the parts of this kind, of all threads. Not for writers: a thread's block is never changed by
-/// another thread.
+/// Forgets the parts of this kind of all threads. Not allowed for writers: their address is also in the thread's block,
+/// which other threads never change.
 pub fn forget_parts<P: Part>() {
     const { assert!(!matches!(P::KIND, Kind::Writer)) };
     for record in records() {
@@ -232,7 +231,7 @@ pub fn forget_parts<P: Part>() {
     }
 }
 
-/// Returns the records of all threads so far.
+/// Returns the records of all threads, including ended threads.
 pub fn records() -> impl Iterator<Item = &'static ThreadRecord> {
     core::iter::successors(ALL.get(), |record| record.next.get())
 }
@@ -250,14 +249,13 @@ fn take() -> Option<&'static ThreadRecord> {
     Some(record)
 }
 
-/// Registers `leaves`, which is called when the main thread ends while the process continues, if the main
-/// thread has made a call or is watched.
+/// Registers `leaves`, which is called when the main thread ends while the process continues. Works only if the main
+/// thread has made a call that the library handled, or called [`watch_end`].
 pub fn when_main_thread_leaves(leaves: &'static fn()) {
     MAIN_THREAD_LEAVES.set(Some(leaves));
 }
 
-/// Arranges that the calling thread's end is noticed even if it makes no call. Returns true if that
-/// succeeded.
+/// Makes the library notice the end of the calling thread, even if the thread makes no call. Returns true on success.
 pub fn watch_end() -> bool {
     let value = match current() {
         Some(record) => from_ref(record).cast::<c_void>(),
@@ -266,16 +264,17 @@ pub fn watch_end() -> bool {
     set_key(value)
 }
 
-/// Sets the key, so that its destructor runs when the calling thread ends. Returns true if that succeeded.
-/// The value itself is never read.
+/// Sets the thread key, so that its destructor runs when the calling thread ends. Returns true on success. The value is
+/// never read; it only must not be null.
 fn set_key(value: *const c_void) -> bool {
     let Some(key) = key() else { return false };
     let found = SET_SPECIFIC.load(Ordering::Acquire);
-    // SAFETY: null, or the C library's function of this name and type, with a key that has been made.
+    // SAFETY: the address is null or that of the C library's function of this name and type, and the key has been
+    // created.
     unsafe { function::at::<SetSpecific>(found).is_some_and(|set| set(key, value) == 0) }
 }
 
-/// Allocates a batch of records, and takes the first.
+/// Allocates a batch of records, and reserves the first one for the caller.
 fn more() -> Option<&'static ThreadRecord> {
     let batch: &'static [ThreadRecord] = pages::batch(BATCH)?;
     for (index, record) in batch.iter().enumerate().rev() {
@@ -292,8 +291,8 @@ fn more() -> Option<&'static ThreadRecord> {
     batch.first()
 }
 
-/// Returns the key whose destructor reports the end of a thread. It is created at the first call. Without a
-/// key the records of ended threads are not used again.
+/// Returns the key whose destructor reports the end of a thread. It is created at the first call. Without a key the
+/// records of ended threads cannot be reused.
 fn key() -> Option<u32> {
     extern "C" fn ends(_: *mut c_void) {
         contained((), || {
@@ -318,8 +317,8 @@ fn key() -> Option<u32> {
         let mut key = 0;
         let found = |name| resolve::of_c_library(name).unwrap_or_default();
         SET_SPECIFIC.store(found(c"pthread_setspecific"), Ordering::Release);
-        // SAFETY: null, or the C library's function of this name and type, which writes the key to the local;
-        // the handler is a function of this library, which is never unloaded.
+        // SAFETY: the address is null or that of the C library's function of this name and type, which writes the key
+        // to the local variable. The handler is a function of this library, which is never unloaded.
         let is_made = unsafe {
             function::at::<KeyCreate>(found(c"pthread_key_create"))
                 .is_some_and(|create| create(&raw mut key, Some(ends)) == 0)
@@ -341,7 +340,7 @@ fn thread_ends(record: &'static ThreadRecord) {
     record.is_taken.store(false, Ordering::Release);
 }
 
-/// The child has one thread, which keeps its record and is in none of the driver's functions.
+/// Runs in the child of a fork. Its only thread keeps its record, and is in no driver function.
 fn in_child(_: &OnlyThread) {
     let us = current();
     for record in records() {
@@ -364,23 +363,23 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Threads of other tests may take a record at the same time, so only one test runs at a time.
+    /// Lock that lets only one test run at a time: threads of other tests could take over a record.
     pub(crate) static ONE: Mutex<()> = Mutex::new(());
-    /// The kinds of parts whose threads have ended, in order.
+    /// The kinds of the parts that were notified of their thread's end, in order.
     static ENDED: Mutex<Vec<&str>> = Mutex::new(Vec::new());
 
     struct Python;
     struct Slot;
     pub(crate) struct Writer(AtomicU32);
 
-    // SAFETY: no other part of this program is of this kind.
+    // SAFETY: no other part in this program has this kind.
     unsafe impl Part for Python {
         const KIND: Kind = Kind::Python;
         fn thread_ends(&'static self) {
             ENDED.lock().unwrap().push("Python");
         }
     }
-    // SAFETY: no other part of this program is of this kind.
+    // SAFETY: no other part in this program has this kind.
     unsafe impl Part for Slot {
         const KIND: Kind = Kind::Slot;
         fn thread_ends(&'static self) {
@@ -391,7 +390,7 @@ pub(crate) mod tests {
             ENDED.lock().unwrap().push("Slot");
         }
     }
-    // SAFETY: no other part of this program is of this kind.
+    // SAFETY: no other part in this program has this kind.
     unsafe impl Part for Writer {
         const KIND: Kind = Kind::Writer;
         fn thread_ends(&'static self) {
@@ -400,7 +399,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Gives the calling thread a record, with a part.
+    /// Gives the calling thread a record with a writer part, and returns the part.
     pub(crate) fn writer() -> &'static Writer {
         begin_part(|_, left| left.or_else(|| Some(Box::leak(Box::new(Writer(0.into())))))).unwrap()
     }

@@ -1,5 +1,5 @@
-//! Tests that every static of the preloaded library that can change is declared with `lifecycle::global!`,
-//! which says how a fork and a restart affect it.
+//! Tests that every mutable static of the preloaded library is declared with `lifecycle::global!`, which states how a
+//! fork and a restart of the interpreter affect it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemMod, ItemStatic, Macro, Meta, StaticMutability, Type};
 
-/// Crates that are not in the library: those of the command, and those that the fuzzer runs.
+/// Crates that are not in the library: those of the command, and those that only the fuzzer uses.
 const OUTSIDE: [&str; 6] = ["cli", "export", "fuzzed", "nsys", "page", "report"];
-/// Crates that know an interpreter, whose statics say what a restart does.
+/// Crates that know the Python interpreter, so their statics must state the effect of a restart.
 const INTERPRETER: [&str; 2] = ["crates/python/", "crates/router/"];
-/// The file that defines the macros.
+/// The file that defines the macros. The statics in the bodies of its macros are not checked.
 const MACROS: &str = "crates/platform/src/lifecycle.rs";
-/// Types without a part that can change.
+/// Types without interior mutability.
 const PLAIN: [&str; 21] = [
     "bool",
     "char",
@@ -41,7 +41,7 @@ const PLAIN: [&str; 21] = [
     "Wiring",
 ];
 
-/// Returns the errors in the statics of a file, a line each.
+/// Returns the errors in the statics of a file, one line for each error.
 fn wrong(path: &str, source: &str) -> Vec<String> {
     let file = syn::parse_file(source).unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut statics = Statics {
@@ -65,7 +65,7 @@ impl Statics<'_> {
         self.wrong.push(format!("{}:{line}: {what}", self.path));
     }
 
-    /// Reads the statics that `global!` defines.
+    /// Checks the statics that a call of `global!` defines.
     fn declared(&mut self, tokens: &TokenStream) {
         let body = |input: ParseStream<'_>| {
             if input.peek2(syn::Token![:]) {
@@ -94,7 +94,7 @@ impl Statics<'_> {
         }
     }
 
-    /// Reads the tokens of other macros, which may define statics when they are expanded.
+    /// Searches the tokens of other macros for statics, which they may define when they are expanded.
     fn look_into(&mut self, tokens: TokenStream) {
         let tokens: Vec<_> = tokens.into_iter().collect();
         for (index, token) in tokens.iter().enumerate() {
@@ -124,7 +124,7 @@ fn is_call_of_global(before: &[TokenTree]) -> bool {
     )
 }
 
-/// Returns true if the item is compiled only for tests, or with a feature: the library has no features.
+/// Returns true if the item is compiled only for tests, or only with a feature, which the library does not use.
 fn is_for_tests(attrs: &[Attribute]) -> bool {
     attrs.iter().any(|attr| {
         attr.path().is_ident("cfg")
@@ -140,7 +140,7 @@ fn is_plain(kind: &Type) -> bool {
         Type::Slice(slice) => is_plain(&slice.elem),
         Type::Reference(reference) => reference.mutability.is_none() && is_plain(&reference.elem),
         Type::Tuple(tuple) => tuple.elems.iter().all(is_plain),
-        // The target of a reference to a trait object has no state, or is a static of its own.
+        // A reference to a trait object is allowed: its target has no state, or is a static that is checked by itself.
         Type::FnPtr(_) | Type::TraitObject(_) => true,
         Type::Path(path) => path.path.segments.last().is_some_and(|last| {
             last.arguments.is_none() && PLAIN.iter().any(|plain| last.ident == plain)
@@ -157,7 +157,7 @@ impl<'ast> Visit<'ast> for Statics<'_> {
     }
 
     fn visit_item_static(&mut self, item: &'ast ItemStatic) {
-        // A table that the linker builds, or a row of one.
+        // A table that the linker builds, or an element of such a table, needs no declaration.
         let is_row = item.attrs.iter().any(|attr| {
             let last = attr.path().segments.last();
             last.is_some_and(|last| last.ident == "distributed_slice")

@@ -16,20 +16,20 @@ import sys
 import threading
 import weakref
 
-torch = None  # set when a model is built: torch may not be complete when this is loaded
+torch = None  # set when a model is built, because torch may not be complete when this file is loaded
 
-# Initial number of rows of a table. It grows when a call has more tokens.
+# Initial number of rows of a table. The table grows when a call has more tokens.
 _ROWS = 8192
-# Logits of the chosen experts, and of the others. Their difference is large for every routing function, and both are
-# exact in every floating-point type.
+# Logits of the chosen experts, and of all other experts. Their difference is large for every routing function, and both
+# numbers are exact in every floating-point type.
 _HIGH, _LOW = 10.0, -10.0
 
-# Reentrant, as a signal handler may take it again.
+# Reentrant, because a signal handler may acquire the lock while the interrupted code holds it.
 _lock = threading.RLock()
-# The mark of this process. An unpickled module has that of the process that pickled it.
+# Identifies this process. An unpickled module has the mark of the process that pickled it.
 _mark = os.urandom(8)
 _tables = {}
-# Tables that were replaced by larger ones: a captured graph may still read them.
+# Tables that were replaced by larger ones. They are kept because a captured graph may still read them.
 _outgrown = []
 
 
@@ -45,7 +45,7 @@ def _spread(count):
 
 
 def _numbers(count):
-    # The device is explicit, as the program may have another default.
+    # The device is explicit because the program may have set another default device.
     return torch.tensor(_spread(count), device="cpu")
 
 
@@ -97,7 +97,7 @@ def table(rows, layer, dtype, device):
         made = chosen(count, layer.experts, layer.top_k, layer.groups, layer.top_groups)
         if dtype is not None:
             made = torch.full((count, layer.experts), _LOW, dtype=torch.float32, device="cpu").scatter_(1, made, _HIGH)
-            if _counts:  # a captured graph compares its choices with it
+            if _counts:  # a captured graph compares its choices with this table
                 table(rows, layer, None, device)
         made = made.to(dtype or made.dtype).to(device)
         if known is not None:

@@ -1,11 +1,11 @@
-# Finds the layers of experts in a model while it is built, and replaces the results of their gates.
+# Finds the layers of experts in a model while the model is built, and replaces the results of their gates.
 
 _GATES = ("gate", "router", "gating", "wg", "gate_proj_router", "router_gate")
 _EXPERTS = ("experts", "moe_experts", "expert_mlps", "mlps", "input_linear")
-# Engines that are hooked separately.
+# Engines that `engines.py` hooks.
 _ENGINES = ("vllm", "sglang", "tensorrt_llm")
 
-# Blocks under construction, by identity, with the names of their gates.
+# Blocks that are still being built, by `id()`. Each entry has a weak reference to the block, and the name of its gate.
 _pending = {}
 _gemms = _sums = frozenset()
 _Exchange = None
@@ -25,7 +25,7 @@ def registered(parent, name, child):
         if child is not None:
             look_at_engines()
             block, gate = _pending.pop(id(child), (None, None))
-            if block is not None and block() is child:  # its own __init__ has returned
+            if block is not None and block() is child:  # the block's __init__ has returned
                 attach(child, gate)
             if name in _GATES or name in _EXPERTS:
                 _look(parent, name, child)
@@ -122,7 +122,7 @@ def attach(parent, name):
         layer.by_logits = groups <= 1
         gate.register_forward_hook(Hook(_linear))
         _watch(parent, layer)
-        # Before 2.6 a mode breaks the graph.
+        # Before torch 2.6 a dispatch mode breaks the graph of torch.compile.
         if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6):
             parent.__dict__["_tllmprof"] = gate.__dict__["_tllmprof"]
             _stand_in_block(type(parent))
@@ -179,7 +179,7 @@ def _in_mode(parent, mode, is_done, after_each=None):
     of_thread = threading.local()
 
     def enters(block, args):
-        # A copy of the block keeps the hooks forever.
+        # Do nothing when the work is done, because a copy of the block keeps this hook forever.
         if torch.compiler.is_compiling() or is_done():
             return
         if getattr(of_thread, "mode", None) is None:
@@ -226,7 +226,7 @@ def stand_in(kind):
     """Replaces the forward method of a class of gates, so copies and later wrappers of a gate keep the
     replacement."""
     own = kind.forward
-    if hasattr(own, "_tllmprof"):  # its base class's
+    if hasattr(own, "_tllmprof"):  # the base class is already replaced
         return
 
     def forward(self, *args, **named):
@@ -238,7 +238,7 @@ def stand_in(kind):
         with mode:
             result = own(self, *args, **named)
         if isinstance(result, torch.Tensor):
-            # No known operator made these logits.
+            # None of the known operators produced these logits, so replace them here.
             if not mode.is_done and result.ndim and result.is_floating_point() and result.shape[-1] == experts:
                 result = torch.ops.tllmprof.balanced_logits(result, number)
             return result
@@ -277,7 +277,7 @@ def _look_at_scores(result, mode, number, experts):
             and part.is_floating_point()
             and part.shape[-1] == experts
         ):
-            # In compiled code or during a capture, the values mean nothing.
+            # In compiled code or during a capture, the values are not real data, so they cannot be checked now.
             if is_compiling or capturing(part.device):
                 scored = torch.ops.tllmprof.scored(part, number)
                 return result[:place] + (scored,) + result[place + 1 :]

@@ -1,5 +1,5 @@
-# Engines whose routers are not modules: the logits are replaced at the function that the engine's routing passes them
-# to.
+# Engines whose routers are not modules. The logits are replaced at the function to which the engine's routing code
+# passes them.
 
 
 class _Point:
@@ -21,7 +21,7 @@ class _Call:
 
     def __init__(self, owner, point, tokens):
         self.owner, self.point, self.tokens = owner, point, tokens
-        # `takes`: a taker has the logits now. `was_taken`: a taker has had them.
+        # `takes`: a function that takes the logits is running. `was_taken`: one has run.
         self.takes = self.was_taken = False
 
 
@@ -59,7 +59,7 @@ def _sglang(layer, width, is_own):
     """Returns the same as _vllm, for a TopK or for the experts themselves."""
     config = getattr(layer, "topk_config", layer)
     is_grouped = config.use_grouped_topk
-    # Some of a token's experts may be shared experts, which all tokens go to.
+    # Some of a token's experts may be shared experts, to which all tokens go.
     shared = getattr(config, "num_shared_topk_slots", None)
     if shared is None:
         shared = getattr(config, "num_fused_shared_experts", None) or 0
@@ -67,11 +67,12 @@ def _sglang(layer, width, is_own):
     attention = sys.modules.get("sglang.srt.layers.dp_attention")
     backend = sys.modules.get("sglang.srt.layers.moe.utils")
     try:
-        # With an all-to-all, each rank routes its own tokens; without one, the tokens are gathered first.
+        # With an all-to-all, each rank routes only its local tokens. Without one, the tokens of all ranks are gathered
+        # first.
         if attention.is_dp_attention_enabled() and not backend.get_moe_a2a_backend().is_none():
             rank = getattr(attention, "get_attention_dp_rank", None)
             part = rank() if rank is not None else attention.get_parallel().attn_dp_rank
-    except Exception:  # not set up, or different in this version: part 0 is balanced by itself, too
+    except Exception:  # not set up, or different in this version: use part 0, which is balanced by itself, too
         part = 0
     return (
         width,
@@ -85,7 +86,8 @@ def _sglang(layer, width, is_own):
 
 _VLLM = "vllm.model_executor.layers.fused_moe."
 _SGLANG = "sglang.srt.layers.moe."
-# Kernels that choose the experts themselves are called in apply_monolithic.
+# Routing functions that take the logits. Some kernels choose the experts themselves; these are called in
+# apply_monolithic.
 _ROUTING = (("router", "_compute_routing"), ("quant_method", "apply_monolithic"), ("_quant_method", "apply_monolithic"))
 _SELECT = ((_SGLANG + "topk:", "select_experts"),)
 _POINTS = [
@@ -96,14 +98,15 @@ _POINTS = [
     _Point(_SGLANG + "fused_moe_triton.layer", "FusedMoE", ("forward",), _SELECT, _sglang, renumbers=True),
     _Point(_SGLANG + "ep_moe.layer", "EPMoE", ("forward",), _SELECT, _sglang, renumbers=True),
 ]
-# Modules that are loaded last: once they are, the engine's points exist, if it has any.
+# The last module that each engine loads. Once it is loaded, the classes that `_POINTS` names exist, if this release has
+# them.
 _LAST = {"vllm": _VLLM + "layer", "sglang": _SGLANG + "fused_moe_triton.layer"}
-# The reason why an engine has no point, or None if it has one.
+# For each engine: the reason why no `_Point` matches it, or None if one does.
 _lacks = {}
 _told = set()
-# Biases that are zero while routers are balanced, with their learned values.
+# Biases that are set to zero while routers are balanced, with their learned values.
 _biases = {}
-# The thread's current call of a layer.
+# The calling thread's current call of a layer.
 _now = threading.local()
 
 
@@ -193,7 +196,7 @@ def _find_takers(call):
         try:
             _take(where, name, _with_balanced(own, _place_of_logits(own)))
         except Unbalanced as error:
-            call.was_taken = True  # to avoid a second warning
+            call.was_taken = True  # prevents a second warning
             _stays(call.point.engine, str(error))
 
 
@@ -264,7 +267,7 @@ def may_go_on(result, logits, layer, taker):
                 return _goes_on(bool(follows))
             why = "%s chooses other experts than its logits say" % taker
         else:
-            # The logits are passed on to a kernel that chooses.
+            # The function passes the logits on to a kernel that chooses the experts. The logits must be unchanged.
             names = [name for name in getattr(result, "_fields", ()) if name.endswith("router_logits")]
             if all(getattr(result, name) is logits for name in names):
                 return _goes_on(True)
@@ -287,7 +290,7 @@ def _enlist(call, logits):
     label = "%s.%s" % (point.engine, type(owner).__name__)
     number = None
     try:
-        # Logits that were gathered from all ranks are the same on each of them.
+        # If logits were gathered from all ranks, every rank has the same ones.
         is_own = call.tokens is not None and len(logits) <= call.tokens
         experts, top_k, groups, top_groups, part, biases = point.describe(owner, logits.shape[-1], is_own)
         biases = [bias for bias in biases if bias is not None]

@@ -1,10 +1,10 @@
 //! Replaces the routers of mixtures of experts by balanced ones (`ENABLE_PERFECT_ROUTER`).
 //!
-//! Python source does the work. It runs in the program as a module of its own, as soon as torch's modules can be
-//! watched. Its files are concatenated: `balance.py` (which experts), `operators.py` (the replacement of a gate's
-//! results), `proof.py` (the proof that the experts are the table's), `engines.py` (for engines whose routers are
-//! not modules), `blocks.py` (for transformers and similar models) and `ranks.py` (for ranks with tokens of their
-//! own). Nothing is written to disk, and nothing happens if torch is not imported.
+//! Python source does the work. It runs in the program as a separate module, as soon as torch's modules can be watched.
+//! Its files are concatenated: `balance.py` (chooses the experts, in a table), `operators.py` (replaces a gate's
+//! results), `proof.py` (proves that a layer uses the experts of the table), `engines.py` (for engines whose routers
+//! are not modules), `blocks.py` (for transformers and similar models) and `ranks.py` (for ranks that have different
+//! tokens). Nothing is written to disk, and nothing happens if torch is not imported.
 
 #[cfg(test)]
 #[path = "../../../tests/common/skipped.rs"]
@@ -45,26 +45,27 @@ const SOURCE: &CStr = match CStr::from_bytes_with_nul(
     Err(_) => panic!("a NUL in the router's source"),
 };
 
-/// The variable that switches on TensorRT-LLM's own perfect router, which is for its own models.
+/// The environment variable that enables TensorRT-LLM's perfect router, which works only for the models of
+/// TensorRT-LLM.
 const OWN_SWITCH: &str = "ENABLE_PERFECT_ROUTER";
 
 lifecycle::global! {
-    /// The requested mode, as a `PerfectRouter`.
+    /// The requested mode, as the number of a `PerfectRouter`.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     #[exec = "`ENABLE_PERFECT_ROUTER` stays set"]
     static ASKED: AtomicU8 = AtomicU8::new(PerfectRouter::Off as u8);
-    /// True until torch is seen.
+    /// True until torch is found.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(by = begins)]
     static WAITS: AtomicBool = AtomicBool::new(false);
-    /// The module's namespace, once it runs.
+    /// The namespace of the Python module, once the module runs.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
 }
 
-/// Balanced routers, for the interpreter and for the windows.
+/// Connects the balanced routers with the interpreter and with the windows.
 pub struct PerfectRouters;
 
 impl Extension for PerfectRouters {
@@ -80,15 +81,16 @@ impl Extension for PerfectRouters {
         }
     }
 
-    /// Returns true if an audited event may bring torch.
+    /// Returns true if an audit event (of Python's `sys.audit`) may mean that torch is being imported.
     fn wants(&self, event: &[u8]) -> bool {
         WAITS.load(Ordering::Relaxed) && matches!(event, b"import" | b"exec")
     }
 
-    /// Watches how torch's modules are made, as soon as that is possible and before the first one is.
+    /// Starts to watch how torch's modules are created. Does so as soon as possible, and before the first one is
+    /// created.
     fn look(&self, py: Python<'_>) {
         if py.interpreter() != 0 {
-            return; // the state here would not outlive it
+            return; // skip subinterpreters: this state would not outlive them
         }
         let module = py.imported(c"torch.nn.modules.module");
         match Torch::classify(|name| Some(module.as_ref()?.attr(name).is_some())) {
@@ -155,25 +157,26 @@ fn is_asked(router: PerfectRouter) -> bool {
     ASKED.load(Ordering::Relaxed) == router as u8
 }
 
-/// Handles the start of an interpreter, the process's first or another one.
+/// Handles the start of an interpreter: the first one of the process, or a later one.
 fn begins() {
     WAITS.store(!is_asked(PerfectRouter::Off), Ordering::Relaxed);
 }
 
-/// The progress of torch's import.
+/// The progress of torch's import, as far as it matters for the hook.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Torch {
-    /// PyTorch's import has not progressed far enough to be hooked.
+    /// The import has not progressed far enough for the hook, or torch is not being imported.
     IsNotThere,
-    /// PyTorch has no hook for modules that are registered in other modules.
+    /// This version of torch has no hook for modules that are registered in other modules.
     IsTooOld,
     CanBeHooked,
 }
 
 impl Torch {
-    /// `has` returns true if `torch.nn.modules.module` has an attribute, and `None` if the module is not imported.
+    /// Determines the state. `has` returns true if `torch.nn.modules.module` has an attribute, and `None` if that
+    /// module is not imported.
     fn classify(has: impl Fn(&CStr) -> Option<bool>) -> Self {
-        // Among the names that are used here, the module defines this one last.
+        // Of the names that are used here, `Module` is the one that is defined last.
         if has(c"Module") != Some(true) {
             Self::IsNotThere
         } else if has(c"register_module_module_registration_hook") != Some(true) {
@@ -184,8 +187,8 @@ impl Torch {
     }
 }
 
-/// Handles a window that opens or has closed. `capturing`: a stream capture is under way, which would fail if the
-/// device were waited for.
+/// Handles a window that opens or has closed. `capturing` is true during a stream capture, in which waiting for the
+/// device would fail.
 fn switch(on: bool, capturing: bool) {
     if !is_asked(PerfectRouter::Window) || !NAMES.is_some() {
         return;
@@ -202,13 +205,13 @@ fn switch(on: bool, capturing: bool) {
     });
 }
 
-/// Functions of the source that are called from here.
+/// Python functions of the source that Rust code calls.
 const BEGIN: &CStr = c"begin";
 const SWITCH: &CStr = c"switch";
 const LOADS: &CStr = c"loads";
 const REPORT: &CStr = c"report";
 
-/// Functions that the source calls.
+/// Rust functions that the Python source calls.
 static FUNCTIONS: [MethodDef; 3] = [
     MethodDef::with_tuple(c"say", |_, args| {
         with_text(args, |text| log::say!(Info, "{text}"));
@@ -219,7 +222,8 @@ static FUNCTIONS: [MethodDef; 3] = [
     MethodDef::with_tuple(c"keep", keep),
 ];
 
-/// Handles `keep(layer, name, tokens)`: the tokens that a layer's learned router sent to each expert.
+/// Handles the call `keep(layer, name, tokens)`, which reports the tokens that a layer's learned router sent to each
+/// expert.
 fn keep(_: Python<'_>, args: &Object<'_>) {
     let args: Vec<_> = args.elements().collect();
     if let [layer, name, tokens] = args.as_slice()
@@ -231,7 +235,7 @@ fn keep(_: Python<'_>, args: &Object<'_>) {
     }
 }
 
-/// Returns a count of tokens from Python; 0 if it is not a count.
+/// Returns a count of tokens from Python, or 0 if the value is not a count.
 fn tokens_in(count: Option<i64>) -> u64 {
     count.map_or(0, |count| u64::try_from(count).unwrap_or(0))
 }

@@ -1,15 +1,16 @@
-# The operators that replace a gate's results. They are opaque to torch.compile: it would otherwise find that the
-# gate's own work is not used, and remove that.
+# The operators that replace a gate's results. They are opaque to torch.compile. Otherwise torch.compile would see that
+# the gate's work is not used, and remove it.
 
 # Three numbers for each layer on each device. The operators read and write them when they run, so one captured graph
-# does both kinds of routing: whether the router is balanced; how many choices were compared with the table while it
-# was; and how many of these differed. By device and, as layers are added one by one, by block of layers.
+# can do both types of routing. The numbers are: whether the router is balanced; how many choices were compared with the
+# table while it was; and how many of these choices differed. Indexed by device and by block of layers, because layers
+# are added one by one.
 _sheets = {}
 _LAYERS = 1024
 _active = False
-# Whether each device is switched to balanced routing.
+# For each device: whether it is switched to balanced routing.
 _balanced = {}
-# True if loads are counted: they are if the learned router also runs at times.
+# True if the load of each expert is counted. This is needed if the learned router also runs at times.
 _counts = False
 
 _layers = []
@@ -26,32 +27,32 @@ class Layer:
         self.top_k = top_k
         self.groups = groups
         self.top_groups = top_groups
-        # The index of this process among those that have tokens of their own and share the experts.
+        # Index of this process among those that have different tokens and share the experts.
         self.part = part
         self.number = len(_layers)
         self.calls = 0
-        # Tokens of each expert, by device: first those of the learned router, then those of the balanced one.
+        # Number of tokens for each expert, by device: first with the learned router, then with the balanced one.
         self.loads = {}
-        # Its numbers, by device.
+        # The layer's three numbers in `_sheets`, by device.
         self.numbers = {}
         self.begins()
-        # True if only the logits decide, so the load can be counted from them.
+        # True if only the logits decide the choice of experts, so that the load can be counted from the logits.
         self.by_logits = False
         _layers.append(self)
 
     def begins(self):
-        # True once its experts were seen to be the table's.
+        # True once the layer was seen to use the experts of the table.
         self.proved = False
-        # The reason why its learned router stays.
+        # Reason why the learned router is not replaced, or None.
         self.refused = None
-        # True if its experts may have other numbers than the columns of the logits.
+        # True if experts may have other numbers than the columns of the logits.
         self.renumbered = False
-        # Biases that are added to its scores to balance them.
+        # Biases that the model adds to the layer's scores to balance its load.
         self.biases = ()
-        # True if the result for its balanced logits is checked before it is used.
+        # True if the result for the balanced logits is checked before it is used.
         self.is_tried = False
         with torch.inference_mode(False), torch.no_grad():
-            for device, numbers in self.numbers.items():  # those of an earlier model
+            for device, numbers in self.numbers.items():  # the numbers of an earlier model
                 if not capturing(device):
                     numbers.on.fill_(_balanced[device])
                     numbers.held.zero_()
@@ -73,7 +74,7 @@ class Life:
         return int, ()
 
 
-# Layers whose gates were freed, by kind. A model that is built again reuses them.
+# Layers whose gates were freed, by kind. A model that is built again reuses these layers.
 _free = {}
 
 
@@ -98,7 +99,7 @@ class Numbers:
 
     def __init__(self, row):
         self.on, self.held, self.unlike = row.unbind()
-        # The lowest byte.
+        # The lowest byte of the first number, as a flag.
         self.is_on = row[:1].view(torch.bool)[0]
 
 
@@ -218,7 +219,7 @@ def _balanced_logits(logits, number):
                 _count(logits[..., : layer.experts].topk(layer.top_k, -1)[1], layer, logits.device, True)
             rows = _rows_of(layer, _rows(logits), logits.dtype, logits.device)
             own = logits[..., : layer.experts]
-            # A gate may also have columns for shared experts, which are always chosen.
+            # A gate may have more columns, for shared experts that are always chosen. These are not replaced.
             mixed = torch.where(numbers_of(layer, logits.device).is_on, rows.view(own.shape), own)
             if own.shape == logits.shape:
                 return mixed
@@ -277,8 +278,8 @@ def _count(ids, layer, device, is_learned):
             layer.loads[device] = loads
     tokens, one = loads
     chosen_ids = ids.reshape(-1).long()
-    # The logits show the choice of the learned router. While that is not in force, it is no router's choice, and is
-    # counted separately.
+    # The logits show the choice of the learned router. While balanced routing is active, the experts are not used, so
+    # they are counted separately.
     places = torch.add(chosen_ids, numbers_of(layer, device).on, alpha=layer.experts)
     tokens.scatter_add_(0, places, one.expand(len(chosen_ids)))
 

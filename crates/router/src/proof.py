@@ -1,4 +1,4 @@
-# Proves that a layer chooses the table's experts while it is balanced.
+# Proves that a layer uses the experts of the table while it is balanced.
 
 
 def observe(ids, layer):
@@ -81,9 +81,9 @@ def _hold(ids, layer, decisive):
     ids = ids.reshape(-1, ids.shape[-1])
     try:
         wanted = _rows_of(layer, len(ids), None, ids.device)
-    except Unbalanced:  # the table has too few rows, so the logits are not balanced either
+    except Unbalanced:  # the table has too few rows, so the logits were not balanced either
         return
-    # The table's experts that the token did not go to.
+    # The experts of the table to which the token did not go.
     unlike = (wanted.unsqueeze(-1) != ids.unsqueeze(-2)).all(-1)
     if decisive is None:
         numbers.held.add_(numbers.on, alpha=unlike.numel())

@@ -1,5 +1,5 @@
-# Gives rows of their own to ranks that have tokens of their own and share the experts, so that all ranks together are
-# balanced.
+# Gives each rank different rows of the table if the ranks have different tokens and share the experts, so that all
+# ranks together are balanced.
 
 
 def _may_exchange():
@@ -40,7 +40,7 @@ def _exchange_mode():
     class Exchange(TorchDispatchMode):
         """`rank`: this process's rank in the group of the first all-to-all."""
 
-        # torch refuses torch.cond and similar functions under a mode without this flag.
+        # Without this flag torch refuses torch.cond and similar functions while the mode is active.
         supports_higher_order_operators = True
 
         def __init__(self):

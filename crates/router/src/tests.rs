@@ -9,7 +9,7 @@ use tllmprof_steps::window::Point;
 use super::*;
 use crate::skipped::skipped;
 
-/// The requested mode is one word of the process, so one test runs at a time.
+/// Lock that lets only one test run at a time: all tests share the requested mode.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn settings(router: &str) -> Settings {
@@ -43,7 +43,8 @@ fn only_imports_are_looked_at_and_only_until_torch_is_there() {
 #[test]
 fn an_engine_with_a_perfect_router_of_its_own_is_asked_for_it() {
     let _one = ONE.lock().unwrap_or_else(|e| e.into_inner());
-    // SAFETY: the tests that read or write the environment hold `ONE`, as this one does.
+    // SAFETY: the tests that read or write the environment hold the lock `ONE`, and so does this
+    // test.
     unsafe { std::env::remove_var(OWN_SWITCH) };
     PerfectRouters.start(&settings("window"));
     assert_eq!(
@@ -128,7 +129,7 @@ fn a_count_of_tokens_is_never_negative() {
 #[linkme::distributed_slice(tllmprof_python::EXTENSION)]
 static EXTENSION: &dyn Extension = &PerfectRouters;
 
-/// Returns the shared library of the installed Python, if it has one.
+/// Returns the path of the installed Python's shared library, or `None` if there is none.
 fn libpython() -> Option<CString> {
     let names = "sysconfig.get_config_vars('LIBDIR', 'INSTSONAME')";
     let script = format!("import os, sysconfig; print(os.path.join(*{names}))");
@@ -141,7 +142,7 @@ fn libpython() -> Option<CString> {
     is_shared.then(|| CString::new(path).unwrap())
 }
 
-/// The parts of the hooked torch module that are needed here.
+/// A stand-in for the torch module that is hooked, with the attributes that the source needs.
 const TORCH: &CStr = c"
 import sys, types
 torch = types.ModuleType('torch.nn.modules.module')
@@ -160,12 +161,13 @@ router.keep('what', 'is', 'this')
 #[test]
 fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
     const INSIDE: &str = "TLLMPROF_TEST_LIBPYTHON";
-    // Without a shared library of Python, the source cannot run here.
+    // The source runs in Python's shared library. Skip the test if there is none.
     let Some(library) = libpython() else {
         return skipped("python3 has no shared library");
     };
     if std::env::var_os(INSIDE).is_none() {
-        // The interpreter, and the variables that the library reads, belong to a separate process.
+        // Run in a separate process, because the interpreter and the environment variables affect
+        // the whole process.
         let test = "tests::the_source_runs_in_an_interpreter_and_is_switched_with_windows";
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -184,7 +186,7 @@ fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
         );
         return;
     }
-    // SAFETY: the functions of the C API have these types.
+    // SAFETY: these functions of Python's C API have these types.
     let (initialize, run, finalize) = unsafe {
         let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
         assert!(!library.is_null());
@@ -199,11 +201,11 @@ fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
         )
     };
     let run = |source: &CStr| {
-        // SAFETY: a zero-terminated string, run by the thread that has the GIL.
+        // SAFETY: the string is zero-terminated, and this thread has the GIL.
         assert_eq!(unsafe { run(source.as_ptr()) }, 0, "{source:?}");
     };
     tllmprof_python::start();
-    // SAFETY: there is no interpreter yet.
+    // SAFETY: no interpreter has been started yet.
     unsafe { initialize(0) };
     run(TORCH);
     assert!(NAMES.is_some() && !PerfectRouters.wants(b"import"));
@@ -224,6 +226,6 @@ fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
     run(c"assert router._active");
     PerfectRouters.window_is_closed(&place);
     run(c"assert not router._active");
-    // SAFETY: the thread has the GIL, and does not use the interpreter afterwards.
+    // SAFETY: this thread has the GIL, and does not use the interpreter afterwards.
     assert_eq!(unsafe { finalize() }, 0);
 }

@@ -1,15 +1,15 @@
-//! System calls without the C library: another preloaded library may replace the C library's functions, and
-//! may not be initialised yet when they are needed.
+//! System calls without the C library. They are needed because another preloaded library may replace the C library's
+//! functions, and may not be initialised yet.
 
 use core::arch::asm;
 use core::ffi::c_long;
 use core::mem::MaybeUninit;
 
-/// Makes a system call of up to six arguments. Returns the kernel's result, an error as a negative number.
-/// Does not change `errno`.
+/// Makes a system call with up to six arguments. Returns the kernel's result; an error is a negative number. Does not
+/// change `errno`.
 ///
 /// # Safety
-/// That of the system call: the memory that it reads or writes has to belong to the caller for as long as the
+/// The requirements of the system call: the memory that it reads or writes belongs to the caller for as long as the
 /// kernel uses it.
 #[inline(always)]
 pub unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> isize {
@@ -17,8 +17,8 @@ pub unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> isi
     let [first, second, third, fourth, fifth, sixth] =
         core::array::from_fn(|index| arguments.get(index).copied().unwrap_or(0));
     let result: isize;
-    // SAFETY: the kernel takes the number and the arguments in these registers, and changes only the
-    // registers that are declared as changed. The caller guarantees the memory.
+    // SAFETY: the kernel takes the number and the arguments in these registers, and changes only the registers that are
+    // declared as changed. The caller guarantees the validity of the memory.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         asm!(
@@ -35,8 +35,8 @@ pub unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> isi
             options(nostack),
         );
     }
-    // SAFETY: as on the other architecture: the number and the arguments are in these registers, and the
-    // first one receives the result.
+    // SAFETY: the kernel takes the number and the arguments in these registers, and changes only the first argument's
+    // register, which receives the result. The caller guarantees the validity of the memory.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         asm!(
@@ -54,40 +54,39 @@ pub unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> isi
     result
 }
 
-/// Returns the process's number.
+/// Returns the process ID.
 pub fn process() -> i32 {
-    // SAFETY: takes nothing.
+    // SAFETY: `getpid` takes no arguments.
     let process = unsafe { call(libc::SYS_getpid, [0; 4]) };
     i32::try_from(process).unwrap_or_default()
 }
 
-/// Returns the calling thread's number; the main thread's is the process's.
+/// Returns the calling thread's ID. The main thread's ID is equal to the process ID.
 pub fn this_thread() -> i32 {
-    // SAFETY: takes nothing.
+    // SAFETY: `gettid` takes no arguments.
     let thread = unsafe { call(libc::SYS_gettid, [0; 4]) };
     i32::try_from(thread).unwrap_or_default()
 }
 
-/// Returns the status of an open descriptor; `None` if it is closed.
+/// Returns the status of an open file descriptor, or `None` if it is closed.
 pub fn status(descriptor: i32) -> Option<libc::stat> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     let arguments = [descriptor as usize, status.as_mut_ptr() as usize, 0, 0];
-    // SAFETY: the kernel's structure is the C library's on these architectures, and it is filled, and read,
-    // if the call succeeds.
+    // SAFETY: the kernel's structure is equal to the C library's on these architectures. The kernel fills it on
+    // success, and it is read only then.
     unsafe { (call(libc::SYS_fstat, arguments) == 0).then(|| status.assume_init()) }
 }
 
-/// Returns the time of a clock; `None` if the process may not make the system call.
+/// Returns the time of a clock, or `None` if the process may not make the system call.
 pub fn time(clock: libc::clockid_t) -> Option<libc::timespec> {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     let arguments = [clock as usize, time.as_mut_ptr() as usize, 0, 0];
-    // SAFETY: the kernel's structure is the C library's on these architectures, and it is filled, and read,
-    // if the call succeeds.
+    // SAFETY: the kernel's structure is equal to the C library's on these architectures. The kernel fills it on
+    // success, and it is read only then.
     unsafe { (call(libc::SYS_clock_gettime, arguments) == 0).then(|| time.assume_init()) }
 }
 
-/// Returns the resources that the calling thread has used; `None` if the process may not make the system
-/// call.
+/// Returns the resources that the calling thread has used, or `None` if the process may not make the system call.
 pub fn thread_usage() -> Option<libc::rusage> {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     let arguments = [
@@ -96,8 +95,8 @@ pub fn thread_usage() -> Option<libc::rusage> {
         0,
         0,
     ];
-    // SAFETY: the kernel's structure is the C library's on these architectures, and it is filled, and read,
-    // if the call succeeds.
+    // SAFETY: the kernel's structure is equal to the C library's on these architectures. The kernel fills it on
+    // success, and it is read only then.
     unsafe { (call(libc::SYS_getrusage, arguments) == 0).then(|| usage.assume_init()) }
 }
 
@@ -108,7 +107,7 @@ mod tests {
     #[test]
     fn the_kernel_says_what_the_c_library_says() {
         assert_eq!(process().cast_unsigned(), std::process::id());
-        // SAFETY: takes nothing.
+        // SAFETY: `gettid` takes no arguments.
         assert_eq!(this_thread(), unsafe { libc::gettid() });
         let (out, into) = std::io::pipe().unwrap();
         let of = |end: &dyn std::os::fd::AsRawFd| status(end.as_raw_fd()).unwrap();
@@ -125,7 +124,7 @@ mod tests {
 
     #[test]
     fn an_error_is_a_negative_number_and_leaves_errno_alone() {
-        // SAFETY: no descriptor has this number, so nothing is read.
+        // SAFETY: no file descriptor has this number, so nothing is read.
         let refused = unsafe {
             *libc::__errno_location() = 0;
             call(libc::SYS_write, [usize::MAX, 0, 0, 0])

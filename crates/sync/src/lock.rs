@@ -1,4 +1,4 @@
-//! A lock that is safe in a host process: waits for it can time out, and it can be broken in a forked child.
+//! A lock that is safe in a preloaded library: waits for it can time out, and a forked child can break it open.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -11,37 +11,38 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// A mutual exclusion lock on a futex. Not reentrant: code that may already hold it uses [`Lock::lock_for`].
+/// A mutual exclusion lock on a futex. It is not reentrant: code that may already hold it uses [`Lock::lock_for`],
+/// which times out.
 ///
-/// The fields are in this order so that the beginning of the value is in the lock's cache line.
+/// The order of the fields puts the beginning of the value in the lock's cache line.
 #[repr(C)]
 pub struct Lock<T> {
     word: AtomicU32,
-    /// The thread that holds the lock during its fork; 0: none.
+    /// ID of the thread that holds the lock during its fork; 0 if there is none.
     forker: AtomicI32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only through a guard, and one guard exists at a time.
+// SAFETY: the value is accessed only through a guard, and only one guard exists at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// A proof that no other thread uses the values that are reset, as in the child of a fork, which has one
-/// thread, and that this thread holds no guard of them that it will use again.
+/// Proof that no other thread uses the values that are about to be reset, for example in the child of a fork, which has
+/// one thread. It also proves that this thread will not use any guard of these values again.
 pub struct OnlyThread(());
 
 impl OnlyThread {
     /// # Safety
-    /// Both conditions hold as long as the value exists.
+    /// Both conditions that the type's documentation states hold as long as the result exists.
     pub const unsafe fn new() -> Self {
         Self(())
     }
 }
 
-/// Access to a locked value; unlocks when dropped.
+/// Access to a locked value. Unlocks the lock when dropped.
 pub struct Guard<'a, T>(&'a Lock<T>);
 
 impl<T> Lock<T> {
-    /// A free lock.
+    /// Returns a free lock that guards `value`.
     pub const fn new(value: T) -> Self {
         Self {
             word: AtomicU32::new(FREE),
@@ -50,12 +51,12 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Returns the value.
+    /// Returns the guarded value.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
 
-    /// Waits for the lock.
+    /// Acquires the lock, and waits for it without a limit.
     pub fn lock(&self) -> Guard<'_, T> {
         loop {
             if let Some(guard) = self.lock_for(Duration::from_secs(3600)) {
@@ -64,7 +65,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free, or else returns `None`.
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.word
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
@@ -72,7 +73,7 @@ impl<T> Lock<T> {
             .then(|| Guard(self))
     }
 
-    /// Waits for the lock for at most `patience`.
+    /// Acquires the lock, and waits for it for at most `patience`. Returns `None` after a time-out.
     pub fn lock_for(&self, patience: Duration) -> Option<Guard<'_, T>> {
         if self
             .word
@@ -103,9 +104,9 @@ impl<T> Lock<T> {
         Some(Guard(self))
     }
 
-    /// Takes the lock for the duration of a fork, so that the child finds it free and its value whole. Gives
-    /// up after 20 ms: the fork may come from a signal handler that interrupted the holder.
-    /// [`Lock::release_after_fork`] undoes it in the parent, [`Lock::break_open`] in the child.
+    /// Holds the lock during a fork, so that the child finds its value consistent. Gives up after 20 ms, because the
+    /// fork may come from a signal handler that interrupted the holder. [`Lock::release_after_fork`] unlocks the lock
+    /// in the parent, and [`Lock::break_open`] in the child.
     pub fn hold_over_fork(&self) {
         if let Some(guard) = self.lock_for(Duration::from_millis(20)) {
             core::mem::forget(guard);
@@ -123,14 +124,15 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Frees the lock if [`Lock::hold_over_fork`] holds it, so that the value is whole.
+    /// Frees the lock in the child of a fork if [`Lock::hold_over_fork`] held it. Then the value is consistent.
+    /// Otherwise the lock stays locked.
     pub fn break_open_if_held(&self, alone: &OnlyThread) {
         if self.forker.load(Ordering::Relaxed) != 0 {
             self.break_open(alone);
         }
     }
 
-    /// Frees the lock, whichever thread held it. The value may be half changed.
+    /// Frees the lock, even if another thread held it. The value may be half changed.
     pub fn break_open(&self, _: &OnlyThread) {
         self.forker.store(0, Ordering::Relaxed);
         self.word.store(FREE, Ordering::Release);
@@ -140,7 +142,7 @@ impl<T> Lock<T> {
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock, and the value is not borrowed mutably at the same time.
+        // SAFETY: this guard holds the lock, and the value is not mutably borrowed at the same time.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -160,7 +162,7 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-/// Sleeps while `word` holds `value`, for at most `patience`. May return early.
+/// Sleeps while `word` holds `value`, for at most `patience`. May return earlier.
 pub fn wait(word: &AtomicU32, value: u32, patience: Duration) {
     let time = libc::timespec {
         tv_sec: patience.as_secs().cast_signed(),
@@ -173,11 +175,12 @@ pub fn wait(word: &AtomicU32, value: u32, patience: Duration) {
         value as usize,
         &raw const time as usize,
     ];
-    // SAFETY: the futex word and the time outlive the call, which keeps neither.
+    // SAFETY: the futex word and the time outlive the call, which does not keep their addresses.
     unsafe { kernel::call(libc::SYS_futex, arguments) };
 }
 
-/// Sleeps while `word` holds `value`, until this thread is woken, in one system call. May return early.
+/// Sleeps while `word` holds `value`, in one system call without a time limit, until this thread is woken. May return
+/// earlier.
 pub fn wait_until_woken(word: &AtomicU32, value: u32) {
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let arguments = [
@@ -186,11 +189,11 @@ pub fn wait_until_woken(word: &AtomicU32, value: u32) {
         value as usize,
         0,
     ];
-    // SAFETY: the futex word outlives the call, and no time is given.
+    // SAFETY: the futex word outlives the call, and the null pointer means no time limit.
     unsafe { kernel::call(libc::SYS_futex, arguments) };
 }
 
-/// Wakes up to `count` sleepers of `word`.
+/// Wakes up to `count` threads that sleep on `word`.
 pub fn wake(word: &AtomicU32, count: i32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     let arguments = [
@@ -199,7 +202,7 @@ pub fn wake(word: &AtomicU32, count: i32) {
         count as usize,
         0,
     ];
-    // SAFETY: the kernel only compares the address of the futex word.
+    // SAFETY: the kernel only uses the address of the futex word.
     unsafe { kernel::call(libc::SYS_futex, arguments) };
 }
 
@@ -262,7 +265,7 @@ mod tests {
             });
             let (gave_up, waited) = waits.join().unwrap();
             assert!(gave_up && waited >= patience, "{waited:?}");
-            // A thread that sleeps is woken.
+            // Check that a sleeping thread is woken.
             let sleeps = scope.spawn(|| lock.lock_for(Duration::from_secs(60)).is_some());
             std::thread::sleep(patience);
             drop(guard);
@@ -284,7 +287,7 @@ mod tests {
                 wake(&word, i32::MAX);
             }
         });
-        // It does not sleep if the word has another value already.
+        // Returns at once because the word already has another value.
         wait_until_woken(&word, 0);
     }
 
@@ -303,7 +306,7 @@ mod tests {
     fn in_a_child_a_lock_is_free_whoever_held_it() {
         let lock = Lock::new(3);
         core::mem::forget(lock.lock());
-        // SAFETY: no other thread uses the lock, and the guard is not used again.
+        // SAFETY: no other thread uses the lock, and the forgotten guard is not used again.
         let alone = unsafe { OnlyThread::new() };
         lock.break_open(&alone);
         assert_eq!(lock.try_lock().map(|value| *value), Some(3));

@@ -1,33 +1,33 @@
-//! A state machine whose state is in one word: it is read by one load and changed by compare and exchange.
+//! A state machine whose state is one word. The state is read by one load, and changed by compare and exchange.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::OnlyThread;
 
-/// The states of a machine, and the events that change them.
+/// The states of a machine, and the events that change the state.
 pub trait States: Copy {
-    /// An event.
+    /// An event that may change the state.
     type Event: Copy;
 
-    /// Returns the state after `event`; `None` if it changes nothing.
+    /// Returns the state after `event`, or `None` if the event does not change the state.
     fn next(self, event: Self::Event) -> Option<Self>;
 
-    /// Returns the state as a word. The initial state is 0.
+    /// Converts the state to a word. The initial state must be 0.
     fn to_bits(self) -> u32;
 
-    /// Returns the state of a word that [`States::to_bits`] has made.
+    /// Converts a result of [`States::to_bits`] back to the state.
     fn from_bits(bits: u32) -> Self;
 }
 
-/// A state that threads share.
+/// A state machine that threads share.
 pub struct Machine<S> {
     word: AtomicU32,
     states: PhantomData<fn() -> S>,
 }
 
 impl<S: States> Machine<S> {
-    /// A machine in its first state.
+    /// Returns a machine in its initial state.
     pub const fn new() -> Self {
         Self {
             word: AtomicU32::new(0),
@@ -35,20 +35,20 @@ impl<S: States> Machine<S> {
         }
     }
 
-    /// Returns the state. The load is sequentially consistent with all events and with what threads store
-    /// before they call this.
+    /// Returns the state. The load is sequentially consistent with all events, and with stores that threads make before
+    /// they call this.
     #[inline]
     pub fn state(&self) -> S {
         S::from_bits(self.word.load(Ordering::SeqCst))
     }
 
-    /// Returns the state for a hot path: by one relaxed load, so it may be slightly old.
+    /// Returns the state with one relaxed load, for a hot path. The result may be slightly out of date.
     #[inline]
     pub fn peek(&self) -> S {
         S::from_bits(self.word.load(Ordering::Relaxed))
     }
 
-    /// Applies `event`. Returns the states before and after it, unless it changes nothing.
+    /// Applies `event`. Returns the states before and after it, or `None` if the event does not change the state.
     pub fn on(&self, event: S::Event) -> Option<(S, S)> {
         let next = |bits| Some(S::from_bits(bits).next(event)?.to_bits());
         let before = self
@@ -59,7 +59,7 @@ impl<S: States> Machine<S> {
         Some((before, before.next(event)?))
     }
 
-    /// Resets to the initial state, in the child of a fork.
+    /// Resets the machine to its initial state, in the child of a fork.
     pub fn in_child(&self, _: &OnlyThread) {
         self.word.store(0, Ordering::SeqCst);
     }
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_child_of_a_fork_begins_in_the_first_state_wherever_its_parent_was() {
-        // SAFETY: only this thread uses the machines.
+        // SAFETY: only this thread uses the state machines.
         let alone = unsafe { OnlyThread::new() };
         for events in 0..4 {
             let machine = Machine::<UpTo3>::new();

@@ -1,10 +1,10 @@
-//! A reference that one thread publishes and others read without a lock.
+//! A reference that one thread publishes and other threads read without a lock.
 
 use core::marker::PhantomData;
 use core::ptr::{from_ref, null_mut};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// A reference that lives as long as the process, or none.
+/// A reference to a value that lives as long as the process, or no reference.
 #[repr(transparent)]
 pub struct Published<T: 'static> {
     place: AtomicPtr<T>,
@@ -12,7 +12,7 @@ pub struct Published<T: 'static> {
 }
 
 impl<T: Sync> Published<T> {
-    /// A value without a reference.
+    /// Returns a `Published` without a reference.
     pub const fn none() -> Self {
         Self {
             place: AtomicPtr::new(null_mut()),
@@ -20,31 +20,31 @@ impl<T: Sync> Published<T> {
         }
     }
 
-    /// Returns the reference that was published last.
+    /// Returns the published reference, or `None` if there is none.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
         Self::reference(self.place.load(Ordering::Acquire))
     }
 
-    /// Publishes `value`, or removes the reference.
+    /// Publishes `value`, or removes the reference if that is `None`.
     pub fn set(&self, value: Option<&'static T>) {
         self.place.store(Self::address(value), Ordering::Release);
     }
 
-    /// Removes and returns the reference that was published last.
+    /// Removes the published reference and returns it.
     pub fn take(&self) -> Option<&'static T> {
         Self::reference(self.place.swap(null_mut(), Ordering::AcqRel))
     }
 
-    /// Publishes `value` if nothing is published. Returns true if it did.
+    /// Publishes `value` if nothing is published. Returns true if it was published.
     pub fn set_if_none(&self, value: &'static T) -> bool {
         self.replace(None, Some(value)).is_ok()
     }
 
-    /// Publishes `new` in place of `old`, which is compared by its address.
+    /// Publishes `new` if `old` is published now. References are compared by address.
     ///
     /// # Errors
-    /// The reference that is published instead of `old`, which stays.
+    /// Nothing changes if another reference is published. The error contains that reference.
     pub fn replace(
         &self,
         old: Option<&'static T>,
@@ -57,11 +57,11 @@ impl<T: Sync> Published<T> {
         replaced.map(|_| ()).map_err(Self::reference)
     }
 
-    /// Publishes a new value in place of `old`. Returns the published reference: another thread's if that was
-    /// first, and then the new value is dropped.
+    /// Publishes a new value in place of `old`. Returns the published reference. If another thread has replaced `old`
+    /// first, that is the other thread's reference, and the new value is dropped.
     pub fn publish(&self, old: Option<&'static T>, new: T) -> Option<&'static T> {
         let new = Box::into_raw(Box::new(new));
-        // SAFETY: a published value is never freed; one that was not published belongs only to this function.
+        // SAFETY: a published value is never freed. A value that was not published belongs only to this function.
         unsafe {
             match self.replace(old, Some(&*new)) {
                 Ok(()) => Some(&*new),
@@ -75,7 +75,7 @@ impl<T: Sync> Published<T> {
 
     /// Returns the published reference. If there is none, publishes the result of `make`.
     ///
-    /// If several threads make one at the same time, the first is published, and the others stay in memory.
+    /// If several threads do this at the same time, the first result is published, and the other results are leaked.
     pub fn get_or(&self, make: impl FnOnce() -> T) -> &'static T {
         if let Some(known) = self.get() {
             return known;
@@ -93,8 +93,8 @@ impl<T: Sync> Published<T> {
 
     #[inline]
     fn reference(place: *mut T) -> Option<&'static T> {
-        // SAFETY: null, or from a reference that lives as long as the process; shared references of a `Sync`
-        // type may be used by any thread.
+        // SAFETY: the pointer is null, or comes from a reference that lives as long as the process. Any thread may use
+        // a shared reference to a `Sync` type.
         unsafe { place.as_ref() }
     }
 }

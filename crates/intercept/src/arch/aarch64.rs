@@ -1,19 +1,20 @@
-//! The assembler of the doors, for AArch64 (AAPCS64, little endian).
+//! The assembler of the doors (the entry points that callers of CUDA functions reach), for AArch64 (AAPCS64, little
+//! endian).
 //!
-//! The code that runs on every intercepted call is here, about twenty instructions: the stubs and [`count`]. A stub
-//! loads the thunk's address. For a function of the driver it also adds one to the calling thread's cell and jumps to
-//! the real function; [`count`] does the same for calls that arrive by other ways. The stubs change only `x16`, `x17`
-//! and the flags, which any call may lose to a linker's veneer. The stubs of linked functions also change `x9` to
-//! `x15`, as lazy binding may. None of these registers carries an argument (`x0` to `x7`, `q0` to `q7`) or the address
-//! of a result (`x8`), and no frame stays on the stack: return addresses, which lie in `x30` unsigned, exceptions and
-//! stack traces are the caller's own. Every call that needs a decision goes through [`slow`], which saves the arguments
-//! and calls Rust.
+//! The code that runs on every intercepted call is here, about twenty instructions: the stubs and [`count`]. Each real
+//! function has a thunk, which describes it. A stub loads the thunk's address. The stub of a driver function also adds
+//! one to the calling thread's cell (its counter for that call) and jumps to the real function; [`count`] does the same
+//! for calls that arrive by other ways. The stubs change only `x16`, `x17` and the flags, which a linker's veneer may
+//! change at any call. The stubs of linked functions also change `x9` to `x15`, which lazy binding may change. None of
+//! these registers carries an argument (`x0` to `x7`, `q0` to `q7`) or the address of a result (`x8`). No frame stays
+//! on the stack, so exceptions, stack traces and return addresses (in `x30`, unsigned) are the caller's. Every call
+//! that needs a decision goes through [`slow`], which saves the arguments and calls Rust.
 //!
-//! A cell's limit is loaded after its count was stored: a thread that lowers the limit runs a barrier on every thread,
-//! and reads the count after that.
+//! The code loads a cell's limit after it stores the cell's count. This order matters: a thread that lowers the limit
+//! runs a barrier on every thread and then reads the count, so no call is missed.
 //!
-//! Code that is reached by an indirect jump begins with `bti c` (`hint #34`). It jumps by `x16` or `x17`, because a
-//! `bti c` at the target accepts these.
+//! Code that is reached by an indirect jump begins with `bti c` (`hint #34`). The jumps use `x16` or `x17`, because
+//! `bti c` at the target accepts only these registers.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -25,12 +26,12 @@ use crate::frame::{Frame, STACK_WORDS};
 use crate::stubs;
 use crate::thunk::{THUNK_SIZE, Thunk};
 
-// One instruction loads both, here and below.
+// The assembler loads each of these pairs of fields with one `ldp` instruction, so the fields must be adjacent.
 const _: () = assert!(Block::OUTER == Block::CELLS + 8);
 const _: () = assert!(Thunk::CELL == Thunk::REAL + 8);
 
-/// Enters a frame below the caller's, with the layout of [`Frame`], and saves the registers that may carry arguments,
-/// and the thunk or export in `register`.
+/// Pushes a frame with the layout of [`Frame`]. Saves the registers that may carry arguments, and the register
+/// `$register`, which holds the thunk or export.
 macro_rules! save {
     ($register:literal) => {
         concat!(
@@ -55,7 +56,8 @@ macro_rules! save {
     };
 }
 
-/// Restores what [`save`] saved, with the thunk in `x16`. It does not change `x17`, and keeps the frame.
+/// Restores the registers that [`save`] saved, and loads the thunk into `x16`. Leaves `x17` unchanged and keeps the
+/// frame.
 macro_rules! restore {
     () => {
         "ldp x16, x8, [x29, #{thunk}]
@@ -70,7 +72,7 @@ macro_rules! restore {
     };
 }
 
-/// Leaves the frame of [`save`].
+/// Pops the frame that [`save`] pushed.
 macro_rules! leave {
     () => {
         "mov sp, x29
@@ -83,7 +85,7 @@ macro_rules! leave {
 }
 
 global_asm!(
-    // The pool: stub i loads the address of thunk i and jumps to its handler.
+    // The pool of stubs: stub i loads the address of thunk i and jumps to the thunk's handler.
     ".section .text.tllmprof_stubs,\"ax\",@progbits",
     ".p2align 6",
     ".hidden tllmprof_stubs",
@@ -104,7 +106,7 @@ global_asm!(
     ".p2align 5",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The same for functions of the driver. They do the work of `count` in place, with two registers.
+    // The pool of stubs for driver functions. Each does the work of `count` inline, with two registers.
     ".p2align 7",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",
@@ -167,8 +169,8 @@ global_asm!(
 
 /// Handler that counts the call in the thread's cell and jumps to the real function.
 ///
-/// A count past the cell's limit, or a thread without cells, takes the slow path. For a call that may be nested in
-/// another, [`crate::entered::is_within_outer`] decides.
+/// The slow path handles a count past the cell's limit and a thread without cells. For a call that may be nested in
+/// another intercepted call, [`crate::entered::is_within_outer`] decides whether to count.
 #[unsafe(naked)]
 pub unsafe extern "C" fn count() {
     naked_asm!(
@@ -199,7 +201,7 @@ pub unsafe extern "C" fn count() {
         "mov w17, w0",
         restore!(),
         leave!(),
-        // The outer call was left by a jump, and `is_within_outer` has removed its mark.
+        // The call is not nested: the outer call was left by `longjmp`, and `is_within_outer` has removed its mark.
         "tbz w17, #0, {count}",
         "ldr x17, [x16, #{real}]",
         "br x17",
@@ -218,7 +220,8 @@ pub unsafe extern "C" fn count() {
     )
 }
 
-/// Defines a handler that notes a call and jumps to `count` or `record`: see [`super::noting`].
+/// Defines a handler that writes a call into the thread's trail and jumps to `count` or `record`: see
+/// [`super::noting`].
 macro_rules! noting {
     ($name:ident, $go:ident, argument(first) $(, counts $counter:ident)?) => {
         noting!(@ $name, $go, "x0" $(, counts $counter)?);
@@ -269,9 +272,9 @@ macro_rules! noting {
 }
 pub(crate) use noting;
 
-/// Handler that counts as [`count`] does, and jumps to [`slow`], which records the call.
+/// Handler that counts the call like [`count`], and jumps to [`slow`], which records the call.
 ///
-/// A call that is nested in another of the program's calls is recorded, but not counted.
+/// A call that is nested in another call of the program is recorded but not counted.
 #[unsafe(naked)]
 pub unsafe extern "C" fn record() {
     naked_asm!(
@@ -345,7 +348,7 @@ pub unsafe extern "C" fn slow() {
         ".endr",
         "ldr x17, [x16, #{real}]",
         "blr x17",
-        "stp x0, x1, [x29, #{vectors}]", // where the vector arguments were
+        "stp x0, x1, [x29, #{vectors}]", // reuses the space of the vector arguments
         "mov x1, x0",
         "mov x0, x29",
         "bl {after}",
@@ -364,10 +367,11 @@ pub unsafe extern "C" fn slow() {
     )
 }
 
-/// The stub of an exported function: compares its caller with the first binding of the [`crate::export::Export`].
+/// The stub of an exported function. It compares the caller with the first binding of the [`crate::export::Export`] (a
+/// remembered module and its thunk).
 ///
-/// A binding's length is read first, with acquire ordering: the other fields are valid only with the length that was
-/// stored after them.
+/// A binding's length is read first, with acquire ordering, because the writer stores the length last: a reader that
+/// sees the length also sees the other fields.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_stub {
@@ -400,8 +404,8 @@ macro_rules! __export_stub {
 
 /// Second step of an exported function, with its [`crate::export::Export`] in `x17`.
 ///
-/// The caller's module decides which real function is meant. Each export remembers four modules. Its stub has compared
-/// the first; for a module that is not among the four it calls [`crate::export::bind`].
+/// The caller's module decides which real function is meant. Each export remembers the bindings of four modules. The
+/// stub has compared the first; this code compares the remaining three, and jumps to `bind` if none matches.
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
@@ -428,7 +432,7 @@ pub unsafe extern "C" fn exported() {
     )
 }
 
-/// Calls [`crate::export::bind`] for the thunk of this caller and jumps to its handler.
+/// Calls [`crate::export::bind`] to find the thunk for this caller, and jumps to the thunk's handler.
 #[unsafe(naked)]
 unsafe extern "C" fn bind() {
     naked_asm!(
@@ -452,15 +456,15 @@ unsafe extern "C" fn bind() {
     )
 }
 
-/// Handler of a function that no module defines: returns 3, the code of `not initialised` in both the driver and the
+/// Handler for a function that no module defines. Returns 3, which means "not initialised" in both the driver and the
 /// runtime.
 #[unsafe(naked)]
 pub unsafe extern "C" fn missing() {
     naked_asm!("hint #34", "mov w0, #3", "ret")
 }
 
-/// Calls a function of this library with the arguments of a look-up, after the added instructions. The result is in
-/// `x16`.
+/// Calls a function of this library with the arguments of a symbol look-up, after running the instructions in `$added`.
+/// The result is in `x16`.
 macro_rules! ask {
     ($function:literal $(, $added:literal)*) => {
         concat!(
@@ -487,11 +491,11 @@ macro_rules! ask {
     };
 }
 
-/// Defines a look-up function that finds its caller by the return address. A look-up that is not about CUDA or NCCL is
-/// passed on by a jump, so that the real function sees the same return address.
+/// Defines a look-up function (`dlsym` or `dlvsym`), which finds its caller by the return address. A look-up that does
+/// not concern CUDA or NCCL is passed on by a jump, so that the real function sees the same return address.
 macro_rules! door {
     ($name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
-        /// Target of the exported look-up function's jump.
+        /// Code that the exported look-up function jumps to.
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             naked_asm!(
@@ -503,10 +507,10 @@ macro_rules! door {
                 "cbnz w16, 5f",
                 "6:",
                 "ldrb w16, [x1]",
-                "cmp w16, #0x63", // c
+                "cmp w16, #0x63", // 'c'
                 "b.ne 7f",
                 "ldrb w16, [x1, #1]",
-                "cmp w16, #0x75", // u
+                "cmp w16, #0x75", // 'u'
                 "b.ne 2f",
                 "8:",
                 ask!("{wanted}"),
@@ -518,7 +522,8 @@ macro_rules! door {
                 "ldr x16, [x16, :lo12:{real}]",
                 "cbz x16, 3f",
                 "br x16",
-                // Called before this library's constructor ran.
+                // The real look-up function is unknown, because this library's constructor has not run yet. Find it
+                // now.
                 "3:",
                 ask!("{find}"),
                 "adrp x16, {real}",
@@ -529,20 +534,21 @@ macro_rules! door {
                 "4:",
                 "mov x0, xzr",
                 "ret",
-                // A rule names functions: this may be one of them, or a function of a new module.
+                // A step rule names native functions. The look-up may ask for one of them, or for a function of a new
+                // module.
                 "5:",
                 ask!("{named}", "mov x3, x30", $version),
                 "cbz x16, 6b",
                 "mov x0, x16",
                 "ret",
                 "7:",
-                "cmp w16, #0x6e", // n
+                "cmp w16, #0x6e", // 'n'
                 "b.ne 2b",
                 "ldrb w16, [x1, #1]",
-                "cmp w16, #0x63", // c
+                "cmp w16, #0x63", // 'c'
                 "b.ne 2b",
                 "ldrb w16, [x1, #2]",
-                "cmp w16, #0x63", // c
+                "cmp w16, #0x63", // 'c'
                 "b.ne 2b",
                 "b 8b",
                 ".cfi_endproc",
@@ -560,8 +566,8 @@ door!(dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup, 
 door!(front_dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup_by_front, crate::dlsym::FRONT_DLSYM);
 door!(dlvsym_of_cuda, caller in "x3", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
 
-/// Target of the exported `dlvsym`'s jump. A library that defines `dlsym` looks up the next one with this function, by
-/// a version that this library's `dlsym` does not have.
+/// Code that the exported `dlvsym` jumps to. Another library that defines `dlsym` finds the next `dlsym` in load order
+/// with `dlvsym` and a version, which this library's `dlsym` does not have. So this function answers that query itself.
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlvsym_door() {
     naked_asm!(
@@ -571,7 +577,7 @@ pub unsafe extern "C" fn dlvsym_door() {
         "b.ne 2f",
         "cbz x1, 2f",
         "ldrb w16, [x1]",
-        "cmp w16, #0x64", // d
+        "cmp w16, #0x64", // 'd'
         "b.ne 2f",
         ask!("{are_next}", "mov x0, x1", "mov x1, x30"),
         "tbz w16, #0, 2f",

@@ -1,7 +1,7 @@
-//! The assembler, and the exported functions built from it.
+//! The assembler, and the exported functions that are built from it.
 //!
 //! This is the top module: it calls the other modules, and none of them names it. They find its handlers in
-//! [`HANDLERS`] and its stubs by their symbols.
+//! [`HANDLERS`], and its stubs by symbol.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
@@ -32,19 +32,19 @@ static OURS: Handlers = Handlers {
     event_wait: noting::EVENT_WAIT,
     context_wait: noting::CONTEXT_WAIT,
     blocking_copy: noting::BLOCKING_COPY,
-    #[cfg(target_arch = "x86_64")] // on AArch64 no entry is patched
+    #[cfg(target_arch = "x86_64")] // x86-64 only: on AArch64 no function entry is patched
     named_slow: named::slow,
     #[cfg(target_arch = "x86_64")]
     named_scope: named::scope,
 };
 
-/// Defines the exported functions of these names. Only the preloaded library may use it: in any other module, these
-/// symbols would intercept that module's calls.
+/// Defines exported functions with these names. Only the preloaded library may use this macro: in any other module, the
+/// exported symbols would intercept calls of that module.
 #[macro_export]
 macro_rules! export_functions {
     ($($name:ident)*) => {
         $(
-            #[allow(non_snake_case)] // a module for each symbol, named like the symbol
+            #[allow(non_snake_case)] // one module for each symbol, with the symbol's name
             mod $name {
                 $crate::lifecycle::global! {
                     #[fork(keep = "as the bindings")]

@@ -1,10 +1,10 @@
-//! The assembler for functions that a rule names, for x86-64 (System V ABI).
+//! The assembler for native functions that a step rule names, for x86-64 (System V ABI).
 //!
-//! The signature of such a function is unknown: any register may carry an argument, and if the compiler saw both
-//! function and caller, the caller may keep values in registers that a function is free to change (GCC's `-fipa-ra`).
-//! So a stub, which is reached through a GOT slot, changes only `r11`, as the dynamic linker does, and the flags. A
-//! patched entry changes only the flags. Both count in the thread's cell for the rule's functions, and leave no frame
-//! on the stack.
+//! The library does not know the signature of such a function: any register may carry an argument. If the compiler saw
+//! both function and caller, the caller may even keep values in registers that a function is free to change (GCC's
+//! `-fipa-ra`). So a stub, which is reached through a GOT slot, changes only the flags and `r11`, which the dynamic
+//! linker changes, too. A patched function entry changes only the flags. Stubs and patched entries count in the
+//! thread's cell for the rule's functions, and leave no frame on the stack.
 //!
 //! Both jump to [`slow`] when the count is past the cell's limit: it saves every register, including the complete
 //! vector registers, and calls Rust.
@@ -17,8 +17,9 @@
 //! it looks up the return address of such a frame without subtracting one. So one is subtracted here: the address then
 //! lies within the call, as it does without this library.
 //!
-//! Each stub for a call that is a scope has a personality of its own. An unwinder calls it when an exception leaves the
-//! frame: it reports which call has ended, and requests no clean-up.
+//! A call can be a scope: the GPU work that it launches is attributed to it. Each stub for such a call has a
+//! personality routine of its own. An unwinder calls the routine when an exception leaves the frame. The routine
+//! reports which call has ended, and requests no clean-up.
 
 use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::thread::Block;
@@ -26,7 +27,7 @@ use tllmprof_platform::thread::Block;
 use crate::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, SCOPES, STUBS};
 use crate::named::processor::{AREA, LEGACY, MASK};
 
-/// Saves every register that a call may change, below `rbp`.
+/// Saves on the stack, below `rbp`, every register that a call may change.
 macro_rules! save_all {
     () => {
         "push rax
@@ -62,7 +63,7 @@ macro_rules! save_all {
     };
 }
 
-/// Restores what `save_all` saved. The stack pointer must be the one that `save_all` left.
+/// Restores the registers that `save_all` saved. The stack pointer must have the value that `save_all` left.
 macro_rules! restore_all {
     () => {
         "mov rax, qword ptr [rip + {mask}]
@@ -126,12 +127,12 @@ global_asm!(
     "tllmprof_named_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_named_stubs, . - tllmprof_named_stubs",
-    // The stub of number `tllmprof_i`, at the offset `place` from `stubs`.
+    // Macro: the code of return stub number `tllmprof_i`, at the offset `place` from the symbol `stubs`.
     ".macro tllmprof_return_stub stubs, place",
     ".cfi_def_cfa rsp, 0",
-    // DW_CFA_val_expression, register 16, 9 bytes: breg16 23, deref, breg16 23, plus, deref, lit1, minus.
-    // The return address of the call lies 23 bytes before the distance. valgrind knows these operations; for other
-    // operations it prints a line in each process.
+    // The unwind rule for the return address, as explained at the top. DW_CFA_val_expression, register 16, 9 bytes:
+    // breg16 23, deref, breg16 23, plus, deref, lit1, minus. The distance to the word with the address lies 23 bytes
+    // after the stub's return address. valgrind supports these operations; for others it prints a line in each process.
     ".cfi_escape 0x16, 0x10, 0x09, 0x80, 0x17, 0x06, 0x80, 0x17, 0x22, 0x06, 0x31, 0x1c",
     "nop",
     "push qword ptr [rip + {awaited} + tllmprof_i * {return_size} + {address}]",
@@ -143,8 +144,9 @@ global_asm!(
     ".org \\stubs + \\place + 24",
     ".quad {awaited} + tllmprof_i * {return_size} + {address} - .",
     ".endm",
-    // A call whose end is awaited returns to one of these stubs: the stub pushes the original address, and `returned`
-    // goes there. Unwinders look up the byte before a return address.
+    // If the end of a call is awaited, the call returns to one of these stubs. The stub pushes the original return
+    // address, and `returned` continues there. Unwinders look up the byte before a return address, so each stub begins
+    // with `nop`.
     ".p2align 5",
     ".hidden tllmprof_return_stubs",
     ".globl tllmprof_return_stubs",
@@ -160,15 +162,15 @@ global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_return_stubs, . - tllmprof_return_stubs",
-    // The same for calls that are scopes. Each has its own table for unwinders.
+    // Macro: a return stub for a call that is a scope. Each has its own entry in the tables for unwinders.
     ".macro tllmprof_scope_stub",
     ".p2align 6",
     ".cfi_startproc",
     ".cfi_personality 0x1b, tllmprof_scope_passes\\@",
     ".cfi_signal_frame",
     "tllmprof_return_stub tllmprof_scope_stubs, 64 * (tllmprof_i - {returns})",
-    // The sixth argument, after the five of a personality. It needs a symbol: GNU's linker merges personalities that
-    // have no name.
+    // `r9d` is a sixth argument, after the five arguments of a personality routine. The routine needs a symbol because
+    // GNU's linker merges personalities that have no name.
     ".hidden tllmprof_scope_passes\\@",
     ".globl tllmprof_scope_passes\\@",
     "tllmprof_scope_passes\\@:",
@@ -204,10 +206,10 @@ global_asm!(
     cells = const Block::CELLS,
 );
 
-/// Defines paths to the function that call Rust first.
+/// Defines paths that call Rust before the intercepted function runs.
 ///
 /// The stack holds, from the top: the return address in the stub, `r11`, and the return address of the intercepted
-/// call. Only the flags are changed. To an unwinder, the caller is the caller of the intercepted call.
+/// call. Only the flags are changed. The unwind information names the caller of the intercepted call as the caller.
 macro_rules! ways {
     ($($(#[$attribute:meta])* $name:ident: $before:path;)*) => {$(
         $(#[$attribute])*
@@ -240,14 +242,16 @@ macro_rules! ways {
 }
 
 ways! {
-    /// Path of a call that is past its thread's credit.
+    /// Path of a call that exceeds its thread's credit (the number of calls that the thread may count without a
+    /// decision).
     slow: crate::named::before;
-    /// Path of a call that is a scope.
+    /// Path of a call that is a scope, to which the GPU work that it launches is attributed.
     scope: crate::named::scope_begins;
 }
 
-/// Handles the return of a call whose end was awaited. The stack holds its index in [`AWAITED`] and the address at
-/// which the caller continues. Every register that carries a result, or that a call must preserve, is preserved.
+/// Handles the return of a call whose end was awaited. The stack holds the stub's index in [`AWAITED`] and the address
+/// at which the caller continues. The handler preserves every register that carries a result or that a call must
+/// preserve.
 #[unsafe(naked)]
 unsafe extern "C" fn returned() {
     naked_asm!(

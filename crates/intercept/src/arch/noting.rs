@@ -1,4 +1,5 @@
-//! Handlers that note a call in the thread's trail, one for each kind of call that is noted.
+//! Handlers that write a call into the thread's trail (its recent calls, for the step learner). There is one for each
+//! kind of call that the trail keeps.
 
 use tllmprof_calls::Wait;
 use tllmprof_learn::Trail;
@@ -7,9 +8,9 @@ use crate::handlers::Noting;
 
 use super::doors::noting;
 
-/// Defines handlers that note a call in the format of [`Trail`] and jump to [`super::doors::count`] or
-/// [`super::doors::record`]. The note is an argument of the call or a number. `counts` names the trail's counter of
-/// such launches.
+/// Defines a pair of handlers that write a call into the [`Trail`] and then jump to [`super::doors::count`] or
+/// [`super::doors::record`]. The entry in the trail is an argument of the call or a number. `counts` names the trail's
+/// counter for launches of this kind, if there is one.
 macro_rules! handlers {
     ($($both:ident: $name:ident, $recorded:ident = $what:ident($($value:tt)+) $(, counts $counter:ident)?;)*) => {
         $(

@@ -1,5 +1,5 @@
-//! Tests that call the assembler as a program would: by every path of a call, the function must get the arguments that
-//! its caller passed, and the caller the result that the function returned.
+//! Tests that call the assembler like a program would. On every path of a call, the function must get the arguments
+//! that its caller passed, and the caller must get the result that the function returned.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::transmute;
@@ -16,11 +16,11 @@ use crate::made::{MadeCall, alone, call_by, real_address, record_of, recorded};
 use crate::named::pool;
 use crate::thunk::{Role, Thunk};
 
-/// Results of a function: success, failure, and a success with bits in the upper half of the register, which an
-/// enumeration does not use.
+/// Results that the test function returns: success, an error, and a success with bits in the upper half of the
+/// register, which an enumeration does not use.
 const RESULTS: [usize; 3] = [0, 700, 0x1234_5678_0000_0000];
 
-/// Lets the calling thread count in a slot of its own, without limits, and returns the slot.
+/// Gives the calling thread new call counters (a slot), without limits, and returns them.
 fn count_here() -> &'static Slot {
     let slot: &Slot = Box::leak(Box::new(Slot::new(0, |_| UNLIMITED)));
     thread::set_counting(from_ref(slot.cells(false)).cast(), core::ptr::null());
@@ -67,7 +67,7 @@ fn a_call_that_has_to_ask_keeps_its_arguments() {
         ("TLLMPROF_START_STOP", "0,2,4,6,8"),
     ];
     alone(&windows, || {
-        // Some of these calls are watched until they return, others are not.
+        // Calls that may begin or end a stream capture are watched until they return. The remaining calls are not.
         let (captures, others): (Vec<_>, Vec<_>) =
             CALLS.iter().partition(|row| row.kind.captures());
         for row in others {
@@ -84,7 +84,7 @@ fn a_call_that_has_to_ask_keeps_its_arguments() {
                 call_by(stub, result, true);
             }
         }
-        // If there is no driver in the process, these are passed through.
+        // Runtime calls are passed through if the process has no driver.
         for row in CALLS {
             call_by(thunk_of(Role::Runtime(row.call)).stub(), 0, true);
         }
@@ -101,12 +101,12 @@ fn a_call_that_is_noted_is_counted_as_well() {
         let cells = from_ref(slot.cells(false)).cast();
         thread::set_counting(cells, trail.cast());
         let word = |offset: usize| {
-            // SAFETY: the trail is a static, and its words lie where the assembler writes them.
+            // SAFETY: the trail is a static, and `offset` is that of a word that the assembler writes.
             unsafe { trail.cast::<u8>().add(offset).cast::<u32>().read_volatile() }
         };
         let token = |index: usize| {
             let place = trail.cast::<u8>().wrapping_add(Trail::TOKENS).cast::<u64>();
-            // SAFETY: the trail is a static, and the index is that of one of its tokens.
+            // SAFETY: the trail is a static, and the index is within its tokens.
             unsafe { place.add(index % Trail::LENGTH).read_volatile() }
         };
         for row in CALLS {
@@ -117,7 +117,7 @@ fn a_call_that_is_noted_is_counted_as_well() {
             assert_eq!(slot.live(row.call).count(), 1, "{}", row.call);
             let noted = word(Trail::CALLS) - before;
             let (expected, counted) = match row.kind {
-                // The first argument is the address at which the test's function stores its arguments.
+                // The trail takes the first argument, which in this test is an address that varies: it is not checked.
                 Kind::KernelLaunch { handle: 0 } => (None, [launches + 1, graphs]),
                 Kind::KernelLaunch { .. } => (Some(101), [launches + 1, graphs]),
                 Kind::GraphLaunch => (Some(Trail::GRAPH), [launches, graphs + 1]),
@@ -158,7 +158,8 @@ fn a_call_that_is_recorded_keeps_its_arguments_and_its_record() {
             for row in CALLS {
                 let stub = thunk_of(Role::Driver(row.call)).stub();
                 for result in RESULTS {
-                    // Floating-point registers are not preserved here, as no CUDA function uses them.
+                    // Do not check floating-point registers: this path does not preserve them, because no CUDA function
+                    // uses them.
                     call_by(stub, result, false);
                 }
                 assert_eq!(slot.live(row.call).count(), 3, "{}", row.call);
@@ -196,7 +197,7 @@ fn a_named_function_keeps_its_arguments_counted_or_asked_about() {
     ];
     alone(&rule, || {
         let stub = without_provenance_mut(pool::stub(real_address().addr()).unwrap());
-        // The first call finds a thread without cells.
+        // At the first call the thread has no cells (call counters).
         for count in 1..=5 {
             call_by(stub, count as usize, true);
             let slot = tllmprof_session::slot().unwrap();
@@ -209,21 +210,21 @@ fn a_named_function_keeps_its_arguments_counted_or_asked_about() {
     });
 }
 
-/// Type of `dlsym` and `dlvsym` as the exported functions jump to them.
+/// Types of `dlsym` and `dlvsym`, with which the test calls the doors.
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
 #[test]
 fn a_look_up_of_something_else_is_the_loaders() {
     alone(&[("TLLMPROF_START_STOP", "5")], || {
-        // SAFETY: the doors stand for functions of these types.
+        // SAFETY: each door is the code that an exported function of this type jumps to.
         let (dlsym, dlvsym) = unsafe {
             let dlsym = transmute::<unsafe extern "C" fn(), Dlsym>(super::dlsym_door);
             let dlvsym = transmute::<unsafe extern "C" fn(), Dlvsym>(super::dlvsym_door);
             (dlsym, dlvsym)
         };
         let look = |handle, name: &CStr| {
-            // SAFETY: a handle that dlsym knows, and a terminated string.
+            // SAFETY: the handle is valid for dlsym, and the name is a terminated string.
             unsafe {
                 (
                     dlsym(handle, name.as_ptr()),
@@ -239,10 +240,11 @@ fn a_look_up_of_something_else_is_the_loaders() {
         }
         assert!(!look(libc::RTLD_DEFAULT, c"getppid").0.is_null());
 
-        // A function of CUDA that is not there: nothing is found, and the error message names it.
+        // No loaded module defines this CUDA function: the look-up finds nothing, and the error message names the
+        // function.
         let (found, _) = look(libc::RTLD_DEFAULT, c"cuGraphLaunch");
         assert!(found.is_null());
-        // SAFETY: takes nothing; the message is null or a terminated string.
+        // SAFETY: `dlerror` takes no arguments. Its result is null or a terminated string.
         let message = unsafe {
             let message = libc::dlerror();
             (!message.is_null()).then(|| CStr::from_ptr(message).to_string_lossy().into_owned())
@@ -254,20 +256,20 @@ fn a_look_up_of_something_else_is_the_loaders() {
         } else {
             c"GLIBC_2.17"
         };
-        // SAFETY: terminated strings, and a handle that dlvsym knows.
+        // SAFETY: the handle is valid for dlvsym, and the strings are terminated.
         let found = unsafe { dlvsym(libc::RTLD_DEFAULT, c"getppid".as_ptr(), version.as_ptr()) };
         assert_eq!(found, look(libc::RTLD_DEFAULT, c"getppid").1);
-        // SAFETY: terminated strings, and a handle that dlvsym knows.
+        // SAFETY: the handle is valid for dlvsym, and the strings are terminated.
         let none = unsafe { dlvsym(libc::RTLD_DEFAULT, c"getppid".as_ptr(), c"NONE_1".as_ptr()) };
         assert_eq!(none, null_mut());
     });
 }
 
-/// Exported functions: one that the C library defines, and one that no module defines.
+/// Two exported functions for the tests: the C library defines the first, and no module defines the second.
 mod exported {
     crate::export_functions!(ffsll cuGraphLaunch_ptsz);
 
-    // SAFETY: defined above, and called as the C library's function of this name.
+    // SAFETY: `export_functions` defines these names. They are called with the type of the C library's function.
     unsafe extern "C" {
         #[link_name = "ffsll"]
         pub fn first_set(bits: i64) -> i32;
@@ -280,12 +282,12 @@ mod exported {
 fn an_exported_function_is_the_callers_or_says_that_there_is_none() {
     let said = alone(&[], || {
         for bit in 0..40 {
-            // SAFETY: takes only a number.
+            // SAFETY: the function takes only a number.
             assert_eq!(unsafe { exported::first_set(1 << bit) }, bit + 1);
         }
         let mut seen = MadeCall::default();
         for _ in 0..3 {
-            // SAFETY: there is no such function, and its stand-in reads nothing.
+            // SAFETY: no module defines the function, and the handler `missing`, which runs instead, reads no argument.
             assert_eq!(unsafe { exported::launch(&mut seen) }, 3, "not initialised");
         }
         assert_eq!(seen, MadeCall::default());
@@ -333,7 +335,7 @@ mod registers {
         });
     }
 
-    /// Returns values in every register that may carry a result. Its end is awaited.
+    /// Calls `await_end`, then returns values in every register that may carry a result.
     #[unsafe(naked)]
     extern "C" fn ends() {
         naked_asm!(
@@ -375,7 +377,8 @@ mod registers {
                     after.floating,
                     [core::f64::consts::LOG2_E, core::f64::consts::PI]
                 );
-                // The registers that a function must preserve: `rbx`, `rbp`, `r12` to `r15`.
+                // A function must preserve `rbx`, `rbp` and `r12` to `r15`; the numbers are their places in
+                // `Registers`.
                 let made = Registers::made();
                 for kept in [1, 6, 10, 11, 12, 13] {
                     assert_eq!(after.general[kept], made.general[kept], "{kept}");

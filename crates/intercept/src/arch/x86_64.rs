@@ -1,10 +1,11 @@
-//! The assembler of the doors, for x86-64 (System V ABI).
+//! The assembler of the doors (the entry points that callers of CUDA functions reach), for x86-64 (System V ABI).
 //!
-//! The code that runs on every intercepted call is here, about twelve instructions: the stubs and [`count`]. A stub
-//! loads the thunk's address. [`count`] adds one to the calling thread's cell and jumps to the real function. It
-//! changes only `rax`, `r10`, `r11` and the flags. None of these carries an argument of a C function, so it serves
-//! functions of any signature, and no frame stays on the stack: return addresses, exceptions and stack traces are the
-//! caller's own. Every call that needs a decision goes through [`slow`], which saves the arguments and calls Rust.
+//! The code that runs on every intercepted call is here, about twelve instructions: the stubs and [`count`]. Each real
+//! function has a thunk, which describes it. A stub loads the thunk's address. [`count`] adds one to the calling
+//! thread's cell (its counter for that call) and jumps to the real function. It changes only `rax`, `r10`, `r11` and
+//! the flags. None of these carries an argument of a C function, so it works for functions of any signature. No frame
+//! stays on the stack, so return addresses, exceptions and stack traces are the caller's. Every call that needs a
+//! decision goes through [`slow`], which saves the arguments and calls Rust.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -37,7 +38,7 @@ macro_rules! save {
     };
 }
 
-/// Restores the argument registers. It does not change `rax` and `r11`.
+/// Restores the argument registers. Leaves `rax` and `r11` unchanged.
 macro_rules! restore {
     () => {
         "mov rdi, qword ptr [rbp - {frame} + {args} + 0]
@@ -57,8 +58,8 @@ macro_rules! restore {
     };
 }
 
-/// Counts in the thread's cells, whose address is in `rax`, and jumps to the real function of the thunk in `r11`, or to
-/// `slow` when the count is past the limit.
+/// Adds one to the thread's cell for this call and jumps to the real function, or to `slow` if the count is past the
+/// cell's limit. `rax` holds the address of the thread's cells, and `r11` that of the thunk.
 macro_rules! count_and_go {
     () => {
         "add rax, qword ptr [r11 + {cell}]
@@ -71,7 +72,7 @@ macro_rules! count_and_go {
     };
 }
 
-/// Saves the arguments of a look-up; keeps the stack aligned for a call.
+/// Saves the arguments of a look-up and keeps the stack aligned for a call.
 macro_rules! push {
     () => {
         "push rdi
@@ -83,7 +84,7 @@ macro_rules! push {
     };
 }
 
-/// Restores the arguments of a look-up.
+/// Restores the arguments that `push` saved.
 macro_rules! pop {
     () => {
         "pop rdx
@@ -96,7 +97,7 @@ macro_rules! pop {
 }
 
 global_asm!(
-    // The pool: stub i loads the address of thunk i and jumps to its handler.
+    // The pool of stubs: stub i loads the address of thunk i and jumps to the thunk's handler.
     ".section .text.tllmprof_stubs,\"ax\",@progbits",
     ".p2align 6",
     ".hidden tllmprof_stubs",
@@ -113,7 +114,7 @@ global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_stubs, . - tllmprof_stubs",
-    // The same for functions of the driver. They do the work of `count` in place, which saves a jump.
+    // The pool of stubs for driver functions. Each does the work of `count` inline, which saves a jump.
     ".p2align 6",
     ".hidden tllmprof_counting_stubs",
     ".globl tllmprof_counting_stubs",
@@ -140,7 +141,7 @@ global_asm!(
     "tllmprof_counting_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_counting_stubs, . - tllmprof_counting_stubs",
-    // The code that runs on each recorded call begins at a cache line, with the handler `record` first.
+    // The code that runs on each recorded call begins at a cache line. The handler `record` comes first.
     ".section .text.hot.tllmprof,\"ax\",@progbits",
     ".p2align 6",
     ".text",
@@ -160,8 +161,8 @@ global_asm!(
 
 /// Handler that counts the call in the thread's cell and jumps to the real function.
 ///
-/// A count past the cell's limit, or a thread without cells, takes the slow path. A call that is nested in another is
-/// not counted.
+/// The slow path handles a count past the cell's limit and a thread without cells. A call that is nested in another
+/// intercepted call is not counted.
 #[unsafe(naked)]
 pub unsafe extern "C" fn count() {
     naked_asm!(
@@ -173,8 +174,8 @@ pub unsafe extern "C" fn count() {
         "test rax, rax",
         "jz {slow}",
         count_and_go!(),
-        // The stack pointer is below the mark of an outer call: the call is nested in it, unless the outer call was
-        // left by longjmp. In that case its return address no longer lies there.
+        // The stack pointer is below the mark of an outer call, so this call is nested in the outer call. The exception
+        // is an outer call that was left by `longjmp`: then its return address is no longer on the stack at the mark.
         "2:",
         "mov rax, qword ptr fs:[r10 + {outer}]",
         "mov rax, qword ptr [rax]",
@@ -192,7 +193,8 @@ pub unsafe extern "C" fn count() {
     )
 }
 
-/// Defines a handler that notes a call and jumps to `count` or `record`: see [`super::noting`].
+/// Defines a handler that writes a call into the thread's trail and jumps to `count` or `record`: see
+/// [`super::noting`].
 macro_rules! noting {
     ($name:ident, $go:ident, argument(first) $(, counts $counter:ident)?) => {
         noting!(@ $name, $go, "rdi" $(, counts $counter)?);
@@ -230,13 +232,13 @@ macro_rules! noting {
 }
 pub(crate) use noting;
 
-/// Handler that counts as [`count`] does, and records the call with [`crate::returned::recorded`], from the moment
+/// Handler that counts the call like [`count`], and records it with [`crate::returned::recorded`], from the moment
 /// before the real function is called until it returns. Calls that take the path of [`slow`] are recorded there. None
-/// of the table's functions takes a floating-point number, so those registers may be used meanwhile.
+/// of the table's functions takes a floating-point number, so Rust code may use the floating-point registers meanwhile.
 ///
-/// A call that is nested in another of the program's calls is recorded, but not counted. A call that this library makes
-/// is not recorded. The frame is as in [`slow`].
-// SAFETY: the attribute only names a section of code, in which the code that each recorded call runs lies together.
+/// A call that is nested in another call of the program is recorded but not counted. A call that this library makes is
+/// not recorded. The frame has the layout that [`slow`] uses.
+// SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn record() {
@@ -277,7 +279,7 @@ pub unsafe extern "C" fn record() {
         "mov qword ptr [rbp - {frame} + {args} + 32], r8",
         "mov qword ptr [rbp - {frame} + {args} + 40], r9",
         "mov qword ptr [rbp - {frame} + {work}], 0",
-        // Most calls need no look before they are passed on.
+        // Most calls need no examination before they are passed on.
         "cmp byte ptr [r11 + {does}], 0",
         "je 6f",
         "cmp dword ptr [rip + {looks}], 0",
@@ -317,13 +319,13 @@ pub unsafe extern "C" fn record() {
         "mov r8, qword ptr [rbp - {frame} + {args} + 32]",
         "mov r9, qword ptr [rbp - {frame} + {args} + 40]",
         "jmp 7b",
-        // The record's clock is not the processor's counter.
+        // The record's clock is not the processor's counter, so `slow` must read the time.
         "8:",
         "leave",
         ".cfi_def_cfa rsp, 8",
         ".cfi_restore rbp",
         "jmp {slow}",
-        // Below the mark of an outer call, as in `count`.
+        // The stack pointer is below the mark of an outer call. `count` explains the check.
         "2:",
         "mov rax, qword ptr fs:[r10 + {outer}]",
         "mov rax, qword ptr [rax]",
@@ -413,7 +415,8 @@ pub unsafe extern "C" fn slow() {
     )
 }
 
-/// The stub of an exported function: compares its caller with the first binding of the [`crate::export::Export`].
+/// The stub of an exported function. It compares the caller with the first binding of the [`crate::export::Export`] (a
+/// remembered module and its thunk).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_stub {
@@ -440,8 +443,8 @@ macro_rules! __export_stub {
 
 /// Second step of an exported function, with its [`crate::export::Export`] in `r11`.
 ///
-/// The caller's module decides which real function is meant. Each export remembers four modules. Its stub has compared
-/// the first; for a module that is not among the four it calls [`crate::export::bind`].
+/// The caller's module decides which real function is meant. Each export remembers the bindings of four modules. The
+/// stub has compared the first; this code compares the remaining three, and jumps to `bind` if none matches.
 #[unsafe(naked)]
 pub unsafe extern "C" fn exported() {
     naked_asm!(
@@ -465,7 +468,7 @@ pub unsafe extern "C" fn exported() {
     )
 }
 
-/// Calls [`crate::export::bind`] for the thunk of this caller and jumps to its handler.
+/// Calls [`crate::export::bind`] to find the thunk for this caller, and jumps to the thunk's handler.
 #[unsafe(naked)]
 unsafe extern "C" fn bind() {
     naked_asm!(
@@ -495,18 +498,18 @@ unsafe extern "C" fn bind() {
     )
 }
 
-/// Handler of a function that no module defines: returns 3, the code of `not initialised` in both the driver and the
+/// Handler for a function that no module defines. Returns 3, which means "not initialised" in both the driver and the
 /// runtime.
 #[unsafe(naked)]
 pub unsafe extern "C" fn missing() {
     naked_asm!("mov eax, 3", "ret")
 }
 
-/// Defines a look-up function that finds its caller by the return address. A look-up that is not about CUDA or NCCL is
-/// passed on by a jump, so that the real function sees the same return address.
+/// Defines a look-up function (`dlsym` or `dlvsym`), which finds its caller by the return address. A look-up that does
+/// not concern CUDA or NCCL is passed on by a jump, so that the real function sees the same return address.
 macro_rules! door {
     ($name:ident, caller in $caller:literal, version: $version:literal, $lookup:path, $real:path) => {
-        /// Target of the exported look-up function's jump.
+        /// Code that the exported look-up function jumps to.
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             naked_asm!(
@@ -516,9 +519,9 @@ macro_rules! door {
                 "cmp byte ptr [rip + {are_named}], 0",
                 "jne 5f",
                 "6:",
-                "cmp byte ptr [rsi], 0x63", // c
+                "cmp byte ptr [rsi], 0x63", // 'c'
                 "jne 7f",
-                "cmp byte ptr [rsi + 1], 0x75", // u
+                "cmp byte ptr [rsi + 1], 0x75", // 'u'
                 "jne 2f",
                 "8:",
                 push!(),
@@ -533,7 +536,8 @@ macro_rules! door {
                 "test rax, rax",
                 "jz 3f",
                 "jmp rax",
-                // Called before this library's constructor ran.
+                // The real look-up function is unknown, because this library's constructor has not run yet. Find it
+                // now.
                 "3:",
                 push!(),
                 "call {find}",
@@ -545,7 +549,8 @@ macro_rules! door {
                 // An old glibc without libdl: there is no look-up function to call.
                 "4:",
                 "ret",
-                // A rule names functions: this may be one of them, or a function of a new module.
+                // A step rule names native functions. The look-up may ask for one of them, or for a function of a new
+                // module.
                 "5:",
                 push!(),
                 $version,
@@ -556,11 +561,11 @@ macro_rules! door {
                 "jz 6b",
                 "ret",
                 "7:",
-                "cmp byte ptr [rsi], 0x6e", // n
+                "cmp byte ptr [rsi], 0x6e", // 'n'
                 "jne 2b",
-                "cmp byte ptr [rsi + 1], 0x63", // c
+                "cmp byte ptr [rsi + 1], 0x63", // 'c'
                 "jne 2b",
-                "cmp byte ptr [rsi + 2], 0x63", // c
+                "cmp byte ptr [rsi + 2], 0x63", // 'c'
                 "jne 2b",
                 "jmp 8b",
                 ".cfi_endproc",
@@ -578,8 +583,8 @@ door!(dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup
 door!(front_dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup_by_front, crate::dlsym::FRONT_DLSYM);
 door!(dlvsym_of_cuda, caller in "rcx", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
 
-/// Target of the exported `dlvsym`'s jump. A library that defines `dlsym` looks up the next one with this function, by
-/// a version that this library's `dlsym` does not have.
+/// Code that the exported `dlvsym` jumps to. Another library that defines `dlsym` finds the next `dlsym` in load order
+/// with `dlvsym` and a version, which this library's `dlsym` does not have. So this function answers that query itself.
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlvsym_door() {
     naked_asm!(
@@ -588,7 +593,7 @@ pub unsafe extern "C" fn dlvsym_door() {
         "jne {others}",
         "test rsi, rsi",
         "jz {others}",
-        "cmp byte ptr [rsi], 0x64", // d
+        "cmp byte ptr [rsi], 0x64", // 'd'
         "jne {others}",
         push!(),
         "mov rdi, rsi",

@@ -18,7 +18,7 @@ fn made(role: Role, words: &[usize]) -> Made {
     Made::new(thunk, words, 0x4000)
 }
 
-/// Returns how often the calling thread's calls were counted.
+/// Returns the number of counted calls of the calling thread.
 fn count(call: Call) -> u64 {
     session::slot().map_or(0, |slot| slot.live(call).count())
 }
@@ -123,7 +123,8 @@ fn load_driver() {
     open(&library("libcuda.so.1", ""));
 }
 
-/// A call and one that it leads to, whose frame lies below the first one's.
+/// Two calls, of which the outer one leads to the inner one. The inner frame lies below the outer
+/// one, like on a stack.
 #[repr(C)]
 struct Nested {
     inner: Made,
@@ -169,7 +170,7 @@ fn a_runtime_whose_driver_counts_is_transparent() {
             "the window is far away"
         );
         assert_eq!((before(&call.frame), count(Call::GraphLaunch)), (0, 1));
-        // SAFETY: a thunk begins with its handler.
+        // SAFETY: a thunk's first field is the address of its handler.
         let handler = unsafe { core::ptr::from_ref(thunk).cast::<usize>().read() };
         assert_eq!(handler, us);
     });
@@ -182,7 +183,8 @@ fn what_stands_in_for_the_driver_is_transparent_where_the_drivers_counts() {
         let us = before as *const () as usize;
         let real = core::ptr::with_exposed_provenance_mut(us);
         let thunk = Thunk::made(real, Role::Front(Call::MemcpyDtoH));
-        // The third argument is a size, not a direction.
+        // The driver's function has a size as its third argument and no direction, so the check of
+        // the direction must not apply.
         let call = Made::new(thunk, &[1, 2, 3, 4], 0x4000);
         assert_eq!((before(&call.frame), count(Call::MemcpyDtoH)), (1, 1));
         assert_ne!(thread::outer().place, 0, "what it calls is part of it");

@@ -23,7 +23,7 @@ type CallBy = extern "C" fn(*mut c_void) -> i32;
 fn count(call: Call) -> u64 {
     tllmprof_session::slot().map_or(0, |slot| slot.live(call).count())
 }
-/// Writes all jumps at once, as the command does, including those that need stopped threads.
+/// Writes all jumps at once, like the `tllmprof` command does, including those for which threads must be stopped.
 fn write_all() {
     let memory = std::fs::OpenOptions::new()
         .write(true)
@@ -41,7 +41,7 @@ fn write_all() {
 
 /// Returns the address of a function of an open library.
 fn function(handle: *mut c_void, name: &std::ffi::CStr) -> *mut c_void {
-    // SAFETY: a handle that dlopen has returned, and a terminated string.
+    // SAFETY: `dlopen` returned the handle, and the name is a terminated string.
     let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
     assert!(!found.is_null(), "{name:?}");
     found
@@ -55,7 +55,7 @@ fn calls_through_pointers_are_counted_once() {
             library("libcaller.so", CALLER),
         );
         let name = CString::new(driver.as_str()).unwrap();
-        // SAFETY: a library of this test's, without constructors.
+        // SAFETY: this test built the library, and it has no constructors.
         let driver = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         assert!(!driver.is_null());
         let [launch, per_thread, wait] = [
@@ -65,7 +65,7 @@ fn calls_through_pointers_are_counted_once() {
         ]
         .map(|name| function(driver, name));
         let caller = open(&caller);
-        // SAFETY: the library defines the functions, of these types.
+        // SAFETY: the library defines these functions with these types.
         let (call, call_by) = unsafe {
             (
                 core::mem::transmute::<*mut c_void, Launch>(function(caller, c"call")),
@@ -75,7 +75,7 @@ fn calls_through_pointers_are_counted_once() {
         let launches = || count(Call::GraphLaunch);
         prepare();
         assert!(attach(Vec::new(), Entries { lead, release }));
-        // The driver's function is no longer its own original, and a slot's calls are counted once without a jump.
+        // `original` no longer returns the function's address. Without a jump, a call through a slot is counted once.
         assert_ne!(original(launch), launch);
         assert_eq!((call(), launches()), (42, 1));
         assert!(!are_seen(Call::GraphLaunch) || JUMPS.rounds.load(Ordering::Relaxed) > 0);
@@ -90,10 +90,10 @@ fn calls_through_pointers_are_counted_once() {
         assert_eq!((call(), launches()), (42, 2), "by the slot, and once");
         assert_eq!((call_by(launch), launches()), (42, 3), "by a pointer");
         assert_eq!((call_by(per_thread), launches()), (44, 4));
-        // A call that the driver makes itself is part of the call.
+        // A call that the driver makes itself is not counted: it is part of the program's call.
         assert_eq!((call_by(wait), launches()), (43, 4));
         assert_eq!(count(Call::StreamSynchronize), 1);
-        // SAFETY: the original has the same type as the function.
+        // SAFETY: the original code takes the same arguments as the function.
         let ours = unsafe {
             core::mem::transmute::<*mut c_void, extern "C" fn(usize, usize) -> i32>(original(
                 launch,
@@ -130,7 +130,7 @@ fn fill_around(driver: &Module, but: usize) {
             gap.len() - spared * PAGE_SIZE,
         );
         if size > 0 {
-            // SAFETY: a new mapping at an address where nothing is mapped, or no mapping.
+            // SAFETY: the mapping is new, at an address where nothing is mapped.
             let got = unsafe {
                 libc::mmap(
                     core::ptr::with_exposed_provenance_mut(place),
@@ -149,11 +149,11 @@ fn fill_around(driver: &Module, but: usize) {
     }
 }
 
-/// Returns how many functions are known, and how many get jumps if `pages` pages are free near the driver.
+/// Returns two numbers: the known functions, and those that get jumps if only `pages` pages near the driver are free.
 fn jumps_with_room_for(pages: usize) -> (u64, u64) {
     let path = library("libcuda.so.1", DRIVER);
     let path = CString::new(path.as_str()).unwrap();
-    // SAFETY: a library of this test's, without constructors.
+    // SAFETY: this test built the library, and it has no constructors.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     assert!(!handle.is_null());
     fill_around(&driver().unwrap().unwrap(), pages);

@@ -1,4 +1,5 @@
-//! A call of a function that the rule names, once the thread's credit is used up.
+//! Handles a call of a function that the step rule names, after the thread has used up its credit (the number of calls
+//! that it may count without asking what they mean).
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,12 +15,12 @@ use tllmprof_session as session;
 use tllmprof_steps::step::counted::Counted;
 
 lifecycle::global! {
-    /// The loader's start address and its size in bytes.
+    /// Start address of the dynamic loader, and its size in bytes.
     #[fork(keep = "the child's modules are its parent's")]
     static LOADER: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 }
 
-/// Stores the address range of the loader.
+/// Stores the address range of the dynamic loader.
 pub fn remember_loader() {
     elf::walk(|module| {
         let is_it = module
@@ -33,14 +34,15 @@ pub fn remember_loader() {
     });
 }
 
-/// Returns true if the code at `address` is the loader's.
+/// Returns true if `address` is in the loader's code.
 fn is_loader(address: usize) -> bool {
     let [start, size] = LOADER.each_ref().map(|part| part.load(Ordering::Relaxed));
     address.wrapping_sub(start) < size
 }
 
-/// Returns true if a signal handler is running on a small stack of its own: profilers need more room. The kernel is
-/// asked only if the call's return address is not where that of the thread's last call outside signal stacks was.
+/// Returns true if a signal handler is running on a small alternate stack, which has too little room for a profiler.
+/// The kernel is not asked if the call's return address lies where that of the thread's last call outside signal stacks
+/// was.
 fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
     const MIN_STACK_BYTES: usize = 64 * 1024;
     let place = core::ptr::from_ref(return_place).addr();
@@ -59,10 +61,10 @@ fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
     }
 }
 
-/// Handles the entry into a function, which runs when this returns.
+/// Handles the entry into a function, which runs after this handler returns.
 ///
-/// `return_place` is the address of the call's return address, and `from` an address in the stub or trampoline that led
-/// here. On AArch64, which has no trampolines, `from` is the address that the stub leads to.
+/// `return_place` is the address of the call's return address, and `from` is an address in the stub or trampoline that
+/// led here. On AArch64, which has no trampolines, `from` is the address that the stub leads to.
 pub extern "C" fn before(return_place: &AtomicUsize, from: usize) {
     contained((), || entered(return_place, from));
 }
@@ -75,12 +77,13 @@ fn entered(return_place: &AtomicUsize, from: usize) {
     if !tllmprof_session::activity::is_active() || is_on_small_signal_stack(return_place) {
         return;
     }
-    // The assembler counted the call if the thread has cells.
+    // If the thread has cells (call counters), the assembler has counted the call already.
     if thread::cells().is_null() {
         session::new_thread(false);
         session::count(Counted::Named);
     }
-    // The loader, which may call a program's own allocator, is in the middle of its work: the next call decides.
+    // The caller is the loader, which may call a program's own allocator in the middle of its work. Leave the decision
+    // to the next call.
     if is_loader(return_place.load(Ordering::Relaxed)) {
         return;
     }
@@ -93,7 +96,8 @@ fn entered(return_place: &AtomicUsize, from: usize) {
     session::goes_on();
 }
 
-/// Handles the entry into a function whose calls are scopes. The arguments are those of [`before`].
+/// Handles the entry into a function whose calls are scopes (GPU work is attributed to them). The arguments are those
+/// of [`before`].
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "no entry is patched")
@@ -107,21 +111,22 @@ pub extern "C" fn scope_begins(return_place: &AtomicUsize, from: usize) {
             let _errno = SavedErrno::new();
             open(function, return_place);
         }
-        // The work of a trampoline for the rule of steps.
+        // If the step rule also names the function, do the work of its trampoline.
         if function.is_step() && (thread::cells().is_null() || session::count(Counted::Named)) {
             entered(return_place, from);
         }
     });
 }
 
-/// Opens a scope until the call ends.
+/// Opens a scope that lasts until the call ends.
 fn open(function: &scopes::Function, return_place: &AtomicUsize) {
     let place = core::ptr::from_ref(return_place).addr();
     let Some(name) = function.name().filter(|_| session::activity::is_active()) else {
         return;
     };
     let has_room = native::has_room(place);
-    // Marks may also be left from a thread that has ended, whose state this thread has just taken over.
+    // Remove marks of calls that were left without a return. They may also come from an ended thread, whose state this
+    // thread has just taken over.
     native::take_left(place, |mark| _ = ends::ended(mark as usize));
     if !has_room {
         return;
@@ -142,7 +147,7 @@ fn open(function: &scopes::Function, return_place: &AtomicUsize) {
     }
 }
 
-/// Handles the return of a call whose end was awaited at `index` in `AWAITED`.
+/// Handles the return of a call whose end was awaited with entry `index` of `AWAITED`.
 pub extern "C" fn after(index: usize) {
     contained((), || {
         let _errno = SavedErrno::new();

@@ -1,10 +1,10 @@
-//! The end of a call that ends a window, or that is a scope.
+//! Detects the end of a call that ends a window, or that is a scope (GPU work is attributed to it).
 //!
-//! Only for these calls is the return address replaced, by one of a few return stubs. A call that an exception or a
-//! `longjmp` leaves never returns to its stub: the window then stays open until the next call. The same holds for a
-//! call whose return address is not replaced: when all stubs are in use, when the processor guards return addresses,
-//! and for functions that may read their return address. If an exception leaves a call that is a scope, [`passes`] ends
-//! the scope.
+//! Only these calls get another return address: that of one of a few return stubs. A call that an exception or a
+//! `longjmp` leaves never returns to its stub, so the window stays open until the next call. The window also stays open
+//! for calls whose return address cannot be replaced: when all stubs are in use, when the processor protects return
+//! addresses, and for functions that may read their return address. If an exception leaves a call that is a scope,
+//! [`passes`] ends the scope.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -16,28 +16,28 @@ use tllmprof_scopes::native;
 use super::pool::{self, AWAITED, RETURNS, Return};
 use super::processor;
 
-/// Awaits the end of the call whose return address lies at `place`, and with it the end of `iteration`. The call has
-/// been entered and has not changed `place`.
+/// Awaits the end of the call whose return address lies at `place`. The iteration `iteration` ends with it. The call
+/// has been entered and has not changed `place`.
 pub fn await_end(place: &AtomicUsize, iteration: u64) {
     if processor::has_shadow_stack() {
         return;
     }
     if let Some(index) = pool::index_of(place.load(Ordering::Relaxed)) {
-        // A call that ends in a jump to this function has a stub already, or this call has one as a scope.
+        // The return address is already that of a stub: another call ended in a jump to this function, or this call is
+        // a scope.
         AWAITED[index].iteration.store(iteration, Ordering::Relaxed);
     } else {
         take(place, iteration, 0..RETURNS);
     }
 }
 
-/// Awaits the end of a call that is a scope, as [`await_end`] does. Returns the index in [`AWAITED`]; `None` if all are
-/// in use.
+/// Awaits the end of a call that is a scope. Returns the index in [`AWAITED`], or `None` if all entries are in use.
 pub fn await_scope(place: &AtomicUsize) -> Option<usize> {
     let known = pool::index_of(place.load(Ordering::Relaxed));
     known.or_else(|| {
         let count = AWAITED.len() - RETURNS;
-        // Start the search at an index that depends on the thread, to skip entries of other threads: blocks of threads
-        // lie far apart.
+        // Start the search at an index that depends on the thread, to skip entries that other threads use. The threads'
+        // blocks lie far apart in memory.
         let first = (thread::address() >> 12).wrapping_mul(17) % count.max(1);
         let take = |range| take(place, Return::NO_ITERATION, range);
         take(RETURNS + first..AWAITED.len()).or_else(|| take(RETURNS..RETURNS + first))
@@ -54,7 +54,7 @@ fn take(place: &AtomicUsize, iteration: u64, range: core::ops::Range<usize>) -> 
                 .compare_exchange(0, address, Ordering::AcqRel, Ordering::Relaxed);
         if taken.is_ok() {
             awaited.iteration.store(iteration, Ordering::Relaxed);
-            // The stub jumps to the stored address.
+            // The call now returns to the stub, which continues at the stored address.
             place.store(pool::return_stub(start + index), Ordering::Relaxed);
             return Some(start + index);
         }
@@ -62,8 +62,8 @@ fn take(place: &AtomicUsize, iteration: u64, range: core::ops::Range<usize>) -> 
     None
 }
 
-/// Frees the stub of a call that has returned, and returns the iteration that has ended. The stub does not need its
-/// address any more.
+/// Frees the stub of a call that has returned, and returns the iteration that has ended with it, if there is one. The
+/// stub no longer needs the stored address.
 pub fn ended(index: usize) -> Option<u64> {
     let awaited = AWAITED.get(index)?;
     let iteration = awaited.iteration.load(Ordering::Relaxed);
@@ -71,8 +71,8 @@ pub fn ended(index: usize) -> Option<u64> {
     (iteration != Return::NO_ITERATION).then_some(iteration)
 }
 
-/// Answers an unwinder at the frame of a call that is a scope: the frame is passed. `index` is its index in
-/// [`AWAITED`]. The Itanium C++ ABI defines the other arguments (`_Unwind_Personality_Fn`).
+/// Personality routine for the frame of a call that is a scope. It makes an unwinder continue past the frame. `index`
+/// is the call's index in [`AWAITED`]. The Itanium C++ ABI defines the other arguments (`_Unwind_Personality_Fn`).
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "there are no such frames")
@@ -85,7 +85,7 @@ pub extern "C" fn passes(
     _context: *mut c_void,
     index: u32,
 ) -> c_int {
-    /// `_UA_CLEANUP_PHASE` and `_URC_CONTINUE_UNWIND`.
+    /// Values of `_UA_CLEANUP_PHASE` and `_URC_CONTINUE_UNWIND`.
     const CLEANUP_PHASE: c_int = 2;
     const CONTINUE_UNWIND: c_int = 8;
     if actions & CLEANUP_PHASE != 0 {

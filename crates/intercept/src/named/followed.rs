@@ -1,4 +1,4 @@
-//! The functions that the rules select, in the modules that are loaded.
+//! Finds the functions that the rules select in the loaded modules, and hooks them.
 
 use core::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use super::slots::{self, ByName};
 use super::trampoline::Region;
 use super::{functions, processor, report, scopes};
 
-/// A rule that selects functions by name, and modules by path.
+/// A rule that selects functions by name, and optionally modules by path.
 pub struct Rule {
     pub pattern: Pattern,
     library: Option<Regex>,
@@ -43,33 +43,33 @@ impl Rule {
     }
 }
 
-/// The state of all rules: modules, functions and patches.
+/// The state of all rules that name native functions: modules, functions and patches.
 #[derive(Default)]
 pub struct NamedRules {
-    /// The rule of steps, if it is one for native functions.
+    /// The rule that says what a step is, if it names native functions.
     pub step: Option<Rule>,
-    /// True if known modules must still be searched by it.
+    /// True if known modules must still be searched by the step rule.
     step_is_new: bool,
-    /// Rules for functions whose calls are scopes.
+    /// Rules for functions whose calls are scopes (GPU work is attributed to them).
     pub scopes: Vec<Rule>,
     pub loaded: Vec<LoadedModule>,
     pub functions: Vec<Named>,
     pub by_name: Vec<ByName>,
     pub regions: Vec<Region>,
-    /// Number of functions that have matched the rule of steps so far, including those in unloaded modules.
+    /// Number of functions that have matched the step rule so far, including those in unloaded modules.
     pub matched: usize,
-    /// True if more functions match it than can be hooked.
+    /// True if more functions match the step rule than can be hooked.
     pub too_many: bool,
-    /// Number of modules whose functions were compared with it.
+    /// Number of modules that were searched by the step rule.
     pub searched: usize,
-    /// Modules whose functions could not be searched by any rule.
+    /// Modules whose functions are unknown, so that no rule could be applied.
     pub unsearched: Unsearched,
-    /// Set if the mappings could not be read, so that no module was searched.
+    /// The error, if the memory mappings could not be read: then no module was searched.
     pub unreadable: Option<Unreadable>,
-    /// Number of functions that have matched a rule of scopes so far, and the number of modules that were searched.
+    /// Number of functions that have matched a scope rule so far. The next field counts the modules that were searched.
     pub matched_scopes: usize,
     pub searched_for_scopes: usize,
-    /// Number of functions that match the rules of scopes, if that is more than can be hooked at once.
+    /// Number of functions that match the scope rules, if more match than can be hooked at once.
     pub too_many_scopes: Option<usize>,
 }
 
@@ -79,7 +79,7 @@ impl NamedRules {
         self.step_is_new = true;
     }
 
-    /// Handles modules that have changed. Returns false if it must be called again.
+    /// Handles modules that were loaded or unloaded. Returns false if it must be called again.
     pub fn look(&mut self) -> bool {
         let maps = match Maps::read() {
             Ok(maps) => maps,
@@ -120,7 +120,7 @@ impl NamedRules {
         }
         lifecycle::register();
         elf::with_modules(|modules| {
-            // The map that was read before may list modules that are gone.
+            // Read the mappings again: those that were read before may list modules that are now unloaded.
             let Ok(maps) = Maps::read() else { return };
             let ready: Vec<Module> = modules
                 .iter()
@@ -171,7 +171,7 @@ impl NamedRules {
             if self.too_many_scopes.is_some() || !rule.is_for(loaded) {
                 continue;
             }
-            // The number of matches is counted up to this limit.
+            // Largest number of matches that are counted. The number is only needed for a warning.
             const MAX_COUNTED: usize = 10_000;
             let Ok((found, _)) = functions::matching(&loaded.path, &rule.pattern, MAX_COUNTED)
             else {
@@ -197,7 +197,7 @@ impl NamedRules {
         }
     }
 
-    /// Removes the candidates that exceed the limits.
+    /// Removes the candidates that exceed the limits on hooked functions.
     fn limit(&mut self, candidates: &mut Vec<Candidate>) {
         let steps = self.functions.iter().filter(|known| known.is_step).count()
             + candidates.iter().filter(|new| new.is_step).count();
@@ -216,7 +216,7 @@ impl NamedRules {
         });
     }
 
-    /// Returns the names that are most similar to the rule's, at most `count`.
+    /// Returns at most `count` function names that are most similar to the rule's pattern.
     pub fn nearest(&self, rule: &Rule, count: usize) -> Vec<String> {
         let mut nearest = Nearest::new(&rule.pattern);
         for loaded in self.loaded.iter().filter(|loaded| rule.is_for(loaded)) {
@@ -227,7 +227,7 @@ impl NamedRules {
         nearest.names(count)
     }
 
-    /// Forgets everything in modules that are gone.
+    /// Forgets the functions and patches of modules that are no longer loaded.
     pub fn forget(&mut self, present: &[LoadedModule]) {
         let mut gone = Vec::new();
         self.loaded.retain(|known| {
@@ -251,12 +251,12 @@ impl NamedRules {
             .partition(|region| is_gone(region.of));
         self.regions = kept;
         for region in old {
-            // SAFETY: only the module that is gone led into the region.
+            // SAFETY: only the unloaded module had code that jumped into the region.
             unsafe { Region::free(region) };
         }
     }
 
-    /// Hooks `candidates`, so that their calls are counted, or are scopes. `modules` stay loaded meanwhile.
+    /// Hooks `candidates`, so that their calls are counted, or are scopes. The caller keeps `modules` loaded meanwhile.
     pub fn patch(&mut self, candidates: Vec<Candidate>, modules: &[Module], maps: &Maps) {
         let count_of =
             |is_it: fn(&Candidate) -> bool| candidates.iter().filter(|c| is_it(c)).count();
@@ -271,7 +271,7 @@ impl NamedRules {
                 .iter()
                 .find(|module| module.start == candidate.module)
             else {
-                continue; // gone already
+                continue; // the module is already unloaded
             };
             if self.is_patched_for_scope(&candidate, module) {
                 continue;
@@ -366,8 +366,8 @@ impl NamedRules {
         self.regions.append(&mut regions);
     }
 
-    /// Returns true if a function that a later rule of steps names is patched already, because its calls are scopes: it
-    /// is counted from now on. A function that could not be patched is forgotten, and is tried again.
+    /// Returns true if a function that matches a step rule is already patched because its calls are scopes. From now on
+    /// its calls are counted, too. If the earlier patch failed, forgets the function, so that the caller tries again.
     fn is_patched_for_scope(&mut self, candidate: &Candidate, module: &Module) -> bool {
         let address = module.base.wrapping_add(candidate.function.address);
         let Some(at) = self
@@ -396,7 +396,7 @@ fn is_replaced(loaded: &LoadedModule, maps: &Maps) -> bool {
     module.is_some_and(|module| modules::is_replaced(&module, maps, &loaded.path))
 }
 
-/// Reason why the functions of a module are not known.
+/// Reason why the functions of a module are unknown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ReadFailure {
     /// The module's file was replaced after it was loaded.
@@ -405,7 +405,7 @@ pub enum ReadFailure {
     Unreadable,
 }
 
-/// Modules whose functions are not known, by file name, each once.
+/// Modules whose functions are unknown: file names without duplicates, and the reason for each.
 #[derive(Default)]
 pub struct Unsearched(Vec<(String, ReadFailure)>);
 
@@ -420,10 +420,10 @@ impl Unsearched {
     }
 }
 
-/// Writes, for example, `; libengine.so was replaced …, so its functions are not known`.
+/// Writes the end of a message, for example `; libengine.so was replaced after being loaded, and not searched: …`.
 impl fmt::Display for Unsearched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// Largest number of files that are named.
+        /// Largest number of files that one message names.
         const MAX_NAMED: usize = 3;
         for (why, what) in [
             (
@@ -453,7 +453,7 @@ impl fmt::Display for Unsearched {
     }
 }
 
-/// Returns the number of a function whose calls can be scopes.
+/// Returns the number that identifies a function whose calls can be scopes, or the reason why they cannot.
 fn may_be_scope(candidate: &Candidate, entry: Result<&Entry, &Refusal>) -> Result<usize, Refusal> {
     let entry = entry.map_err(|why| *why)?;
     if entry.looks_back() {

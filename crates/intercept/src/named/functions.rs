@@ -1,29 +1,29 @@
-//! The functions of a module's file that a rule names.
+//! The functions in a module's file that match a rule.
 
 use std::ffi::CString;
 use std::path::Path;
 
 use tllmprof_symbols::{Image, Pattern, demangle};
 
-/// A function that the rule names, as its file describes it.
+/// A function that matches a rule, as described by its module's file.
 #[cfg_attr(test, derive(Clone))]
 pub struct Function {
-    /// Address as the file has it, without the module's base.
+    /// Address in the file's symbol table, relative to the module's base.
     pub address: usize,
     pub size: usize,
     /// The demangled name.
     pub name: String,
-    /// The names by which other modules may refer to it.
+    /// Names by which other modules may refer to the function.
     pub exported: Vec<CString>,
     pub is_ifunc: bool,
     pub is_go: bool,
     pub is_variant_call: bool,
-    /// True for the process's entry point, which no code calls.
+    /// True for the entry point of the process, which no code calls.
     pub is_entry_point: bool,
 }
 
-/// Returns the functions of the file at `path` that `pattern` matches, and true if there are more than `limit`. Fails
-/// if the file cannot be read.
+/// Returns the functions in the file at `path` that match `pattern`, at most `limit`. The flag is true if more match.
+/// Fails if the file cannot be read.
 pub fn matching(path: &Path, pattern: &Pattern, limit: usize) -> Result<(Vec<Function>, bool), ()> {
     let image = Image::open(path).map_err(drop)?;
     let matches = image.matching(pattern, limit);

@@ -1,4 +1,4 @@
-//! The `dlsym` door for functions that are hooked by name.
+//! The `dlsym` door for functions that a rule names: a look-up returns a stub, which counts calls.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -10,18 +10,19 @@ use tllmprof_platform::{elf, got, resolve};
 use super::{look, pool, with_followed};
 use crate::dlsym;
 
-/// Returns the address that a look-up of `name` gets instead of the function; null if it gets what it would get without
-/// this library. The doors call it, and keep the caller's return address if it returns null.
+/// Returns the address of the stub that a look-up of `name` must return, or null if the look-up must not be changed.
+/// The doors call this function. If it returns null, they jump to the real `dlsym`, which sees the caller's return
+/// address.
 ///
 /// # Safety
-/// As for `dlsym`, or as for `dlvsym` if there is a `version`.
+/// The requirements of `dlsym`, or those of `dlvsym` if there is a `version`.
 pub unsafe extern "C" fn lookup(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,
     caller: usize,
 ) -> *mut c_void {
-    // This comes first, because the next line calls a function of the host.
+    // Enter first: the following code calls functions of the C library, which may make look-ups.
     let Some(_looking_up) = LookingUp::enter() else {
         return core::ptr::null_mut();
     };
@@ -37,7 +38,7 @@ pub unsafe extern "C" fn lookup(
     })
 }
 
-/// Returns the stub that a look-up of `name` gets instead of the function; null if it gets the function.
+/// Returns the stub that a look-up of `name` must return, or null if the look-up must return the function itself.
 fn stand_in(
     handle: *mut c_void,
     name: &CStr,
@@ -50,15 +51,15 @@ fn stand_in(
             .iter()
             .any(|function| function.is_called(name))
     });
-    // RTLD_NEXT means the module after the caller, which only the loader can resolve. CUDA's functions
-    // have their own stubs.
+    // RTLD_NEXT searches the modules after the caller, which only the loader can do. CUDA functions have their own
+    // stubs.
     if is_named != Some(true) || handle == libc::RTLD_NEXT || dlsym::role_of(name).is_some() {
         return core::ptr::null_mut();
     }
     let found = if handle == libc::RTLD_DEFAULT {
         from_scope(caller, name, version)
     } else {
-        // SAFETY: the program's own arguments; a result by handle does not depend on the caller.
+        // SAFETY: the arguments are those that the program passed. A look-up by handle does not depend on the caller.
         unsafe { dlsym::real(handle, name, version) }.expose_provenance()
     };
     let stub = with_followed(|followed| {
@@ -76,7 +77,7 @@ fn stand_in(
     )
 }
 
-/// Returns the address that the code at `caller` gets by RTLD_DEFAULT; 0 if it is not known.
+/// Returns the address that a look-up by RTLD_DEFAULT finds for the code at `caller`; 0 if it is unknown.
 fn from_scope(caller: usize, name: &CStr, version: Option<&CStr>) -> usize {
     let mut found = 0;
     elf::with_modules(|modules| {

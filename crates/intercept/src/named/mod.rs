@@ -1,23 +1,23 @@
-//! Functions that the rule names (`sym:`).
+//! Hooks native functions that a rule names (`sym:`).
 //!
 //! ```text
 //! modules ──▶ functions ──▶ patching                calls ──▶ session
 //!                             └─ refused ──▶ slots, dlsym
 //! ```
 //!
-//! **One way for each function**, so that no call counts twice. Patching the entry comes first: it catches every call,
-//! including those from within the function's own library and those through pointers. GOT slots would catch the calls
-//! of some modules and not of others, and the count would depend on how the program was linked. If an entry is refused
-//! ([`Refusal`](tllmprof_platform::entry::Refusal) says why), GOT slots and the `dlsym` door are used, and the log says
-//! so.
+//! **One method for each function**, so that no call counts twice. Patching the entry is preferred: it catches every
+//! call, including those from within the function's own library and those through pointers. GOT slots would catch the
+//! calls of some modules and not of others, and the count would depend on how the program was linked. If an entry
+//! cannot be patched ([`Refusal`](tllmprof_platform::entry::Refusal) gives the reason), GOT slots and the `dlsym` door
+//! are used, and the log reports it.
 //!
-//! **When.** Modules that the process starts with are searched in our constructor, before `main`. A module that is
-//! loaded later is found at the next look-up (`dlsym`, `dlvsym`, `cuGetProcAddress`), the next `dlclose`, or a module's
-//! first call of a CUDA function. That is before the new module's first call, unless nothing is looked up in between.
-//! When a module is unloaded, everything known about it is forgotten.
+//! **When.** Modules that are loaded at start are searched in this library's constructor, before `main`. A module that
+//! is loaded later is found at the next look-up (`dlsym`, `dlvsym`, `cuGetProcAddress`), the next `dlclose`, or a
+//! module's first call of a CUDA function. This precedes the new module's first call, unless nothing is looked up in
+//! between. When a module is unloaded, everything known about it is forgotten.
 //!
-//! This library, the loader and the C library with its parts are never hooked, because our own doors run on them. A
-//! process in which nothing matches pays nothing after the search of its files.
+//! This library, the loader and the C library with its parts are never hooked, because this library's hooks use them. A
+//! process in which nothing matches has no cost after the search of its files.
 
 mod calls;
 mod ends;
@@ -65,7 +65,7 @@ pub use lookup::lookup;
 use patch::Means;
 pub use report::{report, report_unmatched, report_unmatched_scopes};
 
-/// Longest time that a look-up waits for another thread that searches modules.
+/// Longest time that a look-up waits for another thread that is searching modules.
 const SEARCH_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 lifecycle::global! {
@@ -73,21 +73,22 @@ lifecycle::global! {
 
     #[fork(hold)]
     static FOLLOWED: Lock<Option<NamedRules>> = Lock::new(None);
-    /// The thread that holds the lock, 0 for none: an allocator of the host's may look something up meanwhile.
+    /// ID of the thread that holds the lock, or 0. That thread may come here again, if an allocator of the program
+    /// looks something up meanwhile.
     #[fork(by = in_child)]
     static LOOKING: AtomicI32 = AtomicI32::new(0);
-    /// True while a known engine is looked for among the modules.
+    /// True until a known inference engine is found among the modules, if the step rule depends on the engine.
     #[fork(keep = "the settings are the same")]
     static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
-    /// True if functions are looked for whose calls are scopes.
+    /// True if there are rules for functions whose calls are scopes.
     #[fork(keep = "the settings are the same")]
     static SEEKS_SCOPES: AtomicBool = AtomicBool::new(false);
-    /// Number of module loads and unloads at the time of the last search.
+    /// Value of `elf::changes` (the number of module loads and unloads) at the last search.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Searches the modules that the process starts with. For the constructor.
+/// Searches the modules that are loaded at start. The library's constructor calls this.
 pub fn start() {
     let Some(settings) = tllmprof_session::activity::settings() else {
         return;
@@ -114,7 +115,7 @@ pub fn start() {
     patch::BEFORE_MAIN.store(false, Ordering::Relaxed);
 }
 
-/// Sets the rule of steps from a rule `sym:`.
+/// Sets the step rule from a `sym:` rule. Does nothing for other rules.
 fn follow(step: &Step) {
     let Step::Symbol { name, library, .. } = step else {
         return;
@@ -125,7 +126,7 @@ fn follow(step: &Step) {
     }
 }
 
-/// Sets the rules for functions whose calls are scopes.
+/// Sets the rules for functions whose calls are scopes (GPU work is attributed to them).
 fn follow_scopes(functions: &[NativeFunctions]) {
     if let Some(mut followed) = FOLLOWED.lock_for(SEARCH_LOCK_TIMEOUT) {
         let rules = functions.iter();
@@ -135,7 +136,7 @@ fn follow_scopes(functions: &[NativeFunctions]) {
     }
 }
 
-/// Sets the rule of steps to a known engine's step, once the engine is loaded.
+/// Sets the step rule to the step of a known inference engine, once the engine is loaded.
 fn seek_engine() {
     if SEEKS_ENGINE.load(Ordering::Acquire)
         && let Some(found) = engines::find()
@@ -145,7 +146,7 @@ fn seek_engine() {
     }
 }
 
-/// Handles loads and unloads of modules, if there were any.
+/// Searches for functions again, if modules were loaded or unloaded.
 pub fn look() {
     if lifecycle::is_filtered() {
         return;
@@ -163,7 +164,7 @@ pub fn look() {
         && !SEEKS_SCOPES.load(Ordering::Relaxed)
         && !engines::is_native_there()
     {
-        // This is nearly always the case, and cheaper to check than the remaining stack.
+        // This is nearly always the case: no known engine is loaded. It is cheaper to check than the remaining stack.
         SEEN.store(changes, Ordering::Release);
     } else if modules::has_stack() {
         look_at(changes);
@@ -178,14 +179,16 @@ fn look_at(changes: u64) {
     }
 }
 
-/// Returns true if there is nothing to search modules for, except maybe an engine.
+/// Returns true if modules are watched for other reasons than rules: an engine is still sought, a watcher is
+/// registered, or the library is attached. Then it is normal that there are no rules yet.
 fn follows_nothing_yet() -> bool {
     SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher() || crate::attached::is_on()
 }
 
-/// Runs `act` under the lock. Returns `None` if the lock is not available or nothing is followed.
+/// Runs `act` on the rules under their lock. Returns `None` if the lock is not available or there are no rules.
 fn with_followed<R>(act: impl FnOnce(&mut NamedRules) -> R) -> Option<R> {
-    // `act` may use a function that the rule names; that call would find our locks held.
+    // `act` may call a function that the rule names. While `Inside` is set, that call is not handled: it would need the
+    // locks that are held here.
     let _inside = Inside::enter();
     let us = ids::thread();
     if LOOKING.load(Ordering::Relaxed) == us {
@@ -198,8 +201,8 @@ fn with_followed<R>(act: impl FnOnce(&mut NamedRules) -> R) -> Option<R> {
     result
 }
 
-/// Returns true if the end of a call that came `from` there (see [`before`]) may be awaited: the function's code is
-/// known, and does not read its return address.
+/// Returns true if the end of this call may be awaited: the function's code is known, and does not read its return
+/// address. `from` is the address in the trampoline or stub (see [`before`]).
 fn may_await_end(from: usize) -> bool {
     let may = with_followed(|followed| {
         followed
@@ -221,8 +224,8 @@ fn may_await_end(from: usize) -> bool {
     may == Some(true)
 }
 
-/// Runs in the child after a fork. If another thread held the lock, its work is never finished, and no further modules
-/// are searched.
+/// Runs in the child after a fork. If another thread held the lock, that thread never finishes its work in the child,
+/// so no further modules are searched.
 fn in_child(_: &OnlyThread) {
     if LOOKING.swap(0, Ordering::Relaxed) != 0 {
         ARE_WATCHED.store(false, Ordering::Relaxed);

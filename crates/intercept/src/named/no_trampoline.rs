@@ -1,4 +1,4 @@
-//! Stand-in for the trampolines on AArch64, where entries are not patched.
+//! Stand-in for the trampolines on AArch64, where function entries are not patched.
 
 use core::ops::Range;
 
@@ -6,14 +6,14 @@ use tllmprof_platform::elf::Module;
 use tllmprof_platform::entry::{Entry, Refusal};
 use tllmprof_platform::maps::Maps;
 
-/// Executable memory near a module. AArch64 needs none.
+/// Stand-in for executable memory near a module, which AArch64 does not need.
 pub struct Region {
     pub of: usize,
 }
 
 impl Region {
     /// # Errors
-    /// Always fails: there is no such memory.
+    /// Always fails: AArch64 has no memory for trampolines.
     pub fn near(_: &Module, _: usize, _: &Maps) -> Result<Self, Refusal> {
         Err(Refusal::NoRoom)
     }
@@ -29,6 +29,6 @@ impl Region {
     }
 
     /// # Safety
-    /// None is needed.
+    /// There are no requirements.
     pub unsafe fn free(self) {}
 }

@@ -1,4 +1,4 @@
-//! The ways to see the calls of a function, and the checks before its entry is patched.
+//! The methods to intercept the calls of a function, and the checks before a function's entry is patched.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -14,37 +14,38 @@ use tllmprof_platform::modules;
 use super::functions::Function;
 
 lifecycle::global! {
-    /// True while our constructor runs, before the program itself runs.
+    /// True while this library's constructor runs, before the program itself starts.
     #[fork(keep = "the child has come as far")]
     pub static BEFORE_MAIN: AtomicBool = AtomicBool::new(false);
 }
 
-/// A function that was found in a file, and is to be hooked in the process.
+/// A function that was found in a module's file, and is to be hooked in the process.
 #[cfg_attr(test, derive(Clone))]
 pub struct Candidate {
     pub module: usize,
     pub path: PathBuf,
     pub function: Function,
-    /// True if the rule of steps names it.
+    /// True if the step rule names the function.
     pub is_step: bool,
-    /// True if its calls are to be scopes.
+    /// True if a scope rule names the function, so that GPU work is attributed to its calls.
     pub is_scope: bool,
 }
 
-/// A function that a rule names, in the process.
+/// A function in the process that a rule names, and how it is hooked.
 pub struct Named {
     pub address: usize,
-    /// Start address of its module.
+    /// Start address of the module that contains the function.
     pub module: usize,
     pub name: String,
     pub file: String,
     pub means: Means,
     pub is_step: bool,
-    /// For a function whose calls were to be scopes: its number, or the reason why they are not.
+    /// For a function that a scope rule names: its number, or the reason why its calls are not scopes. Otherwise
+    /// `None`.
     pub scope: Option<Result<usize, Refusal>>,
 }
 
-/// The way in which calls of a function are seen.
+/// The method by which calls of a function are intercepted.
 pub enum Means {
     Entry {
         at: usize,
@@ -52,27 +53,28 @@ pub enum Means {
         trampoline: Range<usize>,
         looks_back: bool,
     },
-    /// GOT slots and `dlsym`, with the reason why not the entry.
+    /// GOT slots and `dlsym`, with the reason why the entry is not patched.
     Name(Refusal),
-    /// No way, with the reason.
+    /// No method, with the reason.
     None(Refusal),
 }
 
 impl Named {
-    /// Returns true if its entry still holds our jump: another instance of its module may have been loaded at the same
-    /// address.
+    /// Returns true if the function's entry still contains the jump. The entry may have changed because another
+    /// instance of the module was loaded at the same address.
     pub fn is_in_place(&self) -> bool {
         let Means::Entry { at, jump, .. } = self.means else {
             return true;
         };
-        // The module may be gone by now.
+        // Read with `read_any`, because the module may be unloaded by now.
         let mut bytes = [0; entry::JUMP];
         modules::read_any(at, &mut bytes) && bytes == jump
     }
 }
 
-/// Returns true if no thread can be in the function, although several threads run, such as those of another preloaded
-/// profiler: the function belongs to the executable, which has not started, and no other module refers to it.
+/// Returns true if no thread can be in the function, although several threads may be running, for example those of
+/// another preloaded profiler. This is so if the function belongs to the executable, which has not started, and no
+/// other module refers to the function.
 pub fn is_quiet(function: &Function, module: &Module, modules: &[Module]) -> bool {
     let is_called_by = |other: &Module| {
         let mut names = function.exported.iter();
@@ -84,8 +86,8 @@ pub fn is_quiet(function: &Function, module: &Module, modules: &[Module]) -> boo
         && !modules.iter().any(is_called_by)
 }
 
-/// Returns what must be known of a function before its entry is patched, or the reason why it cannot be. `quiet` is
-/// true if no other thread can be in the function.
+/// Examines a function before its entry is patched. Returns the result, or the reason why it cannot be patched. `quiet`
+/// is true if no other thread can be in the function.
 pub fn prepare(
     candidate: &Candidate,
     module: &Module,
@@ -118,8 +120,8 @@ pub fn prepare(
     Ok(entry)
 }
 
-/// Examines the code of `module` at `address`, which is an address in its file at `path`. The loaded code must equal
-/// the file's.
+/// Examines the code of `module` at `address`, an address relative to the module's base. The loaded code must be equal
+/// to the code in the file at `path`.
 pub fn examined(
     module: &Module,
     address: usize,

@@ -1,5 +1,5 @@
-//! The stubs for functions that a rule names: their addresses and their data. Each processor's assembler defines the
-//! stubs themselves.
+//! The stubs for functions that a rule names: their addresses and their data. The assembler for each processor defines
+//! the code of the stubs.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -9,23 +9,25 @@ use tllmprof_platform::lifecycle;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::{Cell, cell_offset};
 
-/// Number of stubs. A function that is unloaded and loaded again at another address uses a new stub.
+/// Number of stubs for named functions. A function that is unloaded and loaded again at another address uses a new
+/// stub.
 pub const STUBS: usize = 128;
-/// Offsets in bytes, from a thread's first cell to the count and the limit of the cell for named functions.
+/// Offsets in bytes from a thread's first cell (call counter) to the count and the limit of the cell for named
+/// functions.
 pub const COUNT: usize = cell_offset(Counted::Named) + Cell::COUNT;
 pub const LIMIT: usize = cell_offset(Counted::Named) + Cell::LIMIT;
 
 lifecycle::global! {
-    /// Real function of each stub. A stub whose address is set keeps it.
+    /// Real function of each stub; null if the stub is free. A stub that has an address keeps it.
     #[fork(keep = "code leads through the stubs")]
     pub static REALS: [AtomicPtr<c_void>; STUBS] =
         [const { AtomicPtr::new(core::ptr::null_mut()) }; STUBS];
 }
 
-/// Largest number of calls whose end is awaited at a time. A call that an exception or `longjmp` leaves keeps its entry
-/// until the process ends.
+/// Largest number of calls whose end is awaited at a time, without scopes. A call that an exception or `longjmp` leaves
+/// keeps its entry until the process ends.
 pub const RETURNS: usize = 8;
-/// Largest number of calls that are scopes at a time, in all threads.
+/// Largest number of calls in progress that are scopes, in all threads together.
 #[cfg(target_arch = "x86_64")]
 pub const SCOPES: usize = 256;
 #[cfg(target_arch = "aarch64")]
@@ -36,12 +38,12 @@ const RETURN_STUB_SIZE: usize = 32;
 const SCOPE_STUB_SIZE: usize = 64;
 const FIRST_INSTRUCTION_SIZE: usize = if cfg!(target_arch = "x86_64") { 1 } else { 4 };
 
-/// Original return address of a call that returns to a stub, and the meaning of its end.
+/// The original return address of a call that returns to a stub, and the iteration that ends with the call.
 #[repr(C)]
 pub struct Return {
     /// The return address; 0 if the entry is free.
     pub address: AtomicUsize,
-    /// The iteration that ends with the call; [`Return::NO_ITERATION`] for none.
+    /// The iteration that ends with the call, or [`Return::NO_ITERATION`].
     pub iteration: AtomicU64,
 }
 
@@ -52,7 +54,7 @@ impl Return {
 }
 
 lifecycle::global! {
-    /// One entry for each return stub. Those for calls that are scopes come last.
+    /// One entry for each return stub. The entries for calls that are scopes come last.
     #[fork(keep = "calls that the forking thread is in return in the child, too")]
     #[together(tables)]
     pub static AWAITED: [Return; RETURNS + SCOPES] = [const {
@@ -63,7 +65,7 @@ lifecycle::global! {
     }; RETURNS + SCOPES];
 }
 
-// SAFETY: the assembler defines the symbols.
+// SAFETY: the assembler defines these symbols.
 unsafe extern "C" {
     static tllmprof_named_stubs: u8;
     static tllmprof_named_stubs_end: u8;
@@ -72,8 +74,8 @@ unsafe extern "C" {
     static tllmprof_scope_stubs: u8;
 }
 
-/// Returns the address of the stub for `real`, an existing or a new one; `None` if all are in use. Must not be called
-/// by several threads at a time.
+/// Returns the address of the stub for `real`: an existing stub or a free one. Returns `None` if all are in use. Must
+/// not be called by several threads at a time.
 pub fn stub(real: usize) -> Option<usize> {
     let of = |known: &AtomicPtr<c_void>| known.load(Ordering::Relaxed).addr();
     let index = REALS
@@ -87,7 +89,7 @@ pub fn stub(real: usize) -> Option<usize> {
     Some(start + index * size)
 }
 
-/// Returns true if the slot value `value` is the address of a stub.
+/// Returns true if `value`, the value of a GOT slot, is the address of a stub.
 pub fn is_stub(value: usize) -> bool {
     let (start, end) = (
         &raw const tllmprof_named_stubs,
@@ -96,8 +98,8 @@ pub fn is_stub(value: usize) -> bool {
     (start.addr()..end.addr()).contains(&value)
 }
 
-/// Returns the address to which a call returns whose end is awaited at `index` of [`AWAITED`]. It lies after the stub's
-/// first instruction, because unwinders look up the byte before a return address.
+/// Returns the address that replaces the return address of a call with entry `index` of [`AWAITED`]. It lies after the
+/// stub's first instruction, because unwinders look up the byte before a return address.
 pub fn return_stub(index: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     if let Some(index) = index.checked_sub(RETURNS) {
@@ -108,7 +110,7 @@ pub fn return_stub(index: usize) -> usize {
     (&raw const tllmprof_return_stubs).addr() + index * RETURN_STUB_SIZE + FIRST_INSTRUCTION_SIZE
 }
 
-/// Returns the index in [`AWAITED`] of a return address, if that is a return stub's.
+/// Returns the index in [`AWAITED`] that belongs to `return_address`, or `None` if that is not a return stub's address.
 pub fn index_of(return_address: usize) -> Option<usize> {
     let index = |start: usize, size: usize, count: usize| {
         let distance = return_address.wrapping_sub(start + FIRST_INSTRUCTION_SIZE);
@@ -172,9 +174,9 @@ mod tests {
             let stub = core::ptr::with_exposed_provenance::<u8>(
                 return_stub(index) - FIRST_INSTRUCTION_SIZE,
             );
-            // SAFETY: the assembler defines stubs of that size there.
+            // SAFETY: the assembler defines a stub of this size at this address.
             let code = unsafe { core::slice::from_raw_parts(stub, RETURN_STUB_SIZE) };
-            // nop; push [rip + …]
+            // Expect the code `nop; push [rip + …]`.
             assert_eq!(code[..3], [0x90, 0xff, 0x35], "{index}");
             let distance = i32::from_le_bytes(code[3..7].try_into().unwrap());
             let word = return_stub(index)

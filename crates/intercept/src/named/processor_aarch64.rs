@@ -1,7 +1,7 @@
 //! Properties of an AArch64 processor that must be known before stubs are used.
 
-/// Returns true if the processor keeps a second copy of return addresses that cannot be replaced: the kernel's guarded
-/// control stack.
+/// Returns true if the processor keeps a second copy of return addresses, which cannot be replaced: Linux calls this
+/// the guarded control stack.
 pub fn has_shadow_stack() -> bool {
     const PR_GET_SHADOW_STACK_STATUS: usize = 74;
     const PR_SHADOW_STACK_ENABLE: u64 = 1;
@@ -13,10 +13,10 @@ pub fn has_shadow_stack() -> bool {
         0,
         0,
     ];
-    // SAFETY: the kernel writes one word, if it knows the command.
+    // SAFETY: the kernel writes one word to `status`, or nothing if it does not know the command.
     let known = unsafe { tllmprof_sync::kernel::call(libc::SYS_prctl, arguments) == 0 };
     known && status & PR_SHADOW_STACK_ENABLE != 0
 }
 
-/// Does nothing: on AArch64 nothing must be determined before a stub is used.
+/// Does nothing: on AArch64 no property must be determined before stubs are used.
 pub const fn start() {}

@@ -7,28 +7,28 @@ use tllmprof_platform::lifecycle;
 use tllmprof_platform::processor::cpuid;
 use tllmprof_sync::kernel;
 
-/// Size in bytes of the save area's legacy part, which is followed by a header.
+/// Size in bytes of the legacy part of the XSAVE area. The XSAVE header follows it.
 pub const LEGACY: usize = 512;
 const XSAVE_HEADER_SIZE: usize = 64;
-/// Mask of the state components that are saved: x87, SSE, AVX, opmask, the upper halves of ZMM0-15, ZMM16-31, and APX's
-/// registers. Not the AMX tiles, which no call preserves, and not the protection keys.
+/// Mask of the register state that is saved: x87, SSE, AVX, opmask, the upper halves of ZMM0-15, ZMM16-31, and APX's
+/// registers. The AMX tiles are left out because no call preserves them, and the protection keys are left out, too.
 const SAVED_STATE: u64 = 1 | 1 << 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 19;
 
 lifecycle::global! {
-    /// Size in bytes of the area for the vector registers.
+    /// Size in bytes of the area in which the vector registers are saved.
     #[fork(keep = "of the processor")]
     pub static AREA: AtomicUsize = AtomicUsize::new(LEGACY + XSAVE_HEADER_SIZE);
-    /// Mask of the state components to save; 0 to use `fxsave`.
+    /// Mask of the state components to save; 0 if `fxsave` must be used, because the processor or system lacks `xsave`.
     #[fork(keep = "of the processor")]
     pub static MASK: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Returns true if the processor keeps a second copy of return addresses that cannot be replaced.
+/// Returns true if the processor keeps a second copy of return addresses, which cannot be replaced (a shadow stack).
 pub fn has_shadow_stack() -> bool {
     const SYS_ARCH_PRCTL: i64 = 158;
     const ARCH_SHSTK_STATUS: usize = 0x5005;
     let mut features = 0_u64;
-    // SAFETY: the kernel writes one word, if it knows the command.
+    // SAFETY: the kernel writes one word to `features`, or nothing if it does not know the command.
     let known = unsafe {
         let arguments = [ARCH_SHSTK_STATUS, &raw mut features as usize, 0, 0];
         kernel::call(SYS_ARCH_PRCTL, arguments) == 0
@@ -39,16 +39,17 @@ pub fn has_shadow_stack() -> bool {
 /// Determines which registers this processor has. Must run before any stub is used.
 pub fn start() {
     const OSXSAVE: u32 = 1 << 27;
-    // Leaf 1 exists on every processor of this architecture.
+    // Leaf 1 of `cpuid` exists on every x86-64 processor.
     if cpuid(1, 0).ecx & OSXSAVE == 0 {
         return;
     }
-    // SAFETY: the system has enabled the instruction.
+    // SAFETY: the operating system has enabled `xgetbv`, as the OSXSAVE bit states.
     let mask = unsafe { enabled() } & SAVED_STATE;
     let end = (2..64)
         .filter(|component| mask & 1 << component != 0)
         .map(|component| {
-            // The leaf describes the components of xsave; the system has enabled these.
+            // Leaf 0xd describes the place and size of each xsave component. The system has enabled the components in
+            // `mask`.
             let place = cpuid(0xd, component);
             (place.ebx + place.eax) as usize
         })
@@ -57,10 +58,10 @@ pub fn start() {
     MASK.store(mask, Ordering::Relaxed);
 }
 
-/// Returns the state components that the system has enabled.
+/// Returns the mask of the state components that the operating system has enabled.
 ///
 /// # Safety
-/// The processor has `xgetbv` enabled.
+/// The operating system has enabled `xgetbv`.
 #[target_feature(enable = "xsave")]
 unsafe fn enabled() -> u64 {
     // SAFETY: the instruction is enabled, as this function requires; register 0 always exists.

@@ -1,4 +1,4 @@
-//! Log lines about the functions that rules name, in processes that use CUDA.
+//! Log messages about the functions that rules name. They are written only in processes that use CUDA.
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
@@ -13,18 +13,19 @@ use super::patch::{Means, Named};
 use super::{scopes, with_followed};
 use tllmprof_platform::log;
 
-/// Largest number of functions that a line names: similar names, or refused functions.
+/// Largest number of functions that one message lists: similar names, or functions that were refused.
 const MAX_LISTED: usize = 3;
 
 lifecycle::global! {
     stage: Doors;
 
-    /// True once the process uses CUDA, so that lines may be written.
+    /// True once the process uses CUDA, so that messages may be written.
     #[fork(reset)]
     static MAY_REPORT: AtomicBool = AtomicBool::new(false);
 }
 
-/// Logs how functions are hooked, and which are not. From now on each function that is found is logged, too.
+/// Logs how each function is hooked, and which functions are not hooked. Afterwards each newly found function is
+/// logged, too.
 pub fn report() {
     with_followed(|followed| {
         MAY_REPORT.store(true, Ordering::Relaxed);
@@ -36,7 +37,7 @@ pub fn report() {
     });
 }
 
-/// Logs which functions are scopes, and which cannot be, if the process uses CUDA.
+/// Logs which functions are scopes, and which ones cannot be scopes. Does nothing if the process does not use CUDA.
 pub fn found_scopes(functions: &[Named]) {
     if !MAY_REPORT.load(Ordering::Relaxed) {
         return;
@@ -61,7 +62,7 @@ pub fn found_scopes(functions: &[Named]) {
     }
 }
 
-/// The first functions that cannot be scopes, with the reasons.
+/// The functions that cannot be scopes, with the reasons. Only the first ones are printed.
 struct Refused<'a>(&'a [(&'a Named, Refusal)]);
 
 impl fmt::Display for Refused<'_> {
@@ -78,8 +79,8 @@ impl fmt::Display for Refused<'_> {
     }
 }
 
-/// Warns that the rules of scopes match too many functions (`count`), if they do and the process uses CUDA. `has_some`
-/// is true if functions of libraries that were loaded before are scopes.
+/// Warns that the scope rules match too many functions, if `count` has their number and the process uses CUDA.
+/// `has_some` is true if functions of libraries that were loaded earlier are scopes.
 pub fn too_many_scopes(count: Option<usize>, has_some: bool) {
     if let Some(count) = count.filter(|_| MAY_REPORT.load(Ordering::Relaxed)) {
         log::say!(
@@ -95,7 +96,7 @@ pub fn too_many_scopes(count: Option<usize>, has_some: bool) {
     }
 }
 
-/// Warns that the rules of scopes matched nothing. `may_search` is as for [`report_unmatched`].
+/// Warns that the scope rules matched nothing. `may_search` has the meaning that [`report_unmatched`] describes.
 pub fn report_unmatched_scopes(may_search: bool) {
     with_followed(|followed| {
         if followed.scopes.is_empty()
@@ -125,7 +126,8 @@ pub fn report_unmatched_scopes(may_search: bool) {
     });
 }
 
-/// Logs how a function is hooked, if the process uses CUDA. A library that is loaded again and again is logged once.
+/// Logs how a function is hooked, if the process uses CUDA. Logs a function of a library that is loaded repeatedly only
+/// once.
 pub fn found(function: &Named) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
@@ -157,8 +159,8 @@ pub fn found(function: &Named) {
     }
 }
 
-/// Warns if a rule matched nothing, or too much. `may_search` is true if the process ends in a way that leaves time and
-/// memory to search for similar names.
+/// Warns if the step rule matched nothing or too many functions. `may_search` is true if the process ends in a way that
+/// leaves time and memory to search for similar names.
 pub fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
     with_followed(|followed| {
         if followed.too_many {
@@ -192,7 +194,7 @@ pub fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
     });
 }
 
-/// The similar names, if there are any.
+/// A list of similar names for a message; prints nothing if it is empty.
 struct Nearby<'a>(&'a [String]);
 
 impl fmt::Display for Nearby<'_> {
@@ -275,7 +277,7 @@ mod tests {
             || {
                 start();
                 report_unmatched(&"sym:a_made_functoin", false);
-                // The test's own file is not searched, just as the library's is not.
+                // No similar name is found: the test's own file is not searched, because it contains this library.
                 report_unmatched(&"sym:a_made_functoin", true);
                 with_followed(|followed| followed.too_many = true);
                 report_unmatched(&"sym:.", true);

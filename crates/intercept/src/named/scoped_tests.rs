@@ -1,4 +1,4 @@
-//! Tests of calls in this process that are scopes.
+//! Tests in which calls of a patched function in this process are scopes.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -34,7 +34,7 @@ fn start_scopes() {
     follow_scopes(&settings.scopes);
 }
 
-/// Returns the number of calls whose end is awaited as scopes.
+/// Returns the number of calls in progress that are scopes and whose end is awaited.
 fn awaited() -> usize {
     let scopes = AWAITED[RETURNS..].iter();
     scopes
@@ -106,7 +106,7 @@ fn a_rule_of_steps_may_come_when_the_function_is_patched_already() {
     });
 }
 
-/// Checks that calls without a free entry, and calls by the library's own code, run unchanged.
+/// Checks that two sorts of calls run unchanged: calls for which no entry is free, and calls by the library's own code.
 #[test]
 fn a_call_that_is_no_scope_goes_on() {
     alone(&LAYERS, || {
@@ -127,7 +127,8 @@ fn a_call_that_is_no_scope_goes_on() {
         assert_eq!(ends::await_scope(&place), Some(RETURNS + 5));
         let stub = pool::return_stub(RETURNS + 5);
         assert_eq!(place.load(Ordering::Relaxed), stub);
-        // A function that ends in a jump to another ends with it, and shares its stub, also with that of a step.
+        // A function that ends in a jump to another function shares the stub of its call. A step shares the stub of a
+        // scope, too.
         assert_eq!(ends::await_scope(&place), Some(RETURNS + 5));
         ends::await_end(&place, 9);
         assert_eq!(place.into_inner(), stub);
@@ -150,7 +151,7 @@ fn what_a_scope_costs() {
         patched(false);
         let after = time();
         println!("a call takes {before:.1} ns, and {after:.1} ns as a scope");
-        // It takes about 0.2 µs on a fast machine. The limit is far above that, for any machine.
+        // A call takes about 0.2 µs on a fast machine. The limit is far higher, so that the test passes on any machine.
         assert!(after < 20_000.0, "{after} ns");
     });
 }

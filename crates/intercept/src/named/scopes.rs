@@ -1,4 +1,5 @@
-//! Functions whose calls are scopes (`TLLMPROF_SCOPES`). Their trampolines identify them by number.
+//! Functions whose calls are scopes (`TLLMPROF_SCOPES`): GPU work is attributed to them. Their trampolines identify
+//! them by a number.
 
 use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,10 +18,10 @@ pub const MAX_FUNCTIONS: usize = 256;
 
 /// A function whose calls are scopes. A function that is unloaded and loaded again keeps its number.
 pub struct Function {
-    /// Hash of its file, address and name; 0 if the entry is free.
+    /// Hash of the function's file, address and name; 0 if this entry is free.
     hash: AtomicU64,
     name: Published<Label>,
-    /// True if the rule of steps names it, too.
+    /// True if the step rule names the function, too.
     is_step: AtomicBool,
 }
 
@@ -37,7 +38,7 @@ lifecycle::global! {
 }
 
 impl Function {
-    /// Returns the name of the scope.
+    /// Returns the name of the scope, or `None` if this entry is free.
     pub fn name(&self) -> Option<&'static [u8]> {
         Some(self.name.get()?.text())
     }
@@ -51,13 +52,13 @@ impl Function {
     }
 }
 
-/// Returns the function with that number.
+/// Returns the function with this number.
 pub fn function(number: usize) -> Option<&'static Function> {
     FUNCTIONS.get(number)
 }
 
-/// Returns the number of the function `name` at `address` of the file at `path`; `None` if all numbers are in use. Must
-/// not be called by several threads at a time.
+/// Returns the number of the function `name` at `address` of the file at `path`, and assigns a number to a new
+/// function. Returns `None` if all numbers are in use. Must not be called by several threads at a time.
 pub fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
     let mut hasher = DefaultHasher::new();
     (path, address, name).hash(&mut hasher);
@@ -76,18 +77,19 @@ pub fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
     Some(number)
 }
 
-/// Opcode of the instruction after the call in a trampoline. It does nothing and contains the function's number: `nop
-/// dword ptr [rax + …]`.
+/// Opcode of the instruction after the call in a trampoline. The instruction has no effect; its operand is the
+/// function's number: `nop dword ptr [rax + …]`.
 pub const SAYS_NUMBER: [u8; 3] = [0x0f, 0x1f, 0x80];
 
 /// Returns the function whose trampoline contains the return address `from`.
 pub fn of_trampoline(from: usize) -> Option<&'static Function> {
     let number = core::ptr::with_exposed_provenance::<u32>(from + SAYS_NUMBER.len());
-    // SAFETY: `from` is the return address of the call in the trampoline of a scope, and that instruction lies there.
+    // SAFETY: `from` is the return address of the call in a scope's trampoline, and the instruction with the number
+    // lies there.
     function(unsafe { number.read_unaligned() } as usize)
 }
 
-/// Warns, once, that more calls are under way than can be scopes.
+/// Warns, once, that more calls are in progress than can be scopes.
 #[cold]
 pub fn report_over_full() {
     lifecycle::global! {

@@ -1,8 +1,8 @@
 //! Patches GOT slots of functions whose entry is not patched.
 //!
-//! A slot that the loader has filled holds the function's address. A slot that it fills at the first call leads back
-//! into its own module until then; the value that it will get is looked up here in the way of the loader. In a module
-//! with RELRO the slots are read-only: they are made writable for the one store, and then read-only again.
+//! A slot that the loader has filled holds the function's address. A lazily bound slot points into its own module until
+//! the first call. Its future value is looked up here by the loader's rules. In a module with RELRO the slots are
+//! read-only: they are made writable for the one store, and then read-only again.
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use tllmprof_platform::modules::relro;
 
 use super::pool;
 
-/// A function whose calls are seen only where other modules call it by name.
+/// A function whose calls are intercepted only if another module calls it by name.
 pub struct ByName {
     pub found: Found,
     pub names: Vec<std::ffi::CString>,
@@ -27,7 +27,7 @@ impl ByName {
     }
 }
 
-/// Points the slots of `module` that stand for `functions` to their stubs. Returns the number of patched slots.
+/// Points the slots of `module` that refer to `functions` to the functions' stubs. Returns the number of patched slots.
 pub fn lead_to_stubs(
     module: &Module,
     functions: &[ByName],
@@ -54,15 +54,15 @@ pub fn lead_to_stubs(
     count
 }
 
-/// Returns the address that the slot leads to, if it is that of `function`.
+/// Returns the address that the slot leads to, or `None` if that is not the address of `function`.
 fn real(module: &Module, slot: &Slot<'_>, function: &ByName, modules: &[Module]) -> Option<usize> {
     let value = slot.place.load(Ordering::Relaxed);
     if pool::is_stub(value) {
         return None;
     }
     let found = function.found;
-    // Such a slot may serve calls, or hold the function's address for the program to compare. The module that defines
-    // the function keeps that address in other words, too.
+    // A slot that is not lazily bound may serve calls, or hold the function's address for the program to compare. Skip
+    // it in the module that defines the function, because that module keeps the address in other words, too.
     if !slot.may_be_lazy && module.contains(found.address) {
         return None;
     }
@@ -77,17 +77,17 @@ fn real(module: &Module, slot: &Slot<'_>, function: &ByName, modules: &[Module])
         return None;
     }
     Some(match (found.is_ifunc, is_unbound) {
-        // Skip a value that the loader has not relocated to an address yet.
+        // Use the value only if it lies in a module. Otherwise the loader has not relocated the slot yet.
         (true, false) if modules.iter().any(|module| module.contains(value)) => value,
         (true, false) => return None,
-        // SAFETY: the function is an IFUNC of a module that is loaded and relocated, and may be called by the loader at
-        // any time.
+        // SAFETY: the function is an IFUNC of a module that is loaded and relocated, so the loader may call it at any
+        // time, too.
         (true, true) => unsafe { chosen(found.address) },
         (false, _) => found.address,
     })
 }
 
-/// Returns the function that an IFUNC's resolver selects.
+/// Calls the resolver of an IFUNC, and returns the address of the function that it selects.
 ///
 /// # Safety
 /// `address` is that of an IFUNC of a module that stays loaded.
@@ -95,15 +95,15 @@ unsafe fn chosen(address: usize) -> usize {
     let place = core::ptr::with_exposed_provenance_mut(address);
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: an IFUNC's symbol is the address of its resolver, which takes no arguments here, and
-        // its module stays loaded.
+        // SAFETY: an IFUNC's symbol is the address of its resolver, which takes no arguments here, and its module stays
+        // loaded.
         let resolver: Option<extern "C" fn() -> usize> = unsafe { function::at(place) };
         resolver.map_or(0, |resolver| resolver())
     }
-    // The processor's features, as glibc passes them: see its sys/ifunc.h.
+    // Pass the processor's features as glibc does: see its sys/ifunc.h.
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: an IFUNC's symbol is the address of its resolver, which takes these arguments, and its
-    // module stays loaded; getauxval takes no pointers.
+    // SAFETY: an IFUNC's symbol is the address of its resolver, which takes these arguments, and its module stays
+    // loaded. `getauxval` takes no pointers.
     unsafe {
         type Resolver = extern "C" fn(u64, *const [u64; 3]) -> usize;
         const HAS_MORE: u64 = 1 << 62;
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::made::{alone, stranger};
 
-    /// Runs `act` with the test's own module, all modules and their mappings.
+    /// Runs `act` with the test program's module, all modules, and the memory mappings.
     fn with_us(act: impl FnOnce(&Module, &[Module], &Maps)) {
         let maps = Maps::read().unwrap();
         elf::with_modules(|modules| {
@@ -152,7 +152,7 @@ mod tests {
                 found,
                 names: vec![std::ffi::CString::new(name).unwrap()],
             };
-            // SAFETY: takes and returns numbers.
+            // SAFETY: `getppid` takes no arguments and returns a number.
             let before = unsafe { libc::getppid() };
             with_us(|us, modules, maps| {
                 let lead = |function| lead_to_stubs(us, &[function], modules, maps);
@@ -169,7 +169,7 @@ mod tests {
                 assert!(lead(named("getppid", found)) > 0);
                 assert_eq!(lead(named("getppid", found)), 0, "it leads there already");
             });
-            // SAFETY: takes and returns numbers.
+            // SAFETY: `getppid` takes no arguments and returns a number.
             let after = unsafe { [libc::getppid(), libc::getppid()] };
             assert_eq!(after, [before; 2]);
             let slot = tllmprof_session::slot().unwrap();
@@ -177,8 +177,8 @@ mod tests {
         });
     }
 
-    /// Returns the address that a slot of the test's module for `name` with this `value` leads to, if it is that of
-    /// `found`.
+    /// Returns the address that a slot of the test program leads to, or `None` if that is not the address of `found`.
+    /// The slot is for `name` and holds `value`.
     fn leads(name: &CStr, found: Found, value: usize, may_be_lazy: bool) -> Option<usize> {
         let function = ByName {
             found,
@@ -250,7 +250,7 @@ mod tests {
     fn an_ifunc_leads_to_the_function_that_it_chooses() {
         alone(&[], || {
             tllmprof_platform::resolve::remember_initial();
-            // The C library has a variant for each kind of processor.
+            // `memchr` is an IFUNC: the C library has a variant for each type of processor.
             let name = c"memchr";
             let mut found = None;
             with_us(|us, modules, _| found = binding(us, name, us.wants(name), modules));

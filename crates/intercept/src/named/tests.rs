@@ -1,4 +1,4 @@
-//! Tests with functions of this process that are patched, hooked by name and forgotten.
+//! Tests that patch functions of this process, hook them by name, and forget them.
 
 use core::arch::global_asm;
 use core::ffi::CStr;
@@ -16,7 +16,7 @@ use super::patch::{Candidate, prepare};
 use super::*;
 use crate::made::{alone, stranger};
 
-// Functions that take a number: one whose first instruction has room for a jump, and one that is refused.
+// Two functions that take a number. The first instruction of one has room for a jump; the other is refused.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text.tllmprof_made_named,\"ax\",@progbits",
@@ -45,7 +45,7 @@ global_asm!(
     ".size tllmprof_made_named, . - tllmprof_made_named",
     ".popsection",
 );
-// SAFETY: defined above, a function of that type.
+// SAFETY: the assembler above defines a function of this type.
 unsafe extern "C" {
     pub safe fn tllmprof_made_named(number: usize) -> usize;
 }
@@ -60,7 +60,7 @@ pub fn us() -> (Module, Maps) {
     (us, Maps::read().unwrap())
 }
 
-/// Returns the test's function, as its file describes it.
+/// Returns the test's function as a candidate for patching, as its file describes it.
 pub fn candidate() -> Candidate {
     let (us, _) = us();
     let path = std::env::current_exe().unwrap();
@@ -117,7 +117,7 @@ fn other_threads_forbid_an_entry_that_one_store_cannot_replace() {
     let (us, maps) = us();
     let mut candidate = candidate();
     assert!(prepare(&candidate, &us, &maps, false).is_ok());
-    // From its second instruction on, which is shorter than a jump.
+    // Move the start to the second instruction, which is shorter than a jump, so that the entry is refused.
     candidate.function.address += 8;
     candidate.function.size -= 8;
     assert_eq!(
@@ -132,7 +132,7 @@ fn a_patched_function_counts_and_its_end_closes_the_window() {
     let said = alone(&RULE, || {
         follow(&tllmprof_session::activity::settings().unwrap().step);
         processor::start();
-        // The process must use CUDA, or no window opens.
+        // The process must use CUDA; otherwise no window opens.
         session::new_thread(true);
         session::entered(tllmprof_calls::Call::MemAlloc);
         report();
@@ -153,7 +153,7 @@ fn a_patched_function_counts_and_its_end_closes_the_window() {
         for number in 0..8 {
             assert_eq!(tllmprof_made_named(number), 3 * number + 0x101);
             assert_eq!(count(), 1 + number as u64);
-            // The window is iteration 3, so only its end is awaited.
+            // Only the end of iteration 3 is awaited, because the window consists of this iteration.
             let iteration = ends.iteration.load(Ordering::Relaxed);
             let awaited = number >= 3 && !processor::has_shadow_stack();
             assert_eq!(iteration, if awaited { 3 } else { 0 }, "{number}");
@@ -224,10 +224,10 @@ fn a_function_that_is_refused_is_followed_by_name_or_not_at_all() {
             followed.by_name[0].found.address = stranger();
         });
 
-        // Returns what a program gets that looks it up.
+        // Returns the result of a look-up by a program.
         let ask = |handle, name: &CStr, version: Option<&CStr>, caller| {
             let version = version.map_or(core::ptr::null(), CStr::as_ptr);
-            // SAFETY: handles that dlsym knows, and terminated strings.
+            // SAFETY: the handles are valid for dlsym, and the strings are terminated.
             unsafe { lookup(handle, name.as_ptr(), version, caller) }.addr()
         };
         let version = if cfg!(target_arch = "x86_64") {
@@ -253,7 +253,7 @@ fn a_function_that_is_refused_is_followed_by_name_or_not_at_all() {
             0,
             "we ask ourselves"
         );
-        // SAFETY: a library that is in the process already.
+        // SAFETY: the C library is already loaded, so no constructor runs.
         let libc = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY) };
         assert_eq!(ask(libc, c"getppid", None, stranger()), stub, "by a handle");
     });
@@ -269,14 +269,14 @@ fn a_library_that_comes_is_looked_at_and_one_that_goes_is_forgotten() {
         start();
         let matched =
             || with_followed(|followed| (followed.matched, followed.functions.len())).unwrap();
-        // SAFETY: a library of the system, whose constructors may run here.
+        // SAFETY: this is a system library, whose constructors may run here.
         let libm =
             unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
         assert!(!libm.is_null());
-        // SAFETY: a handle, and a terminated name.
+        // SAFETY: `dlopen` returned the handle, and the name is terminated.
         let found = unsafe { libc::dlsym(libm, c"cbrt".as_ptr()) };
         let cbrt = |place| {
-            // SAFETY: the function of this name, or its stub.
+            // SAFETY: the address is that of `cbrt` or of its stub, and `cbrt` has this type.
             let cbrt =
                 unsafe { tllmprof_platform::function::at::<extern "C" fn(f64) -> f64>(place) };
             cbrt.unwrap()(27.0)
@@ -289,8 +289,8 @@ fn a_library_that_comes_is_looked_at_and_one_that_goes_is_forgotten() {
         look();
         assert_eq!(matched(), (all, there), "nothing has changed");
 
-        // Whatever the way, a call through the address that a program gets counts once.
-        // SAFETY: a handle, and a terminated name.
+        // With any hooking method, a call through the address that a program gets counts once.
+        // SAFETY: `dlopen` returned the handle, and the name is terminated.
         let instead = unsafe { lookup(libm, c"cbrt".as_ptr(), core::ptr::null(), stranger()) };
         let before = count();
         assert_eq!(cbrt(if instead.is_null() { found } else { instead }), root);
@@ -311,7 +311,7 @@ fn a_rule_that_matches_too_much_follows_nothing() {
         ("TLLMPROF_START_STOP", "1000"),
     ];
     alone(&rule, || {
-        // SAFETY: a library of the system, whose constructors may run here.
+        // SAFETY: this is a system library, whose constructors may run here.
         unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_LAZY) };
         start();
         with_followed(|followed| assert!(followed.too_many && followed.functions.is_empty()))

@@ -1,8 +1,8 @@
-//! The code that a patched entry jumps to.
+//! The code that a patched entry jumps to (a trampoline).
 //!
-//! It counts as the stubs do, but preserves `r11`, too; if its calls are scopes, it calls Rust each time. Then it runs
-//! the instructions that the jump replaced, and jumps to the code after the jump. The memory is never writable and
-//! executable at the same time.
+//! It counts the call like a stub does, but also preserves `r11`. If the function's calls are scopes, it calls Rust
+//! each time instead. Then it runs the instructions that the jump replaced, and jumps to the code after the jump. The
+//! memory is never writable and executable at the same time.
 
 mod part;
 #[cfg(test)]
@@ -21,36 +21,37 @@ use tllmprof_platform::entry::{Entry, Kind, Refusal};
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::thread::{self, Block};
 
-/// Room for one trampoline, in bytes: counting takes 43, the moved instructions at most 19 and a little more with wider
-/// branches, and the slow path 22.
+/// Space for one trampoline, in bytes. Counting takes 43, the slow path 22, and the moved instructions at most 19, plus
+/// a little if their branches become wider.
 const TRAMPOLINE_SIZE: usize = 192;
 const PAGE_SIZE: usize = 4096;
-/// Largest number of gaps that are tried: the memory map may change meanwhile.
+/// Largest number of gaps that are tried. A try may fail because the memory map has changed since it was read.
 const MAX_TRIES: usize = 8;
 
-/// Executable memory near a module.
+/// Executable memory near a module, for trampolines.
 pub struct Region {
     /// Start address of the module.
     pub of: usize,
-    /// One part, or several if no gap has room for all.
+    /// The mapped pieces of memory: one, or several if no gap has room for all trampolines.
     parts: Vec<TrampolinePages>,
 }
 
 impl Region {
-    /// Reserves room for `count` trampolines near `module`, not executable yet; for fewer if there is no more room.
+    /// Reserves space near `module` for `count` trampolines, or for fewer if there is less space. The memory is not
+    /// executable yet.
     ///
     /// # Errors
-    /// There is no room, or the system does not map the memory.
+    /// There is no space, or the system does not map the memory.
     pub fn near(module: &Module, count: usize, maps: &Maps) -> Result<Self, Refusal> {
         let size = (count * TRAMPOLINE_SIZE).next_multiple_of(PAGE_SIZE);
         let gaps = maps.free_near(module.start, reach(module)).into_iter();
-        // The program's heap lies above it, and must be able to grow.
+        // Use gaps above the module last: the program's heap lies above it, and must be able to grow.
         let (above, mut gaps): (Vec<_>, Vec<_>) = gaps.partition(|gap| gap.start > module.start);
         gaps.extend(above);
         Self::within(&gaps, module.start, size)
     }
 
-    /// Reserves `size` bytes near `address`, in one gap if a gap has that much room.
+    /// Reserves `size` bytes near `address`, in one gap if a gap is large enough.
     fn within(gaps: &[Range<usize>], address: usize, size: usize) -> Result<Self, Refusal> {
         let place =
             |gap: &Range<usize>, size| address.clamp(gap.start, gap.end - size) & !(PAGE_SIZE - 1);
@@ -84,13 +85,15 @@ impl Region {
         }
     }
 
-    /// Adds the trampoline for `entry`, and for the scope of that number if it is one. Returns its address range.
+    /// Adds the trampoline for `entry`. `scope` is the number of the function if its calls are scopes. Returns the
+    /// trampoline's address range.
     pub fn add(&mut self, entry: &Entry, scope: Option<usize>) -> Result<Range<usize>, Refusal> {
         self.add_code(|at| assemble(at, entry, scope))
     }
 
-    /// Adds a switch that redirects calls of `entry` to the address in `target`, except for calls from within `module`.
-    /// Returns the address of the switch, and the address of code that does the work of the function without a jump.
+    /// Adds a switch: code that redirects calls of `entry` to the address in `target`, except calls from within
+    /// `module`. Returns the address of the switch, and the address of code that does the work of the original
+    /// function.
     pub fn add_switch(
         &mut self,
         entry: &Entry,
@@ -118,7 +121,7 @@ impl Region {
     /// Makes the trampolines executable.
     ///
     /// # Errors
-    /// The system does not allow that.
+    /// The system does not allow it.
     pub fn finish(&self) -> Result<(), Refusal> {
         let finished = self.parts.iter().try_for_each(TrampolinePages::finish);
         finished.map_err(Refusal::NotExecutable)
@@ -127,17 +130,17 @@ impl Region {
     /// Frees the memory.
     ///
     /// # Safety
-    /// No code leads there any more, for example because the functions have been unloaded.
+    /// No code jumps to the trampolines any more, for example because the functions have been unloaded.
     pub unsafe fn free(self) {
         for part in self.parts {
-            // SAFETY: no code leads into any of the parts any more, as the caller has promised.
+            // SAFETY: no code jumps into the parts any more, as the caller has promised.
             unsafe { part.free() };
         }
     }
 }
 
-/// Returns the largest distance of trampolines from the start of a module, in bytes: they refer to addresses anywhere
-/// in the module, and these must stay within 2 GiB.
+/// Returns the largest allowed distance in bytes between the start of a module and its trampolines. They refer to
+/// addresses anywhere in the module, and each distance must be less than 2 GiB.
 fn reach(module: &Module) -> usize {
     const MAX_REACH: usize = i32::MAX as usize - (1 << 20);
     MAX_REACH.saturating_sub(module.end - module.start)
@@ -154,20 +157,20 @@ impl Code {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Adds an opcode that is followed by a displacement of 32 bits.
+    /// Adds an opcode that is followed by a 32-bit displacement.
     fn put_with(&mut self, opcode: &[u8], displacement: i32) {
         self.put(opcode);
         self.put(&displacement.to_le_bytes());
     }
 
-    /// Adds an instruction that ends with the distance to `target`.
+    /// Adds an instruction that ends with the 32-bit distance to `target`. Returns `None` if the distance is too large.
     fn put_to(&mut self, opcode: &[u8], target: usize) -> Option<()> {
         let end = self.at + self.bytes.len() + opcode.len() + 4;
         self.put_with(opcode, distance(end, target)?);
         Some(())
     }
 
-    /// Adds the instructions that a jump replaces, and a jump to the code after the jump.
+    /// Adds the instructions that the jump replaced, and then a jump to the code after them.
     fn put_moved(&mut self, entry: &Entry) -> Option<()> {
         for moved in &entry.moved {
             match moved.kind {
@@ -208,7 +211,7 @@ fn assemble(at: usize, entry: &Entry, scope: Option<usize>) -> Option<Vec<u8>> {
     Some(code.bytes)
 }
 
-/// Assembles a trampoline that calls Rust for each call.
+/// Assembles the trampoline of a function whose calls are scopes: it calls Rust at each call.
 fn assemble_scope(code: &mut Code, entry: &Entry, number: usize) -> Option<()> {
     code.put(&[0x41, 0x53]); // push r11
     code.put_with(&[0xff, 0x15], 0); // call [the address below]
@@ -222,7 +225,7 @@ fn assemble_scope(code: &mut Code, entry: &Entry, number: usize) -> Option<()> {
     Some(())
 }
 
-/// Assembles a trampoline that counts, and calls Rust past the limit.
+/// Assembles the trampoline of a step function: it counts the call, and calls Rust if the count is past the limit.
 fn assemble_step(code: &mut Code, entry: &Entry) -> Option<()> {
     let (count, limit) = (i32::try_from(COUNT).ok()?, i32::try_from(LIMIT).ok()?);
     code.put(&[0x41, 0x53]); // push r11
@@ -253,9 +256,9 @@ fn assemble_step(code: &mut Code, entry: &Entry) -> Option<()> {
     Some(())
 }
 
-/// Assembles the switch for a function of `module`. Returns also the number of bytes before the code that does the work
-/// of the function. The switch changes `rax`, `r11` and the flags, which carry no argument of a C function with a fixed
-/// number of arguments.
+/// Assembles the switch for a function of `module`. Returns its code, and the offset in bytes of the part that does the
+/// work of the original function. The switch changes `rax`, `r11` and the flags, which carry no argument of a C
+/// function with a fixed number of arguments.
 fn assemble_switch(
     at: usize,
     entry: &Entry,
@@ -285,10 +288,10 @@ fn assemble_switch(
     Some((code.bytes, length))
 }
 
-/// Returns the offset in bytes from the thread pointer to the word with the address of the thread's cells.
+/// Returns the offset in bytes from the thread pointer to the word that holds the address of the thread's cells.
 fn tls_offset() -> Option<i32> {
     let base: usize;
-    // SAFETY: the thread pointer's own word holds its address.
+    // SAFETY: the word at the thread pointer holds its own address.
     unsafe {
         core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) base, options(pure, nomem, nostack));
     }

@@ -1,13 +1,13 @@
-//! NVTX's interface to a tool: `nvToolsExt.h`, `nvtxDetail/nvtxTypes.h` and `nvtxExtTypes.h` of NVTX 3, which kept the
-//! layouts of version 2.
+//! NVTX's interface to a tool: types from `nvToolsExt.h`, `nvtxDetail/nvtxTypes.h` and `nvtxExtTypes.h` of NVTX 3,
+//! which kept the layouts of version 2.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::sync::atomic::AtomicPtr;
 
-/// `wchar_t` on Linux.
+/// The type `wchar_t` on Linux.
 pub type Wide = u32;
-/// A handle. It is an address to the component that gave it out, and a number to all others; 0 means none, or the
-/// default domain.
+/// A handle. For the component that issued it, the handle is an address; for all others it is only a number. 0 means
+/// none, or the default domain.
 pub type Handle = usize;
 pub type RangeId = u64;
 pub type Function = *mut c_void;
@@ -15,7 +15,7 @@ pub type GetExportTable = unsafe extern "C-unwind" fn(u32) -> *const c_void;
 pub type Initialize = unsafe extern "C-unwind" fn(GetExportTable) -> c_int;
 pub type InitializeExtension = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
-/// The part of `nvtxExtModuleInfo_t` that is used.
+/// The fields of `nvtxExtModuleInfo_t` that this library uses.
 #[repr(C)]
 pub struct Extension {
     version: u16,
@@ -26,7 +26,7 @@ pub struct Extension {
     segments: *const Segment,
 }
 
-/// `nvtxExtModuleSegment_t`.
+/// The C structure `nvtxExtModuleSegment_t`.
 #[repr(C)]
 struct Segment {
     number: usize,
@@ -34,12 +34,12 @@ struct Segment {
     slots: *const isize,
 }
 
-/// Returns an address in the module that has an extension: that of its table; 0 if it has none.
+/// Returns an address in the module that has the extension: that of the extension's table. Returns 0 if it has none.
 ///
 /// # Safety
 /// `extension` is null or the pointer that NVTX passed its tool for initialisation.
 pub unsafe fn part_of(extension: *const Extension) -> usize {
-    // SAFETY: NVTX's own description, which has as many segments as it states.
+    // SAFETY: the pointer is null or points to NVTX's description, which has as many segments as it states.
     let slots = unsafe {
         let extension = extension.as_ref();
         let segment = extension
@@ -50,7 +50,7 @@ pub unsafe fn part_of(extension: *const Extension) -> usize {
     slots.map_or(0, <*const isize>::addr)
 }
 
-/// Result of push and pop when no tool tracks them: `NVTX_NO_PUSH_POP_TRACKING`.
+/// Value of `NVTX_NO_PUSH_POP_TRACKING`, the result of push and pop if no tool tracks them.
 pub const NO_TRACKING: c_int = -2;
 
 const CALLBACKS_TABLE: u32 = 1;
@@ -62,23 +62,23 @@ struct Callbacks {
         Option<unsafe extern "C-unwind" fn(u32, *mut *mut *mut Function, *mut c_uint) -> c_int>,
 }
 
-/// The word in which a module keeps the address of one of its functions, for its tool to replace.
+/// The word in which a module that uses NVTX keeps the address of one of its functions. A tool may replace the address.
 pub type FunctionSlot<'a> = &'a AtomicPtr<c_void>;
 
-/// The function pointers of one module, of one kind.
+/// The function pointers of one NVTX kind (such as `CORE`) in one module that uses NVTX.
 pub struct Table<'a> {
     places: &'a [Option<FunctionSlot<'a>>],
 }
 
 impl<'a> Table<'a> {
-    /// Returns the table of `kind` that a module offers its tool.
+    /// Returns the table of this `kind` that a module offers its tool, if it has one.
     ///
     /// # Safety
-    /// `export` is the function that the module gave its tool for initialisation; the module waits for that, and is not
-    /// unloaded, for `'a`.
+    /// `export` is the function that the module passed its tool for initialisation. During `'a` the module waits for
+    /// the initialisation and is not unloaded.
     pub unsafe fn offered_by(export: GetExportTable, kind: u32) -> Option<Self> {
-        // SAFETY: NVTX's own callbacks, which the module keeps for `'a`; a table has the length that it states, and
-        // holds aligned pointers or nulls.
+        // SAFETY: the pointers are NVTX's callbacks, which the module keeps for `'a`. A table has the length that it
+        // states, and holds aligned pointers or nulls.
         unsafe {
             let callbacks = export(CALLBACKS_TABLE).cast::<Callbacks>().as_ref()?;
             if callbacks.struct_size < size_of::<Callbacks>() {
@@ -98,20 +98,20 @@ impl<'a> Table<'a> {
         self.places.iter().copied().flatten()
     }
 
-    /// Returns the pointer to function number `index`, if the module has that one.
+    /// Returns the pointer to function number `index`, or `None` if the module does not have this function.
     pub fn place(&self, index: usize) -> Option<FunctionSlot<'a>> {
         self.places.get(index).copied().flatten()
     }
 }
 
-/// All kinds of tables, from `NVTX_CB_MODULE_CORE` to `NVTX_CB_MODULE_SYNC`.
+/// Numbers of all table kinds, from `NVTX_CB_MODULE_CORE` to `NVTX_CB_MODULE_SYNC`.
 pub const KINDS: [u32; 6] = [CORE, 2, 3, 4, CORE2, 6];
-/// `NVTX_CB_MODULE_CORE`.
+/// Value of `NVTX_CB_MODULE_CORE`.
 pub const CORE: u32 = 1;
-/// `NVTX_CB_MODULE_CORE2`.
+/// Value of `NVTX_CB_MODULE_CORE2`.
 pub const CORE2: u32 = 5;
 
-/// `nvtxEventAttributes_t`.
+/// The C structure `nvtxEventAttributes_t`.
 #[repr(C)]
 pub struct Attributes {
     version: u16,
@@ -144,14 +144,14 @@ impl Attributes {
         }
     }
 
-    /// Returns the attributes of a version with fewer members.
+    /// Returns these attributes with a smaller size, like those of an NVTX version with fewer members.
     #[cfg(test)]
     pub fn cut_to(mut self, size: u16) -> Self {
         self.size = size;
         self
     }
 
-    /// Returns true if the structure is large enough to contain a message.
+    /// Returns true if the structure is large enough to contain a message. Older versions of NVTX have a smaller one.
     pub const fn is_whole(&self) -> bool {
         self.size as usize >= size_of::<Self>()
     }
@@ -165,7 +165,7 @@ pub union Message {
     pub registered: Handle,
 }
 
-/// The kinds of messages.
+/// Values of `message_type`: the encoding of a message.
 pub const ASCII: i32 = 1;
 pub const UNICODE: i32 = 2;
 pub const REGISTERED: i32 = 3;
@@ -173,7 +173,7 @@ pub const REGISTERED: i32 = 3;
 const _: () = assert!(size_of::<Attributes>() == 48);
 const _: () = assert!(core::mem::offset_of!(Attributes, message) == 40);
 
-/// A module that uses NVTX, as a tool sees it, for tests. One for each thread.
+/// A simulated module that uses NVTX, as a tool sees it, for tests. Each thread has one.
 #[cfg(test)]
 pub mod made {
     use core::cell::Cell;
@@ -181,7 +181,7 @@ pub mod made {
 
     use super::*;
 
-    /// Number of functions in each of the module's two tables.
+    /// Number of functions in each of the two tables of a simulated module.
     pub const SIZE: usize = 16;
 
     pub struct Module {
@@ -195,7 +195,7 @@ pub mod made {
     }
 
     impl Module {
-        /// Returns the calling thread's module, whose functions are all `own` at first.
+        /// Creates the calling thread's module. All its function pointers are `own` at first.
         pub fn make(own: Function) -> &'static Self {
             let functions = core::array::from_fn(|_| core::array::from_fn(|_| AtomicPtr::new(own)));
             let module = Box::leak(Box::new(Self {
@@ -216,8 +216,8 @@ pub mod made {
             module
         }
 
-        /// Makes the calling thread's module one of an NVTX whose callbacks are `smaller` bytes smaller, and which may
-        /// lack the function that returns tables.
+        /// Creates a module of another NVTX version for the calling thread: its callbacks structure is `smaller` bytes
+        /// smaller, and it lacks the function that returns tables unless `has_table` is true.
         pub fn lacking(smaller: usize, has_table: bool) {
             let module = Self::make(core::ptr::null_mut());
             let mut made = Self {
@@ -234,13 +234,13 @@ pub mod made {
             MODULE.set(Some(Box::leak(Box::new(made))));
         }
 
-        /// Returns the current value of a function pointer.
+        /// Returns the current value of function pointer `index` in the table of this kind.
         pub fn now(&self, kind: u32, index: usize) -> Function {
             self.functions[usize::from(kind == CORE2)][index].load(Ordering::Relaxed)
         }
     }
 
-    /// Returns a module's extension without functions.
+    /// Returns a module extension that has no functions.
     pub fn extension_of_nothing() -> *mut c_void {
         let extension = Extension {
             version: 3,
@@ -253,7 +253,7 @@ pub mod made {
         core::ptr::from_mut(Box::leak(Box::new(extension))).cast()
     }
 
-    /// Returns what the calling thread's module offers its tool.
+    /// Returns the structure number `number` that the calling thread's module offers its tool, or null.
     pub unsafe extern "C-unwind" fn export(number: u32) -> *const c_void {
         match MODULE.get() {
             Some(module) if number == CALLBACKS_TABLE => {
@@ -274,7 +274,7 @@ pub mod made {
             _ => return 0,
         };
         let Some(module) = MODULE.get() else { return 0 };
-        // SAFETY: the tool passes valid places for both results.
+        // SAFETY: the tool passes valid addresses for both results.
         unsafe {
             places.write(module.tables[index].as_ptr().cast_mut().cast());
             size.write(SIZE as c_uint);
@@ -295,7 +295,7 @@ mod tests {
     fn a_modules_tables_are_as_long_as_it_says() {
         let own = without_provenance_mut(0x1000);
         let module = Module::make(own);
-        // SAFETY: the made module is never freed.
+        // SAFETY: the simulated module is never freed.
         let of = |kind| unsafe { Table::offered_by(export, kind) };
         assert!(
             KINDS
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_module_of_another_nvtx_offers_nothing() {
-        // SAFETY: the made modules are never freed.
+        // SAFETY: the simulated modules are never freed.
         let of = || unsafe { Table::offered_by(export, CORE) };
         Module::lacking(8, true);
         assert!(of().is_none(), "its callbacks are too short");
@@ -325,7 +325,7 @@ mod tests {
         unsafe extern "C-unwind" fn nothing(_: u32) -> *const c_void {
             core::ptr::null()
         }
-        // SAFETY: it offers no callbacks, so nothing of them is read.
+        // SAFETY: `nothing` offers no callbacks, so none are read.
         assert!(unsafe { Table::offered_by(nothing, CORE) }.is_none());
     }
 }

@@ -1,9 +1,9 @@
-//! Installs our functions when a module of the program looks for its tool. The tool that was there before is
-//! initialised first, and our functions run before its own.
+//! Installs this library's NVTX functions when a module of the program looks for its tool (NVTX's word for a profiler).
+//! If there is another tool, that tool is initialised first, and this library's functions (wrappers) call the tool's.
 //!
-//! Each module has its own next functions, but in practice all modules get the same ones from a tool. Modules with the
-//! same next functions share a [`Chain`](super::chains::Chain). Each chain has its own copy of the wrappers, so that a
-//! wrapper knows its next function.
+//! Each module could have different next functions (those that the wrappers call), but in practice a tool gives all
+//! modules the same ones. Modules with the same next functions share a [`Chain`](super::chains::Chain). Each chain has
+//! its own copy of the wrappers, so that a wrapper knows its next function.
 
 #[cfg(test)]
 mod tests;
@@ -28,10 +28,10 @@ use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve;
 
-/// A module's function pointers for its tool, and their values before the tool is asked.
+/// The function pointers that a module offers its tool, with their values before the tool is asked.
 struct Places<'a> {
     wrapped: [Option<FunctionSlot<'a>>; ROWS],
-    /// All pointers: a tool that fails may have left a value in any of them.
+    /// All pointers, with their values before the tool is asked. A tool that fails may have changed any of them.
     found: Vec<(FunctionSlot<'a>, Function)>,
 }
 
@@ -49,10 +49,10 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Returns the tool's functions: those that replaced the value found before.
+    /// Returns the tool's functions: the pointers that the tool has changed. The rest are null.
     fn tools(&self) -> [Function; ROWS] {
         self.wrapped.map(|place| match place {
-            // The module's own function would call our wrapper again.
+            // Skip an unchanged pointer: the module's own function would call the wrapper again.
             Some(place) if !self.is_as_found(place) => place.load(Ordering::Relaxed),
             _ => core::ptr::null_mut(),
         })
@@ -65,7 +65,7 @@ impl<'a> Places<'a> {
             .any(|(known, found)| core::ptr::eq(*known, place) && *found == now)
     }
 
-    /// Restores the values that were there before the tool was asked.
+    /// Restores the values that the pointers had before the tool was asked.
     fn restore(&self) {
         self.found
             .iter()
@@ -81,33 +81,30 @@ impl<'a> Places<'a> {
     }
 }
 
-/// A function of the tool that was there before.
+/// An initialisation function of the program's NVTX tool.
 enum Tool<F> {
-    /// There is no tool, or its library cannot be loaded.
+    /// The program has no other tool, or the tool's library cannot be loaded.
     None,
-    /// The tool does not have the function.
+    /// The tool's library does not define the function.
     Lacks,
-    /// The function and its library. The library stays open unless it is closed explicitly: exceptions of the tool may
-    /// pass through here.
+    /// The function and its library. The library stays open unless it is closed explicitly, because exceptions of the
+    /// tool may pass through the caller.
     Has(F, ManuallyDrop<Library>),
-    /// The tool is part of the program.
+    /// The function of a tool that is linked into the program.
     Linked(F),
 }
 
 impl<F: Copy> Tool<F> {
-    /// Returns the tool's function `name`, from its library loaded as NVTX would load it. If no library is named, uses
-    /// the tool that is linked into the module that contains `part`.
-    ///
-    /// # Safety
-    /// `F` is the type of the function of this name.
+    /// Returns the tool's function `name`. Loads the tool's library like NVTX does. If no library is configured, uses
+    /// the tool that is linked into the module that contains the address `part`.
     unsafe fn find(name: &CStr, part: usize) -> Self {
         let Some(tool) = injection::tool() else {
-            // SAFETY: a function of type `F`, or null.
+            // SAFETY: `linked::function` returns a function of type `F`, or null.
             let linked = unsafe { function::at(linked::function(part, name, "_fnptr")) };
             return linked.map_or(Self::None, Self::Linked);
         };
         let path = OsStr::from_bytes(tool.to_bytes());
-        // SAFETY: the tool's constructors run where NVTX would run them.
+        // SAFETY: this runs the tool's constructors where NVTX would run them.
         let Ok(library) = (unsafe { Library::open(Some(path), RTLD_LAZY) }) else {
             return Self::None;
         };
@@ -123,17 +120,18 @@ impl<F: Copy> Tool<F> {
 lifecycle::global! {
     stage: Doors;
 
-    /// Modules whose tool is being asked, by the address that they passed; 0 for none. Two copies of this library may
-    /// each take the other for the tool: a request for a module in this list has been passed to all tools.
+    /// Modules for which a tool is being asked: the addresses that they passed, 0 for a free entry. If two copies of
+    /// this library are loaded, each may take the other for the tool. A repeated request for a module in this list is
+    /// such a loop, so it is not passed on.
     #[fork(reset)]
     static ASKED: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
 }
 
-/// A request to a tool for one module.
+/// A request to a tool on behalf of one module. Its entry in [`ASKED`] is freed on drop.
 struct Asking(&'static AtomicUsize);
 
 impl Asking {
-    /// Returns `None` if a request for the module is under way, or if too many are.
+    /// Returns `None` if a request for the module is in progress, or if too many requests are.
     fn begin(module: usize) -> Option<Self> {
         if ASKED
             .iter()
@@ -155,21 +153,21 @@ impl Drop for Asking {
     }
 }
 
-/// Handles a module of the program that looks for its tool. Returns 1 if the module got one.
+/// Handles a module of the program that looks for its tool. Returns 1 if the module got a tool, else 0.
 ///
 /// # Safety
-/// Called by NVTX, as `nvtxInit.h` does.
+/// Called only by NVTX, in the way of `nvtxInit.h`.
 pub unsafe fn initialize(export: GetExportTable) -> c_int {
     let Some(_asking) = Asking::begin(export as *const () as usize) else {
         return 0;
     };
-    // SAFETY: NVTX passed this to initialise the module, and waits until this function returns.
+    // SAFETY: NVTX passed `export` to initialise the module, and waits until this function returns.
     let tables = || KINDS.map(|kind| unsafe { Table::offered_by(export, kind) });
     let places = contained(None, || {
         (!is_ours(export) && wants_ranges()).then(|| Places::new(tables()))
     });
     let mut has_tool = 0;
-    // SAFETY: that is the type of the function of this name.
+    // SAFETY: `Initialize` is the type of the function of this name.
     let find = || unsafe {
         Tool::<Initialize>::find(c"InitializeInjectionNvtx2", export as *const () as usize)
     };
@@ -179,7 +177,7 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
         Tool::None | Tool::Lacks => (None, None),
     };
     if let Some(initialize) = initialize {
-        // SAFETY: the tool's function, and the module's own argument.
+        // SAFETY: this calls the tool's function with the argument that the module passed.
         has_tool = unsafe { initialize(export) };
         if has_tool == 0 {
             contained((), || {
@@ -187,14 +185,14 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
                     places.restore();
                 }
             });
-            // NVTX does the same if the tool does not accept the module.
+            // NVTX also closes the library if the tool does not accept the module.
             drop(library.map(ManuallyDrop::into_inner));
         }
     }
     contained(has_tool, || wrapped(places, has_tool))
 }
 
-/// Routes the module's ranges through this library, if they are wanted. Returns 1 if the module now has a tool.
+/// Routes the module's ranges through this library, if they are wanted. Returns 1 if the module now has a tool, else 0.
 fn wrapped(places: Option<Places>, has_tool: c_int) -> c_int {
     let Some(places) = places else {
         return has_tool;
@@ -211,12 +209,12 @@ fn wrapped(places: Option<Places>, has_tool: c_int) -> c_int {
     1
 }
 
-/// Returns true if the module is this library: its ranges go only to the tool.
+/// Returns true if the module is this library. Its own ranges are not counted: they go only to the tool.
 fn is_ours(export: GetExportTable) -> bool {
     resolve::is_ours(export as *const () as usize)
 }
 
-/// Returns true if ranges of the program are counted, or recorded.
+/// Returns true if the program's ranges must be counted or recorded.
 fn wants_ranges() -> bool {
     let wants = || ranges::rule().is_some() | kept::are_asked_for();
     let wants = injection::is_preloaded() && tllmprof_session::activity::is_active() && wants();
@@ -226,26 +224,26 @@ fn wants_ranges() -> bool {
     wants
 }
 
-/// Handles a module of the program that looks for its tool for an extension of NVTX, such as payloads. The tool gets
-/// all of it. Returns 1 if the module got a tool.
+/// Handles a module of the program that looks for its tool for an extension of NVTX, such as payloads. This library
+/// uses no extensions, so it only calls the tool. Returns 1 if the module got a tool, else 0.
 ///
 /// A program may call `nvtxDomainIsEnabled` before it opens ranges, to check for a tool, as NVIDIA's Python package
-/// does. If no tool answers that, the result of this function is the answer: yes if ranges are counted or recorded, and
-/// if the tool does not know of extensions.
+/// does. If no tool answers this query, the result of this function is the answer. So it returns 1 if ranges are
+/// counted or recorded, or if the tool has no function for extensions.
 ///
 /// # Safety
-/// Called by NVTX, as `nvtxExtInit.h` does.
+/// Called only by NVTX, in the way of `nvtxExtInit.h`.
 pub unsafe fn initialize_extension(module: *mut c_void) -> c_int {
     let Some(_asking) = Asking::begin(module.addr()) else {
         return 0;
     };
-    // SAFETY: that is the type of the function of this name; the module has NVTX's layout.
+    // SAFETY: `InitializeExtension` is the type of the function of this name, and the module has NVTX's layout.
     let find = || unsafe {
         let part = part_of(module.cast());
         Tool::<InitializeExtension>::find(c"InitializeInjectionNvtxExtension", part)
     };
     match contained(Tool::None, find) {
-        // SAFETY: the tool's function, and the module's own argument.
+        // SAFETY: this calls the tool's function with the argument that the module passed.
         Tool::Has(initialize, _) | Tool::Linked(initialize) => unsafe { initialize(module) },
         Tool::Lacks => 1,
         Tool::None => contained(false, wants_ranges).into(),

@@ -1,4 +1,4 @@
-//! The next functions, those of tools, which the wrappers call.
+//! Chains: the NVTX functions of other tools, which this library's wrappers call next.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -8,13 +8,14 @@ use super::abi::Function;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
-/// Number of functions that are wrapped.
+/// Number of NVTX functions that are wrapped.
 pub const ROWS: usize = 21;
 
-/// Largest number of different sets of next functions.
+/// Largest number of different sets of next functions (those that wrappers call).
 pub const CHAINS: usize = 8;
 
-/// The functions of a tool that come after ours; null for none.
+/// The functions of another tool that the wrappers call, one for each wrapped function; null if the
+/// tool has none.
 pub struct Chain {
     next: [AtomicPtr<c_void>; ROWS],
 }
@@ -26,7 +27,7 @@ impl Chain {
         }
     }
 
-    /// Returns the function after the wrapper of this row.
+    /// Returns the tool's function that the wrapper of this row must call, or null.
     #[inline]
     pub fn next(&self, row: usize) -> Function {
         self.next[row].load(Ordering::Relaxed)
@@ -40,7 +41,7 @@ impl Chain {
 lifecycle::global! {
     stage: Doors;
 
-    /// The chains. Those in use come first, and do not change.
+    /// All chains. Those in use come first and do not change.
     #[fork(keep = "code leads through the chains")]
     pub static ALL: [Chain; CHAINS] = [const { Chain::none() }; CHAINS];
     #[fork(keep = "as the chains")]
@@ -49,9 +50,10 @@ lifecycle::global! {
     static MAKING: Lock<()> = Lock::new(());
 }
 
-/// Returns the chain that has these next functions, an existing or a new one.
+/// Returns the index of the chain that has these next functions, and creates it if necessary.
+/// Returns `None` if all chains are in use.
 pub fn chain_for(next: &[Function; ROWS]) -> Option<usize> {
-    // The lock is held for a moment, and never by a thread that waits.
+    // The lock is held only for a moment, and never by a thread that waits.
     let _making = MAKING.lock_for(Duration::from_secs(1))?;
     let used = USED.load(Ordering::Relaxed);
     if let Some(known) = ALL[..used].iter().position(|chain| chain.is(next)) {

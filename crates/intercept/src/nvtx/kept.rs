@@ -1,7 +1,7 @@
-//! Records the program's ranges and marks, and keeps the names that their handles stand for.
+//! Records the program's NVTX ranges and marks, and keeps the names that belong to NVTX handles.
 //!
 //! Outside windows this costs a load or two per call. Names of domains and registered strings are always kept, because
-//! they are given before the window.
+//! the program registers them before the window opens.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -19,22 +19,22 @@ use tllmprof_scopes as scopes;
 use tllmprof_steps::ranges::known::Known;
 
 lifecycle::global! {
-    /// Domains and registered strings whose names are known.
+    /// Known names of domains. The next table holds those of registered strings.
     #[fork(keep = "handles are inherited")]
     #[together(tables)]
     static DOMAINS: Known<Label, 256> = Known::new();
     #[fork(keep = "handles are inherited")]
     #[together(tables)]
     static STRINGS: Known<Label, 8192> = Known::new();
-    /// Number of names for which there was no room, until there is a record to count them in.
+    /// Number of names for which there was no room. Counted here until a record exists that can count them.
     #[fork(keep = "for the next record")]
     static UNKNOWN: AtomicU64 = AtomicU64::new(0);
 
-    /// Name of a domain whose name is not known: a range without a domain would belong to the default one.
+    /// Name for a domain whose name is unknown. Without a name, the range would seem to belong to the default domain.
     #[fork(keep = "a name")]
     static NAMELESS: OnceBox<&'static Label> = OnceBox::new();
 
-    /// True if ranges are recorded.
+    /// True if the program's ranges must be recorded while a window is open.
     #[fork(keep = "the settings are the same")]
     static ARE_KEPT: AtomicBool = AtomicBool::new(false);
 }
@@ -55,13 +55,13 @@ fn are_kept() -> bool {
     ARE_KEPT.load(Ordering::Relaxed)
 }
 
-/// Returns true if a range that begins now is recorded.
+/// Returns true if a range that begins now must be recorded.
 #[inline]
 fn is_open() -> bool {
     ranges::window() != 0 && are_kept()
 }
 
-/// A name of wide characters, as bytes.
+/// A name that was passed as wide characters, converted to UTF-8 bytes.
 struct Spelt {
     bytes: [u8; LONGEST],
     length: usize,
@@ -77,7 +77,7 @@ impl Spelt {
     }
 }
 
-/// Returns the names of a range or a mark for the record. `spelt` is room for a name of wide characters.
+/// Returns the names of a range or a mark for the record. `spelt` provides space for a name of wide characters.
 #[inline]
 fn names<'a>(domain: Handle, name: &Name<'a>, spelt: &'a mut Option<Spelt>) -> Names<'a> {
     let name = match *name {
@@ -100,7 +100,7 @@ fn names<'a>(domain: Handle, name: &Name<'a>, spelt: &'a mut Option<Spelt>) -> N
     Names { domain, name }
 }
 
-/// Adds the range to the thread's scope.
+/// Adds the range to the thread's scope (the path of open ranges and functions to which GPU work is attributed).
 #[inline(never)]
 fn open_scope(domain: Handle, name: &Name<'_>) {
     match *name {
@@ -119,7 +119,7 @@ fn open_scope(domain: Handle, name: &Name<'_>) {
     }
 }
 
-/// Records that a range has been pushed.
+/// Records that a range has been pushed, if a window is open.
 #[inline]
 pub fn pushed(domain: Handle, name: &Name<'_>) {
     if scopes::are_on() {
@@ -130,12 +130,12 @@ pub fn pushed(domain: Handle, name: &Name<'_>) {
     }
 }
 
-#[inline(never)] // otherwise each wrapper of each chain has a copy of it
+#[inline(never)] // otherwise each wrapper of each chain has a copy
 fn push(domain: Handle, name: &Name<'_>) {
     ranges::pushed(domain, names(domain, name, &mut None));
 }
 
-/// Records that a range is about to be popped.
+/// Records that a range is about to be popped, if it was recorded.
 #[inline]
 pub fn popped(domain: Handle) {
     if scopes::are_on() {
@@ -151,8 +151,8 @@ fn pop(domain: Handle) {
     ranges::popped(domain);
 }
 
-/// Records that a range has been started. `id` is the tool's identifier for it; 0 for none. Returns its identifier: one
-/// of ours if the range is recorded and has none.
+/// Records that a range has been started. `id` is the tool's identifier for the range, or 0. Returns the identifier
+/// that the program gets: `id`, or a new one if `id` is 0 and the range is recorded.
 pub fn started(domain: Handle, id: RangeId, name: &Name<'_>) -> RangeId {
     if !is_open() {
         return id;
@@ -162,7 +162,7 @@ pub fn started(domain: Handle, id: RangeId, name: &Name<'_>) -> RangeId {
     id
 }
 
-/// Records that a started range is about to end.
+/// Records that a started range is about to end, if its start was recorded.
 #[inline]
 pub fn ended(id: RangeId) {
     if ranges::may_be_open() && are_kept() && id != 0 {
@@ -170,7 +170,7 @@ pub fn ended(id: RangeId) {
     }
 }
 
-/// Records a mark.
+/// Records a mark (a moment with a name), if a window is open.
 #[inline]
 pub fn marked(domain: Handle, name: &Name<'_>) {
     if is_open() {
@@ -178,19 +178,19 @@ pub fn marked(domain: Handle, name: &Name<'_>) {
     }
 }
 
-/// Keeps a registered string. `handle` is the tool's handle for it, if there is a tool. Returns its handle: one of ours
-/// if the string is kept and has none.
+/// Keeps a registered string. `handle` is the tool's handle for the string, if there is a tool. Returns the handle that
+/// the program gets: `handle`, or a new one if it is `None` and the string is kept.
 pub fn registered(domain: Handle, handle: Option<Handle>, text: &Name<'_>) -> Option<Handle> {
     keep(&STRINGS, domain, handle, text)
 }
 
-/// Keeps the name of a new domain. `handle` is the tool's handle for it, if there is a tool. Returns its handle, as for
-/// [`registered`].
+/// Keeps the name of a new domain. `handle` is the tool's handle for the domain, if there is a tool. Returns the handle
+/// that the program gets, like [`registered`].
 pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Option<Handle> {
     keep(&DOMAINS, 0, handle, name)
 }
 
-/// Keeps a text. If no tool has a handle for it, the address where it is kept becomes the handle.
+/// Keeps a text. If `handle` is `None`, the address of the kept text becomes the handle.
 fn keep<const SIZE: usize>(
     known: &Known<Label, SIZE>,
     owner: usize,
@@ -227,7 +227,7 @@ mod tests {
     use crate::made::{alone, record_of, recorded as record};
 
     fn text(text: &CStr) -> Name<'_> {
-        // SAFETY: terminated, and the name ends before the text.
+        // SAFETY: the string is terminated, and the name is dropped before it.
         unsafe { Name::narrow(text.as_ptr()) }
     }
 
@@ -239,12 +239,12 @@ mod tests {
             ("TLLMPROF_TRACE", path.as_str()),
         ];
         alone(&variables, || {
-            // `are_asked_for` does the same if the session has a sink.
+            // Do the same as `are_asked_for` does if the session has a sink (a component that records windows).
             NAMELESS.get_or_init(|| Box::new(Label::new("?")));
             ARE_KEPT.store(true, Ordering::Relaxed);
             pushed(0, &text(c"before the window"));
             popped(0);
-            // Names are always kept.
+            // Names are kept outside windows, too.
             assert_eq!(domain_created(Some(0x70), &text(c"engine")), Some(0x70));
             assert_eq!(registered(0x70, Some(0x80), &text(c"decode")), Some(0x80));
             let own = registered(0, None, &text(c"own")).unwrap();
@@ -266,7 +266,7 @@ mod tests {
                 ended(ours);
                 ended(0);
                 let wide: Vec<u32> = "wide é".chars().map(u32::from).chain([0]).collect();
-                // SAFETY: terminated, and the name ends before the text.
+                // SAFETY: the string is terminated, and the name is dropped before it.
                 marked(0x70, &unsafe { Name::wide(wide.as_ptr()) });
             });
             let name = |id| match id {

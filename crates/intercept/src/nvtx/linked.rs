@@ -1,7 +1,7 @@
-//! Finds a tool that is linked into the program: a variable of NVTX's holds its function.
+//! Finds an NVTX tool that is linked into the program. A variable of NVTX's points to its initialisation function.
 //!
-//! NVTX calls that function if `NVTX_INJECTION64_PATH` is not set. As this library sets the variable, it calls the
-//! function in NVTX's place.
+//! NVTX calls this function only if `NVTX_INJECTION64_PATH` is not set. Because this library sets the variable, it must
+//! call the function in NVTX's place.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -12,7 +12,8 @@ use std::path::Path;
 use tllmprof_platform::elf::{self, Module};
 use tllmprof_platform::resolve;
 
-/// Returns the value of a variable in the module around `address`, with this name and ending; null if there is none.
+/// Returns the value of the variable called `name` plus `ending` in the module that contains `address`, or null if
+/// there is no such variable.
 pub fn function(address: usize, name: &CStr, ending: &str) -> *mut c_void {
     find(address, name, ending).unwrap_or(core::ptr::null_mut())
 }
@@ -21,18 +22,19 @@ fn find(address: usize, name: &CStr, ending: &str) -> Option<*mut c_void> {
     let module = elf::containing(address)?;
     let variable = CString::new([name.to_bytes(), ending.as_bytes()].concat()).ok()?;
     let place = exported(&module, &variable).or_else(|| own(&module, &variable))?;
-    // SAFETY: a variable of this name is an aligned pointer, in a module that is loaded, because its code is the
-    // caller.
+    // SAFETY: a variable of this name is an aligned pointer. Its module is loaded, because the module's code made this
+    // call.
     let held = unsafe { AtomicPtr::<c_void>::from_ptr(place.cast()) }.load(Ordering::Relaxed);
     if resolve::is_ours(held.addr()) {
-        // The tool's function is exported, and our function of the same name comes first.
+        // The tool's function is exported, but the variable was bound to this library's function of the same name,
+        // which comes first in load order. Use the function of the variable's module instead.
         return elf::containing(place.addr())?.defines(name, None);
     }
     Some(held)
 }
 
-/// Returns the address to which a module that exports the variable binds it: in the first module of the process's
-/// initial modules that has it, or in itself.
+/// Returns the address that the loader binds this variable to: that in the first of the initially loaded modules that
+/// defines it, or that in `module`. Returns `None` if `module` does not export the variable.
 fn exported(module: &Module, name: &CStr) -> Option<*mut c_void> {
     let own = module.defines(name, None)?;
     let mut first = None;
@@ -45,8 +47,8 @@ fn exported(module: &Module, name: &CStr) -> Option<*mut c_void> {
     first.or(Some(own))
 }
 
-/// Returns the address of a variable that the module does not export, from its file's symbol table, unless that was
-/// stripped.
+/// Returns the address of a variable that the module does not export. It comes from the symbol table of the module's
+/// file. Returns `None` if the table was stripped.
 fn own(module: &Module, name: &CStr) -> Option<*mut c_void> {
     let path = match module.path().to_bytes() {
         [] => Path::new("/proc/self/exe"),
@@ -63,7 +65,7 @@ fn own(module: &Module, name: &CStr) -> Option<*mut c_void> {
 mod tests {
     use super::*;
 
-    /// A variable like NVTX's, in this program.
+    /// A variable of this program that is named like NVTX's.
     #[unsafe(no_mangle)]
     #[allow(non_upper_case_globals, reason = "as NVTX calls its own")]
     static tllmprof_test_tool_fnptr: AtomicPtr<c_void> = AtomicPtr::new(0x1000 as *mut c_void);

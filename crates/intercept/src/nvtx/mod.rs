@@ -1,10 +1,10 @@
-//! The door for ranges that the program opens and closes through NVTX.
+//! The door for NVTX: receives the ranges that the program opens and closes through NVTX.
 //!
-//! Each module that uses NVTX has a table of functions that a tool may fill. This library comes first (see
-//! [`tllmprof_platform::injection`]). It lets the tool that was there before, or that is [`linked`] into the program,
-//! fill its functions, and then replaces the few that it needs by its own ([`chain`]). These check whether the rule
-//! names the range ([`ranges`]), have it recorded ([`kept`]), and call the tool's function. Without a tool they return
-//! what NVTX returns without one.
+//! Each module that uses NVTX has a table of functions that a tool may fill. This library is the tool that NVTX finds
+//! (see [`tllmprof_platform::injection`]). It first lets another tool, which the user configured or which is [`linked`]
+//! into the program, fill the table. Then it replaces the few functions that it needs by wrappers ([`chain`]). A
+//! wrapper checks whether the step rule names the range ([`ranges`]), has the range recorded ([`kept`]), and calls the
+//! other tool's function. If there is no other tool, the wrapper returns the value that NVTX returns without a tool.
 
 mod abi;
 mod chain;

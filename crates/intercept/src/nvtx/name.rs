@@ -5,7 +5,7 @@ use core::ffi::c_char;
 use super::abi::{ASCII, Attributes, Handle, REGISTERED, UNICODE, Wide};
 use super::text::Text;
 
-/// The name of a range, as the program gave it.
+/// The name of a range as the program passed it: a text, the handle of a registered string, or none.
 pub enum Name<'a> {
     Text(Text<'a>),
     Registered(Handle),
@@ -19,26 +19,31 @@ impl<'a> From<Option<Text<'a>>> for Name<'a> {
 }
 
 impl Name<'_> {
+    /// Returns the name for a text of bytes, or [`Name::None`] for null.
+    ///
     /// # Safety
-    /// As for [`Text::narrow`].
+    /// The requirements of [`Text::narrow`].
     pub unsafe fn narrow(text: *const c_char) -> Self {
         // SAFETY: null or a terminated string that outlives the name, as `Text::narrow` requires.
         unsafe { Text::narrow(text) }.into()
     }
 
+    /// Returns the name for a text of wide characters, or [`Name::None`] for null.
+    ///
     /// # Safety
-    /// As for [`Text::wide`].
+    /// The requirements of [`Text::wide`].
     pub unsafe fn wide(text: *const Wide) -> Self {
         // SAFETY: null or a terminated string that outlives the name, as `Text::wide` requires.
         unsafe { Text::wide(text) }.into()
     }
 
+    /// Returns the name that NVTX's attributes of a range or mark contain.
+    ///
     /// # Safety
     /// `attributes` is null or valid for NVTX.
     pub unsafe fn from_attributes(attributes: *const Attributes) -> Self {
-        // SAFETY: NVTX requires attributes whose size says whether they have a message (`is_whole`), and whose message
-        // is
-        // of the kind that their type names.
+        // SAFETY: NVTX requires attributes whose size shows whether they contain a message (`is_whole`), and whose
+        // message has the type that `message_type` states.
         unsafe {
             let Some(attributes) = attributes.as_ref().filter(|a| a.is_whole()) else {
                 return Self::None;
@@ -65,7 +70,7 @@ mod tests {
             ascii: c"step".as_ptr(),
         };
         let of = |attributes: &Attributes| {
-            // SAFETY: attributes whose message is of the kind that their type names.
+            // SAFETY: the attributes have a message of the type that `message_type` states.
             match unsafe { Name::from_attributes(attributes) } {
                 Name::Text(text) => String::from_utf8(text.bytes().collect()).unwrap(),
                 Name::Registered(handle) => format!("{handle:#x}"),
@@ -96,7 +101,7 @@ mod tests {
             ascii: core::ptr::null(),
         };
         assert_eq!(of(&Attributes::made(ASCII, null)), "none");
-        // SAFETY: null is allowed.
+        // SAFETY: the function accepts null.
         let nameless = unsafe { Name::from_attributes(core::ptr::null()) };
         assert!(matches!(nameless, Name::None));
     }

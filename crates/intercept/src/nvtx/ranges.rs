@@ -1,4 +1,4 @@
-//! Counts the ranges that the rule names, from their beginning to their end.
+//! Counts the NVTX ranges that match the step rule, and reports the end of those with which an iteration ends.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,28 +28,28 @@ lifecycle::global! {
     static STARTED: Started = Started::new();
     #[fork(in_child)]
     static SEEN: Seen = Seen::new();
-    /// True once some module has called us.
+    /// True once a module that uses NVTX has initialised this library.
     #[fork(keep = "modules are inherited")]
     static MET: AtomicBool = AtomicBool::new(false);
-    /// Next handle or identifier to give out if no tool gives any.
+    /// Next handle or identifier that this library issues, if no other tool issues one.
     #[fork(keep = "what was given out stays valid")]
     static NEXT_OWN: AtomicU64 = AtomicU64::new(1);
 }
-/// The address of this byte is the handle of every registered string that matches, if no tool has handles.
+/// The address of this byte is the handle of every registered string that matches, if no other tool issues handles.
 static MATCHING_STRING: u8 = 0;
 
-/// The rule for the ranges that the process counts.
+/// The rule for the ranges that the process counts as steps.
 pub struct Rule {
     regex: &'static Regex,
     pattern: Pattern,
     domain: Option<&'static str>,
-    /// The domains of that name.
+    /// Handles of the domains that have the name `domain`.
     domains: Handles,
-    /// The registered strings that match.
+    /// Handles of the registered strings that match the rule.
     strings: Handles,
 }
 
-/// Returns the rule, if the process counts ranges.
+/// Returns the rule, or `None` if the process counts no NVTX ranges.
 pub fn rule() -> Option<&'static Rule> {
     if let Some(rule) = RULE.get() {
         return Some(rule);
@@ -68,21 +68,22 @@ pub fn rule() -> Option<&'static Rule> {
     }))
 }
 
-/// Remembers that a module's ranges reach us from now on.
+/// Notes that the ranges of some module reach this library from now on.
 pub fn met() {
     MET.store(true, Ordering::Relaxed);
 }
 
-/// Meaning of the beginning of a range.
+/// The meaning of a range's beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begins {
-    /// The range does not count, or nothing must be done yet.
+    /// The range does not count, or its beginning requires no action yet.
     Nothing,
-    /// The range is a step. It begins when that has been recorded; this iteration, if any, ends with it.
+    /// The range is a step. The step begins once the beginning of the range has been recorded. If there is a number,
+    /// the iteration with this number ends together with the range.
     Step(Option<u64>),
 }
 
-/// Handles a range that is about to begin: counts it if the rule names it.
+/// Handles a range that is about to begin. Counts it if it matches the rule.
 #[inline]
 pub fn begins(domain: Handle, name: &Name<'_>) -> Begins {
     RULE.get()
@@ -90,7 +91,7 @@ pub fn begins(domain: Handle, name: &Name<'_>) -> Begins {
 }
 
 impl Rule {
-    #[inline(never)] // otherwise each wrapper of each chain has a copy of it
+    #[inline(never)] // otherwise each wrapper of each chain has a copy
     fn begins(&self, domain: Handle, name: &Name<'_>) -> Begins {
         if self.names(domain, name) && by_name::count(Counted::Named) {
             Begins::Step(by_name::ask(Counted::Named))
@@ -99,7 +100,7 @@ impl Rule {
         }
     }
 
-    /// Returns true if ranges of this domain may count.
+    /// Returns true if the rule applies to ranges of this domain.
     #[inline]
     fn is_here(&self, domain: Handle) -> bool {
         self.domain.is_none() || self.domains.contains(domain)
@@ -128,7 +129,7 @@ impl Rule {
     }
 }
 
-/// Handles a range that has been pushed. `begins` is the result of [`begins`].
+/// Handles a range that has been pushed. `begins` is the value that the function [`begins`] returned for it.
 #[inline]
 pub fn pushed(domain: Handle, begins: Begins) {
     if matches!(begins, Begins::Step(_)) || follows_any() {
@@ -136,7 +137,7 @@ pub fn pushed(domain: Handle, begins: Begins) {
     }
 }
 
-/// Handles a range that has been popped.
+/// Handles a range that has been popped: an iteration may end with it.
 #[inline]
 pub fn popped(domain: Handle) {
     if follows_any() {
@@ -144,7 +145,7 @@ pub fn popped(domain: Handle) {
     }
 }
 
-/// Returns true if an iteration ends with one of the thread's ranges.
+/// Returns true if one of the thread's open ranges ends an iteration.
 #[inline]
 fn follows_any() -> bool {
     RULE.get().is_some() && session::slot().is_some_and(|slot| !slot.open_ranges().is_empty())
@@ -172,8 +173,8 @@ fn unfollow(domain: Handle) {
     }
 }
 
-/// Handles a range that has been started. `begins` is the result of [`begins`]. Returns the identifier that the program
-/// gets: the range's, 0 for none, or one of ours if the end of the range must be known.
+/// Handles a range that has been started. `begins` is the value that the function [`begins`] returned for it. Returns
+/// the identifier that the program gets: `id`, or a new one if `id` is 0 (none) and the end of the range must be known.
 #[inline]
 pub fn started(id: RangeId, begins: Begins) -> RangeId {
     let Begins::Step(ends) = begins else {
@@ -186,7 +187,7 @@ pub fn started(id: RangeId, begins: Begins) -> RangeId {
     id
 }
 
-/// Handles the end of a started range.
+/// Handles the end of a started range: an iteration may end with it.
 #[inline]
 pub fn ended(id: RangeId) {
     if let Some(iteration) = STARTED.ended(id) {
@@ -194,13 +195,13 @@ pub fn ended(id: RangeId) {
     }
 }
 
-/// Returns a new identifier. Identifiers of tools are never that large.
+/// Returns a new range identifier. The highest bit is set, so that it cannot be that of another tool.
 pub fn own_id() -> RangeId {
     1 << 63 | NEXT_OWN.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Handles a registered string. `handle` is that of the tool or the record, if there is one. Returns the handle that
-/// the program gets.
+/// Handles a registered string. `handle` is the handle from another tool or from the record, if there is one. Returns
+/// the handle that the program gets.
 pub fn registered(domain: Handle, handle: Option<Handle>, text: &Name<'_>) -> Handle {
     let (Some(rule), Name::Text(text)) = (RULE.get(), text) else {
         return handle.unwrap_or(0);
@@ -223,10 +224,11 @@ fn own_string() -> Handle {
     (&raw const MATCHING_STRING).addr()
 }
 
-/// Handles a new domain. `handle` is that of the tool or the record, if there is one. Returns the handle that the
-/// program gets.
+/// Handles a new domain. `handle` is the handle from another tool or from the record, if there is one. Returns the
+/// handle that the program gets.
 pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Handle {
-    // No code follows a handle as an address, and these are not addresses. Each domain has its own stack.
+    // Issue a new number: nothing uses a handle as an address, so it need not be one. Each domain needs a different
+    // handle, because each has its own stack of ranges.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
     if let (Some(rule), Name::Text(text)) = (RULE.get(), name)
         && let Some(wanted) = rule.domain
@@ -236,14 +238,14 @@ pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Handle {
     handle
 }
 
-/// Handles a domain that is about to be destroyed.
+/// Handles a domain that is about to be destroyed: forgets its handle.
 pub fn domain_destroyed(handle: Handle) {
     if let Some(rule) = RULE.get() {
         rule.domains.set(handle, false);
     }
 }
 
-/// Resets the state in the child of a fork, where no lock is held.
+/// Resets the state in the child process after a fork, where no lock is held.
 fn in_child(alone: &OnlyThread) {
     if let Some(rule) = RULE.get() {
         rule.domains.in_child(alone);
@@ -251,7 +253,7 @@ fn in_child(alone: &OnlyThread) {
     }
 }
 
-/// Writes the reason why no range counted.
+/// Prints the reason why no range counted.
 pub struct Unseen;
 
 impl fmt::Display for Unseen {
@@ -285,7 +287,7 @@ mod tests {
     const WINDOWS: (&str, &str) = ("TLLMPROF_START_STOP", "1000");
 
     fn text(text: &CStr) -> Name<'_> {
-        // SAFETY: terminated, and the name ends before the text.
+        // SAFETY: the string is terminated, and the name is dropped before it.
         unsafe { Name::narrow(text.as_ptr()) }
     }
 
@@ -294,7 +296,7 @@ mod tests {
         session::slot().map_or(0, |slot| slot.live(Counted::Named).count())
     }
 
-    /// Returns true if a range counts.
+    /// Returns true if a range with these names is counted.
     fn counts(domain: Handle, name: &Name<'_>) -> bool {
         let before = count();
         begins(domain, name);

@@ -1,11 +1,11 @@
-//! Strings of the program.
+//! NVTX strings of the program, in either of two encodings.
 
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 
 use tllmprof_steps::ranges::pattern::Pattern;
 
-/// A terminated string of the program's, in one of NVTX's two encodings, which lives for `'a`.
+/// A terminated string of the program in one of NVTX's two encodings. It lives for `'a`.
 #[derive(Clone, Copy)]
 pub struct Text<'a> {
     place: Pointer,
@@ -21,18 +21,12 @@ enum Pointer {
 }
 
 impl<'a> Text<'a> {
-    /// Returns a string of bytes; `None` for null.
-    ///
-    /// # Safety
-    /// If not null, `text` is terminated, and does not change for `'a`.
+    /// Returns a string of bytes, or `None` for null.
     pub unsafe fn narrow(text: *const c_char) -> Option<Self> {
         Self::unless_null(text.is_null(), Pointer::Narrow(text))
     }
 
-    /// Returns a string of wide characters; `None` for null.
-    ///
-    /// # Safety
-    /// If not null, `text` is terminated, and does not change for `'a`.
+    /// Returns a string of wide characters, or `None` for null.
     pub unsafe fn wide(text: *const u32) -> Option<Self> {
         Self::unless_null(text.is_null(), Pointer::Wide(text))
     }
@@ -42,7 +36,7 @@ impl<'a> Text<'a> {
         (!is_null).then_some(Self { place, of })
     }
 
-    /// Returns the whole string, if it consists of bytes.
+    /// Returns the whole string, if it consists of bytes. Returns `None` for wide characters.
     pub fn as_c_str(self) -> Option<&'a CStr> {
         match self.place {
             // SAFETY: the caller of `narrow` promised a terminated string for `'a`; `unless_null` has refused null.
@@ -51,7 +45,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Returns true if `pattern` matches it. There is a loop for each encoding, because this runs at each range.
+    /// Returns true if `pattern` matches the string. Each encoding has its own loop, because this runs for each range.
     #[inline]
     pub fn matches(self, pattern: &Pattern) -> bool {
         match self.place {
@@ -62,7 +56,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Returns its bytes, wide characters in UTF-8.
+    /// Returns the bytes of the string. Wide characters are converted to UTF-8.
     pub fn bytes(self) -> impl Iterator<Item = u8> + 'a {
         let (narrow, wide) = match self.place {
             Pointer::Narrow(text) => (Some(text), None),
@@ -79,6 +73,8 @@ impl<'a> Text<'a> {
     }
 }
 
+/// Returns the bytes of a string of bytes, up to its end.
+///
 /// # Safety
 /// `text` is terminated, and does not change while the iterator is used.
 #[inline]
@@ -92,6 +88,8 @@ unsafe fn narrow_bytes(text: *const c_char) -> impl Iterator<Item = u8> {
     })
 }
 
+/// Returns the bytes in UTF-8 of a string of wide characters, up to its end.
+///
 /// # Safety
 /// `text` is terminated, and does not change while the iterator is used.
 #[inline]
@@ -99,8 +97,8 @@ unsafe fn wide_bytes(text: *const u32) -> impl Iterator<Item = u8> {
     let (mut index, mut utf8, mut at, mut end) = (0, [0; 4], 0, 0);
     core::iter::from_fn(move || {
         if at == end {
-            // SAFETY: the string is terminated, and nothing after its end is read; a string in a packed structure may
-            // be unaligned.
+            // SAFETY: the string is terminated, and nothing after its end is read. The read is unaligned because a
+            // string in a packed structure may be.
             let wide = unsafe { text.add(index).read_unaligned() };
             if wide == 0 {
                 return None;
@@ -123,7 +121,7 @@ mod tests {
         for text in ["", "step 12", "é", "x\u{10ffff}"] {
             let narrow = std::ffi::CString::new(text).unwrap();
             let wide: Vec<u32> = text.chars().map(u32::from).chain([0]).collect();
-            // SAFETY: both are terminated and outlive the calls.
+            // SAFETY: both strings are terminated and outlive the calls.
             let both = unsafe { [Text::narrow(narrow.as_ptr()), Text::wide(wide.as_ptr())] };
             for spelt in both.map(Option::unwrap) {
                 assert_eq!(spelt.bytes().collect::<Vec<_>>(), text.as_bytes());

@@ -1,9 +1,11 @@
-//! The wrappers that run before a tool's functions.
+//! The wrappers: NVTX functions of this library, which do their work and then call those of another tool, if there is
+//! one.
 //!
-//! A range that counts begins before its push is passed on, so that a window that opens with it contains the tool's
-//! event. It ends after its pop has returned. In the record it does not include the tool's own time.
+//! A range that counts as a step begins before its push is passed to the other tool, so that a window that opens with
+//! it contains the tool's event. The step ends after the pop has returned. In the record the range does not include the
+//! time that the other tool takes.
 //!
-//! They are `C-unwind`, because a thread may be cancelled in a tool's function.
+//! The wrappers are `C-unwind`, because a thread may be cancelled in the other tool's function.
 
 use core::ffi::{c_char, c_int};
 
@@ -15,18 +17,18 @@ use super::ranges;
 use tllmprof_platform::function;
 use tllmprof_platform::panics::contained;
 
-/// A function of NVTX that is wrapped: its table and its index there.
+/// An NVTX function that is wrapped: the kind of its table and its index in the table.
 pub struct Wrapped {
     pub kind: u32,
     pub index: usize,
 }
 
-/// The program's default domain.
+/// Handle of the program's default domain.
 const DEFAULT: Handle = 0;
 
 macro_rules! wrappers {
     ($($name:ident: $kind:ident[$index:literal]($($arg:ident: $type:ty),*) $(-> $result:ty)? = |$next:ident| $body:expr;)*) => {
-        /// The wrapped functions, in the order of a chain.
+        /// The wrapped functions, in the order of a chain's functions.
         pub const WRAPPED: [Wrapped; ROWS] =
             [$(Wrapped { kind: $kind, index: $index }),*];
 
@@ -35,21 +37,24 @@ macro_rules! wrappers {
 
         $(
             unsafe extern "C-unwind" fn $name<const CHAIN: usize>($($arg: $type),*) $(-> $result)? {
-                // No panic: the function below is one copy for all chains, which only differ in their number.
+                // No panic: this only calls the function below, which is one copy for all chains (sets of next
+                // functions).
                 #[inline(never)]
                 #[allow(unused_unsafe, reason = "not every function reads its arguments")]
                 unsafe extern "C-unwind" fn wrapper($($arg: $type,)* chain: usize) $(-> $result)? {
-                    // No panic: the bodies contain panics of our own code, and the tool's function is not our code.
+                    // No panic: each body catches panics of this library's code, and the tool's function is not part of
+                    // this library.
                     type Next = unsafe extern "C-unwind" fn($($type),*) $(-> $result)?;
                     let next = chains::ALL[chain].next(Row::$name as usize);
-                    // SAFETY: null, or the tool's replacement for this very function.
+                    // SAFETY: the pointer is null, or the tool's replacement for this NVTX function, which has this
+                    // type.
                     let next: Option<Next> = unsafe { function::at(next) };
-                    // SAFETY: the program's own arguments, which are valid for NVTX.
+                    // SAFETY: the arguments are those of the program, which are valid for NVTX.
                     let $next = || next.map(|next| unsafe { next($($arg),*) });
                     // SAFETY: the program passed arguments that are valid for NVTX, for the duration of the call.
                     unsafe { $body }
                 }
-                // SAFETY: the program's own arguments, as above.
+                // SAFETY: the arguments are those of the program, which are valid for NVTX.
                 unsafe { wrapper($($arg,)* CHAIN) }
             }
         )*
@@ -182,7 +187,7 @@ wrappers! {
     };
 }
 
-/// Returns the wrappers that call the functions of `chain`.
+/// Returns the wrappers that call the next functions of chain number `chain`.
 pub fn for_chain(chain: usize) -> [Function; WRAPPED.len()] {
     const _: () = assert!(CHAINS == 8);
     match chain {
@@ -205,21 +210,21 @@ mod tests {
     use super::*;
     use crate::made::alone;
 
-    /// Type by which the tests call any of the functions: none has more than two arguments.
+    /// Type with which the tests call any of the functions: none has more than two arguments.
     type Any = unsafe extern "C-unwind" fn(usize, usize) -> usize;
 
     std::thread_local! {
-        /// The calls that the tool has received.
+        /// Number of calls that the test's tool has received, and the arguments of the last call.
         static CALLS: Cell<(usize, [usize; 2])> = const { Cell::new((0, [0; 2])) };
     }
 
-    /// A function of a tool, which returns 77.
+    /// A function of a simulated tool. Notes its arguments and returns 77.
     unsafe extern "C-unwind" fn tools(first: usize, second: usize) -> usize {
         CALLS.set((CALLS.get().0 + 1, [first, second]));
         77
     }
 
-    /// Returns the number of arguments that the wrapper of a row takes, and true if it returns a value.
+    /// Returns the number of arguments of the wrapped function, and true if it returns a value.
     fn shape(row: &Wrapped) -> (usize, bool) {
         match (row.kind, row.index) {
             (CORE, 1..=3) => (1, false),
@@ -234,11 +239,11 @@ mod tests {
     }
 
     fn call(wrapper: Function, first: usize, second: usize) -> usize {
-        // SAFETY: a wrapper, which takes at most these arguments.
+        // SAFETY: this is a wrapper, which takes at most two arguments.
         unsafe { transmute::<Function, Any>(wrapper)(first, second) }
     }
 
-    /// Returns zeros: an empty text of any kind, and attributes of size 0.
+    /// Returns zeros, which are valid as an empty text of either encoding, and as attributes of size 0.
     fn zeros() -> &'static [u64; 8] {
         Box::leak(Box::new([0; 8]))
     }

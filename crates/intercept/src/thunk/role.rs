@@ -10,25 +10,25 @@ use super::wanted::Wanted;
 use super::{Does, Simple};
 use crate::handlers::handlers;
 
-/// The role of a thunk's function.
+/// The role of a thunk's function: the library that it belongs to, and the call that it makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// A function of the driver.
     Driver(Call),
-    /// A function of another library that replaces the driver's function of the same name, and will call it.
+    /// A function of another library that replaces the driver's function of the same name, and calls it.
     Front(Call),
-    /// A function of the runtime, which will call the driver.
+    /// A function of the CUDA runtime, which calls the driver.
     Runtime(Call),
-    /// `cuGetProcAddress` in either of its ABIs. Its result is handled.
+    /// Either version of `cuGetProcAddress`, whose result is replaced by a thunk.
     ProcAddress,
-    /// A function with which a profiler takes CUPTI, or releases it.
+    /// A function with which a profiler attaches or releases CUPTI.
     Cupti(CuptiCall),
     /// A function of NCCL.
     Nccl(NcclCall),
 }
 
 impl Role {
-    /// Returns the role of a function with the same name in a library other than the driver.
+    /// Returns the role that a function has if it lies in a library other than the driver.
     pub(super) const fn of_another_library(self) -> Self {
         match self {
             Self::Driver(call) => Self::Front(call),
@@ -47,7 +47,7 @@ impl Role {
         }
     }
 
-    /// Returns the role for the result of [`Role::encode`].
+    /// Returns the role from the result of [`Role::encode`].
     pub(super) fn decode(code: u32) -> Self {
         let [number, library, ..] = code.to_le_bytes();
         let call = CALLS[usize::from(number)].call;
@@ -61,7 +61,7 @@ impl Role {
         }
     }
 
-    /// Returns the handler that a thunk of this role must have now.
+    /// Returns the handler that a thunk with this role must have at the moment.
     pub(super) fn handler(self) -> *mut c_void {
         match self {
             Self::Driver(call) => Wanted::now().handler(call) as *mut c_void,
@@ -73,7 +73,7 @@ impl Role {
         }
     }
 
-    /// Returns the properties of a function of this role, if it is [`Simple`].
+    /// Returns the properties of a function with this role if it is [`Simple`], or else `None`.
     pub(super) fn simple(self) -> Option<Simple> {
         let Self::Driver(call) = self else {
             return None;
@@ -97,7 +97,7 @@ impl Role {
         })
     }
 
-    /// Returns the offset in bytes, in a thread's cells, of the cell in which the fast path counts.
+    /// Returns the offset in bytes, from the thread's first cell, of the cell (counter) that the fast path increments.
     pub(super) fn cell(self) -> usize {
         match self {
             Self::Driver(call) | Self::Runtime(call) | Self::Front(call) => {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::thunk::Thunk;
 
-    /// Returns the roles of the table's functions.
+    /// Returns the roles of all functions in the table of calls.
     fn roles() -> impl Iterator<Item = Role> {
         let of_call = |call| [Role::Driver(call), Role::Runtime(call), Role::Front(call)];
         let of_calls = CALLS.iter().flat_map(move |row| of_call(row.call));

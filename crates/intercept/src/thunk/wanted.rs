@@ -1,4 +1,4 @@
-//! The ways in which the driver's calls are used, and the handlers for that.
+//! The purposes for which this process needs the driver's calls, and the handlers that result.
 
 use tllmprof_calls::{Call, Direction, Kind, Wait};
 use tllmprof_recorder as recorder;
@@ -8,25 +8,25 @@ use tllmprof_session as session;
 use crate::handlers::{Handler, Noting, handlers};
 use crate::watched;
 
-/// The ways in which the driver's calls are used in this process.
+/// The purposes for which this process needs the driver's calls.
 #[derive(Clone, Copy)]
 pub struct Wanted {
-    /// True if NVTX ranges are emitted for calls.
+    /// True if NVTX ranges are emitted for the calls.
     ranges: bool,
-    /// True if calls are recorded.
+    /// True if the calls are recorded.
     recorded: bool,
-    /// True if calls that wait are timed outside windows, too.
+    /// True if calls that wait must be timed outside windows, too.
     timed: bool,
-    /// True if the learner finds iterations from calls.
+    /// True if the learner, which finds iterations by itself, depends on the calls.
     learnt: bool,
-    /// True if the calls that copy, instantiate or destroy graphs are needed.
+    /// True if calls that copy, instantiate or destroy graphs must be seen.
     graphs: bool,
-    /// True if the nodes that launches add to graphs are needed.
+    /// True if the graph nodes that launches add must be noted.
     nodes: bool,
 }
 
 impl Wanted {
-    /// Returns the current uses.
+    /// Returns the current purposes.
     pub fn now() -> Self {
         Self {
             ranges: watched::are(),
@@ -38,7 +38,7 @@ impl Wanted {
         }
     }
 
-    /// Returns the uses that are possible during the life of the process.
+    /// Returns the purposes that may occur during the life of the process.
     pub fn ever() -> Self {
         Self {
             recorded: recorder::is_wanted(),
@@ -47,7 +47,7 @@ impl Wanted {
         }
     }
 
-    /// Returns the handler for the stubs of the driver's function for `call`.
+    /// Returns the handler for the thunks of the driver's functions for `call`.
     pub fn handler(self, call: Call) -> Handler {
         if self.ranges {
             return handlers().slow;
@@ -61,7 +61,7 @@ impl Wanted {
         }
     }
 
-    /// Returns true if the return of `call` must be seen.
+    /// Returns true if the library must see `call` return.
     fn is_timed(self, call: Call) -> bool {
         let kind = call.kind();
         self.recorded
@@ -70,13 +70,13 @@ impl Wanted {
             || self.nodes && kind.makes_node()
     }
 
-    /// Returns true if `call` is only counted.
+    /// Returns true if `call` only needs to be counted.
     pub fn is_counted_only(self, call: Call) -> bool {
         !(self.ranges || self.is_timed(call) || self.learnt && noting(call).is_some())
     }
 }
 
-/// Returns the handlers that count `call` and also note it, if the learner depends on it.
+/// Returns the handlers that count `call` and also note it, or `None` if the learner does not depend on the call.
 fn noting(call: Call) -> Option<Noting> {
     Some(match call.kind() {
         Kind::KernelLaunch { handle: 0 } => handlers().first_argument,
@@ -121,7 +121,7 @@ mod tests {
             };
             let plain = [handlers().count, handlers().record].map(|handler| handler as usize);
             assert_eq!(both(NONE), plain, "{}", row.call);
-            // The learner uses the calls that count, except for copies within devices.
+            // The learner uses the calls that count, except copies within devices.
             let is_noted = row.kind.counts() && row.kind != Kind::AsyncCopy(Direction::Other);
             assert_eq!(noting(row.call).is_some(), is_noted, "{}", row.call);
             let noted = noting(row.call).map(|both| both.map(|handler| handler as usize));
@@ -132,7 +132,7 @@ mod tests {
             };
             assert_eq!(both(ranges), [handlers().slow as usize; 2], "{}", row.call);
 
-            // If times are watched, only calls that wait are handled.
+            // If durations are watched, only calls that wait need the handler `record`.
             let timed = Wanted {
                 timed: true,
                 ..NONE
@@ -141,7 +141,7 @@ mod tests {
             assert_eq!(both(timed), [plain[waits], plain[1]], "{}", row.call);
             assert_eq!(timed.is_counted_only(row.call), waits == 0, "{}", row.call);
 
-            // If scopes are followed, calls that change graphs are handled, and launches during a capture.
+            // If scopes are enabled, calls that change graphs must be handled, and during a capture launches, too.
             let graphs = Wanted {
                 graphs: true,
                 ..NONE

@@ -1,4 +1,4 @@
-//! The thread-local block, on AArch64.
+//! The thread-local block of words, on AArch64.
 
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
@@ -17,20 +17,22 @@ global_asm!(
     size = const Block::SIZE,
 );
 
-/// Returns a word of the calling thread's block, by its offset in bytes.
+/// Returns the word at offset `PLACE` (in bytes) of the calling thread's block.
 #[inline(always)]
 pub fn word<const PLACE: usize>() -> *const c_void {
     const { assert!(PLACE < Block::SIZE && PLACE.is_multiple_of(size_of::<usize>())) };
-    // SAFETY: the block exists as long as the thread does, and a word of it is at this offset.
+    // SAFETY: the block exists as long as the thread does, and has a word at this offset.
     unsafe { block().byte_add(PLACE).cast::<*const c_void>().read() }
 }
 
-/// Returns the calling thread's block; never null, valid as long as the thread lives.
+/// Returns the calling thread's block. The pointer is never null, and valid as long as the thread
+/// lives.
 #[inline]
 pub fn block() -> *mut Block {
     let block: *mut Block;
-    // SAFETY: reads the thread pointer and the offset that the loader put in the GOT; both are
-    // valid in any thread, since a preloaded library's initial-exec block exists from its start.
+    // SAFETY: reads the thread pointer and the offset that the loader put in the GOT. Both are
+    // valid in any thread, because a preloaded library's initial-exec block exists from the
+    // thread's start.
     unsafe {
         asm!(
             "adrp {block}, :gottprel:tllmprof_tls",

@@ -1,4 +1,4 @@
-//! The thread-local block, on x86-64.
+//! The thread-local block of words, on x86-64.
 
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
@@ -17,14 +17,14 @@ global_asm!(
     size = const Block::SIZE,
 );
 
-/// Returns a word of the calling thread's block, by its offset in bytes. Does not read the block's address,
-/// which would need another cache line.
+/// Returns the word at offset `PLACE` (in bytes) of the calling thread's block. Does not load the block's address,
+/// which is in another cache line.
 #[inline(always)]
 pub fn word<const PLACE: usize>() -> *const c_void {
     const { assert!(PLACE < Block::SIZE && PLACE.is_multiple_of(size_of::<usize>())) };
     let word: *const c_void;
-    // SAFETY: reads the offset that the loader put in the GOT, and a word that exists in any thread: each has
-    // an initial-exec block from the thread's start, or from when the library was loaded.
+    // SAFETY: reads the offset that the loader put in the GOT, and a word that exists in any thread: each thread has an
+    // initial-exec block from its start, or from the time when the library was loaded.
     unsafe {
         asm!(
             "mov {word}, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
@@ -37,12 +37,12 @@ pub fn word<const PLACE: usize>() -> *const c_void {
     word
 }
 
-/// Returns the calling thread's block; never null, valid as long as the thread lives.
+/// Returns the calling thread's block. The pointer is never null, and valid as long as the thread lives.
 #[inline]
 pub fn block() -> *mut Block {
     let block: *mut Block;
-    // SAFETY: reads the thread pointer and the offset that the loader put in the GOT; both are valid in any thread, as in
-    // `word`.
+    // SAFETY: reads the thread pointer and the offset that the loader put in the GOT. Both are valid in any thread, for
+    // the reasons that `word` states.
     unsafe {
         asm!(
             "mov {block}, qword ptr fs:[0]",

@@ -10,15 +10,15 @@ use super::*;
 use crate::libcuda::DriverLocation;
 use crate::log::tests::{Stderr, file, text};
 
-/// A fake GPU driver, as the calling thread sees it.
+/// A simulated GPU driver. Each thread has one.
 #[derive(Default)]
 struct Gpu {
     current: usize,
-    /// For each device, true if its primary context is in use.
+    /// For each device: true if its primary context is in use.
     primaries: Vec<bool>,
-    /// The status that the profiler's functions and waits return.
+    /// The status that the profiler's functions and the waits return.
     status: CuResult,
-    /// The context that each of them was called in.
+    /// The context in which each of the profiler's functions and waits was called.
     used: Vec<usize>,
     retained: c_int,
 }
@@ -88,7 +88,7 @@ extern "C" fn get_memory(free: &mut usize, total: &mut usize) -> CuResult {
     gpu(|gpu| gpu.status)
 }
 
-/// Knows kernels 1 and 2; 3 has no name.
+/// Simulated `cuFuncGetName`: kernels 1 and 2 have a name, and kernel 3 has an empty one.
 extern "C" fn name_of_function(name: &mut *const c_char, handle: *mut c_void) -> CuResult {
     const LONG_NAME: &CStr =
         c"_Z0123456789012345678901234567890123456789012345678901234567890123456789";
@@ -145,7 +145,7 @@ const NONE: Driver = Driver {
     primary_ctx_release: None,
 };
 
-/// Returns the contexts that `act` used, if these primary contexts are in use and `current` is current.
+/// Returns the contexts that `act` used, with `primaries` in use and `current` as the current context.
 fn used(primaries: &[bool], current: usize, act: impl FnOnce()) -> Vec<usize> {
     gpu(|gpu| {
         *gpu = Gpu {
@@ -179,7 +179,7 @@ fn the_profiler_is_switched_in_a_context() {
     assert_eq!(used(&[true], 0, late), [110]);
 }
 
-/// The remembered context belongs to the process, so this is one test.
+/// One test for several cases, because the remembered context is shared by the whole process.
 #[test]
 fn the_worker_adopts_the_context_that_was_remembered() {
     let file = file();
@@ -256,7 +256,7 @@ fn a_kernel_has_its_name_by_either_function() {
 
 #[test]
 fn without_a_driver_a_kernel_is_called_by_its_handle() {
-    // No test loads libcuda.
+    // This relies on the fact that no test of this crate loads libcuda.
     assert!(!is_loaded());
     let mut text = String::new();
     write_kernel_name(&mut text, 0xabc).unwrap();

@@ -1,13 +1,13 @@
-//! Detects modules that were loaded or unloaded, and memory that they need later.
+//! Detects that modules were loaded or unloaded, and computes thread-local memory that is not allocated yet.
 
 use super::walk::{Description, Walking, each_described, iterate};
 use super::{Memory, Module, walk};
 
-/// Returns the number of modules that have been loaded plus the number unloaded so far.
+/// Returns the number of modules that have been loaded so far, plus the number that have been unloaded.
 pub fn changes() -> u64 {
     let mut changes = 0;
     let _walking = Walking::begin();
-    // The loader reports it together with each module.
+    // The loader reports the same two numbers with each module, so the first one is enough.
     each_described(&mut |Description(info)| {
         changes = info.dlpi_adds.wrapping_add(info.dlpi_subs);
         true
@@ -15,14 +15,14 @@ pub fn changes() -> u64 {
     changes
 }
 
-/// Returns the bytes of thread-local variables that the C library has yet to allocate for the calling thread, when the
-/// thread first uses them.
+/// Returns the number of bytes of thread-local variables that the C library has not yet allocated for the calling
+/// thread. It allocates them when the thread first uses them.
 pub fn unallocated_thread_locals() -> usize {
     let mut bytes = 0;
     let _walking = Walking::begin();
     each_described(&mut |Description(info)| {
         if info.dlpi_tls_data.is_null() {
-            // SAFETY: the loader has given the description, of a module that is loaded.
+            // SAFETY: the loader passed this description, and the module is loaded.
             let memory = unsafe { Memory::described_by(info) };
             let mut headers = memory.headers().iter();
             let own = headers.find(|header| header.p_type == libc::PT_TLS);
@@ -33,9 +33,9 @@ pub fn unallocated_thread_locals() -> usize {
     bytes
 }
 
-/// Runs `act` on all loaded modules. None is unloaded during the call: the loader's lock is held. Functions
-/// of the host that `act` calls must not wait for another thread that may wait for the loader; `act`
-/// allocates from [`crate::heap`].
+/// Runs `act` on all loaded modules. The loader's lock is held, so no module is unloaded during the call. If `act`
+/// calls functions of the program, they must not wait for a thread that may wait for the loader. `act` allocates from
+/// [`crate::heap`].
 pub fn with_modules(act: impl FnOnce(&[Module])) {
     let mut act = Some(act);
     let mut act_once = |modules: &[Module]| {
@@ -46,7 +46,7 @@ pub fn with_modules(act: impl FnOnce(&[Module])) {
     pass_modules(&mut act_once);
 }
 
-/// One copy for all of [`with_modules`].
+/// The code of [`with_modules`] that does not depend on the type of `act`, so that it is compiled once.
 fn pass_modules(act: &mut dyn FnMut(&[Module])) {
     walk(|_| {
         let mut modules = Vec::new();

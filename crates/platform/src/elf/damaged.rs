@@ -1,5 +1,5 @@
-//! Tests of modules with damaged tables: reading them gives nothing or wrong values, but does no harm. A
-//! preloaded library meets the libraries of packers and protectors, whose tables only have to satisfy the
+//! Tests of modules with damaged tables: reading a damaged table may give no or wrong values, but must not crash. A
+//! preloaded library meets libraries from packers and protectors, whose tables only have to be good enough for the
 //! loader.
 
 use core::ffi::CStr;
@@ -11,14 +11,14 @@ use super::{Description, Dyn, Module, walk};
 
 const NAMES: [&CStr; 4] = [c"_Unwind_Resume", c"malloc", c"no such function", c""];
 const VERSIONS: [Option<&CStr>; 3] = [None, Some(c"GCC_3.0"), Some(c"no version")];
-/// The number of damaged modules; `TLLMPROF_TEST_DAMAGE` sets another one.
+/// Number of damaged modules to test, unless `TLLMPROF_TEST_DAMAGE` sets another number.
 const CHANGED: u64 = 2000;
 
-/// A module's memory, copied.
+/// A copy of a module's memory.
 struct Copy {
     bytes: Vec<u64>,
     headers: Vec<Elf64_Phdr>,
-    /// Addresses as in the file.
+    /// Lowest address, as in the module's file. `dynamic` is the offset of the dynamic section in the copy.
     start: usize,
     dynamic: usize,
 }
@@ -58,7 +58,7 @@ impl Copy {
         self.bytes.as_ptr().expose_provenance()
     }
 
-    /// Relocates the addresses in the dynamic section, which the loader has made absolute.
+    /// Relocates the addresses in the dynamic section, which the loader has made absolute, to the copy.
     fn move_tables(&mut self, module: &Module) {
         let to = self.address();
         for entry in self.bytes[self.dynamic / 8..].as_chunks_mut::<2>().0 {
@@ -72,9 +72,9 @@ impl Copy {
         }
     }
 
-    /// Runs `look` on the module that the copy is read as.
+    /// Reads the copy as a module, and runs `look` on that module.
     fn with<T>(&self, look: impl FnOnce(Option<&Module>) -> T) -> T {
-        // SAFETY: a description is numbers and addresses, for which zeros are values.
+        // SAFETY: the description consists of numbers and pointers, for which zeros are valid values.
         let mut info: dl_phdr_info = unsafe { core::mem::zeroed() };
         info.dlpi_addr = self.address().wrapping_sub(self.start) as u64;
         info.dlpi_name = c"damaged".as_ptr();
@@ -90,7 +90,7 @@ impl Copy {
     }
 }
 
-/// Reads everything of a module, and returns how much that was.
+/// Reads all data of a module, and returns a measure of the amount that was read.
 fn read_all(module: &Module) -> usize {
     let mut seen = usize::from(module.soname().is_some());
     module.each_needed(|name| seen += name.to_bytes().len());
@@ -110,7 +110,8 @@ fn read_all(module: &Module) -> usize {
     seen + usize::from(module.is_bound()) + usize::from(module.runs_early())
 }
 
-/// Returns the library of the unwinder, which is small and has tables of all kinds.
+/// Returns a copy of libgcc_s, the unwinder's library, which is small and has all types of tables. The number is the
+/// offset of its first function in `NAMES`.
 fn small() -> (Copy, usize) {
     let mut found = None;
     walk(|module| {
@@ -123,7 +124,7 @@ fn small() -> (Copy, usize) {
     found.expect("libgcc_s.so.1 is among the test's libraries")
 }
 
-/// xorshift64, so that the damage is the same in each run.
+/// Random number generator (xorshift64) with a fixed seed, so that the damage is the same in each run.
 fn random(state: &mut u64, below: usize) -> usize {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -151,7 +152,8 @@ fn damaged_tables_are_survived() {
     let (mut copy, _) = small();
     let whole = copy.bytes.clone();
     let changed = std::env::var("TLLMPROF_TEST_DAMAGE").map_or(CHANGED, |n| n.parse().unwrap());
-    // The tables come first; the dynamic section has their addresses.
+    // Only damage the start of the module and its dynamic section: the tables come first, and the section has their
+    // addresses.
     let tables = 16 * 1024;
     let mut state = 0x9e37_79b9_7f4a_7c15;
     let mut unread = 0;
@@ -164,7 +166,7 @@ fn damaged_tables_are_survived() {
             };
             let at = from + random(&mut state, length);
             let byte = [0, 0xff, random(&mut state, 256) as u8][random(&mut state, 3)];
-            // A byte, a word of a table or of the dynamic section, or its upper bytes.
+            // Overwrite a byte, or a word, of a table or of the dynamic section.
             let width = 1 << random(&mut state, 4);
             (at..at + width).for_each(|at| copy.set(at, byte));
         }
@@ -173,7 +175,7 @@ fn damaged_tables_are_survived() {
     assert!(unread > 0, "no damage was seen");
 }
 
-/// An old hash table (not GNU's) in which a chain leads back into itself.
+/// Tests an old hash table (not GNU's) with a circular chain.
 #[test]
 fn a_chain_that_never_ends_is_left() {
     let (mut copy, _) = small();
@@ -186,7 +188,7 @@ fn a_chain_that_never_ends_is_left() {
             _ => {}
         }
     }
-    // One bucket and three chains: the bucket leads to symbol 1, and that to itself.
+    // One bucket and three chain entries: the bucket points to symbol 1, and symbol 1 points to itself.
     let words = [1_u32, 3, 1, 0, 1, 0].map(u32::to_le_bytes);
     for (at, byte) in (table..).zip(words.into_iter().flatten()) {
         copy.set(at, byte);
@@ -197,7 +199,7 @@ fn a_chain_that_never_ends_is_left() {
     });
 }
 
-/// The table says that billions of symbols are undefined.
+/// Tests a table that states that billions of symbols are undefined.
 #[test]
 fn a_count_beyond_the_segment_is_not_believed() {
     let (mut copy, _) = small();

@@ -1,4 +1,4 @@
-//! The memory of a loaded module, read within its segments.
+//! Reads the memory of a loaded module, only within its segments.
 
 use core::ffi::CStr;
 use core::ops::Range;
@@ -8,12 +8,13 @@ use core::sync::atomic::AtomicUsize;
 
 use libc::{Elf64_Phdr, PF_R, PF_W, PT_LOAD};
 
-/// The segments of a module, in which its tables lie. Nothing outside them is read, whatever a table says.
+/// The segments of a module, which contain its tables. Nothing outside them is read, even if a damaged table refers to
+/// it.
 ///
-/// Valid as long as the module stays loaded; [`super::walk`] ensures that during its visit.
+/// Valid as long as the module stays loaded. [`super::walk`] ensures that while it visits the module.
 #[derive(Clone, Copy)]
 pub struct Memory {
-    /// The offset between addresses in the module's file and in memory.
+    /// The offset from addresses in the module's file to addresses in memory.
     base: usize,
     headers: *const Elf64_Phdr,
     header_count: usize,
@@ -23,7 +24,7 @@ impl Memory {
     /// Returns the memory of the module that the loader describes.
     ///
     /// # Safety
-    /// The description is the loader's own, of a module that stays loaded as long as this is used.
+    /// The description comes from the loader, and its module stays loaded as long as the result is used.
     pub unsafe fn described_by(info: &libc::dl_phdr_info) -> Self {
         Self {
             base: info.dlpi_addr as usize,
@@ -34,21 +35,21 @@ impl Memory {
 
     /// Returns the module's program headers.
     pub fn headers(&self) -> &[Elf64_Phdr] {
-        // SAFETY: the loader's table of that length, which stays as long as the module (`described_by`).
+        // SAFETY: the loader's table has this length, and stays as long as the module (see `described_by`).
         unsafe { slice::from_raw_parts(self.headers, self.header_count) }
     }
 
-    /// Returns the address in memory of an address in the file.
+    /// Converts an address in the module's file to an address in memory.
     pub const fn address(&self, address: u64) -> usize {
         self.base.wrapping_add(address as usize)
     }
 
-    /// Returns the offset between addresses in the module's file and in memory.
+    /// Returns the offset from addresses in the module's file to addresses in memory.
     pub const fn base(&self) -> usize {
         self.base
     }
 
-    /// Returns the segments that are mapped with all of these rights.
+    /// Returns the segments that are mapped with all of these rights (`PF_R`, `PF_W`, `PF_X`).
     fn segments(&self, rights: u32) -> impl Iterator<Item = Range<usize>> {
         let mapped = self
             .headers()
@@ -59,14 +60,16 @@ impl Memory {
         })
     }
 
-    /// Returns the number of bytes from `address` to the end of its segment.
+    /// Returns the number of bytes from `address` to the end of its segment, or `None` if no segment with these rights
+    /// has it.
     fn room_at(&self, address: usize, rights: u32) -> Option<usize> {
         self.segments(rights)
             .find(|segment| segment.contains(&address))
             .map(|segment| segment.end - address)
     }
 
-    /// Returns the end of the file's data in the segment around `address`.
+    /// Returns the end of the data from the file in the segment that contains `address`. The rest of the segment is
+    /// zeros.
     pub fn file_end(&self, address: usize) -> Option<usize> {
         let loaded = self
             .headers()
@@ -81,14 +84,14 @@ impl Memory {
             .map(|range| range.end)
     }
 
-    /// Reads `buffer.len()` bytes. Returns false without reading any if they are not all mapped.
+    /// Fills `buffer` from `address`. Returns false and reads nothing if not all bytes are mapped.
     #[must_use]
     pub fn read(&self, address: usize, buffer: &mut [u8]) -> bool {
         let is_there = self
             .room_at(address, PF_R)
             .is_some_and(|room| buffer.len() <= room);
         if is_there {
-            // SAFETY: that many bytes lie in a segment of the module, which is mapped for reading.
+            // SAFETY: the bytes lie in a segment of the module that is mapped for reading.
             unsafe {
                 with_exposed_provenance::<u8>(address)
                     .copy_to_nonoverlapping(buffer.as_mut_ptr(), buffer.len());
@@ -97,17 +100,17 @@ impl Memory {
         is_there
     }
 
-    /// Returns the entries of `N` bytes each from `address`, as far as the segment has room for them.
+    /// Returns the entries of a table at `address`, each of `N` bytes, up to the end of the segment.
     pub fn table<const N: usize>(&self, address: usize) -> impl Iterator<Item = [u8; N]> {
         let room = self.room_at(address, PF_R).unwrap_or(0);
         (0..room / N).map(move |index| {
             let place = with_exposed_provenance::<[u8; N]>(address + index * N);
-            // SAFETY: that many bytes lie in a segment of the module, which is mapped for reading.
+            // SAFETY: the entry lies in a segment of the module that is mapped for reading.
             unsafe { place.read() }
         })
     }
 
-    /// Returns the `N` bytes at `address`.
+    /// Returns the `N` bytes at `address`, or `None` if they are not in a readable segment.
     pub fn bytes<const N: usize>(&self, address: usize) -> Option<[u8; N]> {
         self.table(address).next()
     }
@@ -122,25 +125,27 @@ impl Memory {
         self.bytes(address).map(u32::from_le_bytes)
     }
 
-    /// Returns the terminated string at `address`, which has at most `most` bytes including its end.
+    /// Returns the terminated string at `address`, which has at most `most` bytes including the terminator.
     pub fn string(&self, address: usize, most: usize) -> Option<&CStr> {
         let room = self.room_at(address, PF_R)?.min(most);
-        // SAFETY: that many bytes lie in a segment of the module, which is mapped for reading, in a table
-        // that no code writes to.
+        // SAFETY: the bytes lie in a segment of the module that is mapped for reading, in a table that no code writes
+        // to.
         let bytes = unsafe { slice::from_raw_parts(with_exposed_provenance::<u8>(address), room) };
         CStr::from_bytes_until_nul(bytes).ok()
     }
 
-    /// Returns the word at `address` of data that the loader may write, if it is aligned.
+    /// Returns the word at `address` in data that the loader may write, or `None` if the word is not aligned or not
+    /// mapped.
     pub fn slot(&self, address: usize) -> Option<&AtomicUsize> {
         let room = self.room_at(address, PF_R | PF_W)?;
         let is_whole = address.is_multiple_of(align_of::<usize>()) && room >= size_of::<usize>();
-        // SAFETY: an aligned word in a readable segment of the module, which others write as a whole.
+        // SAFETY: the word is aligned, lies in a readable segment of the module, and other threads write it only as a
+        // whole.
         is_whole.then(|| unsafe { &*with_exposed_provenance::<AtomicUsize>(address) })
     }
 }
 
-/// Returns the 64-bit number at `offset` of an entry.
+/// Returns the 64-bit number at `offset` of an entry, or 0 if the entry is too short.
 pub fn double_word(entry: &[u8], offset: usize) -> u64 {
     let bytes = entry.get(offset..).and_then(<[u8]>::first_chunk);
     bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
@@ -180,7 +185,7 @@ mod tests {
             found = module.defines(c"getpid", None);
             found.is_some()
         });
-        // SAFETY: a terminated name; RTLD_DEFAULT searches what the process started with.
+        // SAFETY: the name is terminated. RTLD_DEFAULT searches the modules that the process started with.
         let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"getpid".as_ptr()) };
         assert_eq!(found, Some(expected));
         let us = elf::containing(symbols_are_found_as_the_loader_finds_them as *const () as usize);

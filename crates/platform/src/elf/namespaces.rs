@@ -1,5 +1,5 @@
-//! Modules that were loaded into separate namespaces (`dlmopen`). A walk does not visit them; the loader
-//! lists them for debuggers.
+//! Modules that were loaded into separate linker namespaces (`dlmopen`). The usual walk over modules does not visit
+//! them, but the loader lists them for debuggers.
 
 use core::ffi::{CStr, c_char, c_int};
 
@@ -9,10 +9,10 @@ use super::{Description, Module, walk};
 use crate::peek;
 
 const DT_DEBUG: i64 = 21;
-/// The version of the loader's description from which on it has a pointer to the next namespace's description.
+/// Lowest version of the loader's structure that has a pointer to the next namespace.
 const HAS_NEXT: c_int = 2;
 
-/// The structure `r_debug_extended` of the loader's `link.h`.
+/// The structure `r_debug_extended` in glibc's `link.h`, which describes a linker namespace.
 #[repr(C)]
 struct Namespace {
     version: c_int,
@@ -23,7 +23,7 @@ struct Namespace {
     next: *const Namespace,
 }
 
-/// The public part of a `link_map`.
+/// The public fields of the loader's `link_map`.
 #[repr(C)]
 struct Link {
     base: usize,
@@ -32,10 +32,10 @@ struct Link {
     next: *const Link,
 }
 
-/// Visits the modules outside the initial namespace for whose file name `is_wanted` returns true. None of
-/// them is unloaded during the visit. Without glibc 2.35 none is known.
+/// Visits the modules outside the initial namespace for whose file names `is_wanted` returns true. No module is
+/// unloaded during the visit. Before glibc 2.35 the namespaces are not listed, so no module is visited.
 pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&Module)) {
-    // The loader's lock for the walk is shared by all namespaces.
+    // Walk over the initial namespace to hold the loader's lock, which all namespaces share.
     walk(|program| {
         let mut first = 0;
         program.each_dynamic(|tag, value| {
@@ -43,19 +43,20 @@ pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&
                 first = value;
             }
         });
-        // SAFETY: the loader's description of the first namespace, which it keeps for debuggers, or null.
+        // SAFETY: the pointer is null, or points to the loader's structure of the first namespace, which it keeps for
+        // debuggers.
         let first = unsafe { core::ptr::with_exposed_provenance::<Namespace>(first).as_ref() };
         let mut namespace = first.filter(|first| first.version >= HAS_NEXT);
         while let Some(this) = namespace {
-            // SAFETY: the list of the loader's descriptions, which it only adds to; the last has a null.
+            // SAFETY: the loader only adds to this list. The last element has a null pointer.
             namespace = unsafe { this.next.as_ref() };
             let Some(next) = namespace else { break };
             // SAFETY: the list of modules changes only under the loader's lock, which this walk holds.
             let mut link = unsafe { next.modules.as_ref() };
             while let Some(this) = link {
-                // SAFETY: as before.
+                // SAFETY: the list of modules changes only under the loader's lock, which this walk holds.
                 link = unsafe { this.next.as_ref() };
-                // SAFETY: the loader keeps the terminated name as long as the module.
+                // SAFETY: the loader keeps the terminated path as long as the module is loaded.
                 let path = unsafe { (!this.path.is_null()).then(|| CStr::from_ptr(this.path)) };
                 let name = path.map_or(&[][..], CStr::to_bytes);
                 let name = name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
@@ -70,16 +71,16 @@ pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&
     });
 }
 
-/// Returns the module of a link whose file header is mapped first, as that of a shared library is.
+/// Returns the module of a link. Its file header must be mapped at the start, as is so for shared libraries.
 fn described(link: &Link) -> Option<Module> {
     let mut header = [0; size_of::<Elf64_Ehdr>()];
     peek::copy(link.base, &mut header)?;
-    // SAFETY: there are enough bytes, and any bytes are a valid header.
+    // SAFETY: the array has the size of a header, and any bytes are a valid header.
     let header = unsafe { header.as_ptr().cast::<Elf64_Ehdr>().read_unaligned() };
     if !header.e_ident.starts_with(b"\x7fELF") {
         return None;
     }
-    // SAFETY: all of its fields may be null or 0.
+    // SAFETY: all fields of the structure may be null or 0.
     let mut info = unsafe { core::mem::zeroed::<dl_phdr_info>() };
     info.dlpi_addr = link.base as u64;
     info.dlpi_name = link.path;

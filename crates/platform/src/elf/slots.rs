@@ -19,13 +19,13 @@ const GLOB_DAT: u32 = 1025;
 #[cfg(target_arch = "aarch64")]
 const JUMP_SLOT: u32 = 1026;
 
-/// A slot that the loader fills with the address of a symbol.
+/// A GOT slot, which the loader fills with the address of a symbol.
 pub struct Slot<'a> {
     pub place: &'a AtomicUsize,
     pub name: &'a CStr,
-    /// The version in which the module requires the symbol.
+    /// The symbol version that the module requires, or `None` for any version.
     pub version: Option<&'a CStr>,
-    /// True if the loader may fill it at the first call; until then it leads back into the module.
+    /// True if the loader may fill the slot at the first call. Until then the slot points back into its own module.
     pub may_be_lazy: bool,
 }
 
@@ -33,26 +33,25 @@ pub struct Slot<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub address: usize,
-    /// True if the address is that of a function that returns the address of the real one.
+    /// True if the symbol is an IFUNC: then `address` is a resolver, which returns the address of the real function.
     pub is_ifunc: bool,
 }
 
 impl Module {
-    /// Returns its program headers.
+    /// Returns the module's program headers.
     pub fn headers(&self) -> &[Elf64_Phdr] {
         self.memory.headers()
     }
 
-    /// Reads memory that is mapped from the module's file. Returns false without reading any if it is not all
-    /// mapped.
+    /// Reads memory that is mapped from the module's file. Returns false and reads nothing if not all of it is mapped.
     #[must_use]
     pub fn read(&self, address: usize, buffer: &mut [u8]) -> bool {
         let in_file = address.wrapping_sub(self.base);
         self.file_offset(in_file, buffer.len()).is_some() && self.memory.read(address, buffer)
     }
 
-    /// Returns the offset in the file of `address`, which is given as in the file, if `length` bytes from
-    /// there are in the file.
+    /// Converts an address, relative to the module's base, to an offset in its file. Returns `None` if not all of the
+    /// `length` bytes from there are in the file.
     pub fn file_offset(&self, address: usize, length: usize) -> Option<u64> {
         self.headers().iter().find_map(|header| {
             let offset = (address as u64).checked_sub(header.p_vaddr)?;
@@ -62,8 +61,8 @@ impl Module {
         })
     }
 
-    /// Visits the slots of functions for whose names `wanted` returns true. Relocations of data, which may
-    /// have an addend, are not slots.
+    /// Visits the slots of functions for whose names `wanted` returns true. Relocations of data, which may have an
+    /// addend, are not slots.
     pub fn each_slot(&self, wanted: impl Fn(&CStr) -> bool, mut visit: impl FnMut(Slot<'_>)) {
         for (table, size) in self.tables.relocations {
             let count = if table == 0 {
@@ -77,7 +76,7 @@ impl Module {
         }
     }
 
-    /// Returns the slot of a relocation, if it is one of a function for whose name `wanted` returns true.
+    /// Returns the slot that a relocation describes, if it is for a function for whose name `wanted` returns true.
     fn slot(
         &self,
         entry: &[u8; size_of::<Elf64_Rela>()],
@@ -102,9 +101,9 @@ impl Module {
         })
     }
 
-    /// Returns true if the loader has processed the module's slots, as far as they show it: another thread
-    /// may be loading the module. A slot that is filled at the first call leads back into its own module
-    /// until then; before that, it holds an address as in the file.
+    /// Returns true if the loader has processed the module's slots, as far as their values show. It may not have,
+    /// because another thread may be loading the module. A slot that is still unprocessed holds an address relative to
+    /// the base. A processed lazy slot points back into its own module until the first call.
     pub fn is_bound(&self) -> bool {
         let mut is_bound = true;
         let visit = |slot: Slot<'_>| {
@@ -116,8 +115,8 @@ impl Module {
         is_bound
     }
 
-    /// Returns the symbol that the module defines under `name`, in `version` if the module has versions at
-    /// all; without `version`, in its default version.
+    /// Returns the symbol that the module defines under `name`. If the module has symbol versions, the version must be
+    /// `version`, or the default version if that is `None`.
     pub fn definition(&self, name: &CStr, version: Option<&CStr>) -> Option<Found> {
         let symbol = self.defined(name, version)?;
         Some(Found {
@@ -126,8 +125,8 @@ impl Module {
         })
     }
 
-    /// Returns the address range of a function that the module defines, by its default version; empty if the
-    /// module does not give its size.
+    /// Returns the address range of a function that the module defines, in its default version. The range is empty if
+    /// the module does not state the size.
     pub fn code_of(&self, name: &CStr) -> Option<Range<usize>> {
         let symbol = self.defined(name, None)?;
         let start = self.base.wrapping_add(symbol.value);

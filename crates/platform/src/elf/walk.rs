@@ -1,4 +1,4 @@
-//! The walk over the loaded modules. The process must not fork during a walk.
+//! The walk over the loaded modules. It delays a fork, because the process must not fork during a walk.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -17,32 +17,33 @@ use tllmprof_sync::wake;
 lifecycle::global! {
     stage: Modules;
 
-    /// The number of threads that walk. They do not exclude each other: the host may be walking as well, with
-    /// the loader's lock held, and look something up during the walk.
+    /// Number of threads that are walking. They do not exclude each other: the program may be walking, too, with the
+    /// loader's lock held, and look something up during its walk.
     #[fork(reset)]
     static WALKERS: AtomicU32 = AtomicU32::new(0);
-    /// The thread that forks; 0: none. No other thread starts to walk during the fork.
+    /// ID of the thread that is forking; 0 if there is none. No other thread starts to walk during the fork.
     #[fork(reset)]
     static FORKING: AtomicU32 = AtomicU32::new(0);
-    /// Increases in each child, which has none of its parent's walkers.
+    /// Number that each child process increases. A walk that began in the parent is recognised by its older number.
     #[fork(by = in_child)]
     static GENERATION: AtomicU32 = AtomicU32::new(0);
 }
-/// The time a fork waits for walks to end: a walk is short, but its thread may not be running.
+/// Longest time that a fork waits for walks to end. A walk is short, but its thread may not be scheduled.
 const WALK_TIMEOUT: Duration = Duration::from_secs(1);
-/// The time a walk waits for a fork to end: the fork of a large process takes a while.
+/// Longest time that a walk waits for a fork to end. The fork of a large process takes a while.
 const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Visits the loaded modules in the loader's order, until the visitor returns true.
 ///
-/// No module is unloaded during the walk. A fork does not release the loader's lock for this in the child, so
-/// the process must not fork during the walk: see [`before_fork`].
+/// No module is unloaded during the walk. If the process forked during it, the loader's lock would stay locked in the
+/// child. So forks wait for walks to end: see [`before_fork`].
 pub fn walk(mut visit: impl FnMut(&Module) -> bool) {
     let _walking = Walking::begin();
     iterate(&mut visit);
 }
 
-/// Like [`walk`], within a walk. One copy for all visitors: there are many, and none is in a hurry.
+/// Does the same as [`walk`], within a walk. Not generic, so that it is compiled once: it has many callers and need not
+/// be fast.
 pub(super) fn iterate(visit: &mut dyn FnMut(&Module) -> bool) {
     each_described(&mut |info| Module::new(info).is_some_and(|module| visit(&module)));
 }
@@ -54,20 +55,20 @@ pub(super) struct Description<'a>(pub(super) &'a dl_phdr_info);
 pub(super) fn each_described(visit: &mut dyn FnMut(Description<'_>) -> bool) {
     type Visitor<'a> = &'a mut dyn FnMut(Description<'_>) -> bool;
     unsafe extern "C" fn each(info: *mut dl_phdr_info, _: usize, visit: *mut c_void) -> c_int {
-        // SAFETY: the loader passes a valid description, and `visit` is the closure given below, which is
-        // used only by this call.
+        // SAFETY: the loader passes a valid description. `visit` is the closure that was passed below, and only this
+        // call uses it.
         let (info, visit) = unsafe { (&*info, &mut *visit.cast::<Visitor<'_>>()) };
-        // A panic must not pass through the loader, which would keep its lock: the walk ends then.
+        // Contain a panic, which must not pass through the loader: its lock would stay locked. The walk then ends.
         contained(true, || visit(Description(info))).into()
     }
     let mut visit: Visitor<'_> = visit;
-    // SAFETY: the callback gets the closure back with the type it has, and the closure outlives the call.
+    // SAFETY: the callback receives the closure with its original type, and the closure outlives the call.
     unsafe {
         walker::iterate()(Some(each), (&raw mut visit).cast());
     }
 }
 
-/// A walk that is in progress.
+/// A walk that is in progress. A fork waits until it is dropped.
 pub(super) struct Walking {
     generation: u32,
 }
@@ -80,7 +81,7 @@ impl Walking {
             let generation = GENERATION.load(Ordering::Relaxed);
             let walking = Self { generation };
             let forking = FORKING.load(Ordering::SeqCst);
-            // The thread that forks may walk in fork handlers of others.
+            // The forking thread may walk: fork handlers of other libraries may make it do so.
             if forking == 0 || forking == this_thread() {
                 return walking;
             }
@@ -97,7 +98,8 @@ impl Walking {
 
 impl Drop for Walking {
     fn drop(&mut self) {
-        // The child of a fork in a signal handler that interrupted the walk has no walkers.
+        // Skip this if the walk began in the parent: a signal handler interrupted it and forked, and the child counts
+        // no walkers.
         if self.generation == GENERATION.load(Ordering::Relaxed)
             && WALKERS.fetch_sub(1, Ordering::SeqCst) == 1
             && FORKING.load(Ordering::SeqCst) != 0
@@ -117,7 +119,8 @@ lifecycle::at_fork! {
     parent: after_fork,
 }
 
-/// Keeps other threads from walking during a fork, unless another thread forks as well.
+/// Keeps other threads from starting a walk during a fork, and waits for walks to end. Does nothing if another thread
+/// is forking, too.
 fn before_fork() {
     let us = this_thread();
     if FORKING
@@ -137,7 +140,7 @@ fn before_fork() {
     }
 }
 
-/// Lets other threads walk again, if [`before_fork`] prevented it.
+/// Allows other threads to walk again, if [`before_fork`] prevented it.
 fn after_fork() {
     let held = FORKING.compare_exchange(this_thread(), 0, Ordering::SeqCst, Ordering::Relaxed);
     if held.is_ok() {
@@ -145,12 +148,12 @@ fn after_fork() {
     }
 }
 
-/// The child does not have the other threads that were walking.
+/// Runs in the child after a fork, where the parent's other walking threads do not exist.
 fn in_child(_: &OnlyThread) {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Returns the module that contains `address`.
+/// Returns the module that contains `address`, or `None` if no module does.
 pub fn containing(address: usize) -> Option<Module> {
     let mut found = None;
     walk(|module| {

@@ -1,10 +1,10 @@
-//! The loader's own `dl_iterate_phdr`.
+//! Finds the C library's `dl_iterate_phdr`.
 //!
-//! The PLT may lead to a function of the host: a sanitizer's, which must not be called before the sanitizer
-//! is initialised, or one that looks the real function up with `dlsym`, while this library may be walking
-//! inside that very look-up. So the C library's function is found in its symbol table, through the loader's
-//! list of modules. That list needs no lock up to the C library: the process has started with the C library
-//! and everything before it, and these are never unloaded.
+//! A call through the PLT may reach another function of this name. A sanitizer's function must not be called before the
+//! sanitizer is initialised. Another library's function may look the real one up with `dlsym`, and this library may be
+//! walking inside this look-up. So the C library's function is found in its symbol table, through the loader's list of
+//! modules. Reading the list up to the C library needs no lock, because these modules are loaded at start and never
+//! unloaded.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
@@ -23,14 +23,14 @@ lifecycle::global! {
     static ITERATE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 }
 
-/// The part of `r_debug` of link.h that is used.
+/// The first fields of `r_debug` in link.h, as far as they are used.
 #[repr(C)]
 struct Debug {
     version: c_int,
     first: *const Link,
 }
 
-/// The structure `link_map` of link.h.
+/// The structure `link_map` in link.h.
 #[repr(C)]
 struct Link {
     base: usize,
@@ -40,12 +40,12 @@ struct Link {
     before: *const Self,
 }
 
-// SAFETY: declared as in link.h; the loader defines it.
+// SAFETY: the declaration is that of link.h, and the loader defines the symbol.
 unsafe extern "C" {
     static _r_debug: Debug;
 }
 
-/// Returns the loader's `dl_iterate_phdr`, or the host's if the loader's is not found.
+/// Returns the C library's `dl_iterate_phdr`, or the one that the PLT leads to if the former is not found.
 pub(super) fn iterate() -> Iterate {
     let mut known = ITERATE.load(Ordering::Relaxed);
     if known.is_null() {
@@ -57,8 +57,8 @@ pub(super) fn iterate() -> Iterate {
 }
 
 fn find() -> Option<*mut c_void> {
-    // SAFETY: the loader has filled the structure before it ran any code. The modules before the C library
-    // are never unloaded, and the walk ends with the C library.
+    // SAFETY: the loader has filled the structure before it ran any code. The modules before the C library are never
+    // unloaded, and this loop ends at the C library.
     unsafe {
         let mut link = (&raw const _r_debug.first).read_volatile();
         while let Some(Link { dynamic, next, .. }) = link.as_ref() {
@@ -76,8 +76,8 @@ fn find() -> Option<*mut c_void> {
     None
 }
 
-/// Returns program headers that describe as much of a module as [`Module::new`] needs. The list does not lead
-/// to the module's own headers; its dynamic section is trusted.
+/// Returns made-up program headers that contain what [`Module::new`] needs. The loader's list does not lead to the
+/// module's real headers, so its dynamic section is trusted.
 fn headers(link: &Link) -> [Elf64_Phdr; 2] {
     const ALL: u64 = 1 << 47;
     let header = |kind, address: usize, size| Elf64_Phdr {
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_c_librarys_own_is_found() {
-        // SAFETY: a terminated name; RTLD_DEFAULT searches the modules that the process started with.
+        // SAFETY: the name is terminated. RTLD_DEFAULT searches the modules that the process started with.
         let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dl_iterate_phdr".as_ptr()) };
         assert_eq!(find(), Some(expected));
         assert_eq!(iterate() as *mut c_void, expected);

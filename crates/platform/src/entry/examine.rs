@@ -1,10 +1,10 @@
-//! Decides if a function's first instructions can be moved, and which.
+//! Decides whether a function's first instructions can be moved to a trampoline, and finds them.
 //!
-//! A jump to the trampoline takes five bytes. The instructions that it overwrites run in the trampoline
-//! instead, so they must not be reached in any other way than from the entry: by no branch of the function,
-//! and by no entry of one of its jump tables. A call among them is refused, as its return address would lie
-//! in code that no unwinder knows. (While the moved instructions themselves run, a profiler that unwinds from
-//! a signal finds no table for them either: it loses the callers of that one sample.)
+//! A jump to the trampoline takes five bytes. The instructions that it overwrites run in the trampoline instead, so the
+//! only way to reach them must be the entry: no branch of the function and no entry of its jump tables may lead to
+//! them. A function with a call among them is refused, because the return address would lie in code that no unwinder
+//! knows. (While the moved instructions run, a profiler that unwinds from a signal finds no unwind table for them
+//! either. It loses the callers of that one sample.)
 
 use core::ops::Range;
 
@@ -12,12 +12,12 @@ use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 
 use super::Refusal;
 
-/// The size of a near jump in bytes.
+/// Size of a near jump in bytes.
 pub const JUMP: usize = 5;
-/// The largest number of entries of a jump table.
+/// Largest number of entries of a jump table that are examined.
 const TABLE: usize = 4096;
 
-/// An instruction that runs in the trampoline.
+/// An instruction that is moved to the trampoline.
 pub struct Moved {
     pub bytes: Vec<u8>,
     pub kind: Kind,
@@ -27,27 +27,27 @@ pub struct Moved {
 pub enum Kind {
     /// The instruction works at any address.
     Anywhere,
-    /// The instruction contains, at offset `at`, the distance of `target` from its end.
+    /// The instruction contains, at offset `at`, the distance from its end to the address `target`.
     Relative { at: usize, target: usize },
-    /// A branch with this opcode and a distance of 32 bits.
+    /// A branch to `target`. In its long form it has this opcode and a 32-bit distance.
     Branch { opcode: [u8; 2], target: usize },
 }
 
 /// The instructions that a jump at a function's entry replaces.
 pub struct Entry {
-    /// The address of the jump: the entry, or after its `endbr64`.
+    /// Address of the jump: the function's entry, or the address after its `endbr64`.
     pub at: usize,
     pub moved: Vec<Moved>,
-    /// The size in bytes of the instructions that move.
+    /// Size in bytes of the instructions that are moved.
     pub length: usize,
-    /// True if the function, or one that it jumps to at its end, may read its return address.
+    /// True if the function may read its return address, or may end in a jump to a function that does.
     pub looks_back: bool,
-    /// The other functions that it may jump to at its end, as far as they can be read.
+    /// Addresses of other functions that the function may jump to at its end, as far as they are known.
     pub ends_in: Vec<usize>,
 }
 
 impl Entry {
-    /// Returns the address of the jump.
+    /// Returns the address at which the jump is written.
     pub const fn at(&self) -> usize {
         self.at
     }
@@ -58,7 +58,7 @@ impl Entry {
     }
 }
 
-/// Examines the whole function, whose `code` is at `start`. `read` reads the module's memory.
+/// Examines the whole function, whose `code` lies at `start`. The closure `read` reads the module's memory.
 pub fn examine(
     start: usize,
     code: &[u8],
@@ -97,7 +97,7 @@ pub fn examine(
         );
         if instruction.code() == Code::Jmp_rm64 {
             indirect = true;
-            // It jumps through a jump table of its own, or out of the function.
+            // This indirect jump goes through a jump table of the function, or to another function.
             entry.looks_back |= tables.is_empty() || instruction.memory_base() != Register::None;
             if instruction.is_ip_rel_memory_operand() {
                 let slot = instruction.ip_rel_memory_address() as usize;
@@ -162,7 +162,7 @@ pub fn examine(
     Ok(entry)
 }
 
-/// Returns the target of a branch or call that contains it.
+/// Returns the target of a branch or call whose target is part of the instruction.
 fn near_target(instruction: &Instruction) -> Option<usize> {
     let is_near = matches!(
         instruction.op0_kind(),
@@ -171,14 +171,15 @@ fn near_target(instruction: &Instruction) -> Option<usize> {
     is_near.then(|| instruction.near_branch_target() as usize)
 }
 
-/// Returns the GOT slot through which the code at `target` leads to another module, if it does. A function
-/// that ends with a jump to it returns like that other function, which may read the return address, as
-/// functions of the loader do to identify their caller. `None` if the code cannot be read.
+/// Returns the GOT slot if the code at `target` is a stub that jumps to another module through this slot. `Some(None)`
+/// means that it is not, and `None` that the code cannot be read. This matters because a function that ends in such a
+/// jump lets the other function return to its caller. The other function may read the return address, as functions of
+/// the loader do to identify their caller.
 fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<Option<usize>> {
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     const BND: u8 = 0xf2;
     let mut code = [0; 11];
-    // The last stub may be shorter than that.
+    // The last stub of a module may be shorter than this, so also try to read only 8 bytes.
     if !read(target, &mut code) && !read(target, &mut code[..8]) {
         return None;
     }
@@ -194,13 +195,14 @@ fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<
     Some(Some(end.wrapping_add_signed(distance as isize)))
 }
 
-/// Returns the word at an address.
+/// Returns the word at an address, or `None` if it cannot be read.
 fn word(address: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<usize> {
     let mut word = [0; 8];
     read(address, &mut word).then(|| usize::from_le_bytes(word))
 }
 
-/// Returns the long form of a plain branch; the short branches `loop` and `jrcxz` have none.
+/// Returns the long form of a plain branch. The short branches `loop` and `jrcxz` have no long form, so they give
+/// `None`.
 fn branch(bytes: &[u8], target: usize) -> Option<Kind> {
     let opcode = match *bytes {
         [short @ 0x70..=0x7f, _] => [0x0f, short + 0x10],
@@ -211,17 +213,17 @@ fn branch(bytes: &[u8], target: usize) -> Option<Kind> {
     Some(Kind::Branch { opcode, target })
 }
 
-/// The position of a function's return address, as far as its code shows it.
+/// The position of a function's return address on the stack, as far as the code shows it.
 struct ReturnAddress {
-    /// The distance above the stack pointer, until the first branch.
+    /// Distance in bytes from the stack pointer up to the return address. Known only until the first branch.
     above_stack_pointer: Option<i64>,
-    /// The distance above `rbp`, if that is the frame pointer.
+    /// Distance in bytes from `rbp` up to the return address, if `rbp` is the frame pointer.
     above_frame_pointer: Option<i64>,
 }
 
 impl ReturnAddress {
-    /// Returns true if the instruction reads it or takes its address. Follows the stack pointer to the next
-    /// instruction.
+    /// Returns true if the instruction reads the return address or computes its address. Also follows the instruction's
+    /// changes of the stack pointer.
     fn is_used_by(&mut self, instruction: &Instruction) -> bool {
         let base = match instruction.memory_base() {
             Register::RSP => self.above_stack_pointer,
@@ -255,8 +257,8 @@ impl ReturnAddress {
     }
 }
 
-/// Returns true if the data at `table` looks like a jump table of the function with an entry for the
-/// overwritten part: distances from the table in four bytes, or addresses in eight.
+/// Returns true if the data at `table` looks like a jump table of the function with an entry that leads to the
+/// overwritten part. Entries are distances from the table in four bytes, or addresses in eight bytes.
 fn leads_to(
     table: usize,
     function: &Range<usize>,
@@ -300,7 +302,7 @@ mod tests {
     const RET: u8 = 0xc3;
     const MOV_RBP_RSP: [u8; 3] = [0x48, 0x89, 0xe5];
 
-    /// Examines these instructions. Memory elsewhere cannot be read.
+    /// Examines these instructions. No other memory can be read.
     fn examined(code: &[&[u8]]) -> Result<Entry, Refusal> {
         examine(START, &code.concat(), |_, _| false)
     }
@@ -341,7 +343,8 @@ mod tests {
         };
         assert_eq!((at, target), (3, START + 7 + 0x10));
 
-        // A short and a near conditional jump, and an unconditional one, after the overwritten part.
+        // Test jumps to a target after the overwritten part: a short and a near conditional jump, and an unconditional
+        // one.
         let near: [(&[u8], _); 3] = [
             (&[0x74, 3], [0x0f, 0x84]),
             (&[0x0f, 0x8f, 3, 0, 0, 0], [0x0f, 0x8f]),

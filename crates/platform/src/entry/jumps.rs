@@ -1,5 +1,5 @@
-//! The functions of the driver at whose entries the command writes jumps, and for each the code that does the
-//! same without the jump.
+//! The driver functions whose entries the `tllmprof` command, a separate process, overwrites with jumps. For each, the
+//! address of code that does the function's work without the jump.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,26 +10,26 @@ use tllmprof_control::jumps::{Jumps, NO_CALL};
 use crate::lifecycle;
 
 lifecycle::global! {
-    /// The functions. The command writes jumps at their entries.
+    /// The table of these functions. The `tllmprof` command reads it, and writes the jumps at their entries.
     #[fork(keep = "the child's code is its parent's")]
     pub static JUMPS: Jumps = Jumps::none();
-    /// The calls, as bits, for which a program may have functions without a jump.
+    /// Calls (one bit each) for which the program may have a function that gets no jump.
     #[fork(keep = "as the code")]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
-    /// The calls, as bits, whose functions all have jumps, as of this number of the command's rounds.
+    /// Calls (one bit each) whose functions all had jumps when `ROUNDS` was last updated. The command counts its rounds
+    /// of writing jumps.
     #[fork(keep = "as the code")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "as the code")]
     static ROUNDS: AtomicU64 = AtomicU64::new(u64::MAX);
 }
 
-/// Marks that a program may have a function for `call` that gets no jump.
+/// Notes that the program may have a function for `call` that gets no jump.
 pub fn leave_out(call: Call) {
     UNSEEN.fetch_or(1 << call.index(), Ordering::Relaxed);
 }
 
-/// Returns true if the driver's functions for `call` all have jumps, so that every call of one of them is
-/// seen there.
+/// Returns true if all driver functions for `call` have jumps. Then every call of them reaches this library.
 pub fn are_seen(call: Call) -> bool {
     let rounds = JUMPS.rounds.load(Ordering::Acquire);
     if ROUNDS.load(Ordering::Acquire) != rounds {
@@ -48,7 +48,7 @@ fn seen() -> u64 {
             continue;
         }
         some |= 1 << call;
-        // SAFETY: a row that is filled in, of the driver, which stays loaded.
+        // SAFETY: the row is complete, and its address lies in the driver, which stays loaded.
         let code = unsafe { code_at(row.at.load(Ordering::Relaxed) as usize) };
         if code != row.after.load(Ordering::Relaxed) {
             lacks |= 1 << call;
@@ -57,18 +57,19 @@ fn seen() -> u64 {
     some & !lacks
 }
 
-/// Returns the current code at an entry. The command may write it at any time, but stops this thread while it
-/// does.
+/// Returns the current code at an entry. The `tllmprof` command may write the entry at any time, but it stops this
+/// thread meanwhile.
 ///
 /// # Safety
-/// Eight bytes from there are code of a module that stays loaded.
+/// The eight bytes from `at` are code of a module that stays loaded.
 pub unsafe fn code_at(at: usize) -> u64 {
     let code = core::ptr::with_exposed_provenance::<u64>(at);
-    // SAFETY: the code exists, as the function requires, and can be read.
+    // SAFETY: the caller guarantees that the code exists, and code can be read.
     unsafe { code.read_unaligned() }
 }
 
-/// Returns code that does the same as `function` without passing the jump at its entry, if there is one.
+/// Returns the address of code that does the work of `function` without the jump at its entry. If there is no jump,
+/// that is `function`.
 pub fn original(function: *mut c_void) -> *mut c_void {
     let count = JUMPS.count.load(Ordering::Acquire) as usize;
     let address = function.addr() as u64;

@@ -1,6 +1,6 @@
-//! A jump at a function's entry: the check if its first instructions can be moved, and the write.
+//! A jump at a function's entry: checks whether the first instructions can be moved, and writes the jump.
 //!
-//! Entries are patched only on x86-64. Elsewhere a function's code is only checked for reads of its return
+//! Entries are patched only on x86-64. On other processors a function's code is only checked for reads of its return
 //! address.
 
 #[cfg(target_arch = "x86_64")]

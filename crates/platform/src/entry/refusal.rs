@@ -1,4 +1,4 @@
-//! The reason why a function's entry is not patched.
+//! Reasons why a function's entry is not patched.
 
 use core::fmt;
 use std::io;
@@ -7,17 +7,18 @@ use std::io;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Denied {
     errno: i32,
-    /// True if the process forbids making writable memory executable, or writing to executable memory.
+    /// True if the process forbids making writable memory executable, or writing to executable memory (Linux calls this
+    /// MDWE).
     is_mdwe: bool,
 }
 
 impl Denied {
-    /// Returns the error that the call before has left in `errno`.
+    /// Returns the error of the last system call, from `errno`.
     pub fn last() -> Self {
         const PR_GET_MDWE: libc::c_int = 66;
         const REFUSE_EXEC_GAIN: libc::c_int = 1;
         let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
-        // SAFETY: takes numbers; a kernel that does not know the request refuses it.
+        // SAFETY: `prctl` takes only numbers here, and a kernel that does not know the request rejects it.
         let bits = unsafe { libc::prctl(PR_GET_MDWE, 0, 0, 0, 0) };
         Self {
             errno,
@@ -44,26 +45,26 @@ impl fmt::Display for Denied {
     }
 }
 
-/// The reason why a function's entry is not patched.
+/// Reason why a function's entry is not patched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // found only when patching
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // only the code that patches entries creates most of them
 pub enum Refusal {
     EntryPoint,
-    /// Entries are not patched on this processor. The function's code was read.
+    /// Entries are not patched on this processor. The function's code was only checked.
     #[cfg(target_arch = "aarch64")]
     Processor {
-        /// True if it may read its return address.
+        /// True if the function may read its return address.
         looks_back: bool,
     },
     VariantCall,
     UnknownSize,
     Ifunc,
     Go,
-    /// The function's file cannot be read, with this error.
+    /// The function's file cannot be read. The number is the `errno` value.
     Unreadable(i32),
-    /// The mapped file is not the file that has its name now.
+    /// The file that is mapped was replaced: another file has its name now.
     Replaced,
-    /// The function's code does not lie in one mapping of its file that is executable and not writable.
+    /// The function's code is not within one mapping of its file that is executable and not writable.
     NotMapped,
     Changed,
     TooShort,
@@ -77,7 +78,7 @@ pub enum Refusal {
     NotExecutable(Denied),
     NotWritable(Denied),
     Threads,
-    /// The end of the function's calls is needed, but it reads its return address.
+    /// The end of the function's calls must be detected, but the function reads its return address.
     LooksBack,
     ShadowStack,
     TooMany,

@@ -1,11 +1,11 @@
-//! Processors without jumps at function entries: AArch64, for which they are not implemented. A function's
-//! code is still checked for reads of its return address.
+//! Stand-in for patching on AArch64, where jumps at function entries are not implemented. A function's code is still
+//! checked for reads of its return address.
 
 use super::Refusal;
 
 pub const JUMP: usize = 4;
 
-/// An entry that can be patched: a type without values.
+/// An entry that can be patched. The type has no values, because no entry can be.
 #[derive(Clone, Copy)]
 pub enum Entry {}
 
@@ -36,15 +36,15 @@ pub fn examine(
     Err(Refusal::Processor { looks_back })
 }
 
-/// Returns the target of a branch at `at` that is not a call.
+/// Returns the target if `instruction` at the address `at` is a branch that is not a call.
 fn near_target(instruction: u32, at: usize) -> Option<usize> {
     let distance = (instruction << 6).cast_signed() >> 4;
     (instruction >> 26 == 0b00_0101).then(|| at.wrapping_add_signed(distance as isize))
 }
 
-/// Returns true if the code at `target` leads to another module through a GOT slot. A function that ends with
-/// a jump to it returns like that other function, which may read the return address, as functions of the
-/// loader do to identify their caller.
+/// Returns true if the code at `target` is a stub that jumps to another module through a GOT slot. This matters because
+/// a function that ends in such a jump lets the other function return to its caller. The other function may read the
+/// return address, as functions of the loader do to identify their caller.
 fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
     const BTI_C: [u8; 4] = 0xd503_245f_u32.to_le_bytes();
     let mut code = [0; 8];
@@ -52,24 +52,24 @@ fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
         return true;
     }
     let code = code.strip_prefix(&BTI_C).unwrap_or(&code);
-    // `adrp x16, PAGE`
+    // Check for `adrp x16, PAGE`, the first instruction of such a stub.
     code.first_chunk()
         .is_none_or(|first| u32::from_le_bytes(*first) & 0x9f00_001f == 0x9000_0010)
 }
 
-/// Returns true if an instruction uses `x30` for something that is not needed to return: it computes with it,
-/// saves it elsewhere than on the stack, or reads it from its frame record; or it jumps to an address that
-/// may be another module's function, which may do so. If a compiler uses the register for another purpose,
-/// the answer may also be true.
+/// Returns true if an instruction uses `x30` (the return address) for something other than the return. It may compute
+/// with it, save it elsewhere than on the stack, or read it from the frame record. It may also jump to an address that
+/// may be another module's function, which may do the same. Also returns true for some compilers' other uses of the
+/// register.
 fn uses_return_address(instruction: u32) -> bool {
-    /// Strips a signature from `x30`, for a function that needs the address.
+    /// An instruction that removes the signature from `x30`, for a function that needs the address.
     const XPACLRI: u32 = 0xd503_20ff;
     const LINK: u32 = 30;
     const FRAME: u32 = 29;
     const STACK: u32 = 31;
     let at = |bit: u32| instruction >> bit & 0x1f;
     let (target, base, second, index) = (at(0), at(5), at(10), at(16));
-    // The classes of the Arm Architecture Reference Manual, C4.1.
+    // The classes of instructions are those of the Arm Architecture Reference Manual, C4.1.
     match instruction >> 25 & 0xf {
         // Loads and stores.
         0b0100 | 0b0110 | 0b1100 | 0b1110 => {
@@ -78,12 +78,12 @@ fn uses_return_address(instruction: u32) -> bool {
             let is_pair = kind == 0b101;
             let is_single = kind == 0b111;
             if kind == 0b011 && !is_scaled {
-                return false; // from an address next to the code
+                return false; // a load from an address next to the code
             }
             let is_load = instruction >> 22 & if is_single { 3 } else { 1 } != 0;
             let is_indexed = is_single && !is_scaled && instruction >> 21 & 1 != 0;
             let keeps = !is_vector && !is_load && (target == LINK || is_pair && second == LINK);
-            // `ldr xN, [x29, #8]` and `ldp xN, xM, [x29]`
+            // Reads of the frame record: `ldr xN, [x29, #8]` and `ldp xN, xM, [x29]`.
             let reads_record = instruction & 0xffff_ffe0 == 0xf940_07a0 && target != LINK
                 || instruction & 0xffff_83e0 == 0xa940_03a0 && second != LINK;
             base == LINK
@@ -93,13 +93,14 @@ fn uses_return_address(instruction: u32) -> bool {
         }
         // Arithmetic on registers.
         0b0101 | 0b1101 => base == LINK || index == LINK || at(24) == 0x1b && second == LINK,
-        // Arithmetic on a register and a constant; not addresses and moves, which have none.
+        // Arithmetic on a register and a constant. Skip the computation of addresses and moves, which have no source
+        // register.
         0b1000 | 0b1001 => {
             let kind = instruction >> 23 & 7;
             let is_extract = kind == 0b111;
             kind > 1 && kind != 0b101 && (base == LINK || (is_extract && index == LINK))
         }
-        // Branches by a register, in the function or out of it: `br`, `braa` and the like.
+        // Branches to an address in a register, within the function or out of it: `br`, `braa` and similar.
         _ => instruction == XPACLRI || instruction & 0xfeff_f000 == 0xd61f_0000,
     }
 }
@@ -113,7 +114,7 @@ pub fn jump(_: usize, _: usize) -> Option<[u8; JUMP]> {
 }
 
 /// # Safety
-/// None is needed.
+/// There are no requirements.
 pub unsafe fn write(entry: &Entry, _: [u8; JUMP], _: bool) -> Result<(), Refusal> {
     match *entry {}
 }

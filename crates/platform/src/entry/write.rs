@@ -1,12 +1,11 @@
-//! Writes the jump into code.
+//! Writes the jump into the code of a function.
 //!
-//! While the process has one thread, which is usual before `main`, no thread runs in the code that is
-//! written, so any bytes can be changed. With several threads, another one may be about to execute any
-//! instruction at any time. Then the jump is written only if one instruction makes room for it and it lies in
-//! one aligned word: a single store, before which a thread executes the old instruction and after which it
-//! executes the jump, and no thread can be in between. A module that is loaded later is no exception, as its
-//! constructors may have started threads. The executable is one as long as it has not begun to run: any
-//! threads at that time belong to other libraries, such as a profiler.
+//! While the process has one thread, as is usual before `main`, no other thread runs the code that is written, so any
+//! bytes can be changed. With several threads, another thread may be about to execute any instruction at any time. Then
+//! the jump is written only if it replaces a single instruction and lies in one aligned word. So it takes one store: a
+//! thread executes either the old instruction or the jump, and cannot be between the two. A module that is loaded later
+//! is treated the same, because its constructors may have started threads. The executable is an exception until it
+//! begins to run: threads at that time belong to other libraries, such as a profiler.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -16,39 +15,39 @@ use crate::barrier;
 
 const PAGE: usize = 4096;
 
-/// Returns true if a jump can be written while other threads run.
+/// Returns true if the jump can be written while other threads run.
 pub fn fits_one_store(entry: &Entry) -> bool {
     let first = entry.moved.first().map_or(0, |moved| moved.bytes.len());
     first >= JUMP && entry.at % 8 + JUMP <= 8
 }
 
-/// Returns the jump from `at` to `trampoline`.
+/// Returns the code of a jump from `at` to `trampoline`, or `None` if the distance is too large.
 pub fn jump(at: usize, trampoline: usize) -> Option<[u8; JUMP]> {
     let distance = trampoline.wrapping_sub(at + JUMP).cast_signed();
     let [a, b, c, d] = i32::try_from(distance).ok()?.to_le_bytes();
     Some([0xe9, a, b, c, d])
 }
 
-/// Writes the jump over the entry.
+/// Writes the jump over the first instructions of a function.
 ///
 /// # Safety
-/// The module with the entry stays loaded during the call, and the trampoline is complete. If the entry does
-/// not fit one store, no other thread can be in the function. `alone`: the process has only one thread.
+/// The module with the entry stays loaded during the call, and the trampoline is complete. If the entry does not fit
+/// one store, no other thread can be in the function. `alone` is true if the process has only one thread.
 pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), Refusal> {
     let pages = (entry.at & !(PAGE - 1))..(entry.at + entry.length).next_multiple_of(PAGE);
     let readable = libc::PROT_READ | libc::PROT_EXEC;
-    // The pages stay executable: other threads may be running in them, and a signal handler may be there, or
-    // a function that this very code uses, as in a program with its own `memset`. Also, a system may refuse
-    // to make changed code executable again.
+    // Keep the pages executable. Other threads may be running in them, and so may a signal handler, or a function that
+    // this code uses, as in a program with its own `memset`. Also, a system may refuse to make changed code executable
+    // again.
     if !protect(&pages, readable | libc::PROT_WRITE) {
         let denied = Denied::last();
-        // If there are several pages, some may have changed.
+        // If there are several pages, the first call may have changed some of them.
         protect(&pages, readable);
         return Err(Refusal::NotWritable(denied));
     }
-    // SAFETY: the code lies in these pages, which stay mapped as the module stays loaded, and which are
-    // writable now. A jump that fits one store replaces an aligned word as a whole; otherwise no instruction
-    // of the entry is being executed, as no other thread is in the function.
+    // SAFETY: the code lies in these pages. They stay mapped because the module stays loaded, and they are now
+    // writable. A jump that fits one store replaces an aligned word as a whole. Otherwise no other thread is in the
+    // function, so no instruction of the entry is being executed.
     unsafe {
         if fits_one_store(entry) {
             let word = entry.at & !7;
@@ -59,7 +58,7 @@ pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), 
         } else {
             let place = core::ptr::with_exposed_provenance_mut::<u8>(entry.at);
             core::ptr::copy_nonoverlapping(jump.as_ptr(), place, JUMP);
-            // The rest of the last instruction.
+            // Fill the rest of the last overwritten instruction with `nop`.
             core::ptr::write_bytes(place.add(JUMP), 0x90, entry.length - JUMP);
         }
     }
@@ -72,8 +71,7 @@ pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), 
 
 fn protect(pages: &Range<usize>, rights: libc::c_int) -> bool {
     let start = core::ptr::with_exposed_provenance_mut(pages.start);
-    // SAFETY: the pages are a module's code, which stays readable, and stays executable if others may be
-    // executing it.
+    // SAFETY: the pages are a module's code. They stay readable, and executable if other threads may be executing them.
     unsafe { libc::mprotect(start, pages.len(), rights) == 0 }
 }
 
@@ -83,9 +81,9 @@ mod tests {
     use crate::entry::examine;
     use crate::function;
 
-    /// Returns two functions in a page of their own, which return these numbers.
+    /// Returns two functions on a new page, which return these numbers.
     fn functions(numbers: [u8; 2]) -> [usize; 2] {
-        // SAFETY: a new mapping, which replaces none; it is written before it is used, and stays.
+        // SAFETY: the mapping is new and replaces none. It is written before it is used, and never unmapped.
         unsafe {
             let page = libc::mmap(
                 core::ptr::null_mut(),
@@ -99,7 +97,7 @@ mod tests {
             let start = page.expose_provenance();
             let places = [start, start + 64];
             for (number, place) in numbers.into_iter().zip(places) {
-                // mov eax, NUMBER; ret
+                // The code is `mov eax, NUMBER; ret`.
                 let code = [0xb8, number, 0, 0, 0, 0xc3];
                 let place = core::ptr::with_exposed_provenance_mut::<u8>(place);
                 place.copy_from_nonoverlapping(code.as_ptr(), code.len());
@@ -112,7 +110,8 @@ mod tests {
 
     fn call(place: usize) -> u32 {
         let place = core::ptr::with_exposed_provenance_mut(place);
-        // SAFETY: one of `functions`, or a jump to one; they take nothing and return a number.
+        // SAFETY: the address is that of one of `functions`, or of a jump to one. They take no arguments and return a
+        // number.
         unsafe { function::at::<extern "C" fn() -> u32>(place) }.map_or(0, |function| function())
     }
 
@@ -129,7 +128,7 @@ mod tests {
             let entry = examine(first, &code, |_, _| false).unwrap();
             assert!(fits_one_store(&entry));
             let jump = jump(entry.at(), second).unwrap();
-            // SAFETY: the page stays mapped, and the jump leads to a whole function.
+            // SAFETY: the page stays mapped, and the jump leads to the start of a function.
             assert_eq!(unsafe { write(&entry, jump, alone) }, Ok(()));
             assert_eq!([call(first), call(second)], [2, 2]);
         }
@@ -167,7 +166,7 @@ mod tests {
             looks_back: false,
             ends_in: Vec::new(),
         };
-        // SAFETY: nothing is mapped there, and nothing is written.
+        // SAFETY: nothing is mapped at the address, so nothing is written.
         let refused = unsafe { write(&entry, [0; JUMP], true) };
         assert!(
             matches!(refused, Err(Refusal::NotWritable(_))),

@@ -1,7 +1,7 @@
-//! The assembler of the gate, for AArch64 (AAPCS64, little endian). The x86-64 version has the explanations.
+//! The assembler of the gate in front of the driver, for AArch64 (AAPCS64, little endian). `x86_64.rs` explains it.
 //!
-//! A stub passes its [`Gate`] in `x16`. Before the call only registers are used that any call may change; the
-//! frame is in the chain of frame pointers, as the doors require.
+//! A stub passes its [`Gate`] in `x16`. Before the call the code changes only registers that any call may change. The
+//! frame is part of the chain of frame pointers, which the doors require.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -35,7 +35,8 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Passes through the gate in `x16`, as on x86-64. Twelve words of stack arguments are copied.
+/// Passes a call through the gate in `x16`, like the function of this name for x86-64. Twelve stack words, which may
+/// contain arguments, are copied.
 #[unsafe(naked)]
 unsafe extern "C" fn pass() {
     naked_asm!(
@@ -62,7 +63,7 @@ unsafe extern "C" fn pass() {
         "str x11, [x9, #{passes}]",
         "str x9, [x29, #0x10]",
         "str x29, [x9, #{flight}]",
-        // The thread that closes the gate runs a barrier on every thread after closing it.
+        // The thread that closes the gate runs a barrier on every thread afterwards, so no barrier is needed here.
         "adrp x10, {closed}",
         "ldr w10, [x10, :lo12:{closed}]",
         "cbnz w10, 2f",

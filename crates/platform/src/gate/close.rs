@@ -1,4 +1,4 @@
-//! Keeps every thread out of the driver for a moment.
+//! Closes the gate: keeps every thread out of the driver for a moment.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -8,10 +8,10 @@ use super::{CLOSED, HELD, OPEN, SHUT, UNSEEN, UNSEEN_PASSES};
 use crate::{barrier, thread};
 use tllmprof_sync::wake;
 
-/// The interval between checks if the last thread has left the driver.
+/// Interval between checks whether the last thread has left the driver.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// Keeps the gate closed, with no thread in the driver. The gate opens when this is dropped.
+/// Proof that the gate is closed and no thread is in the driver. The gate opens when this value is dropped.
 pub struct Closed(());
 
 impl Drop for Closed {
@@ -20,12 +20,12 @@ impl Drop for Closed {
     }
 }
 
-/// Closes the gate and waits until no thread is in the driver. `None` if one still is after `patience`: a
-/// thread that waits there may wait for what another one has to launch, so the gate is opened again.
+/// Closes the gate and waits until no thread is in the driver. Returns `None` and opens the gate again if a thread is
+/// still in the driver after `patience`: it may be waiting for work that another thread has yet to launch.
 pub fn close(patience: Duration) -> Option<Closed> {
     CLOSED.store(SHUT, Ordering::SeqCst);
     let closed = Closed(());
-    // Without the barrier a thread may be about to pass that is not visible yet.
+    // The barrier is needed to see every thread that is about to pass the gate. Without it, give up.
     if !barrier::process_wide() {
         return None;
     }
@@ -44,13 +44,13 @@ pub fn close(patience: Duration) -> Option<Closed> {
     Some(closed)
 }
 
-/// Opens the gate.
+/// Opens the gate and wakes the calls that wait.
 pub fn open() {
     CLOSED.store(OPEN, Ordering::SeqCst);
     wake(&CLOSED, i32::MAX);
 }
 
-/// Makes calls wait at the gate, for a bounded time. They continue when this is dropped.
+/// While this value exists, calls wait at the gate for a bounded time. They continue when it is dropped.
 pub struct HeldCalls(());
 
 impl Drop for HeldCalls {
@@ -59,9 +59,9 @@ impl Drop for HeldCalls {
     }
 }
 
-/// Makes calls wait, if there are gates, while the calling thread is in the driver. The driver's lock goes to
-/// whichever thread asks first, so with several threads that launch without a pause, the calling thread might
-/// not get it for seconds. Threads that are in the driver already continue.
+/// If there are gates, makes new calls wait while the calling thread is in the driver. The driver's lock goes to the
+/// thread that asks first. So while other threads launch without a pause, the calling thread might not get it for
+/// seconds. Threads that are already in the driver continue.
 pub fn hold() -> Option<HeldCalls> {
     (super::is_wanted()
         && CLOSED
@@ -70,7 +70,7 @@ pub fn hold() -> Option<HeldCalls> {
     .then(|| HeldCalls(()))
 }
 
-/// Ends a [`hold`], if there is one.
+/// Ends a [`hold`], if one is active.
 pub(super) fn release() {
     let is_held = CLOSED
         .compare_exchange(HELD, OPEN, Ordering::SeqCst, Ordering::SeqCst)

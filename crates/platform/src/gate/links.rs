@@ -1,5 +1,5 @@
-//! Functions of the driver that modules are linked to. There is no look-up to intercept; functions that this
-//! library does not export itself are called directly through GOT slots.
+//! Driver functions that modules are linked to. No look-up can be intercepted for these. Modules call those functions
+//! that this library does not export directly, through their GOT slots.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -16,30 +16,30 @@ use crate::got::lead;
 use crate::resolve;
 
 lifecycle::global! {
-    /// The value of [`elf::changes`] when the modules were last checked; 0: never.
+    /// Value of [`elf::changes`] when the modules were last checked; 0 if never.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
-    /// The same value, for [`lead_new_links`].
+    /// Value of [`elf::changes`] when [`lead_new_links`] last ran.
     #[fork(keep = "the child's modules are its parent's")]
     static LOOKED: AtomicU64 = AtomicU64::new(0);
-    /// The time when slots were last redirected, in nanoseconds of `CLOCK_MONOTONIC`; 0: none were since
-    /// [`forget_new`].
+    /// Time when slots were last redirected, in nanoseconds of `CLOCK_MONOTONIC`. 0 if none were redirected after the
+    /// last [`forget_new`].
     #[fork(keep = "the child's modules are its parent's")]
     static NEW: AtomicU64 = AtomicU64::new(0);
 }
 
-/// The result of redirecting the slots.
+/// Result of redirecting the slots.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// All slots lead through gates, and did so before.
+    /// All slots lead through gates, and did so before this call.
     Led,
-    /// Some were redirected only now: their calls in progress are not known.
+    /// Some slots were redirected by this call: calls that are in progress through them are not counted.
     New,
     /// Some slots cannot be redirected.
     Missed,
 }
 
-/// Redirects the slots of linked functions to gates.
+/// Redirects the GOT slots of linked driver functions to gates.
 pub fn lead_links() -> Links {
     let changes = elf::changes();
     if !is_wanted() || SEEN.load(Ordering::Relaxed) == changes {
@@ -61,7 +61,8 @@ pub fn lead_links() -> Links {
             let to_gate = |name: &CStr, value: Option<usize>| {
                 let real = match value {
                     Some(value) => driver.contains(value).then_some(value)?,
-                    // The function that the loader would bind, but not one that this library exports.
+                    // The slot is not bound yet. Use the function that the loader would bind, except if this library
+                    // exports it.
                     None if is_hooked(name) => return None,
                     None => driver.defines(name, None)?.addr(),
                 };
@@ -86,8 +87,8 @@ pub fn lead_links() -> Links {
     links
 }
 
-/// Like [`lead_links`], if modules were loaded since. Slots that could not be redirected before are not tried
-/// again.
+/// Does the work of [`lead_links`] if modules were loaded or unloaded since its last call. Does not retry slots that
+/// could not be redirected before.
 pub fn lead_new_links() {
     let changes = elf::changes();
     if LOOKED.swap(changes, Ordering::Relaxed) != changes {
@@ -95,13 +96,14 @@ pub fn lead_new_links() {
     }
 }
 
-/// The calls in progress through slots redirected so far will end before the next [`have_settled`].
+/// Forgets that slots were redirected: the caller ensures that calls in progress through them will have ended before
+/// the next [`have_settled`].
 pub fn forget_new() {
     NEW.store(0, Ordering::Relaxed);
 }
 
-/// Returns true if no slot was redirected within this time. A call through it may have been in progress then,
-/// without passing the gate.
+/// Returns true if no slot was redirected within the last `time`. When a slot is redirected, a call that used its old
+/// value may be in progress, without having passed the gate.
 pub fn have_settled(time: Duration) -> bool {
     let new = NEW.load(Ordering::Relaxed);
     new == 0 || u128::from(now().saturating_sub(new)) >= time.as_nanos()

@@ -1,10 +1,10 @@
-//! The gate in front of the driver. While kernels are recorded, every driver function that the program looks
-//! up or is linked to is reached through it.
+//! The gate in front of the driver. While kernels are recorded, the program reaches every driver function that it looks
+//! up or is linked to only through the gate.
 //!
-//! Detaching a profiler from the driver while a call is in it destroys the context. So the gate counts the
-//! threads in the driver at all times, which costs a few nanoseconds a call, and [`close`] keeps them out for
-//! a moment. Calls that began before the gates existed are not counted; gates are created when the functions
-//! are handed out.
+//! Detaching a profiler from the driver while a call is in the driver destroys the context. So the gate always counts
+//! the threads in the driver, which costs a few nanoseconds per call, and [`close`] keeps threads out for a moment.
+//! Each function has its own gate, which is created when the program gets the function. Calls that began before are not
+//! counted.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
@@ -35,19 +35,19 @@ pub use links::{Links, forget_new, have_settled, lead_links, lead_new_links};
 pub use stubs::STUB_SIZE;
 use stubs::stub;
 
-/// The largest number of gates in a process. The driver has some 700 functions, of which a runtime looks up
-/// 440, many of them in two forms.
+/// Largest number of gates in a process. The driver has about 700 functions. A runtime looks up 440 of them, many in
+/// two forms.
 pub const GATE_COUNT: usize = 2048;
 
-/// The time a call waits at a closed gate. The gate is closed for milliseconds; a profiler that hangs must
-/// not block the program as well.
+/// Longest time that a call waits at a closed gate. The gate is closed for milliseconds. The limit ensures that a
+/// hanging profiler does not block the program, too.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// The gate in front of one function.
+/// The gate in front of one driver function.
 #[repr(C)]
 pub struct Gate {
     real: AtomicPtr<c_void>,
-    /// 1 if a call may give the GPU work.
+    /// 1 if a call of the function may give the GPU work, else 0.
     weight: AtomicU64,
 }
 
@@ -67,7 +67,7 @@ impl Gate {
 lifecycle::global! {
     stage: Doors;
 
-    /// The pool. Entries below [`USED`] are complete and never change.
+    /// The pool of gates. Entries below [`USED`] are complete and never change.
     #[fork(keep = "pointers to gates were handed out")]
     #[together(tables)]
     pub static GATES: [Gate; GATE_COUNT] = [const { Gate::new() }; GATE_COUNT];
@@ -75,21 +75,21 @@ lifecycle::global! {
     static USED: AtomicUsize = AtomicUsize::new(0);
     #[fork(free)]
     static CREATING: Lock<()> = Lock::new(());
-    /// True if a function was handed out without a gate, because there were no more.
+    /// True if the program got a function without a gate, because the pool was full.
     #[fork(keep = "what was handed out stays so")]
     static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
-    /// The state of the gate, on which calls sleep. Calls wait unless it is [`OPEN`].
+    /// The state of all gates, on which calls sleep (a futex). Calls wait unless it is [`OPEN`].
     #[fork(reset)]
     pub static CLOSED: AtomicU32 = AtomicU32::new(OPEN);
 }
-/// The assembler compares with this one.
+/// State: calls pass. The assembler compares with this value.
 const OPEN: u32 = 0;
-/// No thread may enter the driver.
+/// State: no thread may enter the driver.
 const SHUT: u32 = 1;
-/// Calls wait so that other threads get their turn in the driver, at most for [`MAX_HOLD`].
+/// State: calls wait so that another thread gets its turn in the driver, at most for [`MAX_HOLD`].
 const HELD: u32 = 2;
-/// The time a call waits for that.
+/// Longest time that a call waits in the state [`HELD`].
 const MAX_HOLD: Duration = Duration::from_millis(100);
 
 /// Returns true if no thread may enter the driver.
@@ -100,15 +100,15 @@ pub fn is_closed() -> bool {
 lifecycle::global! {
     stage: Doors;
 
-    /// The number of calls in the driver from threads that have no record.
+    /// Number of calls in progress in the driver from threads that have no thread record.
     #[fork(reset)]
     pub static UNSEEN: AtomicU32 = AtomicU32::new(0);
-    /// The number of their calls that may have given the GPU work.
+    /// Number of calls from threads without a record that may have given the GPU work.
     #[fork(keep = "only differences matter")]
     static UNSEEN_PASSES: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Marks if a function may give the GPU work.
+/// States whether a function may give the GPU work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     No,
@@ -116,7 +116,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// Returns the value for a call of the table.
+    /// Returns the value for a call in the table of calls.
     pub fn from_call(call: Call) -> Self {
         Self::from(call.kind().gives_work())
     }
@@ -128,32 +128,32 @@ impl From<bool> for Work {
     }
 }
 
-/// The facts that the gates need from other layers.
+/// Functions that the gates need from higher layers.
 pub struct Needs {
-    /// Returns true if the driver's functions get gates in this process. Called once, late: by then a
-    /// profiler that is also preloaded has set its variables.
+    /// Returns true if the driver's functions get gates in this process. Called once and late: by then another
+    /// preloaded profiler has set its environment variables.
     pub are_wanted: fn() -> bool,
-    /// Returns true if the library itself hooks the function of this name.
+    /// Returns true if the library exports a function of this name, which hooks the driver's function.
     pub is_hooked: fn(&CStr) -> bool,
-    /// Returns the number of threads that are in the driver for the library itself.
+    /// Returns the number of threads that are in the driver on behalf of this library.
     pub users: fn() -> u32,
 }
 
-/// The registered facts; without them there are no gates.
+/// The registered functions, at most one element. Without it there are no gates.
 #[linkme::distributed_slice]
 pub static NEEDS: [Needs];
 
-/// Returns the number of threads that are in the driver for the library itself.
+/// Returns the number of threads that are in the driver on behalf of this library.
 fn users() -> u32 {
     NEEDS.first().map_or(0, |needs| (needs.users)())
 }
 
-/// Returns true if the library itself hooks the function of this name.
+/// Returns true if the library exports a function of this name, which hooks the driver's function.
 fn is_hooked(name: &CStr) -> bool {
     NEEDS.first().is_some_and(|needs| (needs.is_hooked)(name))
 }
 
-/// Returns true if the driver's functions get gates in this process.
+/// Returns true if the driver's functions get gates in this process. The answer does not change.
 pub fn is_wanted() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
@@ -175,8 +175,8 @@ pub fn is_wanted() -> bool {
     }
 }
 
-/// Returns true if the code at `address` belongs to a profiler: calls that it makes while it is being
-/// detached must not wait for that.
+/// Returns true if the code at `address` belongs to a profiler. Its calls do not pass the gate: those that it makes
+/// while it is being detached must not wait for the detach.
 pub fn is_profiler(address: usize) -> bool {
     const NAMES: [&[u8]; 2] = [b"libcupti", b"libnvperf"];
     elf::containing(address)
@@ -184,7 +184,7 @@ pub fn is_profiler(address: usize) -> bool {
         .is_some_and(|soname| NAMES.iter().any(|name| soname.starts_with(name)))
 }
 
-/// Returns the function that the program gets for a driver function `real` that the table of calls lacks.
+/// Returns the function that the program gets in place of `real`, a driver function that is not in the table of calls.
 pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
     let is_drivers = || {
         elf::containing(real.addr()).is_some_and(|module| module.soname() == Some(c"libcuda.so.1"))
@@ -197,7 +197,7 @@ pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
     }
 }
 
-/// Returns the gate in front of a driver function, if there are gates; otherwise the function itself.
+/// Returns the gate in front of a driver function, if gates are wanted, or else the function itself.
 pub fn before(real: *mut c_void, work: Work) -> *mut c_void {
     if !is_wanted() || resolve::is_ours(real.addr()) {
         return real;
@@ -221,7 +221,7 @@ pub fn before(real: *mut c_void, work: Work) -> *mut c_void {
     stub(index)
 }
 
-/// Returns the function of a gate; any other function is returned unchanged.
+/// Returns the real function if `function` is a gate. Returns any other function unchanged.
 pub fn behind(function: *mut c_void) -> *mut c_void {
     match stubs::index(function.addr()) {
         Some(index) => GATES[index].real.load(Ordering::Relaxed),
@@ -235,17 +235,17 @@ fn find(real: *mut c_void) -> Option<usize> {
         .position(|gate| gate.real.load(Ordering::Relaxed) == real)
 }
 
-/// Handles a call at a gate that the assembler cannot handle by itself. Returns where the call is noted: the
-/// address of a thread record, 1 for the count of threads without one, 0 if it is not noted.
+/// Handles a call that the assembler cannot pass through the gate by itself. Returns where the call is noted as in
+/// progress: the address of a thread record, 1 for the count of threads without a record, or 0 if it is not noted.
 ///
-/// `frame` is the address of its frame, as the assembler notes it.
+/// `frame` is the address of the call's frame, which the assembler notes.
 pub extern "C" fn enter(gate: &Gate, frame: usize) -> usize {
     let _errno = SavedErrno::new();
-    // The call continues into the driver, unnoted: a profiler that is being detached does not wait for it.
+    // After a panic the call continues into the driver without a note, so a detach would not wait for it.
     contained(0, || noted(gate, frame))
 }
 
-/// Notes the call. Returns the same values as [`enter`].
+/// Notes a call as in progress. Returns the same values as [`enter`].
 fn noted(gate: &Gate, frame: usize) -> usize {
     #[cfg(test)]
     tests::panic_if_asked();
@@ -260,8 +260,8 @@ fn noted(gate: &Gate, frame: usize) -> usize {
     };
     let flight = record.flight();
     if flight > frame {
-        // It is nested in another call, which counts. Or that other call was left by a jump: then the thread
-        // seems to be in the driver until it makes a call from farther up the stack.
+        // This call is nested in a call that is already noted. (If that call was left by a jump, the thread seems to be
+        // in the driver until it makes a call from farther up the stack.)
         return 0;
     }
     if flight != frame {
@@ -271,8 +271,8 @@ fn noted(gate: &Gate, frame: usize) -> usize {
     core::ptr::from_ref(record).expose_provenance()
 }
 
-/// Notes a call, and withdraws the note while the gate is closed. After a long wait the call continues with
-/// its note.
+/// Notes a call as in progress. While the gate is closed, withdraws the note and waits. After [`MAX_WAIT`] the call
+/// continues with the note.
 fn pass<N, U>(note: impl Fn() -> N, undo: impl Fn() -> U) {
     note();
     if CLOSED.load(Ordering::SeqCst) == OPEN {
@@ -308,7 +308,7 @@ fn wait_until_open(since: Instant) -> bool {
     }
 }
 
-/// Prepares for closing: both steps take a while the first time.
+/// Prepares for [`close`]: does two steps that take a while the first time.
 pub fn prepare() {
     lead_links();
     if is_wanted() {
@@ -316,7 +316,7 @@ pub fn prepare() {
     }
 }
 
-/// Returns true if all functions that were handed out have gates.
+/// Returns true if all driver functions that the program got have gates.
 pub fn are_all() -> bool {
     is_wanted() && !IS_SHORT.load(Ordering::Relaxed)
 }
@@ -336,7 +336,7 @@ mod tests {
     use crate::thread::tests::{ONE, writer};
 
     static USERS: AtomicU32 = AtomicU32::new(0);
-    /// Makes the next call at a gate panic there.
+    /// Makes the next call that reaches [`enter`] panic.
     static PANICS: AtomicBool = AtomicBool::new(false);
 
     pub fn panic_if_asked() {
@@ -350,12 +350,12 @@ mod tests {
         users: || USERS.load(Ordering::SeqCst),
     };
 
-    /// The gates belong to the process, and a test may take a thread's record: one test at a time.
+    /// Locks out other tests: all tests share the gates, and a test may take over a thread's record.
     fn one() -> MutexGuard<'static, ()> {
         ONE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a function of libc, which stands for one of the driver.
+    /// Returns a function of the C library, which represents a driver function.
     fn real(name: &CStr) -> *mut c_void {
         resolve::next(name).unwrap()
     }
@@ -366,7 +366,7 @@ mod tests {
         assert_ne!(gate, real(c"getpid"));
         assert_eq!(behind(gate), real(c"getpid"));
         assert_eq!(behind(real(c"getpid")), real(c"getpid"));
-        // SAFETY: the gate leads to a function of this type, which takes nothing.
+        // SAFETY: the gate leads to `getpid`, which has this type and takes no arguments.
         unsafe { function::at::<extern "C" fn() -> pid_t>(gate) }.map_or(0, |getpid| getpid())
     }
 
@@ -375,7 +375,7 @@ mod tests {
         type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> ssize_t;
         let mut byte = 0_u8;
         let gate = before(real(c"read"), Work::No);
-        // SAFETY: the gate leads to a function of this type, which writes a byte to the local.
+        // SAFETY: the gate leads to `read`, which has this type and writes a byte to the local variable.
         unsafe {
             let read = function::at::<Read>(gate).unwrap();
             read(fd, (&raw mut byte).cast(), 1)
@@ -413,7 +413,7 @@ mod tests {
                 if gives_record {
                     writer();
                 }
-                // The assembler does not handle a closed gate by itself.
+                // The assembler calls `enter` for a closed gate.
                 let closed = close(MAX_WAIT).expect("nobody is in");
                 PANICS.store(true, Ordering::Relaxed);
                 let since = Instant::now();

@@ -4,10 +4,10 @@ use core::ffi::c_void;
 
 use super::GATE_COUNT;
 
-/// The size of a stub in bytes, as the assembler lays them out.
+/// Size of a stub in bytes, as the assembler lays out the stubs.
 pub const STUB_SIZE: usize = 16;
 
-// SAFETY: the assembler of each processor defines the symbol, with this size.
+// SAFETY: the assembler for each processor defines the symbol, with this size.
 unsafe extern "C" {
     static tllmprof_gates: [u8; STUB_SIZE * GATE_COUNT];
 }
@@ -18,7 +18,7 @@ pub fn stub(index: usize) -> *mut c_void {
     pool.wrapping_add(index * STUB_SIZE).cast_mut().cast()
 }
 
-/// Returns the index of the gate whose stub is at an address.
+/// Returns the index of the gate whose stub contains the address, or `None` if it is not in a stub.
 pub fn index(address: usize) -> Option<usize> {
     let pool = (&raw const tllmprof_gates).addr();
     let index = address.checked_sub(pool)? / STUB_SIZE;

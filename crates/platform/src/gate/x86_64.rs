@@ -1,7 +1,7 @@
-//! The assembler of the gate, for x86-64 (System V ABI).
+//! The assembler of the gate in front of the driver, for x86-64 (System V ABI).
 //!
-//! A stub passes its [`Gate`] in `r11`. [`pass`] notes in the thread's record that the driver is in a call,
-//! calls the function and clears the note again. The frame has call frame information and no personality, so
+//! A stub passes its [`Gate`] in `r11`. [`pass`] notes in the thread's record that the thread is in the driver, calls
+//! the driver's function and clears the note again. The frame has call frame information and no personality routine, so
 //! that an exception passes through it.
 
 use core::arch::{global_asm, naked_asm};
@@ -9,8 +9,8 @@ use core::arch::{global_asm, naked_asm};
 use crate::gate::{GATE_COUNT, Gate, STUB_SIZE};
 use crate::thread::{Block, ThreadRecord};
 
-/// The number of stack words of arguments that are copied. `cuTensorMapEncodeIm2colWide` has ten, more than
-/// any other function of the driver.
+/// Number of stack words that are copied, which may contain arguments. `cuTensorMapEncodeIm2colWide` has ten of them,
+/// more than any other driver function.
 const STACK_WORDS: usize = 12;
 
 global_asm!(
@@ -38,9 +38,9 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Passes through the gate in `r11`. Unusual cases are left to [`crate::gate::enter`]: a thread without a
-/// record, a call within another, a closed gate. It returns where the call is noted: a record, 1 for threads
-/// without one, 0 if it is not noted.
+/// Passes a call through the gate in `r11`. Leaves unusual cases to [`crate::gate::enter`]: a thread without a record,
+/// a call nested in another, a closed gate. That function returns where the call is noted: a record, 1 for threads
+/// without a record, 0 if it is not noted.
 #[unsafe(naked)]
 unsafe extern "C" fn pass() {
     naked_asm!(
@@ -61,8 +61,8 @@ unsafe extern "C" fn pass() {
         "mov rax, qword ptr [r11 + {weight}]",
         "add qword ptr [r10 + {passes}], rax",
         "mov qword ptr [r10 + {flight}], rbp",
-        // The thread that closes the gate runs a barrier on every thread after closing it: either that thread
-        // sees the note, or this one sees that the gate is closed.
+        // The thread that closes the gate runs a barrier on every thread afterwards. So either it sees the note, or
+        // this thread sees that the gate is closed.
         "cmp byte ptr [rip + {closed}], 0",
         "jne 2f",
         "3:",

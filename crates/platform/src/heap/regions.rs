@@ -1,18 +1,19 @@
-//! The mappings that the heap consists of.
+//! The memory mappings (regions) of which the heap consists.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The unit in which regions are counted, whatever the size of the system's pages.
+/// Unit in bytes in which regions are counted. It does not depend on the system's page size.
 pub const PAGE: usize = 4096;
-/// The largest number of regions.
+/// Largest number of regions at a time.
 const MAX_REGIONS: usize = 256;
-/// A region is stored in a word: the number of its first page, and in this many bits its number of pages.
+/// Each region is stored in one word: the number of its first page, and in the low bits its number of pages. This is
+/// the number of low bits.
 const COUNT_BITS: u32 = 28;
-/// The value of a removed region, which others may follow. The value after the last region is 0.
+/// Value of a removed region. The entries after it may be in use. The value 0 marks the end of the list.
 pub(super) const GONE: u64 = 1 << COUNT_BITS;
 
-/// Mappings, each of which stays as long as a block in it. So an address can be looked up without a lock.
+/// A list of mappings. Each exists as long as a block in it, so an address can be looked up without a lock.
 pub struct Regions([AtomicU64; MAX_REGIONS]);
 
 impl Regions {
@@ -20,7 +21,7 @@ impl Regions {
         Self([const { AtomicU64::new(0) }; MAX_REGIONS])
     }
 
-    /// Returns true if `place` is in one of the regions.
+    /// Returns true if the address `place` is in one of the regions.
     pub fn contain(&self, place: *mut u8) -> bool {
         let page = (place.addr() / PAGE) as u64;
         self.words().any(|word| {
@@ -34,10 +35,10 @@ impl Regions {
         words.take_while(|&word| word != 0)
     }
 
-    /// Returns a new mapping of zeros; `None` if there is no memory or no free word.
+    /// Returns a new mapping, filled with zeros. Returns `None` if there is no memory or the list is full.
     pub fn map(&self, size: usize) -> Option<*mut u8> {
         let size = size.checked_next_multiple_of(PAGE)?;
-        // SAFETY: the kernel chooses where the mapping lies, so that it replaces none.
+        // SAFETY: the kernel chooses the address of the mapping, so it replaces none.
         let place = unsafe {
             libc::mmap(
                 null_mut(),
@@ -63,7 +64,7 @@ impl Regions {
             })
         });
         if !is_kept {
-            // SAFETY: the mapping made above, which no other code has seen.
+            // SAFETY: the mapping was made above, and no other code knows it.
             unsafe { libc::munmap(place.cast(), size) };
             return None;
         }
@@ -73,15 +74,15 @@ impl Regions {
     /// Unmaps a region.
     ///
     /// # Safety
-    /// [`Regions::map`] has made it with this size, and it is no longer used.
+    /// [`Regions::map`] created the region with this size, and it is no longer used.
     pub unsafe fn unmap(&self, place: *mut u8, size: usize) {
         let size = size.next_multiple_of(PAGE);
         let this = packed(place, size);
         let at = |word: &&AtomicU64| Some(word.load(Ordering::Relaxed)) == this;
         if let Some(word) = self.0.iter().find(at) {
-            // Before unmapping: another thread's new mapping may get the same address immediately.
+            // Remove the entry before unmapping: another thread's new mapping may get the same address immediately.
             word.store(GONE, Ordering::Release);
-            // SAFETY: such a mapping, and it is not used, as the caller guarantees.
+            // SAFETY: the list contained this mapping, and the caller guarantees that it is no longer used.
             unsafe { libc::munmap(place.cast(), size) };
         }
     }

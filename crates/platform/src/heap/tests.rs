@@ -4,17 +4,17 @@ use std::time::Instant;
 
 use super::*;
 
-/// There is only one heap: a test that locks it keeps the other tests out.
+/// Lock that each test holds while it uses the heap: all tests share one heap.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// A block that is filled with its own pattern.
+/// An allocated block that is filled with a pattern, to detect overlaps.
 struct Block {
     place: *mut u8,
     layout: Layout,
     pattern: u8,
 }
 
-// SAFETY: a block is used only by its owner.
+// SAFETY: only the owner of a block uses its memory.
 unsafe impl Send for Block {}
 
 impl Block {
@@ -33,7 +33,7 @@ impl Block {
     }
 
     fn fill(&self, range: Range<usize>) {
-        // SAFETY: bytes of this block.
+        // SAFETY: the range lies within this block.
         unsafe {
             self.place
                 .add(range.start)
@@ -42,7 +42,7 @@ impl Block {
     }
 
     fn is_whole(&self, size: usize) -> bool {
-        // SAFETY: bytes of this block, which are filled.
+        // SAFETY: the bytes lie within this block and were filled.
         let bytes = unsafe { core::slice::from_raw_parts(self.place, size) };
         bytes.iter().all(|&byte| byte == self.pattern)
     }
@@ -66,7 +66,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         assert!(self.is_whole(self.layout.size()));
-        // SAFETY: made with this layout, and no longer used.
+        // SAFETY: the block was allocated with this layout, and is no longer used.
         unsafe { OwnHeap.dealloc(self.place, self.layout) };
     }
 }
@@ -86,7 +86,7 @@ const SIZES: [usize; 12] = [
     33,
 ];
 
-/// Uses all sizes and alignments, each resized to all others.
+/// Allocates blocks of all sizes and alignments, and resizes each to all other sizes.
 fn use_it(seed: usize) {
     let mut blocks: Vec<Block> = Vec::new();
     for (n, &size) in SIZES.iter().enumerate() {
@@ -120,7 +120,7 @@ fn threads_share_it() {
             scope.spawn(move || use_it(seed));
         }
     });
-    // Allocated by one thread, freed by another.
+    // Allocate blocks on one thread and free them on another.
     let blocks: Vec<_> = (1..500).map(|n| Block::new(n * 3, 8, n as u8)).collect();
     std::thread::spawn(move || drop(blocks)).join().unwrap();
 }
@@ -154,7 +154,7 @@ fn a_zeroed_block_is_zeros() {
     drop(Block::new(5000, 8, 255));
     for size in [5000, LARGE * 2] {
         let layout = Layout::from_size_align(size, 8).unwrap();
-        // SAFETY: the size is not 0; the block is read within its size and freed.
+        // SAFETY: the size is not 0. The block is read only within its size, and then freed.
         unsafe {
             let place = OwnHeap.alloc_zeroed(layout);
             let bytes = core::slice::from_raw_parts(place, size);
@@ -177,7 +177,7 @@ fn the_system_serves_where_the_heap_is_locked() {
     before.resize(2000);
     drop(lost);
     assert!(!before.is_own());
-    // Less than one wait for each of them: only the first one waited.
+    // Only the first allocation waited. So the total time is less than one wait per block.
     assert!(
         since.elapsed() < LOCK_TIMEOUT * 150,
         "{:?}",
@@ -192,8 +192,7 @@ fn the_system_serves_where_the_heap_is_locked() {
 
 /// Runs `act` in a forked child. Returns its result.
 fn in_fork(act: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child does what a child of a process with threads may do here: it allocates only from this
-    // heap.
+    // SAFETY: the process has several threads, so the child may do little: it allocates only from this heap.
     unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -214,7 +213,7 @@ fn a_child_has_a_heap_that_is_whole() {
         let new = Block::new(100, 8, 4);
         new.is_own() && kept.is_whole(100)
     }));
-    // Another thread is in the middle of an allocation.
+    // Simulate a thread that is in the middle of an allocation during the fork.
     let held = HEAP.lock();
     let is_served = in_fork(|| {
         let blocks: Vec<_> = (1..50).map(|n| Block::new(n, 8, 4)).collect();

@@ -1,6 +1,6 @@
-//! Keeps values that are no longer used but must not be dropped, such as the parent's values in a forked
-//! child. What they own is leaked, and a leak checker would report that as the host's leak. It looks for
-//! pointers in the statics of libraries, and finds them here.
+//! Keeps values that are no longer used but must not be dropped, such as the parent's values in a forked child. Their
+//! memory is leaked on purpose. A leak checker would report that as a leak of the program, unless it finds pointers to
+//! the memory: it searches the statics of libraries, and finds the values here.
 
 use core::cell::UnsafeCell;
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -9,13 +9,13 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::lifecycle;
 
-/// The number of words: enough for children of children of children. Later values are leaked.
+/// Number of words: enough for several generations of forked children. Values beyond that are not kept.
 const WORDS: usize = 1 << 13;
 
-/// A buffer that is never read.
+/// A buffer for the values, which is never read.
 struct AtticWords(UnsafeCell<[MaybeUninit<usize>; WORDS]>);
 
-// SAFETY: each word is written once, by the thread that `USED` gave it to, and is never read.
+// SAFETY: each word is written once, by the thread that reserved it in `USED`, and is never read.
 unsafe impl Sync for AtticWords {}
 
 lifecycle::global! {
@@ -26,21 +26,21 @@ lifecycle::global! {
     static USED: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Puts a value away for good. Nothing is allocated or freed.
+/// Keeps a value forever. Nothing is allocated or freed.
 pub fn put<T>(value: T) {
     let value = ManuallyDrop::new(value);
     let words = size_of::<T>().div_ceil(size_of::<usize>());
     let take = |used: usize| used.checked_add(words).filter(|end| *end <= WORDS);
     if let Ok(at) = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
-        // SAFETY: the words from `at` on belong only to this call and are within the array, and there are
-        // enough for the value's bytes; the value lies elsewhere, and is no longer used as a value.
+        // SAFETY: the words from `at` on are within the array, belong only to this call, and are enough for the value's
+        // bytes. The value lies elsewhere, and is no longer used as a value.
         unsafe {
             let place = ROOM.0.get().cast::<MaybeUninit<usize>>().add(at);
             from_ref(&value)
                 .cast::<u8>()
                 .copy_to_nonoverlapping(place.cast(), size_of::<T>());
         }
-        // The optimizer would remove stores that nothing ever reads.
+        // Without this, the optimizer would remove the stores, because nothing reads them.
         core::hint::black_box(ROOM.0.get());
     }
 }
@@ -61,7 +61,7 @@ mod tests {
         let owned = from_ref(&*alarm.1).addr();
         put(alarm);
         let used = USED.load(Ordering::Relaxed);
-        // SAFETY: words that have been written, each a whole word of the value.
+        // SAFETY: these words were written, each as a whole word of the value.
         let words = unsafe { &*ROOM.0.get() }[..used]
             .iter()
             .map(|word| unsafe { word.assume_init() });

@@ -3,7 +3,7 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// The hooks run at each fork of the process, so only one test at a time forks it.
+/// Lock that lets only one test at a time fork the process: the hooks run at each fork.
 pub(crate) static FORKS: Mutex<()> = Mutex::new(());
 
 global! {
@@ -60,21 +60,21 @@ impl Own {
     }
 }
 
-/// Numbers the calls, from 1.
+/// Stores the number of this call at `place`. Calls are numbered from 1.
 fn note(place: &AtomicUsize) {
     place.store(CALLS.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 fn begins(_: &OnlyThread) {
     note(&BEGINS);
-    // These are of a later stage.
+    // Check that both locks, which belong to a later stage, are still held.
     let were_held = HELD.try_lock().is_none() && HELD_KEPT.try_lock().is_none();
     WERE_HELD.store(were_held, Ordering::Relaxed);
 }
 
 fn goes_on(_: &OnlyThread) {
     note(&GOES_ON);
-    // SAFETY: there is no such descriptor: the call fails, and sets errno.
+    // SAFETY: there is no such descriptor, so the call fails and sets errno.
     unsafe { libc::close(-1) };
 }
 
@@ -87,7 +87,8 @@ fn count_restart() {
     RESTARTS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Returns the first of these conditions that does not hold in the child, from 1; 0 if all hold.
+/// Returns the number of the first of these conditions that does not hold in the child, from 1; 0
+/// if all hold.
 fn wrong_in_child() -> i32 {
     let is_right = [
         [&BEGINS, &GOES_ON, &ENDS].map(|place| place.load(Ordering::Relaxed)) == [1, 2, 3],
@@ -105,13 +106,13 @@ fn wrong_in_child() -> i32 {
     first_wrong.map_or(0, |(number, _)| number)
 }
 
-/// The hooks must not change the program's `errno`.
+/// Checks that the hooks do not change the program's `errno`.
 #[test]
 fn errno_is_the_programs_after_a_fork() {
     let _forks = FORKS.lock();
     register();
     let mine = 1234;
-    // SAFETY: the child reads its errno and exits.
+    // SAFETY: the child only reads its errno and exits.
     let (of_child, of_parent) = unsafe {
         *libc::__errno_location() = mine;
         let child = libc::fork();
@@ -134,7 +135,7 @@ fn a_child_has_what_the_statics_declare() {
     KEPT.store(3, Ordering::Relaxed);
     *HELD.lock() = 4;
     *HELD_KEPT.lock() = 6;
-    // Another thread holds these while the process forks.
+    // Hold these locks during the fork, as another thread would.
     let mut text = TEXT.lock();
     text.push(1);
     let mut free = FREE.lock();
@@ -142,7 +143,7 @@ fn a_child_has_what_the_statics_declare() {
     let mut one = LOCKS[1].lock();
     *one = 2;
     let forks = || {
-        // SAFETY: the child reads atomics and tries locks, and exits.
+        // SAFETY: the child only reads atomics, tries locks and exits.
         unsafe {
             let child = libc::fork();
             if child == 0 {
@@ -157,7 +158,7 @@ fn a_child_has_what_the_statics_declare() {
         .expect("the child has been waited for");
     assert!(libc::WIFEXITED(status), "{status:#x}");
     assert_eq!(libc::WEXITSTATUS(status), 0, "see `wrong_in_child`");
-    // Nothing has changed in the parent.
+    // Check that nothing has changed in the parent.
     assert_eq!(*text, [1]);
     assert_eq!(CALLS.load(Ordering::Relaxed), 0);
     assert_eq!(COUNTS[1].load(Ordering::Relaxed), 8);

@@ -1,10 +1,10 @@
-//! Memory for code, in gaps between existing mappings.
+//! Memory for trampolines, in gaps between existing mappings.
 
 use core::ops::Range;
 
 use tllmprof_platform::entry::{Denied, Refusal};
 
-/// Consecutive pages, not executable at first.
+/// Consecutive pages that hold trampolines. They are not executable at first.
 pub struct TrampolinePages {
     start: usize,
     size: usize,
@@ -12,13 +12,14 @@ pub struct TrampolinePages {
 }
 
 impl TrampolinePages {
-    /// Maps pages at `place`, a page boundary where nothing is mapped; `None` if something is mapped there by now.
+    /// Maps pages at the page boundary `place`, where nothing is mapped. Returns `None` if something has been mapped
+    /// there in the meantime.
     ///
     /// # Errors
     /// The system refuses the mapping.
     pub fn map(place: usize, size: usize) -> Result<Option<Self>, Denied> {
-        // SAFETY: a new mapping where nothing is mapped: a mapping that the kernel puts elsewhere, as old kernels do
-        // that do not know the flag, is removed.
+        // SAFETY: the mapping is new and replaces no other. Old kernels do not know MAP_FIXED_NOREPLACE and may map the
+        // pages elsewhere; such a mapping is removed.
         unsafe {
             let got = libc::mmap(
                 core::ptr::with_exposed_provenance_mut(place),
@@ -46,7 +47,7 @@ impl TrampolinePages {
         }))
     }
 
-    /// Adds the code that `assemble` makes for the address that it is given. Returns its address range.
+    /// Adds the code that `assemble` produces for the address passed to it. Returns the code's address range.
     pub fn add(
         &mut self,
         assemble: impl FnOnce(usize) -> Option<Vec<u8>>,
@@ -66,10 +67,10 @@ impl TrampolinePages {
     /// Makes the code executable.
     ///
     /// # Errors
-    /// The system does not allow that.
+    /// The system does not allow it.
     pub fn finish(&self) -> Result<(), Denied> {
         let place = core::ptr::with_exposed_provenance_mut::<u8>(self.start);
-        // SAFETY: the pages are this part's and have that size, and no thread runs in them yet.
+        // SAFETY: these pages belong to this object and have this size, and no thread runs code in them yet.
         let result = unsafe {
             core::ptr::copy_nonoverlapping(self.code.as_ptr(), place, self.code.len());
             libc::mprotect(place.cast(), self.size, libc::PROT_READ | libc::PROT_EXEC)
@@ -83,14 +84,14 @@ impl TrampolinePages {
     /// Frees the memory.
     ///
     /// # Safety
-    /// No code leads there any more.
+    /// No code jumps into the pages any more.
     pub unsafe fn free(self) {
         let place = core::ptr::with_exposed_provenance_mut(self.start);
-        // SAFETY: the mapping is this part's, and no code leads into it any more.
+        // SAFETY: the mapping belongs to this object, and no code jumps into it any more.
         unsafe { libc::munmap(place, self.size) };
     }
 
-    /// Returns its address range.
+    /// Returns the address range of the pages.
     #[cfg(test)]
     pub fn range(&self) -> Range<usize> {
         self.start..self.start + self.size

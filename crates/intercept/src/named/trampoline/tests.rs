@@ -9,7 +9,7 @@ use crate::made::alone;
 use crate::made::registers::after;
 use crate::named::processor;
 
-// Functions that take a number, each followed by a label for its end.
+// Functions that take a number. A label marks the end of each.
 global_asm!(
     ".irp name, plain, relative, branch, jump",
     ".globl tllmprof_made_\\name, tllmprof_made_\\name\\()_end",
@@ -52,7 +52,7 @@ global_asm!(
     "tllmprof_made_word: .quad 40",
 );
 
-// SAFETY: defined above.
+// SAFETY: the assembler above defines these labels.
 unsafe extern "C" {
     static tllmprof_made_plain: u8;
     static tllmprof_made_plain_end: u8;
@@ -65,7 +65,7 @@ unsafe extern "C" {
 }
 
 fn entry(start: *const u8, end: *const u8) -> Entry {
-    // SAFETY: the bytes between both labels are code of this program.
+    // SAFETY: the bytes between the two labels are code of this program.
     let code = unsafe { core::slice::from_raw_parts(start, end.addr() - start.addr()) };
     examine(start.addr(), code, |_, _| false).unwrap()
 }
@@ -121,7 +121,7 @@ fn a_trampoline_counts_and_does_what_the_function_does() {
         for (place, (entry, results)) in places.iter().zip(&functions) {
             assert!(place.len() <= TRAMPOLINE_SIZE && place.start % 16 == 0);
             let address = core::ptr::with_exposed_provenance_mut(place.start);
-            // SAFETY: a trampoline, which continues in a function of this type.
+            // SAFETY: the trampoline continues in a function of this type.
             let function = unsafe {
                 tllmprof_platform::function::at::<extern "C" fn(usize) -> usize>(address)
             };
@@ -129,7 +129,8 @@ fn a_trampoline_counts_and_does_what_the_function_does() {
             let original = core::ptr::with_exposed_provenance_mut(entry.at);
             let has_avx = is_x86_feature_detected!("avx");
             let expected = has_avx.then(|| after(original));
-            // Three cases: a thread without cells, which calls Rust and is not counted, within the limit, and past it.
+            // Test three cases: a thread without cells (calls Rust and is not counted), a count within the limit, and
+            // one past it.
             for limit in [None, Some(UNLIMITED), Some(0)] {
                 slot.live(Counted::Named).set_limit(limit.unwrap_or(0));
                 thread::set_counting(
@@ -145,7 +146,7 @@ fn a_trampoline_counts_and_does_what_the_function_does() {
                 assert_eq!(slot.live(Counted::Named).count(), count);
             }
         }
-        // SAFETY: only the pointers above lead there, and they are used no more.
+        // SAFETY: only the pointers above refer to the region, and they are no longer used.
         unsafe { region.free() };
     });
 }
@@ -182,7 +183,7 @@ fn a_region_has_several_parts_where_no_gap_is_wide_enough() {
     });
 }
 
-/// Returns the number of trampolines for which a region has room, each within one of its parts.
+/// Fills a region with trampolines, and returns their number. Checks that each lies within one part of the region.
 fn fill(mut region: Region) -> usize {
     let plain = || {
         entry(
@@ -199,7 +200,7 @@ fn fill(mut region: Region) -> usize {
     }
     assert_eq!(region.add(&plain(), None), Err(Refusal::NoRoom));
     assert_eq!(region.finish(), Ok(()));
-    // SAFETY: no other code knows of the region.
+    // SAFETY: no code jumps to the region.
     unsafe { region.free() };
     added
 }

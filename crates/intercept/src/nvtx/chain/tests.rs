@@ -17,8 +17,8 @@ fn own() -> Function {
     without_provenance_mut(0x1000)
 }
 
-/// Returns [`export`] through code that lies in no module: code in the test's own module would be taken for the
-/// library's.
+/// Returns a pointer that calls [`export`] through code outside all modules. A pointer into the test program would be
+/// taken for this library's own module.
 fn foreign_export() -> GetExportTable {
     let target = (export as *const () as u64).to_le_bytes();
     let jump: &[u8] = if cfg!(target_arch = "x86_64") {
@@ -27,8 +27,8 @@ fn foreign_export() -> GetExportTable {
         &[0x50, 0, 0, 0x58, 0, 2, 0x1f, 0xd6] // ldr x16, #8; br x16
     };
     let code = [jump, &target].concat();
-    // SAFETY: a new mapping, which is written before it is executable and never freed; the code jumps to a function of
-    // that type.
+    // SAFETY: the mapping is new. It is written before it is executable, and never freed. The code jumps to `export`,
+    // which has this type.
     unsafe {
         let (write, run) = (
             libc::PROT_READ | libc::PROT_WRITE,
@@ -44,7 +44,7 @@ fn foreign_export() -> GetExportTable {
 }
 
 fn initialize_by(export: GetExportTable) -> c_int {
-    // SAFETY: the call passes the export of a module that is never freed, as NVTX requires.
+    // SAFETY: the export belongs to a simulated module, which is never freed.
     unsafe { initialize(export) }
 }
 
@@ -118,19 +118,19 @@ fn the_ranges_of_a_module_are_counted() {
             );
             module.now(kind, index)
         };
-        // SAFETY: that is the type of `nvtxRangePushA`.
+        // SAFETY: this is the type of `nvtxRangePushA`.
         let push = unsafe {
             core::mem::transmute::<
                 Function,
                 unsafe extern "C-unwind" fn(*const core::ffi::c_char) -> c_int,
             >(at(CORE, 9))
         };
-        // SAFETY: that is the type of `nvtxRangePop`.
+        // SAFETY: this is the type of `nvtxRangePop`.
         let pop = unsafe {
             core::mem::transmute::<Function, unsafe extern "C-unwind" fn() -> c_int>(at(CORE, 11))
         };
         for name in [c"step 1", c"a step", c"step 2", c"prefill", c"step 3"] {
-            // SAFETY: a terminated string.
+            // SAFETY: the name is a terminated string.
             let levels = unsafe { [push(name.as_ptr()), pop()] };
             assert_eq!(levels, [-2; 2]);
         }
@@ -156,7 +156,7 @@ fn a_module_of_a_process_that_counts_no_ranges_is_left_alone() {
             let module = Module::make(own());
             assert_eq!(initialize_by(foreign_export()), 0);
             assert_eq!(module.now(CORE, 9), own());
-            // SAFETY: the extension has the layout of NVTX, without functions.
+            // SAFETY: the extension has NVTX's layout and no functions.
             let extension = unsafe { initialize_extension(extension_of_nothing()) };
             assert_eq!(extension, 0);
         },
@@ -169,7 +169,7 @@ fn the_librarys_own_ranges_are_not_counted() {
         let module = Module::make(own());
         assert_eq!(initialize_by(export), 0, "there is no tool");
         assert_eq!(module.now(CORE, 9), own());
-        // SAFETY: the extension has the layout of NVTX, without functions.
+        // SAFETY: the extension has NVTX's layout and no functions.
         let extension = unsafe { initialize_extension(extension_of_nothing()) };
         assert_eq!(extension, 1, "somebody listens");
     });
@@ -179,20 +179,20 @@ fn the_librarys_own_ranges_are_not_counted() {
 fn a_tool_without_the_functions_of_one_is_none() {
     let tool = [("NVTX_INJECTION64_PATH", "libm.so.6")];
     alone(&tool, || {
-        // SAFETY: that is the type of the function of this name.
+        // SAFETY: `Initialize` is the type of the function of this name.
         let found = unsafe { Tool::<Initialize>::find(c"InitializeInjectionNvtx2", 0) };
         assert!(matches!(found, Tool::Lacks));
-        // SAFETY: that is the type of the function of this name.
+        // SAFETY: this is the type of `fabs`.
         let found = unsafe { Tool::<extern "C" fn(f64) -> f64>::find(c"fabs", 0) };
         assert!(matches!(found, Tool::Has(function, _) if function(-2.0) == 2.0));
-        // SAFETY: the extension has the layout of NVTX, without functions.
+        // SAFETY: the extension has NVTX's layout and no functions.
         let extension = unsafe { initialize_extension(extension_of_nothing()) };
         assert_eq!(extension, 1, "it may know nothing of extensions");
     });
 }
 
-/// Returns a tool that replaces `nvtxRangePushA` by a function that returns 77, and then reports whether it accepts the
-/// module (`wants`).
+/// Builds a tool that replaces `nvtxRangePushA` by a function that returns 77, and then reports that it accepts the
+/// module (`wants` is true) or not.
 fn tool(wants: bool) -> Temporary {
     let source = format!(
             "#include <stddef.h>
@@ -225,18 +225,18 @@ fn a_tool_comes_behind_the_librarys_own_functions() {
             .unwrap();
         assert_eq!(module.now(CORE, 9), wrappers::for_chain(0)[row]);
         assert!(!ALL[0].next(row).is_null() && ALL[0].next(row) != own());
-        // SAFETY: that is the type of `nvtxRangePushA`.
+        // SAFETY: this is the type of `nvtxRangePushA`.
         let push = unsafe {
             core::mem::transmute::<
                 Function,
                 unsafe extern "C-unwind" fn(*const core::ffi::c_char) -> c_int,
             >(module.now(CORE, 9))
         };
-        // SAFETY: a terminated string.
+        // SAFETY: the name is a terminated string.
         assert_eq!(unsafe { push(c"step".as_ptr()) }, 77);
         let slot = tllmprof_session::slot().unwrap();
         assert_eq!(slot.live(Counted::Named).count(), 1);
-        // SAFETY: the extension has the layout of NVTX, without functions.
+        // SAFETY: the extension has NVTX's layout and no functions.
         let extension = unsafe { initialize_extension(extension_of_nothing()) };
         assert_eq!(extension, 55, "the tool's answer");
     });
@@ -260,7 +260,7 @@ fn what_a_tool_leaves_that_does_not_want_the_module_is_taken_back() {
 #[test]
 fn a_tool_that_cannot_be_loaded_is_none() {
     alone(&[("NVTX_INJECTION64_PATH", "/no/such/tool.so")], || {
-        // SAFETY: that is the type of the function of this name.
+        // SAFETY: `Initialize` is the type of the function of this name.
         let found = unsafe { Tool::<Initialize>::find(c"InitializeInjectionNvtx2", 0) };
         assert!(matches!(found, Tool::None));
     });
