@@ -98,22 +98,20 @@ def loop(kind, way, out, first, steps):
 
 def serve(way, out, first, steps, model):
     from vllm import LLM, SamplingParams
-    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+    from vllm.v1.engine.llm_engine import LLMEngine
 
     llm = LLM(model=model, load_format="dummy", max_model_len=1024, seed=0, gpu_memory_utilization=0.3, enable_prefix_caching=False)
     recorder = Recorder(way, out, first, steps)
-    inner = UniProcExecutor.execute_model
+    inner = LLMEngine.step
 
-    def execute_model(self, output, *args, **kwargs):
-        if not output.total_num_scheduled_tokens:
-            return inner(self, output, *args, **kwargs)
+    def step(self):
         with recorder.step():
-            return inner(self, output, *args, **kwargs)
+            return inner(self)
 
     prompts = [f"hello my name is number {i} and the quick brown fox" for i in range(8)]
     params = SamplingParams(temperature=0.0, max_tokens=first + steps + AFTER, ignore_eos=True)
     llm.generate(prompts, params, use_tqdm=False)  # nothing is compiled after this
-    UniProcExecutor.execute_model = execute_model
+    LLMEngine.step = step
     llm.generate(prompts, params, use_tqdm=False)
     recorder.finish()
 
