@@ -1,16 +1,17 @@
-//! Memory and stacks of other processes are read on x86-64 only.
+//! A stand-in for `view.rs` on other architectures: memory and stacks of other processes are read
+//! only on x86-64.
 
 use std::io;
 
-/// The memory and the modules of a process.
+/// The memory and modules of a process. It cannot be opened on this architecture.
 pub struct View(());
 
 /// A frame of a native stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// The path of its module, as the process sees it.
+    /// Path of the module that contains the code, as the process sees it.
     pub path: String,
-    /// The address in the module's file.
+    /// Address of the instruction in the module's file.
     pub address: u64,
 }
 
@@ -18,7 +19,7 @@ impl View {
     /// Opens a process.
     ///
     /// # Errors
-    /// Always.
+    /// Always fails, because this architecture is not supported.
     pub fn open(_: i32) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
