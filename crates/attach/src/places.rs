@@ -1,5 +1,5 @@
-//! Finds the parts of a process that matter for attaching: the C library's functions, code in which a thread is
-//! not safe to use, and unused memory after the code of modules.
+//! Finds the parts of a process that matter for attaching: the C library's functions, code in which no thread is
+//! at a safe point, and unused memory after the code of modules.
 
 use std::collections::HashMap;
 use std::ops::Range;
