@@ -197,7 +197,7 @@ pub fn was_called(call: CuptiCall, succeeded: bool) {
     others::returned(call, succeeded);
 }
 
-/// Detaches CUPTI in favor of another profiler in this process. The other profiler has priority: otherwise its call
+/// Detaches CUPTI in favour of another profiler in this process. The other profiler has priority: otherwise its call
 /// would be refused, or it would lose its records.
 fn yield_to_another() {
     if whereabouts() == Where::Out {
