@@ -4,7 +4,7 @@ use tllmprof_calls::Wait;
 
 use crate::call::SiteCall;
 
-/// A set of the calls that can be sites (see `lib.rs`): waits, and copies to the host.
+/// A set of the call types that can end an iteration: waits, and copies to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked(u8);
 

@@ -2,7 +2,7 @@
 
 use tllmprof_calls::Wait;
 
-/// One call of the process, with the handles that distinguish sites (see `lib.rs`).
+/// One call of the process, with the handles that distinguish call sites (see `lib.rs`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Call {
     /// A kernel launch of any form. The value is the kernel's handle.
@@ -64,7 +64,7 @@ pub(crate) mod token {
     }
 }
 
-/// The calls that can be sites.
+/// The call types that can end an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SiteCall {

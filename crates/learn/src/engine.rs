@@ -4,12 +4,12 @@ use crate::history::Entry;
 use crate::rule::Rule;
 use crate::trail::{THREADS, Threads};
 
-/// Number of the latest history entries. A thread that still launches appears in them.
+/// Number of the latest history entries that are examined to find the threads that still launch.
 pub(crate) const LATEST_ENTRIES: usize = 32;
-/// Limit for threads that take turns: the waits of other threads find at most one part in this number of a
-/// thread's work unfinished.
+/// Threads count as taking turns if the waits of other threads find at most an eighth (1 / this number) of
+/// their work unfinished.
 const MAX_STRAY_DIVISOR: u32 = 8;
-/// Size, in bits, of the hash set in which a thread's sites are remembered.
+/// Size, in bits, of the hash set in which a thread's call sites are remembered.
 const SITE_BITS: usize = 2048;
 /// Level of the keys that are compared between threads: the call and the one before it.
 const SITE_LEVEL: usize = 1;
@@ -27,7 +27,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Returns true if an entry may be an occurrence of a site of this engine.
+    /// Returns true if an entry may be an occurrence of a call site of this engine.
     pub fn counts(&self, entry: &Entry) -> bool {
         let thread = 1 << entry.thread;
         entry.call.is_some()
@@ -38,10 +38,10 @@ impl Engine {
 /// The work and calls of each thread, indexed by thread slot.
 struct Loads {
     work: [u32; THREADS],
-    /// The part of `work` that was unfinished when another thread waited: the thread had launched it since
-    /// its own last entry.
+    /// The part of `work` that the wait of another thread found unfinished: the thread had launched it after
+    /// its own last wait or copy.
     stray: [u32; THREADS],
-    /// The part of `stray` that was found by a wait of a thread that launches itself.
+    /// The part of `stray` that was found by the wait of a thread that launches work itself.
     found: [u32; THREADS],
     /// Number of waits and copies, without those that helper threads make.
     calls: [u32; THREADS],
@@ -123,7 +123,8 @@ fn add(sum: &mut u32, work: u32) {
 pub(crate) fn engine(entries: &[Entry], followed: Option<&Rule>) -> Option<Engine> {
     let loads = Loads::sum(entries);
     let late = Loads::sum(late(entries, LATEST_ENTRIES));
-    // A hand that still launches after the threads it worked for have stopped is an engine itself.
+    // A thread in `hands` that still launches after the threads it worked for have stopped is an engine
+    // itself.
     let hands = loads.hands() & !(late.that(|_| true) & !late.hands());
     let kept = followed
         .filter(|rule| is_active(entries, rule.threads))

@@ -1,15 +1,15 @@
-//! The latest waits and copies, and the work between them.
+//! The history: the latest waits and copies, with the work that was launched between them.
 
 use crate::call::SiteCall;
 use crate::pause::Times;
 use crate::site::{Keys, LEVELS};
 use crate::trail::Work;
 
-/// Maximum number of entries.
+/// Maximum number of entries in the history.
 pub(crate) const MAX_ENTRIES: usize = 3072;
 
-/// A wait or copy. If `call` is `None`, it is instead the work that another thread had launched when
-/// a wait or copy came.
+/// An entry of the history: a wait or a copy. If `call` is `None`, the entry is instead work that
+/// another thread had launched when a wait or copy was recorded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub keys: Keys,

@@ -6,10 +6,11 @@ use crate::call::{SiteCall, token};
 use crate::site::{Keys, REACH};
 use crate::trail::{DEPTH, Threads, Work};
 
-/// The rule for iterations: the site at which they end, or the launch with which they begin.
+/// The rule for iterations: the call site at which they end, or the launch with which they begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule {
-    /// The call at the site. `None` before a site is chosen, and if iterations begin with a launch.
+    /// The type of the call at the call site. `None` before a site is chosen, and if iterations begin with a
+    /// launch.
     pub(crate) call: Option<SiteCall>,
     pub(crate) level: u8,
     pub(crate) key: u32,
@@ -37,7 +38,7 @@ pub struct Rule {
     pub(crate) more_parts: u32,
     /// The work of an iteration, if it begins with a launch and does not end with a wait. Otherwise `None`.
     pub(crate) period: Option<Work>,
-    /// The thread's last calls before the site, or its last launches for a `period`, the latest first.
+    /// The thread's last calls before the call site, or its last launches for a `period`, the latest first.
     pub(crate) context: [u64; DEPTH],
 }
 
@@ -61,14 +62,14 @@ impl Rule {
         context: [0; DEPTH],
     };
 
-    /// Returns true if a call with these keys is an occurrence of the site.
+    /// Returns true if a call with these keys is an occurrence of the call site.
     pub(crate) fn matches(&self, call: SiteCall, helper: bool, keys: &Keys) -> bool {
         Some(call) == self.call
             && helper == self.helper
             && keys.get(self.level as usize) == Some(&self.key)
     }
 
-    /// Returns the number of occurrences of the site per iteration.
+    /// Returns the number of occurrences of the call site per iteration.
     pub(crate) const fn parts(&self) -> u32 {
         self.more_parts + 1
     }

@@ -9,7 +9,8 @@ pub(crate) const REACH: [usize; LEVELS] = [0, 1, 2, 4, 8];
 
 pub(crate) const LEVELS: usize = 5;
 
-/// A site's keys, one for each level: level 0 is only the call, level 4 the call and the eight before it.
+/// A call site's keys, one for each level: level 0 is only the call, level 4 the call and the eight before
+/// it.
 pub(crate) type Keys = [u32; LEVELS];
 
 /// Returns the keys of the call that this thread noted last in its trail.
@@ -61,8 +62,8 @@ fn start(call: SiteCall, helper: bool) -> u64 {
 }
 
 /// Adds the thread to the hash for helper threads, which only copy and wait. Helpers are often a pool: they
-/// are one site at level 0, and one site per thread at the other levels. For threads that launch, the key
-/// does not include the thread, because the learner tracks which of them to follow.
+/// are one call site at level 0, and one site per thread at the other levels. For threads that launch, the
+/// key does not include the thread, because the learner tracks which of them to follow.
 fn with_thread(hash: u64, thread: u32, helper: bool) -> u64 {
     if helper {
         mix(hash, u64::from(thread))

@@ -12,7 +12,7 @@ pub const THREADS: usize = 64;
 /// A set of threads: bit n stands for slot n.
 pub(crate) type Threads = u64;
 
-/// Number of calls that a site's context reaches back.
+/// Number of calls that a call site's context reaches back.
 pub(crate) const DEPTH: usize = 8;
 
 /// The trails of all threads. Every call is noted in its thread's trail when the call is entered. This needs
@@ -77,8 +77,8 @@ impl Work {
 pub(crate) const GRAPH_WEIGHT: u32 = 32;
 
 impl Trail {
-    /// Number of tokens in a trail, a power of two. It has room for a site's context and its call, and for
-    /// calls that a thread with a reused id may add at the same time.
+    /// Number of tokens in a trail, a power of two. It has room for a call site's context and its call, and
+    /// for calls that a thread with a reused id may add at the same time.
     pub const LENGTH: usize = 16;
     /// Offset of the tokens, in bytes.
     pub const TOKENS: usize = core::mem::offset_of!(Self, tokens);

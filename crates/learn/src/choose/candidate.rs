@@ -1,26 +1,28 @@
-//! A candidate for the end of an iteration: a site that recurs, with statistics of the intervals between
+//! A candidate for the end of an iteration: a call site that recurs, with statistics of the intervals between
 //! its occurrences.
 
 use crate::history::Entry;
 
 use super::{BUSY, LITTLE, LITTLE_TO_EXPLAIN, MIN_OUTER, PERIODS_BEYOND_LAYERS};
 
-/// Number of periods after which a choice counts as reliable.
+/// Number of periods (intervals between two occurrences of the call site) after which a choice counts as
+/// reliable.
 const SURE_AFTER: u32 = 32;
-/// The same limit, for iterations that launch little.
+/// The same number of periods, for iterations with few launches.
 const SURE_OF_LITTLE_AFTER: u32 = PERIODS_BEYOND_LAYERS + 1;
-/// Divisor that scales the limit by work: roughly the launches in a few iterations of a model with many
-/// layers. Graphs are not included.
+/// Number of launches that the required periods should contain together: about as many as a few iterations of
+/// a model with many layers. Graphs are not counted.
 const WORK_OF_A_FEW: u32 = 4096;
 /// Duration in nanoseconds that no layer of a model reaches, so that a longer interval is not a layer. For
 /// comparison: a mixture of eight experts takes 10 ms on an H200 in eager mode.
 const BEYOND_LAYERS: u64 = 40_000_000;
-/// Total duration, in nanoseconds, for which intervals longer than `BEYOND_LAYERS` must have recurred before
-/// the choice counts as reliable.
+/// Total duration of the periods, in nanoseconds, after which a choice counts as reliable, if each period
+/// lasts at least `BEYOND_LAYERS`.
 const MIN_DURATION: u64 = 3_000_000_000;
-/// Minimum number of periods of such intervals, however long they are.
+/// Minimum number of such long periods, even if they reach `MIN_DURATION` earlier.
 const MIN_SURE: u64 = 8;
-/// A site is missing in many steps if at least one in this number of its intervals is longer than usual.
+/// A call site is missing in many steps if at least one in eight (this number) of its intervals is longer
+/// than usual.
 const MISSING_IN: u32 = 8;
 /// Minimum number of launches in a layer of a model.
 const LAYER: u32 = 24;
@@ -32,7 +34,7 @@ pub(super) struct Candidate {
     pub last: u16,
     pub count: u32,
     pub signature: u32,
-    /// Mean number of waits and copies in an interval.
+    /// Mean number of waits and copies between two occurrences.
     pub calls: usize,
     /// Median work of an interval, in launches.
     pub median: u32,
@@ -53,14 +55,14 @@ pub(super) struct Candidate {
     /// Number of intervals since the last one that may contain a layer plus the first and last kernels of a
     /// model.
     pub since_more: u32,
-    /// True if this is the site that the learner follows now.
+    /// True if this is the call site that the learner follows now.
     pub current: bool,
-    /// True if this site belongs to one helper thread, which launches nothing itself. The other threads of a
-    /// pool reach the same place in the program.
+    /// True if this call site belongs to one helper thread, which launches nothing itself. The other threads
+    /// of a pool reach the same place in the program.
     pub one_helper: bool,
     /// True if each interval is a pass over the layers of a model.
     pub layered: bool,
-    /// Duration of an interval, in nanoseconds; 0 if unknown.
+    /// Lower quartile of the intervals' durations, in nanoseconds; 0 if unknown.
     pub lasts: u64,
 }
 
@@ -92,7 +94,7 @@ impl Candidate {
         other.count * 10 >= self.count * 7 && other.count * 10 <= self.count * 13
     }
 
-    /// Returns the number of further periods for which the site must recur before the choice counts as
+    /// Returns the number of further periods for which the call site must recur before the choice counts as
     /// reliable; 0 if it has recurred long enough. The site qualifies if no interval was longer than usual,
     /// which would point to an outer loop, or if enough intervals were longer for that outer loop to have
     /// been found. Sites with little work need more periods: they may be a layer of a model, or a warm-up
@@ -112,9 +114,9 @@ impl Candidate {
         .min(explained.max((MIN_OUTER + 1).saturating_sub(self.long)))
     }
 
-    /// Returns true if this site is the same call as `other` with a shorter context, and `other` misses many
-    /// steps that this site has. The program then reaches the call in more than one way, and only the shorter
-    /// context matches all of them.
+    /// Returns true if this call site is the same call as `other` with a shorter context, and `other` misses
+    /// many steps that this site has. The program then reaches the call in more than one way, and only the
+    /// shorter context matches all of them.
     pub fn completes(&self, other: &Self, entries: &[Entry]) -> bool {
         let level = usize::from(self.level);
         let site = |candidate: &Self| {
@@ -132,7 +134,8 @@ impl Candidate {
         self.since_long + 1 >= self.count
     }
 
-    /// Returns the number of periods after which the site counts as reliable.
+    /// Returns the number of periods (intervals between occurrences) after which the call site counts as
+    /// reliable.
     pub fn wanted(&self) -> u32 {
         let by_work = match self.graphs {
             0 => (WORK_OF_A_FEW / self.median.max(1)).clamp(SURE_AFTER, SURE_OF_LITTLE_AFTER),
@@ -144,7 +147,7 @@ impl Candidate {
         }
     }
 
-    /// Returns true if its intervals last longer than a layer of any model.
+    /// Returns true if the intervals last longer than any layer of a model.
     pub const fn is_beyond_layers(&self) -> bool {
         self.lasts >= BEYOND_LAYERS
     }
@@ -153,9 +156,9 @@ impl Candidate {
         self.graphs == 0 && self.median < LITTLE
     }
 
-    /// Returns the number of further periods until the site has recurred more often in a row than a model has
-    /// layers. Only intervals without a model's first and last kernels count. Once the result is 0, the
-    /// intervals cannot be layers, so no outer loop has to be searched for.
+    /// Returns the number of further periods until the call site has recurred more often in a row than a
+    /// model has layers. Only intervals without a model's first and last kernels count. Once the result is 0,
+    /// the intervals cannot be layers, so no outer loop has to be searched for.
     pub fn varied_for(&self) -> u32 {
         PERIODS_BEYOND_LAYERS.saturating_sub(self.since_more)
     }

@@ -1,4 +1,4 @@
-//! Lists the sites that recur, and measures the intervals between their occurrences.
+//! Lists the call sites that recur, and measures the intervals between their occurrences.
 
 use super::kind::preference;
 use super::{
@@ -12,8 +12,8 @@ use crate::site::LEVELS;
 use crate::trail::{GRAPH_WEIGHT, Threads};
 
 impl Scratch {
-    /// Sums up the work of the followed threads, and links the occurrences of every site at every level of
-    /// context. Results for entries that were listed before are reused if the threads are still the same.
+    /// Sums up the work of the followed threads, and links the occurrences of every call site at every level
+    /// of context. Results for entries that were listed before are reused if the threads are still the same.
     pub(super) fn list(&mut self, history: &History, engine: &Engine) {
         let entries = history.entries();
         let all = ListContents {
@@ -94,8 +94,8 @@ impl Scratch {
         }
     }
 
-    /// Collects the sites that still recur as candidates, the most frequent first. Returns the number of
-    /// candidates.
+    /// Collects the call sites that still recur as candidates, the most frequent first. Returns the number
+    /// of candidates.
     pub(super) fn candidates(&mut self, entries: &[Entry], current: Option<&Rule>) -> usize {
         let total = match entries.len() {
             0 => return 0,
@@ -128,8 +128,8 @@ impl Scratch {
         kept
     }
 
-    /// Lists the sites that occurred at least `least` times, each once. Returns `None` if there are more of
-    /// them than the table holds.
+    /// Lists the call sites that occurred at least `least` times, each once. Returns `None` if there are
+    /// more of them than the table holds.
     fn recurring(
         &mut self,
         entries: &[Entry],
@@ -156,8 +156,8 @@ impl Scratch {
                 one_helper: helper && slot.level > 0,
                 ..Candidate::NONE
             };
-            // Two levels of context may describe the same occurrences. Such a site is listed once, at the
-            // better level.
+            // Two levels of context may describe the same occurrences. Such a call site is listed once, at
+            // the better level.
             let same = known.find_or_add(&self.candidates, &candidate, found);
             if let Some(same) = same.and_then(|same| self.candidates.get_mut(same)) {
                 let better = preference(helper, candidate.level) < preference(helper, same.level);
@@ -228,8 +228,8 @@ impl Scratch {
     }
 }
 
-/// A hash table that finds a candidate by the occurrences of its site. It stores indices into the list of
-/// candidates.
+/// A hash table that finds a candidate by the occurrences of its call site. It stores indices into the list
+/// of candidates.
 struct CandidateTable([u8; Self::PLACES]);
 
 impl CandidateTable {
@@ -282,7 +282,7 @@ fn find(slots: &mut [SiteSlot; MAX_SLOTS], key: u32, level: u8) -> Option<(usize
     Some((place, slots.get_mut(place)?))
 }
 
-/// An iterator over the indices of the history entries at which a site occurs.
+/// An iterator over the indices of the history entries at which a call site occurs.
 pub(super) struct Occurrences<'a> {
     next: &'a [u16; MAX_ENTRIES],
     at: u16,

@@ -1,4 +1,4 @@
-//! Chooses the best site among those that occur equally often, because they belong to the same loop.
+//! Chooses the best call site among those that occur equally often, because they belong to the same loop.
 
 use super::Scratch;
 use super::candidate::Candidate;
@@ -6,7 +6,7 @@ use crate::call::SiteCall;
 use crate::history::Entry;
 
 impl Scratch {
-    /// Returns the steadiest of the sites that occur about as often as `chosen`.
+    /// Returns the steadiest of the call sites that occur about as often as `chosen`.
     pub(super) fn best_of_its_kind(
         &self,
         entries: &[Entry],
@@ -14,7 +14,7 @@ impl Scratch {
         chosen: Candidate,
     ) -> Candidate {
         let candidates = &self.candidates[..found];
-        // A site that recurs irregularly can have a similar count only by chance, so it is left out.
+        // A call site that recurs irregularly can have a similar count only by chance, so it is left out.
         let erratic = |c: &Candidate| c.odd > chosen.odd.max(c.count / 4);
         let alike = |c: &&Candidate| chosen.alike(c) && !erratic(c);
         // The host waits for the results that it reads back, so a device-to-host copy marks the end of an
@@ -31,8 +31,9 @@ impl Scratch {
                 .filter(|c| (!reads(like) || reads(c)) && (!clean || c.short == 0));
             kind.map(|c| c.count).max().unwrap_or(0)
         };
-        // Number of occurrences that a site has too many or too few. An occurrence that only a site with
-        // surplus occurrences has counts as missing only if this site has a long interval in its place.
+        // Computes how many occurrences a call site has too many or too few, compared with the others. If
+        // the others have more occurrences only because some of theirs are surplus, occurrences count as
+        // missing only as far as there are long intervals in their place.
         let amiss = |c: &Candidate| {
             let missed = most(c, true).saturating_sub(c.count);
             let more = most(c, false).saturating_sub(c.count);
@@ -61,9 +62,9 @@ impl Scratch {
         };
         let best = candidates.iter().filter(alike).min_by_key(rank);
         let best = best.unwrap_or(&chosen);
-        // In the middle of a period, the site that occurs last in it has one occurrence fewer.
+        // In the middle of a period, the call site that occurs last in it has one occurrence fewer.
         let behind = |c: &Candidate| u32::from(c.last < best.last && c.first > best.first);
-        // Changing the site costs an iteration, so the current site is kept unless another is clearly
+        // Changing the call site costs an iteration, so the current site is kept unless another is clearly
         // better.
         let kept = candidates.iter().filter(alike).find(|c| {
             let tolerated = amiss(best) + behind(c) + c.count / 48;
@@ -76,7 +77,7 @@ impl Scratch {
     }
 }
 
-/// Returns the rank of a level of context among sites that are otherwise equal; the lowest is best. A
+/// Returns the rank of a level of context among call sites that are otherwise equal; the lowest is best. A
 /// context of one earlier call distinguishes most sites, and it stays the same when the batch changes. Level
 /// 0, without context, is best for helper threads: only the call identifies a pool of threads.
 pub(super) const fn preference(helper: bool, level: u8) -> u8 {

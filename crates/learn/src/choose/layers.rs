@@ -5,12 +5,12 @@ use super::{BUSY, Candidate, ENDS, LITTLE_TO_EXPLAIN, Scratch};
 
 /// Maximum number of layers that a model has.
 const MAX_LAYERS: usize = 128;
-/// Minimum number of equal passes before a site is taken for a layer.
+/// Minimum number of equal passes before a call site is taken for a layer.
 const MIN_PASSES: u32 = 2;
 /// Minimum work of a model's first and last kernels together, in tenths of a layer's work.
 const ENDS_OF_LAYER: i64 = 3;
-/// The number of calls varies if its mean deviation is at least one part in this number. Calls vary in a
-/// layer that loops over its experts.
+/// The number of calls in an interval counts as varying if its mean deviation is at least 1/16 of the usual
+/// number, where 16 is this constant. It varies in a layer that loops over its experts.
 const VARIES: usize = 16;
 
 impl Scratch {
@@ -81,8 +81,7 @@ impl Scratch {
             .then(|| (ending.mean().max(beginning.mean()), others.mean()))
     }
 
-    /// Returns true if `chosen` may be a layer of a model that has more layers than the history can hold
-    /// more than a few passes of.
+    /// Returns true if `chosen` may be a layer of a very deep model, of which the history holds only a few passes.
     pub(super) fn may_be_layer(&self, found: usize, chosen: &Candidate) -> bool {
         let layers = |c: &Candidate| self.passes(chosen, c).is_some();
         chosen.is_busy()

@@ -1,4 +1,4 @@
-//! Chooses the site that ends an iteration, from the sites that recur in the history.
+//! Chooses the call site that ends an iteration, from the sites that recur in the history.
 
 mod candidate;
 mod candidates;
@@ -18,27 +18,27 @@ use crate::rule::Rule;
 use crate::site::LEVELS;
 use crate::trail::{Threads, Work};
 
-/// Minimum number of periods before a site is chosen.
+/// Minimum number of periods (intervals between two occurrences) before a call site is chosen.
 const MIN_PERIODS: u32 = 8;
-/// The same minimum for iterations so small that each may be one layer of a model.
+/// The same minimum number of periods, for iterations so small that each may be one layer of a model.
 const MIN_PERIODS_OF_LITTLE: u32 = 20;
 /// Number of launches below which an interval without a graph counts as little work.
 const LITTLE: u32 = 48;
-/// Minimum number of occurrences for a rarer site to replace a more frequent one.
+/// Minimum number of occurrences for a rarer call site to replace a more frequent one.
 const MIN_OUTER: u32 = 5;
-/// Number of occurrences from which a rarer site may still become the outer loop. While such a site exists,
-/// nothing is chosen.
+/// Number of occurrences from which a rarer call site may still turn out to be the outer loop. While there is
+/// such a site, nothing is chosen.
 const CONTENDER: u32 = 3;
 /// Number of launches below which an interval may be a layer of a model. For such small intervals a rarer
-/// site replaces the more frequent one even if it explains a smaller share of the work.
+/// call site replaces the more frequent one even if it explains a smaller share of the work.
 const LITTLE_TO_EXPLAIN: u32 = 96;
-/// When iterations that came before the choice are counted, an occurrence counts only after at least one part
-/// in this number of the usual work.
+/// An occurrence from before the choice counts as an iteration only if it follows at least a quarter (1 /
+/// this number) of the usual work.
 const MIN_WORK_DIVISOR: u32 = 4;
 /// More layers than a model has. If this number of periods passed without a model's first and last kernels,
 /// the periods are not layers.
 pub(crate) const PERIODS_BEYOND_LAYERS: u32 = 127;
-/// Minimum number of periods until the next look at a site that has been steady.
+/// Minimum number of periods until the next look at a call site that has been steady.
 pub(crate) const MIN_PERIODS_TO_NEXT_LOOK: u32 = 8;
 /// Minimum number of launches of a model outside its layers: an embedding, a norm, the output head and the
 /// sampling of a token.
@@ -59,7 +59,7 @@ const END: u16 = u16::MAX;
 #[derive(Debug)]
 pub(crate) struct Scratch {
     listed: ListContents,
-    /// For each level and entry, the index of the next entry with the same key.
+    /// For each level of context and each history entry, the index of the next entry with the same key.
     next: [[u16; MAX_ENTRIES]; LEVELS],
     /// Cumulative work of the followed threads, up to and including each entry.
     work: [u32; MAX_ENTRIES],
@@ -74,7 +74,7 @@ pub(crate) struct Scratch {
 }
 
 /// Describes what the lists of `Scratch` were computed from: a number of history entries, the number of times
-/// the history had dropped entries, and the threads whose work and sites were used.
+/// the history had dropped entries, and the threads whose work and call sites were used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ListContents {
     entries: usize,
@@ -93,12 +93,12 @@ struct SiteSlot {
     count: u16,
     /// Cumulative work of the followed threads at entry `last`.
     at: u32,
-    /// A hash of the entries at which the site occurs.
+    /// A hash of the indices of all entries at which the call site occurs.
     signature: u32,
 }
 
-/// A chosen site, the number of its occurrences in the whole history, and the followed threads' work since
-/// its last occurrence.
+/// A chosen call site, the number of its occurrences in the whole history, and the followed threads' work
+/// since its last occurrence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub rule: Rule,
@@ -106,9 +106,9 @@ pub(crate) struct Choice {
     /// Lower quartile of the work between occurrences, in launches.
     pub least: u32,
     pub since: Work,
-    /// Number of occurrences, in the same history, of the site that was followed until now.
+    /// Number of occurrences, in the same history, of the call site that was followed until now.
     pub replaced: u32,
-    /// Number of iterations that the old site seems to have ended before the new site first occurred.
+    /// Number of iterations that the old call site seems to have ended before the new site first occurred.
     pub earlier: u32,
     /// Number of further periods until the choice counts as reliable; 0 if it already does.
     pub unsure_for: u32,
@@ -138,8 +138,8 @@ pub(crate) struct Followed<'a> {
     pub rule: &'a Rule,
     /// True if the rule counted as reliable, so that windows may have been opened by it.
     pub relied_on: bool,
-    /// Number of periods since the last one that was far longer than usual, including those before the
-    /// history.
+    /// Number of periods since the last one that was far longer than usual, including periods that the
+    /// history no longer holds.
     pub steady: u32,
 }
 
@@ -177,7 +177,7 @@ impl Scratch {
         taken.filter_map(|&place| self.slots.get(usize::from(place)))
     }
 
-    /// Returns the site at which iterations end, if the history shows one. The site of `current` is kept
+    /// Returns the call site at which iterations end, if the history shows one. The site of `current` is kept
     /// unless another is clearly better.
     ///
     /// Occurrences are counted from entry number `counted` on.
@@ -224,7 +224,7 @@ impl Scratch {
         let mut chosen = self.best_of_its_kind(entries, found, chosen);
         chosen.lasts = self.lasts(entries, &chosen);
         if let Some(current) = current {
-            // A good choice is not replaced by the site of an inner loop. It is also not replaced if the
+            // A good choice is not replaced by the call site of an inner loop. It is also not replaced if the
             // history is too short to show the current site.
             let inner = was.is_some_and(|c| {
                 chosen.count * 10 > c.count * 13 && !chosen.completes(&c, entries)
@@ -266,14 +266,14 @@ impl Scratch {
                 .max(MIN_PERIODS_TO_NEXT_LOOK),
             periods => periods,
         };
-        // A reliable rule is replaced only by a site that has recurred for a long time.
+        // A reliable rule is replaced only by a call site that has recurred for a long time.
         let relied_on = followed.is_some_and(|followed| followed.relied_on);
         let other = was.is_some_and(|c| !c.alike(&chosen));
         let kept = relied_on && other && chosen.count <= 2 * MIN_PERIODS;
         (!kept).then_some((chosen, rule, unsure_for))
     }
 
-    /// Returns the lower quartile of a site's interval durations, in nanoseconds: three quarters of the
+    /// Returns the lower quartile of a call site's interval durations, in nanoseconds: three quarters of the
     /// intervals last at least as long. Returns 0 if it is unknown.
     fn lasts(&mut self, entries: &[Entry], site: &Candidate) -> u64 {
         let mut count = 0;
@@ -292,8 +292,8 @@ impl Scratch {
         lasted.get(count / 4).map_or(0, |lasts| u64::from(*lasts))
     }
 
-    /// Returns true if no rarer site occurred recently that might still turn out to be an outer loop. This
-    /// search is skipped if the iterations are alike and large, or if there were many of them.
+    /// Returns true if no rarer call site occurred recently that might still turn out to be an outer loop.
+    /// This search is skipped if the iterations are alike and large, or if there were many of them.
     fn is_alone(&self, length: usize, found: usize, chosen: &Candidate) -> bool {
         let wanted = chosen.wanted();
         let total = length.checked_sub(1).map_or(0, |last| self.work[last]);
@@ -311,7 +311,7 @@ impl Scratch {
             })
     }
 
-    /// Returns true if there is enough evidence for `chosen`.
+    /// Returns true if there is enough evidence that `chosen` ends the iterations.
     fn certain(&self, entries: &[Entry], found: usize, chosen: &Candidate) -> bool {
         let periods = chosen.count - 1;
         let wanted = if chosen.little() && !chosen.is_beyond_layers() {
@@ -325,8 +325,8 @@ impl Scratch {
         let last = entries.len().checked_sub(1);
         let total = last.map_or(0, |last| self.work[last]);
         !self.candidates[..found].iter().any(|c| {
-            // True for a rarer site that occurred recently, relative to its interval, and may become an outer
-            // loop.
+            // True for a rarer call site that occurred recently, relative to its interval, and may become an
+            // outer loop.
             let since = total - self.work[c.last as usize];
             (CONTENDER..MIN_PERIODS).contains(&c.count)
                 && u64::from(since) * 2 <= u64::from(c.median) * 3
@@ -341,8 +341,8 @@ pub(crate) const fn may_hold_ends(work: u32, median: u32) -> bool {
     work >= median + ENDS || work * 2 < median
 }
 
-/// Returns the number of iterations that the site of `rule` ended in `entries`, and the work since the last
-/// one. Occurrences after little work are not counted: they may belong to a warm-up.
+/// Returns the number of iterations that the call site of `rule` ended in `entries`, and the work since the
+/// last one. Occurrences after little work are not counted: they may belong to a warm-up.
 pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
     let mut count = 0;
     let mut since = Work::default();
@@ -364,8 +364,8 @@ pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
     (count, since)
 }
 
-/// Returns the number of iterations that the site of `old` seems to have ended before the site of `new` first
-/// occurred. An iteration is counted only if it has at least half the usual work.
+/// Returns the number of iterations that the call site of `old` seems to have ended before the site of `new`
+/// first occurred. An iteration is counted only if it has at least half the usual work.
 fn earlier(entries: &[Entry], old: &Rule, new: &Rule) -> u32 {
     let mut count = 0;
     let mut since = Work::default();

@@ -1,45 +1,47 @@
 //! Finds the outer loop that explains why the work of intervals varies. The search begins with the most frequent
-//! site and moves to rarer ones.
+//! call site and moves to rarer ones.
 
 use super::candidates::Occurrences;
 use super::{Candidate, LITTLE_TO_EXPLAIN, MIN_OUTER, MIN_PERIODS, OUTER_LEVEL, Scratch};
 use crate::history::Entry;
 
-/// Minimum share of the work, in thousandths, that a rarer site must explain to replace a more frequent one.
+/// Minimum share of the work, in thousandths, that must be additional work at a rarer call site for it to replace a
+/// more frequent one.
 const EXPLAINED: u64 = 60;
-/// The same minimum for intervals of little work.
+/// The same minimum share, for intervals of little work.
 const EXPLAINED_OF_LITTLE: u64 = 10;
-/// An interval counts as large if it has at least this many times the work of the mean interval.
+/// An interval counts as large if it has at least this many times the mean work of an interval.
 const LARGE_FACTOR: u32 = 4;
-/// Maximum unevenness, in thousandths, of the number of inner intervals per pass. In measurements, random arrivals
-/// reach 740; draft lengths stay below this limit.
+/// Maximum unevenness, in thousandths, of the number of inner intervals per pass. A pass is the stretch between two
+/// occurrences of the outer call site. In measurements, random arrivals reach 740; draft lengths stay below this
+/// limit.
 const MAX_UNEVENNESS: u64 = 600;
 /// Maximum number of occurrences that can be equal parts of one iteration. The number must be the same in each
 /// iteration.
 pub(super) const MAX_PARTS_BY_COUNT: u32 = 4;
 
-/// Maximum number of passes whose numbers of inner intervals are compared.
+/// Maximum number of passes for which the numbers of inner intervals are stored and compared.
 const MAX_COUNTED_PASSES: usize = 64;
 
-/// The reason for which a rarer site replaces a more frequent one.
+/// The reason for which a rarer call site replaces a more frequent one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Why {
-    /// The outer site explains why the work varies.
+    /// The outer call site explains why the work varies.
     Work,
-    /// The inner site occurs at each layer of a model.
+    /// The inner call site occurs at each layer of a model.
     Layers,
 }
 
-/// One pass: the intervals of an inner site between two occurrences of an outer site.
+/// One pass: the intervals of an inner call site between two occurrences of an outer site.
 #[derive(Clone, Copy, Default, Debug)]
 struct Pass {
-    /// True if the pass began at an occurrence of the outer site. False only for the first pass.
+    /// True if the pass began at an occurrence of the outer call site. False only for the first pass.
     is_whole: bool,
     inners: u32,
     work: u64,
-    /// Sum of the excess work of all intervals. The excess of an interval is its work beyond the lower quartile.
+    /// Sum of the excess work of all intervals, that is, of their work beyond the lower quartile.
     deviations: u64,
-    /// Excess work of the interval in which the outer site occurs.
+    /// Excess work of the interval in which the outer call site occurs.
     at_outer: u32,
     /// Number of large intervals (see `LARGE_FACTOR`), and their excess work.
     large: u32,
@@ -125,7 +127,7 @@ impl PassCounts {
     }
 }
 
-/// Evidence by work: sums from which the share that the outer site explains is computed.
+/// Evidence from the work of passes: sums that show how much of the work the outer call site explains.
 struct Works {
     passes: u64,
     all: u64,
@@ -148,7 +150,7 @@ impl Works {
         self.at_outer += u64::from(pass.at_outer);
     }
 
-    /// Returns the work at the outer site beyond what is usual elsewhere.
+    /// Returns the work at the outer call site beyond what is usual elsewhere.
     fn explained(&self, inner: &Candidate) -> u64 {
         let usual = self.deviations * self.passes / u64::from(inner.count).max(1);
         self.at_outer.saturating_sub(usual)
@@ -156,7 +158,7 @@ impl Works {
 }
 
 /// Evidence by one large interval: each pass has most of its work in one interval, at any position relative to the
-/// outer site.
+/// outer call site.
 struct Large {
     /// Number of whole passes with exactly one large interval, and the excess work of those intervals.
     once: u32,
@@ -179,7 +181,7 @@ impl Large {
 }
 
 impl Scratch {
-    /// Returns the outermost site. The search starts at the most frequent site and moves outward.
+    /// Returns the outermost call site. The search starts at the most frequent site and moves outward.
     pub(super) fn outermost(&self, entries: &[Entry], found: usize) -> Option<Candidate> {
         let mut chosen = *self.candidates[..found].first()?;
         for candidate in &self.candidates[1..found] {
@@ -199,8 +201,8 @@ impl Scratch {
         Some(chosen)
     }
 
-    /// Returns the reason for which `outer` replaces `inner`, or a site that occurs equally often. Returns `None` if
-    /// it does not. If `early` is true, it suffices that `outer` may turn out to replace it.
+    /// Returns the reason for which `outer` replaces `inner`, or a call site that occurs equally often. Returns
+    /// `None` if it does not. If `early` is true, it suffices that `outer` may turn out to replace it.
     pub(super) fn replaces_any(
         &self,
         entries: &[Entry],
@@ -215,7 +217,8 @@ impl Scratch {
         // If the intervals of `inner` are alike, no outer loop is needed to explain them, and `inner` can only be
         // replaced because it is a part of a step.
         let alone = inner.even();
-        // The threads of a pool take turns, so one of them recurs more rarely. Its turn is not an outer loop.
+        // The threads of a pool take turns, so the call site of a single thread recurs more rarely than that of
+        // all. It is not an outer loop.
         if outer.one_helper {
             return None;
         }
@@ -239,9 +242,9 @@ impl Scratch {
         inners().any(explains).then_some(Why::Work)
     }
 
-    /// Returns true if the rarer site `outer` explains why the work between occurrences of `inner` varies, so that
-    /// `outer` ends the iteration. If `only_parts` is true, returns true only if each interval of `outer` consists
-    /// of the same small number of inner intervals.
+    /// Returns true if the rarer call site `outer` explains why the work between occurrences of `inner` varies, so
+    /// that `outer` ends the iteration. If `only_parts` is true, returns true only if each interval of `outer`
+    /// consists of the same small number of inner intervals.
     fn replaces(&self, outer: &Candidate, inner: &Candidate, only_parts: bool) -> bool {
         if outer.count * 17 > inner.count * 10 {
             return false;
@@ -309,7 +312,8 @@ impl Scratch {
                 is_whole: n > 0,
                 ..Pass::default()
             };
-            // Adds the inner intervals that end by `at`. The next one contains `at` or begins there.
+            // Adds the inner intervals that end by `at`, the occurrence of `outer`. The next interval contains `at`
+            // or begins there. It only contributes to `at_outer`, and is added to the next pass.
             while let Some(&(from, to)) = inner_pairs.peek() {
                 if from > at {
                     break;
@@ -332,8 +336,9 @@ impl Scratch {
         })
     }
 
-    /// Returns true if `outer` has only few more launches between its occurrences than `inner`. It then occurs at
-    /// almost each pass of `inner`, but only for a while, and is no loop around `inner`.
+    /// Returns true if `outer` occurs at almost each pass of `inner`, so that it is no loop around `inner`: the
+    /// work between its occurrences is less than 1.5 times that of `inner`. Its count is lower because it occurs
+    /// only for a while.
     fn at_each(&self, outer: &Candidate, inner: &Candidate) -> bool {
         u64::from(outer.median) * 10 < u64::from(self.mean(inner)) * 15
     }

@@ -1,10 +1,10 @@
 //! Recognizes steps that consist of several equal parts, with a wait after each part.
 //!
-//! If a site's intervals have about the same work, no other site distinguishes a step from its parts. The host's time
-//! does: the program does more on the host before the first part of a step than before the others. So if a step has
-//! `k` parts, the longest of each `k` successive pauses always comes before the same part. For any other number than
-//! `k` it does not. Parts may differ in work (an embedding precedes the first one) if they differ in the same way in
-//! each step.
+//! If a call site's intervals have about the same work, no other site distinguishes a step from its parts. The host's
+//! time does: the program does more on the host before the first part of a step than before the others. So if a step
+//! has `k` parts, the longest of each `k` successive pauses always comes before the same part. For any other number
+//! than `k` it does not. Parts may differ in work (an embedding precedes the first one) if they differ in the same
+//! way in each step.
 //!
 //! Work without pauses can distinguish only a few parts, such as micro-batches: the optimizer runs after the last
 //! one. With more parts, the work could also be that of a loop in which, say, each ninth step does more.
@@ -29,19 +29,19 @@ const MIN_AGREEING: usize = 60;
 const IMPROBABLE: u32 = 20 * 256;
 /// Number of successive steps whose parts must have exactly the same work if only work distinguishes the parts.
 const MIN_REPEATS: usize = 12;
-/// Minimum [`evidence`] for a suspicion: the learner waits for more steps before it relies on the site.
+/// Minimum [`evidence`] for a suspicion: the learner waits for more steps before it relies on the call site.
 const SUSPICIOUS: u32 = 8 * 256;
-/// Number of occurrences from which a suspicion is ignored: six steps of [`MAX_PARTS`].
+/// Number of occurrences from which a suspicion of parts is ignored: six steps of [`MAX_PARTS`].
 const MAX_SUSPECTED_OCCURRENCES: u32 = 192;
 
-/// The relation between a site's occurrences and steps.
+/// The relation between the occurrences of a call site and the steps of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Parts {
     /// Each occurrence is a step.
     Whole,
     /// The pauses may distinguish parts, but too few steps have been seen.
     Suspected,
-    /// A step has `each` occurrences of the site.
+    /// A step has `each` occurrences of the call site.
     Of {
         each: u32,
         /// Number of occurrences since the last one that ended a step.
@@ -173,8 +173,8 @@ fn evidence(agreeing: usize, steps: usize, each: usize) -> u32 {
     if agreeing * 100 < steps * MIN_AGREEING {
         return 0;
     }
-    // Probability by chance, for any part and any selection of `agreeing` steps: each * C(steps, agreeing) /
-    // each^agreeing.
+    // Probability that they agree by chance, for any part and any selection of `agreeing` steps: each * C(steps,
+    // agreeing) / each^agreeing.
     let exceptions = steps - agreeing;
     let choices: u32 = (0..exceptions)
         .map(|n| log2(steps - n).saturating_sub(log2(n + 1)))

@@ -19,7 +19,7 @@ use crate::rule::Rule;
 use crate::site;
 use crate::trail::{DEPTH, THREADS, Trail, Trails, Work, slot};
 
-/// Number of copies in a row that the program did not wait for, after which no wait is expected.
+/// Number of copies in a row for which the program did not wait. After these, no wait is expected.
 const UNAWAITED: u32 = 4;
 /// The learner's knowledge of what an iteration is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +40,8 @@ pub struct Boundary {
     pub iteration: u64,
 }
 
-/// Learns which site (a wait or a copy, see `lib.rs`) ends an iteration, and then reports each iteration.
+/// Learns which call site (a wait or a copy, see `lib.rs`) ends an iteration, and then reports each
+/// iteration.
 #[derive(Debug)]
 pub struct Learner {
     history: History,
@@ -56,11 +57,12 @@ pub struct Learner {
     confirmed: u64,
     /// True if the rule has held for long enough to count as reliable.
     understood: bool,
-    /// Work that a new pattern had done before the learner noticed the change, in launches.
+    /// Work, in launches, that a new pattern had already done when the learner noticed that the old one had
+    /// ended.
     unseen: u32,
-    /// Value of `closed` when the rule was understood.
+    /// Value of `closed` when the rule became reliable.
     since: u64,
-    /// Number of history entries that were recorded before the count began.
+    /// Number of history entries from before the count of iterations began.
     uncounted: usize,
     /// True if no entries are recorded, because nothing has to be chosen or checked.
     resting: bool,
@@ -79,7 +81,7 @@ pub struct Learner {
     hurried: bool,
     /// The thread that launched most at the last check.
     foremost: usize,
-    /// Number of entries for which the learner still watches after a choice.
+    /// Number of further entries for which the learner watches its choice before it rests.
     watch: usize,
     /// Cumulative work of each thread at its last entry, indexed by thread slot.
     seen: [Work; THREADS],
@@ -92,15 +94,15 @@ pub struct Learner {
     copier: u32,
     /// Number of iteration-closing copies in a row for which the thread did not wait before the next launch.
     unawaited: u32,
-    /// Number of waits by launching threads since the last occurrence of the site.
+    /// Number of waits by launching threads since the last occurrence of the call site.
     waits: u32,
-    /// Counter that selects which of the other calls, those not at the site, are examined.
+    /// Counter that selects which of the other calls, those not at the call site, are examined.
     misses: u32,
-    /// Number of entries recorded since the last occurrence of the site.
+    /// Number of entries recorded since the last occurrence of the call site.
     entries_since: usize,
-    /// Number of periods judged in the current group (see `JUDGED_PERIODS`).
+    /// Number of periods judged so far in the current group of `JUDGED_PERIODS`.
     judged: u32,
-    /// Number of unusual periods among the judged ones of this group.
+    /// Number of unusual periods in the current group.
     unusual: u32,
     /// Number of times that unusual periods put the rule in doubt.
     doubts: u32,
@@ -118,7 +120,7 @@ pub struct Learner {
     heir: Option<(u32, Work, Work)>,
     /// The search for periods among the launches themselves, for loops without waits.
     periods: Periods,
-    /// True if parts of steps are counted instead of steps, where two levels were found.
+    /// True if the parts of steps are counted instead of whole steps, where two levels were found.
     counts_inner: bool,
     /// True if iterations are counted by passes although waits recur, because those waits come late.
     follows_passes: bool,
@@ -510,10 +512,10 @@ impl Learner {
         ends || self.counts_parts()
     }
 
-    /// Handles a thread outside the engine that has reached the site. Returns true if it joins the followed
-    /// threads. It joins if the followed threads launch nothing between two of its occurrences, or at once if
-    /// it has only begun to launch while the followed threads are between iterations. Servers that run each
-    /// request on a separate thread need this.
+    /// Handles a thread outside the engine that has reached the call site. Returns true if it joins the
+    /// followed threads. It joins if the followed threads launch nothing between two of its occurrences, or
+    /// at once if it has only begun to launch while the followed threads are between iterations. Servers that
+    /// run each request on a separate thread need this.
     fn join(&mut self, trails: &Trails, thread: u32) -> bool {
         let own = 1 << slot(thread);
         if self.rule.rivals & own != 0 {
@@ -547,7 +549,7 @@ impl Learner {
         true
     }
 
-    /// Stores the calls that led to the site, for the message that describes the rule.
+    /// Stores the calls that led to the call site, for the message that describes the rule.
     fn note_context(&mut self, trails: &Trails, thread: u32) {
         for (token, last) in self.rule.context.iter_mut().zip(trails.before(thread)) {
             *token = last;

@@ -121,8 +121,8 @@ impl Learner {
         })
     }
 
-    /// Returns true if launches recur more steadily than another thread's reads, which may come late.
-    /// Several reads then come together after several passes, and only one pass later at other times.
+    /// Returns true if the launches that begin passes recur more steadily than the reads of another thread.
+    /// Such reads may come late: then several of them come together after several passes.
     pub(super) fn passes_are_steadier(&self, choice: &Choice) -> bool {
         let rule = &choice.rule;
         self.periods.found().is_some_and(|anchor| {

@@ -11,9 +11,9 @@ use crate::trail::{THREADS, Trails, Work, slot};
 
 /// Number of entries before the history is examined for the first time.
 const FIRST_LOOK: usize = 16;
-/// Number of entries for which the learner watches after a choice.
+/// Number of entries for which the learner watches a new choice before it may rest.
 const WATCHED_ENTRIES: usize = 2 * history::MAX_ENTRIES;
-/// Maximum number of iterations for which the learner watches after a rule has become reliable.
+/// Maximum number of iterations for which the learner watches a choice after it has become reliable.
 const WATCHED_PERIODS: u64 = 64;
 
 impl Learner {
@@ -80,7 +80,7 @@ impl Learner {
         full
     }
 
-    /// Requests a new choice soon if a different thread launches most now.
+    /// Checks which thread launches most, and requests a new choice soon if that has changed.
     fn check_who_launches(&mut self) {
         let settled = self.state == State::Settled;
         let followed = if settled {
@@ -190,7 +190,7 @@ impl Learner {
             return self.stop_watching(ends && self.part == 0);
         }
         let last = entries.last().copied();
-        // True if the new site seems to end the same iterations as the old one.
+        // True if the new call site seems to end the same iterations as the old one.
         let mut alike = false;
         if settled && !overlap {
             // The old count came from threads that did other work, so it is kept separately.
@@ -199,7 +199,7 @@ impl Learner {
             let (new, old) = (u64::from(choice.occurrences), u64::from(choice.replaced));
             alike = new * 13 >= old * 10 && new * 10 <= old * 13;
             if !alike {
-                // The earlier iterations were counted by a site that does not end iterations. Scale their
+                // The earlier iterations were counted by a call site that does not end iterations. Scale their
                 // number by the ratio of both sites' occurrences.
                 self.before = self.before.saturating_mul(new) / old;
             }
@@ -239,7 +239,7 @@ impl Learner {
         if self.part > 0 && !self.counts_inner {
             return false;
         }
-        // If the old site ends an iteration at this call, the new site may have ended the same iteration
+        // If the old call site ends an iteration at this call, the new site may have ended the same iteration
         // shortly before.
         is_site || ends && alike && choice.since.weight() < new.median / 2
     }

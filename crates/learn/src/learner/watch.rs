@@ -1,4 +1,4 @@
-//! Checks that the chosen site still recurs as it did.
+//! Checks that the chosen call site still recurs as it did.
 
 use super::{Learner, State};
 use crate::trail::Trails;
@@ -10,12 +10,12 @@ const GONE_WORK: u32 = 128;
 /// … or for `GONE_PERIODS` times the waits of a period plus `GONE_WAITS`.
 const GONE_PERIODS: u32 = 8;
 const GONE_WAITS: u32 = 64;
-/// One in this number of the calls that are not at the site is examined …
+/// One in this number of the calls elsewhere in the program is examined …
 const EXAMINED_IN: u32 = 4;
 /// … and the golden ratio, as a step modulo 2^32, selects it. Such steps do not coincide with any rhythm of
 /// the process.
 const GOLDEN: u32 = 0x9e37_79b9;
-/// Number of entries for which the learner watches when the choice is in doubt.
+/// Number of entries for which the learner watches its choice when it is in doubt.
 const WATCHED_IN_DOUBT: usize = 512;
 /// Number of periods that are judged together.
 const JUDGED_PERIODS: u32 = 32;
@@ -23,9 +23,9 @@ const JUDGED_PERIODS: u32 = 32;
 const UNUSUAL_PERIODS: u32 = 4;
 
 impl Learner {
-    /// Handles a call that is not at the site, and checks if the pattern has ended. Only one call in
-    /// [`EXAMINED_IN`] is examined, and it counts as that many. The distance between examined calls varies,
-    /// because threads may take turns in a fixed rhythm. Always returns false.
+    /// Handles a call that is not at the chosen call site, and checks if the pattern has ended. Only one
+    /// call in [`EXAMINED_IN`] is examined, and it counts as that many. The distance between examined calls
+    /// varies, because threads may take turns in a fixed rhythm. Always returns false.
     #[inline]
     pub(super) fn miss(&mut self, trails: &Trails, thread: u32) -> bool {
         self.misses = self.misses.wrapping_add(GOLDEN);

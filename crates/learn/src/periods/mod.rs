@@ -36,7 +36,8 @@ const LONGEST_SEARCH: u32 = 1 << 17;
 /// Length of the first pause of the search, in launches. Each further pause is four times as long.
 const FIRST_PAUSE: u32 = 1 << 20;
 const MAX_PAUSES: u32 = 5;
-/// Number of successive periods without a wait after which periods are counted as iterations.
+/// Number of successive periods (intervals between occurrences of the anchor) without a wait after which
+/// periods are counted as iterations.
 pub(crate) const UNWAITED: u16 = 24;
 /// Number of successive periods without a wait after which periods may open windows. Most images have fewer
 /// passes, so these periods are not the passes of an image.

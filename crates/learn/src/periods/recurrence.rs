@@ -5,19 +5,19 @@ use crate::trail::{DEPTH, Trails, Work};
 
 /// Minimum work of a model's first and last kernels together, in tenths of a layer's work.
 const ENDS_OF_LAYER: u32 = 3;
-/// Intervals are nearly equal if their work differs by at most one part in this number.
+/// Intervals are nearly equal if their work differs by at most a quarter (1 / this number).
 const NEAR: u32 = 4;
 /// Minimum share of the work, in thousandths, that a longer period must explain to replace the shorter one.
 const EXPLAINED: u64 = 60;
-/// Maximum share of the work, in thousandths, outside of all periods.
+/// Maximum share of the work, in thousandths, that may be in addition to equal intervals.
 const UNCOVERED: u64 = 250;
 /// Minimum number of launches of a model outside its layers.
 const ENDS: u32 = 4;
 /// Number of equal intervals at which all counts are halved, so that older intervals count less.
 const HALVED_AT: u16 = 128;
-/// Minimum number of equal intervals for a steady period.
+/// Minimum number of equal intervals before a context counts as steady.
 const MIN_INTERVALS: u16 = 8;
-/// Minimum number of runs of equal intervals before their lengths are compared.
+/// Minimum number of runs (series of equal intervals) before their lengths are compared.
 const MIN_RUNS: u16 = 4;
 /// A context is stale if it has not recurred within the work of four intervals plus this number of launches.
 const STALE_AFTER: u32 = 48;
@@ -46,7 +46,8 @@ pub(crate) struct Recurrence {
     broken: u16,
     /// Sum of the work by which intervals of other lengths exceed `interval`.
     excess: u32,
-    /// Number of equal intervals in the current run, and in the run before it.
+    /// Number of equal intervals in the current run, and in the run before it. A run is a series of equal
+    /// intervals.
     pub run: u16,
     last_run: u16,
     /// Number of runs that were as long as the run before, and number of runs that were not.
