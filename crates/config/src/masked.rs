@@ -3,7 +3,7 @@
 //! A command line goes into the record, and from there into reports, pages and exports that people send to each
 //! other. So each value that looks like a secret is replaced by `***` before the command line is written. A value
 //! looks like a secret because of its name, such as `--api-key`, or because of its own form. A name does not count if
-//! it shows that the value is a number, a file or a token of text.
+//! it shows that the value is a number, a file, or tokens of a text.
 
 use std::mem;
 

@@ -120,7 +120,7 @@ fn every_question_is_answered_as_the_report_answers_it() {
     assert!(is_near(&json!(sum("ms")), host_ms(of_run("evening"))));
     assert!(is_near(&json!(sum("share")), 1.0));
 
-    // There cannot be more slowest iterations than iterations that the ranks share.
+    // In each iteration that the ranks share, at most one rank is the slowest.
     let stragglers = &answers["stragglers"];
     let of_evening: Vec<_> = stragglers
         .iter()

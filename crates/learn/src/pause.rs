@@ -5,7 +5,7 @@ use crate::trail::slot;
 /// A function that returns the time in nanoseconds. It is called only when the learner needs the time.
 pub type Clock<'a> = &'a dyn Fn() -> u64;
 
-/// The time of an entry of the history, and the pause before its first launch.
+/// The time of a history entry (a wait or a copy), and the pause before its first launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Times {
     /// The time of the entry, in units of 2^[`Times::UNIT`] nanoseconds. It wraps after four minutes.
@@ -67,7 +67,7 @@ impl Pauses {
         }
     }
 
-    /// Returns the times for a history entry that this thread makes now.
+    /// Returns the times for a history entry (a wait or a copy) that this thread makes now.
     pub fn take(&mut self, thread: u32, clock: Clock) -> Times {
         let pause = match self.measured {
             Some((of, pause)) if slot(of) == slot(thread) => {

@@ -1,4 +1,4 @@
-//! The latest calls of each thread.
+//! Trails: the latest calls of each thread, from which contexts are computed.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -12,11 +12,12 @@ pub const THREADS: usize = 64;
 /// A set of threads: bit n stands for slot n.
 pub(crate) type Threads = u64;
 
-/// Number of calls that a call site's context reaches back.
+/// Number of earlier calls that a call site's longest context contains.
 pub(crate) const DEPTH: usize = 8;
 
-/// The trails of all threads. Every call is noted in its thread's trail when the call is entered. This needs
-/// no lock: each thread writes only its own trail, and other threads only read its counters.
+/// The trails (lists of the latest calls) of all threads. Every call is noted in its thread's trail when the
+/// call is entered. This needs no lock: each thread writes only its own trail, and other threads only read
+/// its counters.
 #[derive(Debug)]
 pub struct Trails {
     trails: [Trail; THREADS],
@@ -24,9 +25,10 @@ pub struct Trails {
     used: AtomicU32,
 }
 
-/// One thread's last calls, in a layout that generated machine code can write. A new call's token is stored
-/// at index `calls` modulo [`Trail::LENGTH`], then `calls` is incremented. For a launch, `launches` or
-/// `graphs` is incremented as well. The token is the kernel's handle, or a constant such as [`Trail::GRAPH`].
+/// The trail of a thread: its last calls, in a layout that generated machine code can write. A new call's
+/// token is stored at index `calls` modulo [`Trail::LENGTH`], then `calls` is incremented. For a launch,
+/// `launches` or `graphs` is incremented as well. The token is the kernel's handle, or a constant such as
+/// [`Trail::GRAPH`].
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Trail {
@@ -37,7 +39,7 @@ pub struct Trail {
     capturing: AtomicBool,
 }
 
-/// Counts of what a thread has launched. They wrap.
+/// The work of a thread: counts of what it has launched. The counts wrap.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Work {
     pub launches: u32,
@@ -77,8 +79,8 @@ impl Work {
 pub(crate) const GRAPH_WEIGHT: u32 = 32;
 
 impl Trail {
-    /// Number of tokens in a trail, a power of two. It has room for a call site's context and its call, and
-    /// for calls that a thread with a reused id may add at the same time.
+    /// Number of tokens in a trail, a power of two. There is room for a call site with its longest context,
+    /// and for calls that another thread whose id was reused may add at the same time.
     pub const LENGTH: usize = 16;
     /// Offset of the tokens, in bytes.
     pub const TOKENS: usize = core::mem::offset_of!(Self, tokens);
@@ -111,7 +113,7 @@ impl Trail {
         }
     }
 
-    /// Notes a call that is not a launch.
+    /// Adds the token of a call to the trail, without counting a launch.
     #[inline]
     pub fn note(&self, token: u64) {
         let calls = self.calls.load(Relaxed);
@@ -121,14 +123,14 @@ impl Trail {
         self.calls.store(calls.wrapping_add(1), Relaxed);
     }
 
-    /// Notes a kernel launch.
+    /// Adds a kernel launch to the trail.
     #[inline]
     pub fn note_kernel(&self, kernel: u64) {
         self.note(kernel);
         add(&self.launches);
     }
 
-    /// Notes a graph launch.
+    /// Adds a graph launch to the trail.
     #[inline]
     pub fn note_graph(&self) {
         self.note(token::GRAPH);

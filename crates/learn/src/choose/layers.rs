@@ -81,7 +81,8 @@ impl Scratch {
             .then(|| (ending.mean().max(beginning.mean()), others.mean()))
     }
 
-    /// Returns true if `chosen` may be a layer of a very deep model, of which the history holds only a few passes.
+    /// Returns true if `chosen` may be a layer of a very deep model, of which the history holds only
+    /// a few passes.
     pub(super) fn may_be_layer(&self, found: usize, chosen: &Candidate) -> bool {
         let layers = |c: &Candidate| self.passes(chosen, c).is_some();
         chosen.is_busy()

@@ -512,8 +512,8 @@ impl Learner {
         ends || self.counts_parts()
     }
 
-    /// Handles a thread outside the engine that has reached the call site. Returns true if it joins the
-    /// followed threads. It joins if the followed threads launch nothing between two of its occurrences, or
+    /// Handles a thread that has reached the call site but is not one of the followed threads. Returns true
+    /// if it joins them. It joins if the followed threads launch nothing between two of its occurrences, or
     /// at once if it has only begun to launch while the followed threads are between iterations. Servers that
     /// run each request on a separate thread need this.
     fn join(&mut self, trails: &Trails, thread: u32) -> bool {

@@ -15,9 +15,9 @@ pub(crate) use recurrence::Recurrence;
 use crate::site;
 use crate::trail::{THREADS, Threads, Trails, slot};
 
-/// Minimum number of launches in a period. Fewer may be a single operator.
+/// Minimum number of launches in a period of launches that repeats. Fewer may be a single operator.
 const LAYER: u32 = 24;
-/// Number of launches below which a period may be a layer of a model.
+/// Number of launches below which a repeating period may be a layer of a model.
 const LITTLE: u32 = 96;
 /// Number of sets in the table of contexts. Each set holds [`WAYS`] contexts.
 const SETS: usize = 56;
@@ -28,8 +28,8 @@ const LOOK_EVERY: u32 = 32;
 const MAX_INTERVALS: usize = 24;
 /// Number of launches after which the lost contexts are counted.
 const LOSSES_COUNTED_EVERY: u32 = 8192;
-/// Contexts lost for lack of room, in that number of launches, from which only half as many contexts are
-/// sampled.
+/// Maximum number of contexts that may be lost for lack of room, in that number of launches. From this
+/// number on, only half as many contexts are sampled.
 const MAX_LOST: u32 = 512;
 /// Number of launches after which an unsuccessful search is paused.
 const LONGEST_SEARCH: u32 = 1 << 17;
@@ -50,14 +50,14 @@ pub enum Launches {
     None,
     /// All launches.
     All,
-    /// The launches of this thread, because it launches the anchor.
+    /// The launches of this thread. It launches the anchor, the context that marks the begin of a pass.
     Of(u32),
     /// The first launch after the process has made this number of further launches. The search then begins
     /// again.
     After(u32),
 }
 
-/// The search for the period of the launches, and its result, the anchor.
+/// The search for the period in which the launches of a loop repeat, and its result, the anchor.
 #[derive(Debug)]
 pub(crate) struct Periods {
     contexts: [[Recurrence; WAYS]; SETS],
@@ -76,7 +76,8 @@ pub(crate) struct Periods {
     threads: Threads,
     /// Number of waits of the process so far.
     waits: u32,
-    /// The context that was chosen. It is unused (`is_used` is false) if there is none.
+    /// The context that was chosen to mark the begin of a pass. It is unused (`is_used` is false) if there
+    /// is none.
     anchor: Recurrence,
     /// True if the learner still looks for the anchor after the search has ended.
     is_followed: bool,
@@ -102,7 +103,7 @@ impl Periods {
         }
     }
 
-    /// Returns the anchor if one was found.
+    /// Returns the anchor, the context that marks the begin of a pass, if one was found.
     pub fn found(&self) -> Option<&Recurrence> {
         self.anchor.is_used.then_some(&self.anchor)
     }
@@ -123,14 +124,16 @@ impl Periods {
         self.waits = self.waits.wrapping_add(1);
     }
 
-    /// Ends the search. If `keeps_anchor` is true, the learner still looks for the anchor.
+    /// Ends the search for contexts that repeat. If `keeps_anchor` is true, the learner still looks for the
+    /// one that was found to mark the begin of a pass, the anchor.
     pub fn rest(&mut self, keeps_anchor: bool) {
         self.is_idle = true;
         self.pauses = MAX_PAUSES;
         self.is_followed = keeps_anchor;
     }
 
-    /// Restarts the search. The anchor is kept until it no longer recurs.
+    /// Restarts the search for contexts that repeat. The anchor, which marks the begin of a pass, is kept
+    /// until it no longer recurs.
     pub fn search(&mut self) {
         self.contexts = [[Recurrence::NONE; WAYS]; SETS];
         (self.sampled, self.lost, self.seen) = (0, 0, 0);
@@ -243,8 +246,8 @@ impl Periods {
         *place = Recurrence::first(key, own, at, waits);
     }
 
-    /// Chooses the anchor among the contexts of all threads. The thread whose regular passes contain the
-    /// most work wins.
+    /// Chooses the anchor, the context that marks the begin of a pass, among the contexts of all threads.
+    /// The thread whose regular passes contain the most work wins.
     fn look(&mut self, trails: &Trails) {
         let mut best: Option<Recurrence> = None;
         for thread in 0..THREADS {
@@ -270,8 +273,8 @@ impl Periods {
         self.anchor = Recurrence::NONE;
     }
 
-    /// Returns the outermost context of a thread. The search starts at the shortest interval and moves
-    /// outward.
+    /// Returns the context that marks the outermost loop of a thread's launches. The search starts at the
+    /// shortest interval and moves outward.
     fn outermost(&self, trails: &Trails, thread: usize) -> Option<Recurrence> {
         let mut found: [Option<&Recurrence>; MAX_INTERVALS] = [None; MAX_INTERVALS];
         let mut count = 0;
