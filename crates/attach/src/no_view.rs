@@ -24,24 +24,24 @@ impl View {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Returns no frames.
+    /// Always returns an empty list: stacks are read only on x86-64.
     #[must_use]
     pub const fn frames(&self, _: u64, _: u64) -> Vec<Frame> {
         Vec::new()
     }
 
-    /// Returns no address.
+    /// Always returns `None`: variables are found only on x86-64.
     #[must_use]
     pub const fn variable(&self, _: &str) -> Option<u64> {
         None
     }
 
-    /// Returns no paths.
+    /// Always returns an empty iterator: modules are read only on x86-64.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         std::iter::empty()
     }
 
-    /// Reads nothing.
+    /// Always returns false: memory is read only on x86-64.
     #[must_use]
     pub const fn read(&self, _: u64, _: &mut [u8]) -> bool {
         false

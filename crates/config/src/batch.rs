@@ -14,7 +14,7 @@ use crate::function::PyFunction;
 /// Names of the formulas. `requests` is required, and so are two of the others, from which the third follows.
 const NAMES: [&str; 4] = ["requests", "tokens", "prefill_tokens", "decode_tokens"];
 
-/// A parsed value, such as
+/// A parsed value of `TLLMPROF_BATCH`, such as
 /// `my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BatchFunction {

@@ -11,8 +11,8 @@ pub(crate) struct Environment<'a> {
     pub get: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
-/// A parser for the values of one row. `Text` is [`str`] or [`OsStr`], the argument of the parsing function. It keeps
-/// the two implementations for functions apart.
+/// A parser for the values of one row of the table. `Text` is the argument type of the parsing function, [`str`] or
+/// [`OsStr`]. It is a parameter so that functions of both types can implement this trait.
 pub(crate) trait Parse<Text: ?Sized, T> {
     /// If true, a blank value is parsed. Otherwise a variable with a blank value counts as not set.
     const TAKES_BLANK: bool = false;

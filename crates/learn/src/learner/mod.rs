@@ -115,8 +115,8 @@ pub struct Learner {
     /// Number of parts of the current iteration that have ended, if iterations have several parts.
     part: u32,
     pauses: Pauses,
-    /// A thread outside the engine that reached the site: its id, its work then, and the followed threads'
-    /// work then. It may join the followed threads.
+    /// A thread that is not followed but has reached the call site: its id, its work at that time, and the
+    /// followed threads' work at that time. It may join the followed threads.
     heir: Option<(u32, Work, Work)>,
     /// The search for periods among the launches themselves, for loops without waits.
     periods: Periods,

@@ -93,7 +93,7 @@ impl Learner {
         }
     }
 
-    /// Returns the rule for the launch that begins a pass.
+    /// Returns the rule that counts passes: each pass begins with the same launch in the same context.
     pub(super) fn pass_rule(&self) -> Option<Rule> {
         let anchor = self.periods.found()?;
         let thread = anchor.thread;
