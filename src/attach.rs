@@ -1,7 +1,7 @@
-//! Attaches the library to a process that runs (`tllmprof attach`).
+//! The library's part of `tllmprof attach`, which loads the library into a running process.
 //!
-//! A thread that the command has made loads the library and calls `tllmprof_attach`. It holds none of the program's
-//! locks, and ends when the call has returned.
+//! The command creates a thread in the process. This thread loads the library and calls `tllmprof_attach`. It holds
+//! none of the program's locks, and ends when the call has returned.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -23,20 +23,22 @@ use tllmprof_platform::{lifecycle, resolve};
 use tllmprof_python::{self as python, InstallProgress};
 use tllmprof_session::{activity, live};
 
-/// The name of the thread, as the command sets it.
+/// The name that the command gives to this thread.
 const THREAD_NAME: &CStr = c"tllmprof-attach";
 
-/// The command passes this instead of variables to detach the library if it has no control socket.
+/// The command passes this text instead of variables to detach the library. It does so if the library has no
+/// control socket.
 const DETACH: &[u8] = b"detach";
 
-/// Time after which slots are patched again that the loader was filling when they were first patched.
+/// Delay before GOT slots are patched a second time. The loader may have been filling some of them during the first
+/// time.
 const SECOND_LOOK_DELAY: Duration = Duration::from_millis(20);
 
-/// A pointer to the jumps, as an exported variable.
+/// A reference to the table of jumps, for an exported variable.
 #[repr(transparent)]
 struct JumpsAt(#[allow(dead_code, reason = "the command reads it")] &'static Jumps);
 
-/// The command finds the jumps that it writes by this name.
+/// The table of jumps. The command finds it by this symbol, and writes the jumps.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name of a symbol")]
 static tllmprof_jumps: JumpsAt = JumpsAt(&JUMPS);
@@ -46,29 +48,29 @@ lifecycle::global! {
     static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true while the command loads the library. The command then passes the variables, and those of the
-/// environment do not
-/// count.
+/// Returns true if this thread is the one with which `tllmprof attach` loads the library. The variables are then
+/// those that the command passes, not those of the environment.
 pub fn is_under_way() -> bool {
     CStr::from_bytes_until_nul(&thread_name()) == Ok(THREAD_NAME)
 }
 
-/// Attaches the library, or detaches it. The command calls it.
+/// Attaches or detaches the library. The thread that the command has created calls this.
 ///
 /// # Safety
-/// `variables` consists of terminated strings `NAME=VALUE`, one after the other, followed by an empty one.
+/// `variables` must point to zero-terminated strings `NAME=VALUE`, one directly after the other, followed by an
+/// empty string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn tllmprof_attach(variables: *const c_char) -> c_int {
     let mut given = Vec::new();
     let mut next = variables;
     loop {
-        // SAFETY: the list has not ended before `next`, which is a terminated string of it.
+        // SAFETY: `next` points to a string of the list, because the empty string has not been reached.
         let text = unsafe { CStr::from_ptr(next) };
         if text.is_empty() {
             break;
         }
         given.push(text.to_bytes().to_vec());
-        // SAFETY: after a string comes another, or the empty one.
+        // SAFETY: each string is followed by another one or by the empty string.
         next = unsafe { next.add(text.count_bytes() + 1) };
     }
     contained(Answer::Failed, || {

@@ -1,6 +1,5 @@
-//! The functions that the library exports. No other binary of the workspace may define these names: a command or a test
-//! that
-//! did would intercept itself.
+//! The functions that the library exports. No other binary of the workspace may define these names, because a command
+//! or a test that did would intercept its own calls.
 
 use core::arch::{global_asm, naked_asm};
 use core::ffi::{c_int, c_void};
@@ -21,10 +20,11 @@ macro_rules! cuda_functions {
 }
 tllmprof_calls::cuda_calls!(cuda_functions);
 
-/// Defines a function that examines its return address. The jump keeps that address.
+/// Defines a function whose implementation examines its return address. The function must be a jump, not a call, so
+/// that the return address stays that of the caller.
 macro_rules! look_up {
     ($name:ident, $door:path) => {
-        // SAFETY: the symbol is meant to replace libc's, and jumps to it.
+        // SAFETY: the symbol is meant to replace libc's function, and jumps to the replacement.
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
@@ -39,25 +39,25 @@ look_up!(dlsym, tllmprof_intercept::dlsym_door);
 look_up!(dlvsym, tllmprof_intercept::dlvsym_door);
 
 /// # Safety
-/// NVTX is the caller, as in `nvtxInit.h`.
+/// Only NVTX may call this, as `nvtxInit.h` describes.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn InitializeInjectionNvtx2(export: nvtx::GetExportTable) -> c_int {
-    // No panic: that function contains panics of our own code; the rest is a tool's code. SAFETY: NVTX is the caller,
-    // so `export` is its function, which it keeps for the life of the process.
+    // No panic: `initialize` contains panics of our own code; the rest is a tool's code.
+    // SAFETY: NVTX is the caller, so `export` is its function, which stays valid for the life of the process.
     unsafe { nvtx::initialize(export) }
 }
 
 /// # Safety
-/// NVTX is the caller, as in `nvtxExtInit.h`.
+/// Only NVTX may call this, as `nvtxExtInit.h` describes.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn InitializeInjectionNvtxExtension(module: *mut c_void) -> c_int {
-    // No panic: that function contains panics of our own code; the rest is a tool's code. SAFETY: NVTX is the caller,
-    // so `module` describes one of its extensions, with the layout of `nvtxExtInit.h`.
+    // No panic: `initialize_extension` contains panics of our own code; the rest is a tool's code.
+    // SAFETY: NVTX is the caller, so `module` describes one of its extensions, with the layout of `nvtxExtInit.h`.
     unsafe { nvtx::initialize_extension(module) }
 }
 
-/// Keeps the bounds of a section that the linker collects from being exported, with any linker: a reference that is
-/// hidden hides the symbol.
+/// Keeps the symbols for the bounds of `linkme`'s sections from being exported. This works with any linker, because a
+/// hidden reference makes the symbol hidden.
 macro_rules! hide_slices {
     ($($name:literal)*) => {
         $(hide_slices!(@ "__start_linkme_" $name);

@@ -1,8 +1,8 @@
-//! Hooks `prctl` and `syscall`, by which a program installs a filter for system calls.
+//! Hooks `prctl` and `syscall`, with which a program can install a filter for system calls.
 //!
-//! Programs call `syscall` on fast paths, for example for their locks. So each hook is a comparison and a jump to the
-//! function that comes after it, with all arguments and registers unchanged; only the calls that may install a filter
-//! are examined. A program that makes the system call by an instruction of its own is not seen.
+//! Programs call `syscall` on fast paths, for example in their locks. So each hook only compares the first argument
+//! and jumps to the real function, with all arguments and registers unchanged. Only calls that may install a filter
+//! are examined. A program that executes the system call instruction itself is not noticed.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_int, c_long, c_void};
@@ -15,8 +15,8 @@ use tllmprof_session as session;
 use crate::system_calls;
 
 lifecycle::global! {
-    /// The functions that come after the hooks; until the constructor has found them, our own that make the system
-    /// call.
+    /// The real functions, which the hooks call. Until the constructor has found them, these are our own functions
+    /// that make the system call.
     #[fork(keep = "the child's modules are its parent's")]
     static PRCTL: AtomicPtr<c_void> = AtomicPtr::new(system_calls::prctl as *mut c_void);
     #[fork(keep = "as prctl")]
@@ -25,17 +25,18 @@ lifecycle::global! {
 
 const HOOKS: [(&CStr, &AtomicPtr<c_void>); 2] = [(c"prctl", &PRCTL), (c"syscall", &SYSCALL)];
 
-/// Finds the real functions. For the constructor.
+/// Finds the real functions. The constructor calls this.
 pub fn find_real() {
     for (name, place) in HOOKS {
-        // If NVTX or `tllmprof attach` has loaded it, this library comes after libc.
+        // This library comes after libc in the search order if it was loaded by NVTX or `tllmprof attach`. Then
+        // `next` finds nothing, and libc is searched.
         if let Some(real) = resolve::next(name).or_else(|| resolve::of_c_library(name)) {
             place.store(real, Ordering::Release);
         }
     }
 }
 
-/// Returns the names of both, and the functions that they call.
+/// Returns the name of each hook, and the real function that it calls.
 pub fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
     HOOKS
         .into_iter()
@@ -43,8 +44,8 @@ pub fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
 }
 
 /// # Safety
-/// As for libc's function of this name.
-// SAFETY: the symbol is meant to replace libc's, and jumps to it.
+/// The conditions are those of libc's function of this name.
+// SAFETY: the symbol is meant to replace libc's function, and jumps to it.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn prctl() {
@@ -71,14 +72,14 @@ unsafe extern "C" fn prctl() {
     );
 }
 
-/// The bits in which the numbers of the two system calls differ, on x86-64: a number that differs only in these is
-/// examined.
+/// The bits in which the numbers of the two system calls differ, on x86-64. Any number that differs from them only in
+/// these bits is examined, so that one test instruction suffices.
 #[cfg(target_arch = "x86_64")]
 const DIFFERING_BITS: i64 = libc::SYS_seccomp - libc::SYS_prctl;
 
 /// # Safety
-/// As for libc's function of this name.
-// SAFETY: the symbol is meant to replace libc's, and jumps to it.
+/// The conditions are those of libc's function of this name.
+// SAFETY: the symbol is meant to replace libc's function, and jumps to it.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn syscall() {
@@ -110,7 +111,7 @@ unsafe extern "C" fn syscall() {
     );
 }
 
-/// Examines `prctl(PR_SET_SECCOMP, …)`.
+/// Examines a call `prctl(PR_SET_SECCOMP, …)` and then makes it.
 unsafe extern "C" fn look_at_prctl(
     option: c_int,
     second: usize,
@@ -121,15 +122,15 @@ unsafe extern "C" fn look_at_prctl(
     // No panic: our own code is contained.
     type Prctl = unsafe extern "C" fn(c_int, usize, usize, usize, usize) -> c_int;
     look_at_option(option, second, third);
-    // SAFETY: libc's function of this name, with the caller's arguments.
+    // SAFETY: this is libc's function of this name, called with the caller's arguments.
     unsafe {
         function::at::<Prctl>(PRCTL.load(Ordering::Acquire))
             .map_or(-1, |real| real(option, second, third, fourth, fifth))
     }
 }
 
-/// Examines `syscall(SYS_seccomp, …)` or `syscall(SYS_prctl, …)`, or another call with a similar number, which may have
-/// six arguments.
+/// Examines a call `syscall(SYS_seccomp, …)`, `syscall(SYS_prctl, …)` or one with a similar number, which may have
+/// six arguments, and then makes it.
 unsafe extern "C" fn look_at_syscall(
     number: c_long,
     first: usize,
@@ -141,14 +142,14 @@ unsafe extern "C" fn look_at_syscall(
 ) -> c_long {
     // No panic: our own code is contained.
     type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
-    // The kernel's numbers are ints.
+    // The kernel uses only the lower 32 bits of the number.
     match c_long::from(number as c_int) {
         libc::SYS_prctl => look_at_option(first as c_int, second, third),
         libc::SYS_seccomp => look_at_operation(first, second, third),
         _ => {}
     }
-    // SAFETY: libc's function of this name, with the caller's arguments. The word in the place of a missing argument
-    // belongs to the caller, and is not used for a call that has fewer.
+    // SAFETY: this is libc's function of this name, called with the caller's arguments. For a call with fewer
+    // arguments, a word that belongs to the caller is passed in place of each missing argument, and is not used.
     unsafe {
         function::at::<Syscall>(SYSCALL.load(Ordering::Acquire)).map_or(-1, |real| {
             real(number, first, second, third, fourth, fifth, sixth)
@@ -156,7 +157,8 @@ unsafe extern "C" fn look_at_syscall(
     }
 }
 
-/// Examines the arguments of a `prctl`. Without a filter it only asks whether the kernel knows the option.
+/// Examines the arguments of `prctl`, and reports that a filter is about to be installed. Without a filter the call
+/// only asks whether the kernel knows the option.
 fn look_at_option(option: c_int, mode: usize, filter: usize) {
     let is_strict = mode == libc::SECCOMP_MODE_STRICT as usize;
     let is_filter = mode == libc::SECCOMP_MODE_FILTER as usize && filter != 0;
@@ -165,8 +167,8 @@ fn look_at_option(option: c_int, mode: usize, filter: usize) {
     }
 }
 
-/// Examines the arguments of a `seccomp`. Without a filter, or with flags for the strict mode, it only asks what the
-/// kernel knows.
+/// Examines the arguments of `seccomp`, and reports that a filter is about to be installed. Without a filter, or with
+/// flags for the strict mode, the call only asks what the kernel supports.
 fn look_at_operation(operation: usize, flags: usize, filter: usize) {
     let is_strict =
         operation == libc::SECCOMP_SET_MODE_STRICT as usize && flags == 0 && filter == 0;

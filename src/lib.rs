@@ -42,7 +42,7 @@ mod starting;
 mod system_calls;
 mod unwinder;
 
-// Linked for its symbols.
+// Linked only for its symbols.
 use tllmprof_bytes as _;
 
 use linkme::distributed_slice;
@@ -83,9 +83,10 @@ static ADD_ONS: &[&dyn capture::AddOn] = &[&Groups, &TorchProfiler, &PerfectRout
 #[distributed_slice(tllmprof_python::EXTENSION)]
 static EXTENSION: &dyn python::Extension = &PerfectRouters;
 
-/// Runs at the end of a process in which all calls bypass the library, as no other handler is registered then.
+/// Runs when the process ends. Other handlers are not registered in a process in which all calls bypass the library,
+/// so this one reports such a process.
 #[used]
-// SAFETY: the section holds addresses of functions of this type, which the loader calls when the process ends.
+// SAFETY: the section contains addresses of functions of this type, which the loader calls when the process ends.
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCTOR: extern "C" fn() = destructor;
 
@@ -95,7 +96,7 @@ extern "C" fn destructor() {
 
 #[ctor::ctor(unsafe)]
 fn constructor() {
-    // A program starts with errno 0, and may read it.
+    // A program starts with errno 0 and may read it, so errno is restored at the end.
     let _errno = SavedErrno::new();
     contained((), || {
         intercept::start();

@@ -1,8 +1,9 @@
-//! Hooks functions of libc: ways out of the process that run no destructor, unloading of modules, and redirection of
-//! descriptors.
+//! Hooks functions of libc: those that end the process without running destructors, those that unload modules, and
+//! those that redirect file descriptors.
 //!
-//! Each calls the function that comes after it, which is found without `dlsym`: some of them may be called in a signal
-//! handler, in the child of a fork, or before the host has initialised anything.
+//! Each hook calls the real function, which comes next in the search order. It is found without `dlsym`, because some
+//! of the hooks may be called in a signal handler, in the child of a fork, or before the host has initialised
+//! anything.
 
 #![allow(
     static_mut_refs,
@@ -10,7 +11,7 @@
     missing_docs,
     clippy::missing_safety_doc,
     clippy::missing_transmute_annotations
-)] // what redhook's macro writes
+)] // lints for code that redhook's macro generates
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
@@ -22,7 +23,7 @@ use tllmprof_platform::resolve::{self, Scope};
 use tllmprof_platform::{function, lifecycle, log};
 use tllmprof_session as session;
 
-/// The real function of a hook.
+/// The real function that a hook calls.
 struct Real {
     name: &'static CStr,
     place: AtomicPtr<c_void>,
@@ -36,14 +37,15 @@ impl Real {
         }
     }
 
-    /// Returns its address; null if there is none.
+    /// Returns the address of the real function; null if there is none.
     fn find(&self) -> *mut c_void {
         let known = self.place.load(Ordering::Acquire);
         if !known.is_null() {
             return known;
         }
         let found = contained(None, || {
-            // If only NVTX has loaded it, this library comes after libc.
+            // If only NVTX has loaded this library, it comes after libc in the search order, so `next` may find
+            // nothing.
             resolve::next(self.name).or_else(|| resolve::resolve(0, self.name, None, Scope::All))
         });
         self.place
@@ -52,7 +54,8 @@ impl Real {
     }
 }
 
-/// Defines the hooks, each with its result in a process in which no library has the function.
+/// Defines the hooks. For each one, a row also gives the result for a process in which no library has the real
+/// function.
 macro_rules! hooks {
     ($($(#[$attribute:meta])*
     fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $real:ident, $none:expr, |$next:ident| $body:expr;)*) => {
@@ -67,26 +70,26 @@ macro_rules! hooks {
                 );
             )*
         }
-        /// Finds the real functions, so that a call need not. For the constructor.
+        /// Finds all real functions in advance. The constructor calls this.
         pub fn find_real() {
             $($real.find();)*
         }
-        /// Returns the names of all hooks, and the functions that they call.
+        /// Returns the name of each hook, and the real function that it calls.
         pub fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
             [$(($real.name, $real.find())),*].into_iter()
         }
         $(
             /// # Safety
-            /// As for libc's function of this name.
-            // SAFETY: the symbol is meant to replace libc's, and calls it.
+            /// The conditions are those of libc's function of this name.
+            // SAFETY: the symbol is meant to replace libc's function, and calls it.
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
                 // No panic: `find` and the bodies contain panics of our own code; the rest is libc's function.
                 type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
-                // SAFETY: the pointer is null or that of libc's function of this name and type.
+                // SAFETY: the pointer is null, or points to libc's function of this name and type.
                 let real = unsafe { function::at::<Function>($real.find()) };
                 let $next = || match real {
-                    // SAFETY: the caller's own arguments.
+                    // SAFETY: called with the caller's own arguments.
                     Some(real) => unsafe { real($($argument),*) },
                     None => $none,
                 };
@@ -105,14 +108,15 @@ hooks! {
     fn dlclose(handle: *mut c_void) -> c_int, DLCLOSE, -1, |next| closed(next());
 }
 
-/// Ends the process at once by `next`, which does not return.
+/// Ends the process at once by calling `next`, which does not return.
 fn exit_by(next: impl FnOnce()) {
     contained((), session::finish_at_once);
     next();
 }
 
-/// Defines hooks for functions that attach another file to a stream, and so to its descriptor. Only a program that runs
-/// opens streams, so `redhook` defines these, which looks up the real ones by `dlsym`.
+/// Defines hooks for functions that attach another file to a stream, and so to the stream's descriptor. These hooks
+/// are defined by `redhook`, which finds the real functions by `dlsym`. That is safe here, because only a program
+/// that already runs has streams to reopen.
 macro_rules! reopens {
     ($($name:ident => $ours:ident;)*) => {
         $(
@@ -122,11 +126,11 @@ macro_rules! reopens {
                     mode: *const c_char,
                     stream: *mut libc::FILE
                 ) -> *mut libc::FILE => $ours {
-                    // SAFETY: libc's function of this name and type, with the caller's arguments.
+                    // SAFETY: this is libc's function of this name and type, called with the caller's arguments.
                     let result = unsafe { redhook::real!($name)(path, mode, stream) };
                     if !result.is_null() {
                         let _errno = SavedErrno::new();
-                        // SAFETY: an open stream, which libc has just returned.
+                        // SAFETY: `result` is an open stream, which libc has just returned.
                         let descriptor = unsafe { libc::fileno(result) };
                         redirected(descriptor, descriptor);
                     }
@@ -142,7 +146,8 @@ reopens! {
     freopen64 => reopen_large;
 }
 
-/// Notes that a descriptor to which messages are written may refer to another file now.
+/// Informs the log that descriptor `new` may refer to another file now. Log messages may be written to this
+/// descriptor.
 fn redirected(result: c_int, new: c_int) -> c_int {
     if result >= 0 {
         contained((), || log::redirected(new));
@@ -150,7 +155,7 @@ fn redirected(result: c_int, new: c_int) -> c_int {
     result
 }
 
-/// Handles that a module may have been unloaded.
+/// Handles a successful or failed `dlclose`, after which a module may have been unloaded.
 fn closed(result: c_int) -> c_int {
     contained((), || {
         let _errno = SavedErrno::new();

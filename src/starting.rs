@@ -1,4 +1,4 @@
-//! Starts the parts that a process with variables of ours needs from the beginning.
+//! Starts those parts of the library that a process with variables of ours needs from the beginning.
 
 use tllmprof_config::Settings;
 use tllmprof_intercept as intercept;
@@ -8,7 +8,8 @@ use tllmprof_recorder as recorder;
 use tllmprof_scopes as scopes;
 use tllmprof_session::activity;
 
-/// Starts the library if a variable of ours is set. `is_attached` is true if it was attached to a process that runs.
+/// Starts the library in a process that has a variable of ours. `is_attached` is true if `tllmprof attach` has
+/// loaded the library into a running process.
 pub fn start(is_attached: bool) {
     log::start();
     if !is_attached {
@@ -27,7 +28,7 @@ pub fn start(is_attached: bool) {
             || recorder::ring::is_wanted()
     };
     if settings.is_none_or(has_work) {
-        // A child may write lines, too, wherever its standard error leads.
+        // Fork handlers are needed: a child process may log messages too, and its standard error may lead elsewhere.
         lifecycle::register();
         if !is_attached {
             intercept::lead_look_ups();
@@ -37,7 +38,7 @@ pub fn start(is_attached: bool) {
         activity::counts_ranges(settings) || activity::records_ranges(settings)
     }));
     intercept::follow_named();
-    // An attached library waits for Python when everything else is done.
+    // An attached library attaches to Python later, after everything else is done.
     if !is_attached {
         python::start();
         if settings.is_some_and(has_work) {

@@ -1,14 +1,14 @@
-//! The C library's functions that make a system call, only for this library.
+//! This library's private copies of those C library functions that make system calls.
 //!
-//! Another preloaded library may hook any of them: a network stack hooks `socket` and `poll`, a tracer `open` and
-//! `read`, a fake clock `clock_gettime`. Such a library may not be initialised yet when this library is loaded, may
-//! have freed its state when the process ends, and need not expect calls from threads that it did not see start. So the
-//! functions that this library, and Rust's standard library within it, call by these names are hidden symbols, to which
-//! each reference is bound when the library is linked, as with `tllmprof_bytes`. The host neither sees them nor is
-//! called by them.
+//! Another preloaded library may hook any of these functions. For example, a network stack hooks `socket` and `poll`,
+//! a tracer hooks `open` and `read`, and a fake clock hooks `clock_gettime`. Such a library may not be initialised
+//! yet when this library is loaded, may have freed its state when the process ends, and need not expect calls from
+//! threads whose start it did not see. So the functions that are called here by these names, also by Rust's standard
+//! library inside this library, are hidden symbols. All references to them are bound when the library is linked, as
+//! for `tllmprof_bytes`. The host neither sees these functions nor is called by them.
 //!
-//! Each makes the same system call as the C library, so that a filter for system calls sees no others. None of them is
-//! a cancellation point.
+//! Each function makes the same system call as the C library does, so that a filter for system calls sees no
+//! additional ones. None of the functions is a cancellation point.
 
 use core::arch::global_asm;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -19,17 +19,18 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use tllmprof_platform::{environment, function, lifecycle, resolve};
 use tllmprof_sync::kernel;
 
-/// `AT_FDCWD`, in the type that the kernel takes.
+/// The constant `AT_FDCWD` in the type that the kernel takes.
 const CURRENT_FOLDER: usize = libc::AT_FDCWD as usize;
 /// Size of the kernel's set of signals in bytes.
 const SIGNAL_SET_BYTES: usize = 8;
-/// The signals that the C library uses between its own threads, which are never blocked.
+/// The signals that the C library sends between its own threads. They are never blocked.
 const INTERNAL_SIGNALS: u64 = 1 << 31 | 1 << 32;
 
-/// Returns the C library's result: -1 and `errno` if the kernel refuses.
+/// Makes a system call. Returns its result like the C library does: -1 with `errno` set if the kernel returns an
+/// error.
 ///
 /// # Safety
-/// As for the system call.
+/// The conditions are those of the system call.
 #[inline(always)]
 unsafe fn answer<const N: usize>(number: c_long, arguments: [usize; N]) -> isize {
     // SAFETY: the caller guarantees that the arguments are valid.
@@ -42,23 +43,25 @@ unsafe fn answer<const N: usize>(number: c_long, arguments: [usize; N]) -> isize
 }
 
 fn set_errno(error: isize) {
-    // SAFETY: the calling thread's own word.
+    // SAFETY: the address is that of the calling thread's own `errno`.
     unsafe { *libc::__errno_location() = error as c_int };
 }
 
-/// Defines functions under the C library's names, as hidden symbols: exported ones would be used by the whole process.
+/// Defines functions under the C library's names. Their symbols are hidden, because the whole process would use
+/// exported ones.
 macro_rules! define {
     ($($name:literal = $ours:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
         /// # Safety
-        /// As for the C library's function of this name.
+        /// The conditions are those of the C library's function of this name.
         unsafe extern "C" fn $ours($($argument: $type),*) -> $result {
             // No panic: the body makes a system call.
-            // SAFETY: the caller fulfils the conditions of the C library's function, which makes the same system call.
+            // SAFETY: the caller satisfies the conditions of the C library's function, which makes the same system
+            // call.
             unsafe { $body }
         }
         global_asm!(
-            // The symbols are weak because Rust's standard library refers to some of them weakly; they are still
-            // defined.
+            // The symbols are weak because Rust's standard library refers to some of them weakly. Weak symbols are
+            // still defined.
             concat!(".hidden ", $name),
             concat!(".weak ", $name),
             concat!(".type ", $name, ", %function"),
@@ -68,7 +71,7 @@ macro_rules! define {
     )*};
 }
 
-/// Does the same as [`define`], for functions that pass their arguments to the kernel unchanged.
+/// Defines functions like [`define`], for system calls to which all arguments are passed unchanged.
 macro_rules! define_alike {
     ($($name:literal = $ours:ident($($argument:ident),*), $number:ident;)*) => {
         define! {
@@ -213,7 +216,7 @@ define! {
         -kernel::call(libc::SYS_clock_nanosleep, [clock, flags, time, left]) as c_int
     }
     "clock_gettime" = clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> c_int {
-        // The C library's own function needs no system call for most clocks.
+        // The C library's own function is used if it was found, because it needs no system call for most clocks.
         match function::at::<ClockGettime>(CLOCK_GETTIME.load(Ordering::Relaxed)) {
             Some(real) => real(clock, time),
             None => answer(libc::SYS_clock_gettime, [clock as usize, time.addr()]) as c_int,
@@ -224,10 +227,10 @@ define! {
     }
 }
 
-/// Makes the system call of `prctl`, for use when no other `prctl` is found.
+/// Makes the system call of `prctl`. Used if no other `prctl` was found.
 ///
 /// # Safety
-/// As for the C library's function of this name.
+/// The conditions are those of the C library's function of this name.
 pub unsafe extern "C" fn prctl(
     option: c_int,
     second: usize,
@@ -241,10 +244,10 @@ pub unsafe extern "C" fn prctl(
     unsafe { answer(libc::SYS_prctl, arguments) as c_int }
 }
 
-/// Makes a system call, for use when no other `syscall` is found.
+/// Makes any system call. Used if no other `syscall` was found.
 ///
 /// # Safety
-/// As for the C library's function of this name.
+/// The conditions are those of the C library's function of this name.
 pub unsafe extern "C" fn syscall(
     number: c_long,
     first: usize,
@@ -263,12 +266,12 @@ pub unsafe extern "C" fn syscall(
 type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
 
 lifecycle::global! {
-    /// The C library's own function; null until it has been found.
+    /// The C library's own `clock_gettime`; null until it was found.
     #[fork(keep = "the C library stays where it is")]
     static CLOCK_GETTIME: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 }
 
-/// Finds the functions of the C library that are called. For the constructor.
+/// Finds the functions of the C library that are called from here. The constructor calls this.
 pub fn find_own() {
     let found = resolve::of_c_library(c"clock_gettime").unwrap_or_default();
     CLOCK_GETTIME.store(found, Ordering::Relaxed);

@@ -1,37 +1,39 @@
-//! The unwinder: the process's own, which is found when it is needed.
+//! Forwards the unwinder's functions to the unwinder of the process, which is found only when it is needed.
 //!
-//! Rust links every library to `libgcc_s.so.1`. A process whose loader does not find it would not start with such a
-//! library preloaded, although the process may never unwind. A second unwinder inside the library is no solution
-//! either: the functions of one cannot read the state of the other in the middle of an unwind, and exceptions and
-//! cancelled threads of the host pass frames of the library that have something to clean up.
+//! Rust normally links every library to `libgcc_s.so.1`. A process whose loader does not find that file would not
+//! start with such a library preloaded, although the process may never unwind. A second unwinder inside this library
+//! is no solution either. The functions of one unwinder cannot read the state of another in the middle of an unwind,
+//! and exceptions and cancelled threads of the host pass through frames of this library that have something to clean
+//! up.
 //!
-//! So the library defines the unwinder's functions only for itself. Each finds the process's function: code that
-//! unwinds has loaded an unwinder. If the library itself panics in a process without one, `libgcc_s.so.1` is opened, as
-//! the C library does to cancel a thread. If it is missing, a panic ends the process, as does a panic that is not
-//! caught.
+//! So this library defines the unwinder's functions as private symbols, and each of them finds the process's
+//! function. Code that unwinds has already loaded an unwinder. If this library itself panics in a process without an
+//! unwinder, `libgcc_s.so.1` is opened, as the C library does to cancel a thread. If that file is missing, a panic
+//! ends the process, like a panic that is not caught.
 
 use core::arch::global_asm;
 use core::ffi::{CStr, c_void};
 
 use tllmprof_platform::resolve;
 
-/// Type of the functions: they have at most three arguments, each of which fits into a register.
+/// Type of the unwinder's functions. They have at most three arguments, each of which fits into a register.
 type Function = unsafe extern "C-unwind" fn(usize, usize, usize) -> usize;
 
-/// `_URC_FATAL_PHASE1_ERROR` and `_URC_END_OF_STACK` of the Itanium C++ ABI.
+/// The results `_URC_FATAL_PHASE1_ERROR` and `_URC_END_OF_STACK` of the Itanium C++ ABI.
 const NOT_RAISED: usize = 3;
 const END_OF_STACK: usize = 5;
 
-// A frame between the unwinder and its caller must have nothing to clean up, or it would call the unwinder.
+// This is a separate function, because the frame between the unwinder and its caller must have nothing to clean up.
+// Otherwise that frame would call the unwinder again.
 #[cold]
 #[inline(never)]
 fn find(name: &CStr) -> Option<Function> {
     let found = resolve::next(name).or_else(|| {
-        // SAFETY: a library that does nothing when it is loaded.
+        // SAFETY: loading this library runs no code that could do harm.
         let opened = unsafe { libc::dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_NOW) };
         (!opened.is_null()).then(|| resolve::next(name)).flatten()
     })?;
-    // SAFETY: the unwinder's function of that name, which ignores arguments that it does not have.
+    // SAFETY: this is the unwinder's function of that name. It ignores arguments that it does not have.
     Some(unsafe { core::mem::transmute::<*mut c_void, Function>(found) })
 }
 
@@ -48,7 +50,7 @@ macro_rules! jump {
     };
 }
 
-/// Defines functions of the unwinder, as hidden symbols: exported ones would be used by the whole process.
+/// Defines functions of the unwinder. Their symbols are hidden, because the whole process would use exported ones.
 macro_rules! define {
     ($($name:literal, $function:ident, without: $without:expr;)*) => {$(
         unsafe extern "C-unwind" fn $function(first: usize, second: usize, third: usize) -> usize {
@@ -58,7 +60,7 @@ macro_rules! define {
             };
             // No panic: a contained panic passes through here.
             match find(NAME) {
-                // SAFETY: called with the caller's arguments for that function.
+                // SAFETY: called with the caller's arguments for this function.
                 Some(function) => unsafe { function(first, second, third) },
                 None => $without,
             }
@@ -80,7 +82,8 @@ define! {
     "_Unwind_DeleteException", delete, without: 0;
     "_Unwind_Backtrace", backtrace, without: END_OF_STACK;
     "_Unwind_FindEnclosingFunction", enclosing_function, without: 0;
-    // Functions about a frame that is unwound. Without a result of the first there is nothing to clean up in it.
+    // The following functions describe a frame that is being unwound. Without a result of the first one, the frame
+    // has nothing to clean up.
     "_Unwind_GetLanguageSpecificData", language_specific_data, without: 0;
     "_Unwind_GetRegionStart", region_start, without: 0;
     "_Unwind_GetTextRelBase", text_base, without: 0;
@@ -99,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts the frames that were cleaned up.
+    /// A guard that counts the frames that were cleaned up.
     struct Cleaned<'a>(&'a AtomicU32);
 
     impl Drop for Cleaned<'_> {
@@ -108,7 +111,7 @@ mod tests {
         }
     }
 
-    // This test contains the definitions above, as the library does, and calls the unwinder through them.
+    // The test binary contains the definitions above, like the library does. So panics in this test go through them.
     #[test]
     fn a_panic_is_caught_and_what_it_passes_cleaned_up() {
         let cleaned = AtomicU32::new(0);
@@ -129,10 +132,10 @@ mod tests {
         extern "C-unwind" fn leave(cleaned: *mut c_void) -> *mut c_void {
             // SAFETY: the test waits for this thread, and keeps the counter until then.
             let _cleaned = Cleaned(unsafe { &*cleaned.cast::<AtomicU32>() });
-            // SAFETY: the C library unwinds the frames of this thread; they may all be unwound.
+            // SAFETY: the C library unwinds the frames of this thread, all of which may be unwound.
             unsafe { pthread_exit(core::ptr::null_mut()) }
         }
-        // SAFETY: declared as in pthread.h, except that they may unwind.
+        // SAFETY: the functions are declared as in pthread.h, except that they may unwind.
         unsafe extern "C-unwind" {
             fn pthread_exit(result: *mut c_void) -> !;
             fn pthread_create(
@@ -145,7 +148,7 @@ mod tests {
         let cleaned = AtomicU32::new(0);
         let mut thread = 0;
         let counter = (&raw const cleaned).cast_mut().cast();
-        // SAFETY: default attributes; the counter lives until the thread has been waited for.
+        // SAFETY: the attributes are the default ones, and the counter lives until the thread has been joined.
         unsafe {
             assert_eq!(
                 pthread_create(&raw mut thread, core::ptr::null(), leave, counter),

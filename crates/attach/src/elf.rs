@@ -1,5 +1,5 @@
-//! The modules of another process, read from its memory. The loaded modules count, whatever has happened to their
-//! files.
+//! Reads the ELF modules of another process from its memory. The memory counts, not the files: a module's file may
+//! have been replaced or deleted since it was loaded.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,10 +10,10 @@ const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-/// The type of an indirect function's symbol.
+/// Symbol type of an indirect function (`STT_GNU_IFUNC`), whose address is chosen at load time.
 const IFUNC: u8 = 10;
 
-/// Limit for the bytes or entries of a table, whatever its headers say.
+/// Limit for the size of a table, in bytes or entries, in case a header is wrong.
 const MAX_TABLE_SIZE: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ struct Header {
     memory_size: u64,
 }
 
-/// A function of a symbol table.
+/// A function of a module's symbol table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol {
     pub address: u64,
@@ -33,24 +33,25 @@ pub struct Symbol {
     pub is_ifunc: bool,
 }
 
-/// A loaded module.
+/// A module (program or shared library) that is loaded in the process.
 pub struct Module {
     pub path: String,
-    /// The module's address in memory minus its address in the file.
+    /// The load bias: a module's address in memory minus its address in the file.
     pub base: u64,
     pub range: Range<u64>,
     headers: Vec<Header>,
     dynamic: HashMap<u64, u64>,
     needed: Vec<u64>,
-    /// The address of its table for unwinding.
+    /// Address of the module's `.eh_frame_hdr`, the index of its unwind tables. `None` if it has none.
     pub eh_frame_hdr: Option<u64>,
     has_interpreter: bool,
 }
 
-/// Returns all loaded modules.
+/// Returns all modules that are loaded in the process.
 pub fn modules(memory: &ProcessMemory, maps: &[Mapping]) -> Vec<Module> {
     let first = maps.iter().filter(|mapping| {
-        // Other mappings are not code, and reading a device may have side effects.
+        // Modules come from files, and from the vDSO. Devices are left out because reading their memory may have
+        // side effects.
         mapping.offset == 0 && (mapping.path.starts_with('/') || mapping.path == "[vdso]")
     });
     first
@@ -127,8 +128,8 @@ impl Module {
         })
     }
 
-    /// Returns true if its code is where its headers say. A file may also be mapped only for its contents, such as
-    /// its symbols.
+    /// Returns true if the module's code is mapped where its headers say. Otherwise the file is mapped only to
+    /// read its contents, such as its symbols.
     fn is_code(&self, maps: &[Mapping]) -> bool {
         let mut code = self
             .headers
@@ -153,13 +154,13 @@ impl Module {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Returns true if a loader loads it, as it does programs that are not static.
+    /// Returns true if the module names a dynamic loader. Dynamically linked programs do, static ones do not.
     pub const fn has_interpreter(&self) -> bool {
         self.has_interpreter
     }
 
-    /// Returns the address in a word of its dynamic section. glibc has converted these words to addresses, except
-    /// the vDSO's.
+    /// Returns the address of a table that the dynamic section refers to. glibc has already converted the offsets
+    /// there to addresses, except in the vDSO.
     fn table(&self, tag: u64) -> Option<u64> {
         let value = *self.dynamic.get(&tag)?;
         Some(match value < self.base {
@@ -171,7 +172,7 @@ impl Module {
     fn text(&self, memory: &ProcessMemory, offset: u64) -> Option<String> {
         const DT_STRTAB: u64 = 5;
         let address = self.table(DT_STRTAB)? + offset;
-        // The text may end at the end of a mapping.
+        // Reads byte by byte, because the text may end right at the end of a mapping.
         let mut text = Vec::new();
         while text.len() < 4096 {
             match memory.bytes::<1>(address + text.len() as u64)? {
@@ -182,7 +183,7 @@ impl Module {
         String::from_utf8(text).ok()
     }
 
-    /// Returns the names of the libraries that it needs.
+    /// Returns the names of the libraries that the module needs (`DT_NEEDED`).
     pub fn needed(&self, memory: &ProcessMemory) -> Vec<String> {
         let texts = self.needed.iter();
         texts
@@ -190,7 +191,8 @@ impl Module {
             .collect()
     }
 
-    /// Returns the newest of the versions that it defines whose names are `prefix` and two numbers.
+    /// Returns the newest symbol version that the module defines, of those named `prefix` followed by two numbers.
+    /// For glibc and `GLIBC_`, this is about the version of glibc.
     pub fn newest(&self, memory: &ProcessMemory, prefix: &str) -> Option<(u32, u32)> {
         const DT_VERDEF: u64 = 0x6fff_fffc;
         const MAX_VERSIONS: usize = 1000;
@@ -205,7 +207,7 @@ impl Module {
             let name = u32::from_le_bytes(memory.bytes(entry + word(12))?);
             let version = self.text(memory, name.into()).and_then(|name| {
                 let (major, minor) = name.strip_prefix(prefix)?.split_once('.')?;
-                // A third number does not matter: GLIBC_2.2.5.
+                // A third number, as in GLIBC_2.2.5, is ignored.
                 let minor = minor.split('.').next()?;
                 Some((major.parse().ok()?, minor.parse().ok()?))
             });
@@ -218,7 +220,7 @@ impl Module {
         newest
     }
 
-    /// Returns the functions among `names` that it exports.
+    /// Returns the functions in `names` that the module exports.
     pub fn functions<'a>(
         &self,
         memory: &ProcessMemory,
@@ -229,7 +231,7 @@ impl Module {
         found.unwrap_or_default()
     }
 
-    /// Returns the address of a variable that it exports.
+    /// Returns the address of an exported variable.
     pub fn variable(&self, memory: &ProcessMemory, name: &str) -> Option<u64> {
         const OBJECT: u8 = 1;
         let found = self.look_up(memory, &[name], &[OBJECT])?;
@@ -262,7 +264,7 @@ impl Module {
             if !is_defined || !kinds.contains(&kind) {
                 continue;
             }
-            // An old version of a function is not the one that programs link to today.
+            // A hidden version of a symbol is an old one. Programs that are linked today use the other.
             let version = versions
                 .as_ref()
                 .and_then(|all| all.get(index * 2..index * 2 + 2));
@@ -283,7 +285,7 @@ impl Module {
         Some(found)
     }
 
-    /// Returns the number of symbols in its table, from its hash table.
+    /// Returns the number of entries in the symbol table. The ELF hash tables are the only place that says it.
     fn symbols(&self, memory: &ProcessMemory) -> Option<usize> {
         const DT_HASH: u64 = 4;
         const DT_GNU_HASH: u64 = 0x6fff_fef5;
@@ -315,8 +317,8 @@ impl Module {
         (count < MAX_TABLE_SIZE / 24).then_some(count)
     }
 
-    /// Returns the bytes that are mapped after the file's own bytes of each segment that is not written to, up to
-    /// the end of the page, and true if they are executable.
+    /// Returns the unused bytes after each read-only segment: memory from the end of the segment's file contents
+    /// to the end of its last page. The flag is true if these bytes are executable.
     pub fn slack(&self) -> impl Iterator<Item = (Range<u64>, bool)> + '_ {
         const PAGE: u64 = 4096;
         let loads = self
@@ -326,7 +328,8 @@ impl Module {
         loads.filter_map(move |header| {
             let end = self.base.wrapping_add(header.address) + header.file_size;
             let is_whole = header.file_size == header.memory_size && header.file_size > 0;
-            // Segments may share a page of the file, but not one of memory.
+            // Two segments may share a page of the file, but never a page of memory, so nothing else is in these
+            // bytes.
             is_whole.then_some((end..end.next_multiple_of(PAGE), header.flags & 1 != 0))
         })
     }
@@ -342,7 +345,7 @@ pub mod tests {
     use super::*;
     use crate::memory;
 
-    /// Returns the memory and the modules of this process.
+    /// Returns the memory and the modules of the test process.
     pub fn here() -> (ProcessMemory, Vec<Module>) {
         let pid = std::process::id().cast_signed();
         let memory = ProcessMemory::open(pid).unwrap();
@@ -375,7 +378,8 @@ pub mod tests {
         // SAFETY: the function returns a zero-terminated string that stays.
         let version = unsafe { core::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
         let newest = libc.newest(&memory, "GLIBC_").unwrap();
-        // A glibc version without new functions defines no symbol version.
+        // The minor versions may differ by a few, because a glibc release without new functions defines no symbol
+        // version.
         let (major, minor) = version.to_str().unwrap().split_once('.').unwrap();
         assert_eq!(newest.0, major.parse::<u32>().unwrap());
         let minor: u32 = minor.parse().unwrap();
@@ -401,7 +405,8 @@ pub mod tests {
     fn a_file_that_is_mapped_for_its_contents_is_no_module() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let length = file.metadata().unwrap().len() as usize;
-        // SAFETY: this is a new mapping, which replaces none, and it is only read.
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced, and the new mapping is only
+        // read.
         let place = unsafe {
             let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
             let (rights, flags) = (libc::PROT_READ, libc::MAP_PRIVATE);

@@ -1,12 +1,13 @@
 //! Stops all threads of another process at the same time.
 //!
-//! As for one thread ([`crate::traced`]), the threads are stopped from a separate thread of the command. Threads
-//! that are still stopped continue when that thread ends, or when the command is killed.
+//! Like a single thread ([`crate::traced`]), all threads are stopped by a separate thread of this command, the
+//! tracer. Threads that are still stopped continue when the tracer ends, or when the command is killed.
 //!
-//! When a child ends, its parent gets a signal that most programs ignore. The kernel normally drops it. But if the
-//! thread that made the child is traced, or blocks signals as in `fork`, the kernel wakes a thread for the signal;
-//! if that one is stopped, it wakes another. This ends a wait of a running thread early. So threads with children
-//! are stopped last, threads in `fork` continue first, and all others continue after them at the same moment, when
+//! The stop must not disturb how the process learns that a child process has ended. The child's parent gets SIGCHLD,
+//! which most programs ignore, so that the kernel drops it. But if the thread that created the child is traced, or
+//! blocks signals because it is inside `fork`, the kernel wakes a thread to handle the signal. If that thread is
+//! stopped, it wakes another one. Such a wake-up ends a wait of a running thread early. Therefore threads with
+//! children are stopped last, threads inside `fork` are resumed first, and all others are resumed together when
 //! their tracer ends.
 
 #[cfg(test)]
@@ -24,14 +25,15 @@ use crate::traced::{NotStopped, Stopped, Stopping, has_made_process, was_cut_sho
 
 /// Interval between two polls of threads that have not stopped yet.
 const POLL_INTERVAL: Duration = Duration::from_micros(30);
-/// Interval between two polls of threads in uninterruptible sleep, in which a page is read or memory is mapped.
+/// Interval between two polls of threads in uninterruptible sleep. Threads sleep like this while they read a page or
+/// map memory.
 const SLEEPERS_POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// Limit for how long a thread that was stopped in `fork` may take to unblock signals, before the others continue.
+/// Maximum time that a thread stopped inside `fork` gets to unblock signals before the other threads are resumed.
 const FORK_TIMEOUT: Duration = Duration::from_millis(1);
-/// Limit for the bytes of a thread's stack that are searched.
+/// Maximum number of bytes searched on the stack of a thread.
 const MAX_STACK: u64 = 8 << 20;
-/// Limits for a thread that is not on its own stack: for the bytes that are searched on the other stack, and on
-/// its own.
+/// Maximum numbers of bytes searched for a thread that runs on another stack, such as a signal stack: on that other
+/// stack, and at the end of the thread's normal stack.
 const MAX_OTHER_STACK: u64 = 1 << 20;
 const MAX_OWN_STACK: u64 = 256 << 10;
 
@@ -43,18 +45,18 @@ pub struct Everyone<'a> {
 }
 
 impl<'a> Everyone<'a> {
-    /// Stops all threads by the deadline, `patience` after the first one was stopped.
+    /// Stops all threads. The time limit is `patience`, counted from the request to the first thread.
     ///
     /// # Errors
-    /// Returns the reason why they are not all stopped, and for how long some were.
+    /// Returns the reason why not all threads stopped, and how long those that stopped stayed stopped.
     pub fn stop(
         pid: i32,
         memory: &'a ProcessMemory,
         patience: Duration,
     ) -> Result<Self, (NotStopped, Duration)> {
         let (mut known, mut stopping) = (Vec::new(), Vec::new());
-        // Tracing itself stops no thread. Tracing them all first means fewer new threads appear during the stop.
-        // Threads with children are stopped last.
+        // Tracing a thread does not stop it. All threads are traced before the first stop, so that few new threads
+        // appear in between. Threads with children are left out here and stopped last.
         loop {
             match seize_new(pid, true, &mut known, &mut stopping) {
                 Ok(true) => {}
@@ -82,8 +84,8 @@ impl<'a> Everyone<'a> {
                         let tid = thread.tid();
                         stopping.swap_remove(index);
                         if let Some(registers) = stopped.registers() {
-                            // This is done at once: if the command is killed, the thread continues with these
-                            // registers.
+                            // The registers are set immediately, so that the thread also repeats its system call if
+                            // the command is killed.
                             if was_cut_short(&registers) {
                                 stopped.make_again(registers);
                             }
@@ -95,8 +97,8 @@ impl<'a> Everyone<'a> {
                 }
             }
             if stopping.is_empty() {
-                // These are threads with children, and a thread that was just created by one that has stopped
-                // since.
+                // New threads here are those with children, which were left out at first, and threads created by a
+                // thread that has stopped since.
                 match seize_new(pid, false, &mut known, &mut stopping) {
                     Ok(false) => return Ok(everyone),
                     Ok(true) => stopping.iter().for_each(Stopping::interrupt),
@@ -110,25 +112,25 @@ impl<'a> Everyone<'a> {
         }
     }
 
-    /// Returns the time since the first thread was stopped.
+    /// Returns the time since the first thread was asked to stop.
     pub fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// Returns any of the threads.
+    /// Returns any one of the stopped threads, through which memory can be written.
     pub fn one(&self) -> Option<&Stopped> {
         self.threads.first().map(|(_, stopped, _)| stopped)
     }
 
-    /// Calls `visit` with each address where a thread may continue: its current instruction, and all words on its
-    /// stack. In a signal handler, the stack holds the address where the signal interrupted the thread. `stack` is
-    /// the end of the first thread's stack.
+    /// Calls `visit` with each address at which a thread may continue: its current instruction and all words on its
+    /// stack. The stack includes the address at which a signal handler will return. `stack` is the end of the main
+    /// thread's stack.
     pub fn each_address(&self, stack: u64, mut visit: impl FnMut(u64)) {
         for (tid, _, registers) in &self.threads {
             visit(registers.rip);
             let end = match *tid == self.pid {
                 true => stack,
-                // The C library stores its data about a thread at the end of the thread's stack.
+                // glibc places its data about a thread, to which `fs_base` points, at the end of the thread's stack.
                 false => registers.fs_base,
             };
             let top = registers.rsp & !7;
@@ -142,7 +144,7 @@ impl<'a> Everyone<'a> {
         }
     }
 
-    /// Visits the words of a range, up to the first that is not mapped.
+    /// Calls `visit` with the words of a range, up to the first one that is not mapped.
     fn words(&self, range: Range<u64>, visit: &mut impl FnMut(u64)) {
         const CHUNK: u64 = 64 << 10;
         let mut buffer = vec![0; CHUNK as usize];
@@ -160,9 +162,9 @@ impl<'a> Everyone<'a> {
         }
     }
 
-    /// Resumes all threads, and those that are `stopping` once they stop. Returns for how long the first one was
-    /// stopped. Stopping threads may take long, so they are not resumed together: threads whose waits cannot end
-    /// early by a child's end are resumed first.
+    /// Resumes all threads, including those in `stopping` once they stop. Returns how long the first thread was
+    /// stopped. The threads are not resumed at the same moment, because waiting for the threads in `stopping` could
+    /// take long. So threads whose waits a child's end cannot cut short are resumed first.
     fn give_up(mut self, stopping: Vec<Stopping>) -> Duration {
         self.threads
             .sort_by_key(|(.., registers)| was_cut_short(registers));
@@ -176,8 +178,8 @@ impl<'a> Everyone<'a> {
         stopped
     }
 
-    /// Resumes all threads. The calling thread has stopped them, and must end right after this. Returns how long the
-    /// first thread was stopped.
+    /// Resumes all threads. Must be called from the thread that stopped them, which must end right afterwards: its
+    /// end resumes most of them. Returns how long the first thread was stopped.
     pub fn release(self) -> Duration {
         let threads = self.threads.into_iter();
         let (forking, others): (Vec<_>, Vec<_>) =
@@ -202,8 +204,8 @@ impl<'a> Everyone<'a> {
     }
 }
 
-/// Begins to trace the threads that are not `known`; if `spares` is true, only those without children. Returns
-/// true if there were any.
+/// Starts to trace all threads that are not in `known`, and adds them to `known` and `stopping`. If `spares` is
+/// true, threads with children are left out. Returns true if there were new threads.
 fn seize_new(
     pid: i32,
     spares: bool,
@@ -227,8 +229,8 @@ fn seize_new(
     Ok(has_new)
 }
 
-/// Waits until no thread is in uninterruptible sleep. Returns false if one still is after `timeout`. With such a
-/// thread, the others would stay stopped until it wakes.
+/// Waits until no thread is in uninterruptible sleep. Returns false if one still is after `timeout`. A stop would
+/// keep all other threads stopped until such a thread wakes.
 pub fn await_interruptible(pid: i32, timeout: Duration) -> bool {
     let since = Instant::now();
     while is_any_uninterruptible(pid) {
@@ -245,8 +247,8 @@ fn is_any_uninterruptible(pid: i32) -> bool {
     threads.any(|tid| state(pid, tid) == Some('D'))
 }
 
-/// Returns true if a thread has ended but is still listed, like the first thread of a process whose other threads
-/// still run.
+/// Returns true if a thread has ended, even if it is still listed. The main thread stays listed as long as other
+/// threads of its process run.
 fn has_ended(pid: i32, tid: i32) -> bool {
     matches!(state(pid, tid), None | Some('Z' | 'X'))
 }

@@ -1,9 +1,10 @@
-//! Loads the library into a process with another root file system, in which its path does not exist.
+//! Loads the library into a process that has another root file system, such as a container, where the library's
+//! path does not exist.
 //!
 //! The thread that the stub creates makes a file in memory (`memfd_create`). The command writes the library into
-//! the file, and writes the path under which the process opens it, `/proc/thread-self/fd/N`, into the stub's
-//! region. Then the thread loads the library and closes the descriptor. The process's file systems are not written
-//! to, and the file is freed with its last mapping.
+//! this file. It also writes the path under which the process can open the file, `/proc/thread-self/fd/N`, into
+//! the stub's region. Then the thread loads the library and closes the descriptor. Nothing is written to the
+//! process's file systems, and the file is freed with its last mapping.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,22 +18,23 @@ use crate::process;
 use crate::refusal::Refusal;
 use crate::stub::{self, MADE};
 
-/// The source of the library.
+/// The source from which the process loads the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LibrarySource {
-    /// The path of the library.
+    /// The library's path, which the process can open.
     Path,
-    /// A file in memory that is made for the library.
+    /// A file in memory that the process makes for the library.
     File,
-    /// The library is already loaded from such a file. This is the address of its `tllmprof_attach`.
+    /// The library is already loaded from such a file in memory. The value is the address of its `tllmprof_attach`
+    /// function.
     Loaded(u64),
 }
 
 impl LibrarySource {
-    /// Selects the source for a process.
+    /// Selects the source from which a process can load the library.
     ///
     /// # Errors
-    /// Returns the reason why there is none.
+    /// Returns the reason why there is no such source.
     pub fn select(
         pid: i32,
         memory: &ProcessMemory,
@@ -57,18 +59,20 @@ impl LibrarySource {
     }
 }
 
-/// Returns true if a module was loaded from a copy of the file. Its first page contains the build id.
+/// Returns true if a module was loaded from a copy of the library's file. Only the first page is compared, because
+/// it contains the build id.
 fn is_copy(memory: &ProcessMemory, module: &Module, library: &Path) -> bool {
     let mut page = [0; 4096];
     let read = File::open(library).and_then(|file| file.read_exact_at(&mut page, 0));
     read.is_ok() && memory.bytes(module.range.start) == Some(page)
 }
 
-/// Writes the library into the file that the process has made, once that exists. Returns false if it does not
-/// exist yet.
+/// Writes the library into the file that the process has made for it. Returns false if the process has not made
+/// the file yet.
 ///
 /// # Errors
-/// Returns the reason why it is not written. The process has been informed then, and closes the file.
+/// Returns the reason why the library was not written. The process has been informed in that case, and closes the
+/// file.
 pub fn write(
     pid: i32,
     memory: &ProcessMemory,
@@ -107,8 +111,8 @@ pub fn write(
 
 fn fill(pid: i32, descriptor: i64, library: &Path) -> io::Result<()> {
     let path = process::folder(pid).join(format!("fd/{descriptor}"));
-    // The program may have another file under that descriptor by now. Opening it must not block, and nothing must
-    // be written to it.
+    // The program may have closed the file and opened another one under the same descriptor. Opening such a file
+    // could block, and it must not be written to, so its name is checked both before and after it is opened.
     let is_made = |path: &Path| fs::read_link(path).is_ok_and(|name| name == Path::new(MADE));
     let changed = || io::Error::other("the process has closed it");
     if !is_made(&path) {

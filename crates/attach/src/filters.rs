@@ -1,19 +1,20 @@
-//! Examines a thread's system call filters (seccomp). The thread that the stub creates inherits them.
+//! Checks whether a thread's system call filters (seccomp) could harm the thread that the stub creates, which
+//! inherits them.
 //!
-//! Containers usually have such filters. Those of the common runtimes make forbidden calls fail, which is
-//! harmless; others end the process. So each filter is evaluated for each system call, with all possible
-//! arguments.
+//! Containers usually have such filters. The filters of the common container runtimes make forbidden calls fail
+//! with an error, which is harmless. Others end the process. So this module evaluates each filter for each system
+//! call number, with all possible arguments.
 
 use std::collections::HashSet;
 
 use crate::traced::{Instruction, Stopped};
 
-/// The highest number of a system call.
+/// Highest system call number that is checked.
 const LAST_CALL: u32 = 480;
-/// Limit for the filters of a process that are examined.
+/// Maximum number of filters of a process that are examined.
 const MAX_FILTERS: usize = 64;
 
-/// The system calls without which the library cannot be loaded or listen.
+/// The system calls that the library needs in order to load and to listen on its control socket.
 const NEEDED: [libc::c_long; 15] = [
     libc::SYS_mmap,
     libc::SYS_mprotect,
@@ -32,8 +33,8 @@ const NEEDED: [libc::c_long; 15] = [
     libc::SYS_accept4,
 ];
 
-/// Returns true if a stopped thread's filters end nothing and permit the calls that the library needs; false if
-/// the filters cannot be read.
+/// Returns true if no filter of a stopped thread can end the process, and all of them permit the calls that the
+/// library needs. Returns false if the filters cannot be read.
 pub fn are_harmless(thread: &Stopped) -> bool {
     for index in 0..MAX_FILTERS {
         match thread.filter(index) {
@@ -59,15 +60,15 @@ struct Outcomes {
     permits: bool,
 }
 
-/// Returns the possible outcomes of a system call with this number, or `None` if it may end the process or an
-/// outcome is unknown.
+/// Returns the possible outcomes of a system call with this number, for any arguments. Returns `None` if the
+/// filter may end the process, or if an outcome is unknown.
 fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
     const ARCHITECTURE: u32 = 0xc000_003e;
     const ERRNO: u32 = 0x0005_0000;
     const LOG: u32 = 0x7ffc_0000;
     const ALLOW: u32 = 0x7fff_0000;
     let mut outcomes = Outcomes { permits: false };
-    // The reachable positions, with the accumulator if it is known.
+    // Positions still to evaluate, each with the accumulator's value if it is known.
     let mut open = vec![(0, Some(0u32))];
     let mut seen = HashSet::new();
     while let Some(state @ (at, value)) = open.pop() {
@@ -90,7 +91,7 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
             }
         };
         match code {
-            // ld
+            // ld from the call's data: its number, its architecture, or an argument, which can have any value
             0x20 => {
                 let loaded = match k {
                     0 => Some(number),
@@ -100,23 +101,23 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
                 open.push((next, loaded));
             }
             0x00 => open.push((next, Some(k))),
-            // ld from its memory and ld of the length, txa
+            // ld from the filter's memory or of the data's length, and txa: any value
             0x60 | 0x80 | 0x87 => open.push((next, None)),
-            // ldx, st, stx, tax: the index and the memory are not tracked.
+            // ldx, st, stx, tax: the index and the memory are not tracked, and the accumulator stays
             0x01 | 0x61 | 0x81 | 0x02 | 0x03 | 0x07 => open.push((next, value)),
-            // and
+            // and with a constant
             0x54 => open.push((next, value.map(|value| value & k))),
-            // other arithmetic
+            // other arithmetic: any value
             code if code & 7 == 4 => open.push((next, None)),
-            // ja
+            // ja: an unconditional jump
             0x05 => open.push((next.checked_add(usize::try_from(k).ok()?)?, value)),
-            // jeq, jgt, jge, jset: with a constant, or with the index
+            // jeq, jgt, jge, jset: first compared with a constant, then with the index, which is unknown
             0x15 => jump(value.map(|value| value == k)),
             0x25 => jump(value.map(|value| value > k)),
             0x35 => jump(value.map(|value| value >= k)),
             0x45 => jump(value.map(|value| value & k != 0)),
             0x1d | 0x2d | 0x3d | 0x4d => jump(None),
-            // ret
+            // ret: the outcome
             0x06 => match k & 0xffff_0000 {
                 ALLOW | LOG => outcomes.permits = true,
                 ERRNO => {}
@@ -145,8 +146,8 @@ mod tests {
         }
     }
 
-    /// Returns a filter that ends the process for another architecture. One system call gets `answer` or `others`,
-    /// by its first argument; all others get `others`.
+    /// Returns a filter like those of container runtimes. It ends the process for another architecture. The system
+    /// call `call` gets `answer` or `others`, depending on its first argument. All other calls get `others`.
     fn filter(call: libc::c_long, answer: u32, others: u32) -> Vec<Instruction> {
         vec![
             instruction(0x20, 0, 0, 4),
@@ -168,7 +169,7 @@ mod tests {
         assert!(is_harmless(&filter(ptrace, ERRNO, ALLOW)));
         assert!(!is_harmless(&filter(ptrace, KILL, ALLOW)));
         for other in [0, 0x0003_0000, 0x7fc0_0000, 0x7ff0_0000] {
-            // These end the thread, send a signal, ask a supervisor, or ask a tracer.
+            // These actions end the thread, send a signal, ask a supervisor, or ask a tracer.
             assert!(!is_harmless(&filter(ptrace, other, ALLOW)), "{other:x}");
         }
     }
@@ -187,7 +188,7 @@ mod tests {
         let ret_a = [instruction(0x16, 0, 0, 0)];
         let beyond = [instruction(0x05, 0, 0, 7)];
         assert!(!is_harmless(&ret_a) && !is_harmless(&beyond) && !is_harmless(&[]));
-        // With the index or with arithmetic, every jump is possible.
+        // The jump depends on a computed value, so both branches must be considered possible.
         let any = |end| {
             [
                 instruction(0x20, 0, 0, 0),

@@ -1,4 +1,5 @@
-//! Stops threads until one is at a safe point, sets that one's registers, and waits for the result.
+//! Stops one thread after another until one is at a safe point, makes that thread continue at the stub by setting
+//! its registers, and waits until the library has started.
 
 use std::path::Path;
 use std::thread;
@@ -15,21 +16,21 @@ use crate::stub::{self, Constants};
 use crate::traced::{NotStopped, Stopped, resumed, was_cut_short};
 use crate::{process, safe, unwind};
 
-/// Limit for how long a thread may take to stop.
+/// Maximum time to wait for a thread to stop.
 const STOP_TIMEOUT: Duration = Duration::from_millis(20);
-/// Limit for the search for a safe point.
+/// Maximum time to search for a thread at a safe point.
 const SAFE_POINT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit for the search among threads without children: the end of a stopped thread's child may end waits of other
-/// threads early (see [`crate::everyone`]).
+/// Time for which only threads without children are tried. If the child of a stopped thread ends, the waits of
+/// other threads may end early (see [`crate::everyone`]).
 const CHILDLESS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Limit for how long the stub may take. It runs when its thread is scheduled.
+/// Maximum time to wait for the stub, which runs only when its thread is scheduled.
 const STUB_TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit for how long the loader and the library may take.
+/// Maximum time to wait for the loader and the library's start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause between two rounds of attempts.
+/// Pause between two rounds over all threads.
 const RETRY_INTERVAL: Duration = Duration::from_millis(3);
 
-/// The facts about the process that are collected before any of its threads is stopped.
+/// Facts about the process, collected before any of its threads is stopped.
 struct ProcessFacts {
     pid: i32,
     memory: ProcessMemory,
@@ -37,15 +38,15 @@ struct ProcessFacts {
     modules: Vec<Module>,
     places: Places,
     source: LibrarySource,
-    /// The addresses for the stub and for the texts.
+    /// Addresses of the unused memory for the stub and for `texts`.
     room: (u64, u64),
     texts: Vec<u8>,
-    /// The offset of the variables in the texts.
+    /// Offset of the environment variables in `texts`.
     variables: u64,
 }
 
 enum Tried {
-    /// The thread continues at the stub, whose region has this address.
+    /// The thread continues at the stub. The value is the address of the stub's region.
     Injected(u64),
     NotSafe(safe::UnsafeReason),
     NotStopped(NotStopped),
@@ -69,7 +70,7 @@ pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
     Ok(attached)
 }
 
-/// Returns the executable mappings, which contain the code of all frames.
+/// Returns the executable mappings. They contain the code of all stack frames.
 fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
     let code = maps.iter().filter(|mapping| mapping.is_executable);
     code.cloned().collect()
@@ -123,8 +124,8 @@ impl ProcessFacts {
         })
     }
 
-    /// Tries one thread after another, repeatedly. Returns the address of the region of the one that continues at
-    /// the stub.
+    /// Tries one thread after another, repeatedly, until one continues at the stub. Returns the address of that
+    /// stub's region.
     fn try_all(&self, attached: &mut Attached) -> Result<u64, Refusal> {
         let since = Instant::now();
         let (mut why, mut late) = ("it has none", true);
@@ -140,7 +141,8 @@ impl ProcessFacts {
                     continue;
                 }
                 attached.tries += 1;
-                // The threads that this thread traces continue when it ends.
+                // Each try has a separate tracer thread, because the kernel resumes all threads that it stopped
+                // when it ends.
                 let tried = thread::scope(|scope| scope.spawn(|| self.try_one(tid)).join());
                 let Ok((tried, stopped)) = tried else {
                     return Err(Refusal::System(
@@ -168,7 +170,8 @@ impl ProcessFacts {
         }
     }
 
-    /// Returns the reason why tracing is not permitted; another process may have begun to trace it meanwhile.
+    /// Returns the reason why tracing is not permitted. One possible reason is that another process has started to
+    /// trace this one in the meantime.
     fn not_permitted(&self) -> Refusal {
         let path = process::folder(self.pid);
         match process::Status::read(&path) {
@@ -177,9 +180,11 @@ impl ProcessFacts {
         }
     }
 
-    /// Tries one thread. Returns the result, and for how long the thread was stopped.
+    /// Stops one thread and tries to make it continue at the stub. Returns the result, and how long the thread was
+    /// stopped.
     fn try_one(&self, tid: i32) -> (Tried, Duration) {
-        // If many threads wait for a processor, the stopped one must not wait for this one. This needs root.
+        // Raises the priority, so that the stopped thread does not stay stopped while this one waits for a
+        // processor. It works only as root.
         // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
         let stopped = match Stopped::stop(tid, STOP_TIMEOUT) {
@@ -200,7 +205,7 @@ impl ProcessFacts {
         (tried, stopped.detach())
     }
 
-    /// Sets the stopped thread's registers if it is at a safe point.
+    /// Makes the stopped thread continue at the stub, if it is at a safe point.
     fn examine(&self, stopped: &Stopped, registers: libc::user_regs_struct) -> Tried {
         const CODE_64: u64 = 0x33;
         if registers.cs != CODE_64 {
@@ -209,8 +214,8 @@ impl ProcessFacts {
         let Ok(maps) = memory::maps(self.pid) else {
             return Tried::NotStopped(NotStopped::Gone);
         };
-        // Modules may be loaded and unloaded. Those that stay have not moved, unless the process runs another
-        // program by now.
+        // Modules may have been loaded or unloaded since the facts were collected. Those that stay have not moved,
+        // unless the process has started another program.
         let code = code_of(&maps);
         let changed;
         let modules = match code == self.code {
@@ -248,7 +253,7 @@ impl ProcessFacts {
         let written = stopped
             .write(texts, &self.texts)
             .and_then(|()| stopped.write(stub, &bytes));
-        // The bytes in memory must be those that will be executed.
+        // Reads back what was written, because exactly these bytes will be executed.
         let is_there = written.is_some()
             && self.memory.some(stub, bytes.len()) == Some(bytes)
             && self.memory.some(texts, self.texts.len()).as_ref() == Some(&self.texts);
@@ -259,7 +264,8 @@ impl ProcessFacts {
         }
         let mut new = registers;
         new.rip = stub;
-        // It is in no system call, so the kernel does not change the registers further.
+        // Marks the thread as not in a system call, so that the kernel does not change the registers when it
+        // resumes.
         new.orig_rax = u64::MAX;
         match stopped.set_registers(new) {
             Some(()) => Tried::Injected(region),
@@ -267,7 +273,8 @@ impl ProcessFacts {
         }
     }
 
-    /// Returns true if the code that the stub calls, and the code that it is placed after, has not moved.
+    /// Returns true if the functions that the stub calls, and the code after which the stub is placed, are still
+    /// at the same addresses.
     fn stays(&self, code: &[Mapping]) -> bool {
         let (stub, _) = self.room;
         let addresses = [
@@ -328,7 +335,8 @@ impl ProcessFacts {
         }
     }
 
-    /// Waits until the stub has run and the library has started. Returns the library's answer.
+    /// Waits until the stub has run and the library has started. Returns the result of the library's
+    /// `tllmprof_attach`.
     fn await_answer(&self, region: u64, library: &Path) -> Result<i32, Refusal> {
         let word = |offset| self.memory.word(region + offset);
         let since = Instant::now();
@@ -362,7 +370,7 @@ impl ProcessFacts {
         }
     }
 
-    /// Returns the loader's message.
+    /// Returns the error message of the process's loader.
     fn text(&self, region: u64) -> String {
         let bytes = self
             .memory
@@ -373,13 +381,13 @@ impl ProcessFacts {
     }
 }
 
-/// Returns true if a thread is the library's own.
+/// Returns true if the thread was created by the library.
 fn is_own(pid: i32, tid: i32) -> bool {
     process::thread_name(pid, tid).starts_with("tllmprof")
 }
 
-/// Waits until a thread that another command has created has ended. Otherwise the two could load the library
-/// twice, each from its own file.
+/// Waits until the attaching thread that another command has created in the process ends. Otherwise the library
+/// could be loaded twice, each time from another file.
 fn await_others(pid: i32) -> Result<(), Refusal> {
     let since = Instant::now();
     while process::is_being_attached(pid) {
@@ -391,7 +399,7 @@ fn await_others(pid: i32) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns the registers in the order of the tables for unwinding.
+/// Returns the registers in the order of DWARF register numbers, which the unwind tables use.
 fn dwarf(registers: &libc::user_regs_struct) -> unwind::Registers {
     [
         registers.rax,

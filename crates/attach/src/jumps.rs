@@ -1,13 +1,13 @@
-//! Writes the prepared jumps at the entries of the driver's functions.
+//! Writes jumps at the entries of the driver's functions. The library in the process has prepared them.
 //!
 //! All threads are stopped for this. A jump is written only if no thread is inside the instructions that it
-//! replaces; a thread may be at the first of them. No function returns into them, as they contain no call. But a
-//! signal handler may return there: its return address is on a stack. So a jump waits while any word on a stack
-//! could be the address of one of those instructions.
+//! replaces; being at the first of them is fine. No function can return into them, because they contain no call.
+//! But a signal handler may return into them, and its return address is on a stack. So a jump is postponed while
+//! any word on a stack could be the address of one of those instructions.
 //!
-//! **Killing the command is harmless.** Each jump is written by one system call, within a page: the kernel writes
-//! it completely or not at all, and then resumes the threads. Each jump is complete by itself, and calls work with
-//! any set of them, since the targets of the jumps existed before the first one.
+//! **Killing the command is harmless.** Each jump is written by one system call and lies within a page, so the
+//! kernel writes it completely or not at all, and then resumes the threads. Each jump is complete by itself. Calls
+//! work with any subset of the jumps, because their targets existed before the first one was written.
 
 use std::mem::offset_of;
 use std::path::Path;
@@ -24,22 +24,23 @@ use crate::process;
 use crate::stub::MADE;
 use crate::traced::NotStopped;
 
-/// Limit for how long the threads may be stopped before the first jump is written. After that, they are resumed
-/// and stopped again later.
+/// Maximum time for which the threads may be stopped before the first jump is written. If it passes, they are
+/// resumed, and the next round tries again.
 const STOP_TIMEOUT: Duration = Duration::from_millis(10);
-/// Limit for the rounds in which all threads are stopped, and the time between them.
+/// Maximum number of rounds (a round stops all threads once), and the pause between two rounds.
 const MAX_ROUNDS: u32 = 40;
 const ROUND_PAUSE: Duration = Duration::from_millis(25);
-/// Limit for the rounds that may end without a jump because a thread did not stop in time, and the pause after the
-/// first of them. The pause grows by the same amount each time.
+/// Maximum number of rounds that may fail because a thread did not stop in time, and the pause after the first of
+/// them. The pause grows by the same amount with each such round.
 const MAX_LATE_ROUNDS: u32 = 20;
 const LATE_PAUSE: Duration = Duration::from_millis(100);
-/// Limit for how long a round waits for threads in uninterruptible sleep. No thread is stopped during that.
+/// Maximum time that a round waits for threads in uninterruptible sleep, before it stops any thread.
 const ASLEEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The reason that is reported then.
+/// The reason that is reported if a thread did not stop in time.
 const IS_LATE: JumpFailure = "its threads did not stop at the same time";
 
-/// A jump that has not been written yet.
+/// A jump that is still to be written: its address, the length of the replaced instructions, and the word there
+/// before and after.
 struct UnwrittenJump {
     at: u64,
     length: u64,
@@ -50,19 +51,19 @@ struct UnwrittenJump {
 struct Entries {
     pid: i32,
     memory: ProcessMemory,
-    /// The address of the library's [`Jumps`].
+    /// Address of the library's [`Jumps`] table in the process.
     jumps: u64,
-    /// The end of the first thread's stack.
+    /// End address of the main thread's stack.
     stack: u64,
 }
 
-/// The reason why the rest was not written.
+/// The reason why some jumps were not written.
 pub type JumpFailure = &'static str;
 
-/// Writes the jumps that have not been written yet.
+/// Writes all jumps that have not been written yet.
 ///
 /// # Errors
-/// Returns the reason why nothing is known about them.
+/// Returns the reason if the state of the jumps cannot be determined.
 pub fn write(pid: i32, library: &Path) -> Result<Hooked, JumpFailure> {
     let entries = Entries::find(pid, library).ok_or("the library's own data was not found")?;
     let mut hooked = Hooked::default();
@@ -86,7 +87,7 @@ pub fn write(pid: i32, library: &Path) -> Result<Hooked, JumpFailure> {
             break;
         }
         hooked.rounds += 1;
-        // The threads that this thread traces continue when it ends.
+        // Each round has a separate tracer thread, because the kernel resumes the stopped threads when it ends.
         let round = || (entries.round(&wanted), Instant::now());
         let round = thread::scope(|scope| scope.spawn(round).join());
         let Ok(((result, stopped), ended)) = round else {
@@ -133,8 +134,7 @@ impl Entries {
         self.memory.word(self.jumps + offset as u64)
     }
 
-    /// Returns the jumps that have not been written yet, without those whose instructions differ from the ones
-    /// that the library has seen.
+    /// Returns the jumps of the table that have not been written yet, ordered by address.
     fn wanted(&self) -> Option<Vec<UnwrittenJump>> {
         let count = self.word(offset_of!(Jumps, count))?.min(MAX_JUMPS as u64);
         let mut wanted = Vec::new();
@@ -155,10 +155,11 @@ impl Entries {
         Some(wanted)
     }
 
-    /// Stops all threads once and writes the jumps that are possible then. Returns for how long the threads were
-    /// stopped.
+    /// Performs one round: stops all threads, and writes the jumps that no thread prevents. Returns how long the
+    /// threads were stopped.
     fn round(&self, wanted: &[UnwrittenJump]) -> (Result<(), JumpFailure>, Duration) {
-        // If many threads wait for a processor, the stopped ones must not wait for this one. This needs root.
+        // Raises the priority, so that the threads do not stay stopped while this one waits for a processor. It
+        // works only as root.
         // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
         let everyone = match Everyone::stop(self.pid, &self.memory, STOP_TIMEOUT) {

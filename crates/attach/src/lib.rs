@@ -1,14 +1,14 @@
-//! Loads the library into a process that is already running without it, and starts it there.
+//! Loads the library into a process that was started without it, and starts the library there.
 //!
 //! ```text
 //! checks ──▶ a thread is stopped ──▶ is it at a safe point? ──▶ its registers are set, once ──▶ it continues
 //! ```
 //!
-//! The stopped thread gets a new set of registers once and continues at a stub. The stub saves the processor's
-//! state, creates a thread, restores all registers and jumps back. The new thread calls `dlopen` and the library's
-//! `tllmprof_attach`, so the program's own threads wait for neither. None of the states in between needs this
-//! command: if it is killed at any moment, the kernel resumes the stopped thread, with its old registers or with
-//! the stub's.
+//! The command stops one thread and sets its registers once, so that it continues at a stub. The stub saves the
+//! processor's state, creates a thread, restores all registers and jumps back. The new thread calls `dlopen` and
+//! the library's `tllmprof_attach`, so the program's threads wait for neither. At no point does the process depend
+//! on this command: if the command is killed, the kernel resumes the stopped thread, either with its old registers
+//! or at the stub.
 //!
 //! `docs/attach.md` describes the checks and the refusals.
 
@@ -50,14 +50,15 @@ pub use view::{Frame, ProcessView};
 
 use std::path::Path;
 
-/// Loads the library into the process `pid`. The caller holds the [`Turn`], also while it writes the jumps.
+/// Loads the library into the process `pid`. The caller must hold the [`Turn`], and keep it until it has also
+/// written the jumps.
 ///
 /// # Errors
-/// Returns the reason why it is not loaded, or why it is not known whether it is.
+/// Returns the reason why the library was not loaded, or why it is unknown whether it was.
 pub fn attach(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
     load(pid, library).map_err(|refusal| match refusal {
         Refusal::NoProcess | Refusal::Zombie | Refusal::Kernel => refusal,
-        // Data that was read from a process that is ending means nothing.
+        // A check may fail with any reason if the process ends meanwhile, because its memory then reads as empty.
         _ if process::is_ending(pid) => Refusal::Ended,
         _ => refusal,
     })
@@ -71,11 +72,11 @@ fn load(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
     Err(Refusal::Architecture)
 }
 
-/// Writes the jumps that the library in the process has prepared at the entries of the driver's functions, except
-/// those that are already written.
+/// Writes the jumps that the loaded library has prepared at the entries of the driver's functions, except those
+/// that are already written.
 ///
 /// # Errors
-/// Returns the reason why nothing is known about them.
+/// Returns the reason if the state of the jumps cannot be determined.
 pub fn write_jumps(pid: i32, library: &Path) -> Result<Hooked, &'static str> {
     #[cfg(target_arch = "x86_64")]
     return jumps::write(pid, library);

@@ -1,41 +1,42 @@
-//! The request to attach, and its result.
+//! Input and results of attaching to a process.
 
 use std::path::Path;
 use std::time::Duration;
 
-/// The library to load, and its arguments.
+/// The library to load, and what it is started with.
 #[derive(Clone, Copy, Debug)]
 pub struct Library<'a> {
-    /// The library's absolute path outside the process.
+    /// The library's absolute path, as this command sees it.
     pub path: &'a Path,
-    /// The newest glibc whose functions it uses, such as (2, 34).
+    /// The newest glibc version that the library requires, such as (2, 34). `None` if unknown.
     pub glibc: Option<(u32, u32)>,
-    /// The variables for it, as `NAME=VALUE`.
+    /// Environment variables for the library, as `NAME=VALUE`.
     pub variables: &'a [String],
 }
 
-/// The result of attaching.
+/// The result of loading the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attached {
-    /// Longest time for which a thread was stopped.
+    /// Longest time for which any thread was stopped.
     pub stopped: Duration,
-    /// Number of stops until a thread was at a safe point.
+    /// Number of times that a thread was stopped, including the one at a safe point.
     pub tries: u32,
-    /// The result of the library's `tllmprof_attach`: 0 if it started.
+    /// The return value of the library's `tllmprof_attach`: 0 if it started.
     pub answer: i32,
 }
 
-/// The driver functions that are hooked at their entries.
+/// The result of hooking the driver's functions at their entries.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Hooked {
-    /// Number of functions that matter; 0 if the process had not loaded the driver.
+    /// Number of driver functions that should be hooked; 0 if the process has not loaded the
+    /// driver.
     pub known: u64,
-    /// Number of functions whose calls are seen, whichever module makes them.
+    /// Number of functions that are hooked, so that calls from all modules are counted.
     pub seen: u64,
-    /// Number of times that all threads were stopped.
+    /// Number of rounds, that is, of times that all threads were stopped.
     pub rounds: u32,
-    /// Longest duration of such a stop.
+    /// Longest duration of a round's stop.
     pub stopped: Duration,
-    /// The reason why some functions that could be patched were not.
+    /// The reason why some functions were not hooked although they could be. `None` if all were.
     pub why: Option<&'static str>,
 }

@@ -1,4 +1,4 @@
-//! The memory of another process, and its mappings.
+//! Reads the memory of another process, and the list of its mappings.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use crate::process;
 
-/// Reads the memory of a process. If the process executes another program, this keeps the old program's memory,
-/// which reads as empty.
+/// The memory of a process, for reading. If the process starts another program, this still refers to the old
+/// program's memory, and reads fail.
 pub struct ProcessMemory(File);
 
 impl ProcessMemory {
@@ -15,12 +15,12 @@ impl ProcessMemory {
         File::open(process::folder(pid).join("mem")).map(Self)
     }
 
-    /// Fills `buffer`. Returns true if all of it is mapped.
+    /// Fills `buffer` from memory at `address`. Returns false if not all of it is mapped.
     pub fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
         self.0.read_exact_at(buffer, address).is_ok()
     }
 
-    /// Fills `buffer` as far as memory is mapped. Returns the number of bytes.
+    /// Fills `buffer` from memory at `address`, as far as it is mapped. Returns the number of bytes read.
     pub fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
         let mut read = 0;
         while let Some(rest) = buffer.get_mut(read..).filter(|rest| !rest.is_empty()) {
@@ -48,7 +48,7 @@ impl ProcessMemory {
     }
 }
 
-/// A line of `/proc/PID/maps`.
+/// One mapping of a process: a line of `/proc/PID/maps`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mapping {
     pub start: u64,
@@ -56,7 +56,7 @@ pub struct Mapping {
     pub offset: u64,
     pub is_executable: bool,
     pub is_writable: bool,
-    /// The path, which is empty for memory without a name.
+    /// The mapped file's path, or a name such as `[stack]`. Empty for anonymous memory.
     pub path: String,
 }
 
@@ -78,21 +78,21 @@ impl Mapping {
     }
 }
 
-/// Returns all mappings, in the order of their addresses.
+/// Returns all mappings, ordered by address.
 pub fn maps(pid: i32) -> io::Result<Vec<Mapping>> {
     let text = fs::read(process::folder(pid).join("maps"))?;
     let text = String::from_utf8_lossy(&text);
     Ok(text.lines().filter_map(Mapping::parse).collect())
 }
 
-/// Returns an address for `size` unmapped bytes. It is in the middle of the largest gap, as stacks and the heap
-/// grow at the edges.
+/// Returns the page-aligned address of `size` unmapped bytes. They are in the middle of the largest gap,
+/// because stacks and the heap grow at the edges of gaps.
 pub fn free(maps: &[Mapping], size: u64) -> Option<u64> {
     const PAGE: u64 = 4096;
     let gaps = maps
         .windows(2)
         .map(|pair| (pair[0].end, pair[1].start))
-        // Addresses above belong to the kernel.
+        // Addresses from 2^47 on belong to the kernel.
         .filter(|(_, end)| *end < 1 << 47);
     let (start, end) = gaps.max_by_key(|(start, end)| end.saturating_sub(*start))?;
     let middle = start + (end - start) / 2;

@@ -1,16 +1,17 @@
-//! Memory and stacks of other processes are read on x86-64 only.
+//! A stand-in for `view.rs` on other architectures: memory and stacks of other processes are read
+//! only on x86-64.
 
 use std::io;
 
-/// The memory and the modules of a process.
+/// The memory and modules of a process. It cannot be opened on this architecture.
 pub struct View(());
 
 /// A frame of a native stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// The path of its module, as the process sees it.
+    /// Path of the module that contains the code, as the process sees it.
     pub path: String,
-    /// The address in the module's file.
+    /// Address of the instruction in the module's file.
     pub address: u64,
 }
 
@@ -18,29 +19,29 @@ impl View {
     /// Opens a process.
     ///
     /// # Errors
-    /// Always.
+    /// Always fails, because this architecture is not supported.
     pub fn open(_: i32) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Returns no frames.
+    /// Always returns an empty list: stacks are read only on x86-64.
     #[must_use]
     pub const fn frames(&self, _: u64, _: u64) -> Vec<Frame> {
         Vec::new()
     }
 
-    /// Returns no address.
+    /// Always returns `None`: variables are found only on x86-64.
     #[must_use]
     pub const fn variable(&self, _: &str) -> Option<u64> {
         None
     }
 
-    /// Returns no paths.
+    /// Always returns an empty iterator: modules are read only on x86-64.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         std::iter::empty()
     }
 
-    /// Reads nothing.
+    /// Always returns false: memory is read only on x86-64.
     #[must_use]
     pub const fn read(&self, _: u64, _: &mut [u8]) -> bool {
         false

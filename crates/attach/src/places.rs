@@ -1,4 +1,5 @@
-//! Finds the C library in a process's modules, and room after the code of modules that stay loaded.
+//! Finds the parts of a process that matter for attaching: the C library's functions, code in which no thread is
+//! at a safe point, and unused memory after the code of modules.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -8,7 +9,8 @@ use crate::memory::ProcessMemory;
 use crate::refusal::Refusal;
 use crate::stub::MADE;
 
-/// The file names of glibc's parts. Old versions have several files, named by their version: `libpthread-2.31.so`.
+/// Beginnings of the file names of glibc's libraries. Old versions consist of several files whose names contain
+/// the version, such as `libpthread-2.31.so`.
 const C_LIBRARY: [&str; 8] = [
     "libc.so",
     "libpthread.so",
@@ -20,7 +22,7 @@ const C_LIBRARY: [&str; 8] = [
     "librt-2",
 ];
 
-/// Functions of the C library that only wait.
+/// Functions of the C library in which a thread only waits, without holding a lock of the C library.
 const WAITS: [&str; 33] = [
     "poll",
     "ppoll",
@@ -57,7 +59,7 @@ const WAITS: [&str; 33] = [
     "syscall",
 ];
 
-/// The functions that are called in the process.
+/// Addresses of the C library's functions that the stub calls.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Functions {
     pub pthread_create: u64,
@@ -68,22 +70,22 @@ pub struct Functions {
     pub dlerror: u64,
 }
 
-/// The roles of the modules.
+/// Address ranges of code, by the role that the code plays for attaching.
 pub struct Places {
     pub functions: Functions,
-    /// Functions in which threads wait without a lock of the C library.
+    /// Functions in which threads wait without holding a lock of the C library (see `WAITS`).
     pub waits: Vec<Range<u64>>,
     pub c_library: Vec<Range<u64>>,
     pub loader: Vec<Range<u64>>,
-    /// Libraries that define `malloc`, except the C library.
+    /// Libraries other than the C library that define `malloc`.
     pub allocators: Vec<Range<u64>>,
-    /// `exit`, which runs the program's exit handlers.
+    /// The function `exit`, which runs the program's exit handlers.
     pub exit: Vec<Range<u64>>,
-    /// The library itself, if it is already loaded.
+    /// The tllmprof library, if it is already loaded.
     pub ours: Vec<Range<u64>>,
-    /// The version of the C library.
+    /// The C library's version, or `None` if unknown.
     pub glibc: Option<(u32, u32)>,
-    /// Indices of the modules that stay loaded for the life of the process.
+    /// Indices of the modules that stay loaded as long as the process lives.
     stay: Vec<usize>,
 }
 
@@ -103,10 +105,11 @@ fn is_ours(module: &Module) -> bool {
 }
 
 impl Places {
-    /// Finds the roles of a process's modules.
+    /// Classifies a process's modules. `program` is the path of its executable.
     ///
     /// # Errors
-    /// Returns what the process lacks, or what makes it unsafe.
+    /// Returns a refusal if the process lacks something that attaching needs, or contains something that makes it
+    /// unsafe.
     pub fn find(
         memory: &ProcessMemory,
         modules: &[Module],
@@ -134,8 +137,8 @@ impl Places {
         names.extend(WAITS);
         for module in modules.iter().filter(|module| is_c_library(module)) {
             for (name, symbol) in module.functions(memory, &names) {
-                // The first definition is the one that programs use: in old versions, libpthread defines some of
-                // the same names.
+                // The first definition wins, as it does for programs: in old versions of glibc, libpthread defines
+                // some of the same names as libc.
                 functions.entry(name).or_insert(symbol);
             }
         }
@@ -213,8 +216,8 @@ impl Places {
         })
     }
 
-    /// Returns room for the code and for the texts: bytes after modules that stay loaded. They are all 0, and no
-    /// program uses them.
+    /// Returns addresses for the stub's code and for its texts. Both are in unused bytes, all 0, after the code of
+    /// modules that stay loaded.
     pub fn room(
         &self,
         memory: &ProcessMemory,
@@ -235,7 +238,7 @@ impl Places {
             let mut places = free
                 .iter_mut()
                 .filter(|(range, executable)| (*executable || !needs_executable) && fits(range));
-            // Texts use memory that is not executable if possible, and leave executable memory to code.
+            // Texts are placed in memory that is not executable if possible, to leave executable memory for code.
             let place = match needs_executable {
                 true => places.next(),
                 false => places.min_by_key(|(_, executable)| *executable),
@@ -250,7 +253,8 @@ impl Places {
     }
 }
 
-/// Returns the address of the unused zeros in a range, some bytes after the used ones.
+/// Returns the start of the zeros at the end of a range, with a distance of at least 8 bytes from the last byte
+/// that is not 0.
 fn unused(memory: &ProcessMemory, range: &Range<u64>) -> Option<u64> {
     let length = usize::try_from(range.end.saturating_sub(range.start)).ok()?;
     let bytes = memory.some(range.start, length)?;
@@ -261,7 +265,8 @@ fn unused(memory: &ProcessMemory, range: &Range<u64>) -> Option<u64> {
 
 #[cfg(test)]
 impl Places {
-    /// Returns a C library, a loader and a library that defines `malloc`, with one function that waits.
+    /// Returns places for tests: a C library, a loader, and a library that defines `malloc`. `waits` is the only
+    /// function in which a thread may wait.
     pub fn made(ranges: [Range<u64>; 3], waits: Range<u64>) -> Self {
         let [c_library, loader, allocators] = ranges.map(|range| vec![range]);
         Self {

@@ -16,30 +16,31 @@ use nix::unistd::geteuid;
 
 use crate::refusal::Refusal;
 
-/// The fields of `/proc/PID/status` that matter.
+/// Fields of `/proc/PID/status` that are needed here.
 #[derive(Debug, Default)]
 pub struct Status {
     pub state: char,
-    /// The process's number; for a thread, that of its process.
+    /// The process id. For a thread, this is the id of its process.
     pub process: i32,
     tracer: i32,
-    /// The real, effective, saved and file system user ids.
+    /// The real, effective, saved and file system user ids, in this order.
     users: Vec<u32>,
     seccomp: u32,
     filters: Option<u32>,
 }
 
 impl Status {
-    /// Returns the process that traces it; 0 for none.
+    /// Returns the id of the process that traces this one; 0 if none does.
     #[cfg(target_arch = "x86_64")]
     pub const fn tracer(&self) -> i32 {
         self.tracer
     }
 
-    /// Reads the status of a process or thread.
+    /// Reads the status of the process or thread with this id.
     ///
     /// # Errors
-    /// Returns an error if there is no process or thread with this number, or if it is another user's and hidden.
+    /// Returns an error if there is no such process or thread, or if it is hidden because it belongs to another
+    /// user.
     pub fn from_pid(pid: i32) -> io::Result<Self> {
         Self::read(&folder(pid))
     }
@@ -71,17 +72,18 @@ impl Status {
     }
 }
 
-/// A lock that keeps other commands from attaching to a process until it is dropped, or this command ends.
+/// A lock on a process, which keeps other commands from attaching to it. It is released when it is dropped, or
+/// when this command ends.
 #[derive(Debug)]
 pub struct Turn {
     _lock: Option<Flock<fs::File>>,
 }
 
 impl Turn {
-    /// Takes the lock. For a process that does not exist, it locks nothing.
+    /// Takes the lock. If the process does not exist, nothing is locked.
     ///
     /// # Errors
-    /// Returns an error if another command holds it.
+    /// Returns an error if another command holds the lock.
     pub fn take(pid: i32) -> Result<Self, Refusal> {
         let lock = match fs::File::open(folder(pid)) {
             Ok(folder) => {
@@ -94,22 +96,22 @@ impl Turn {
     }
 }
 
-/// The strict mode of seccomp, in which a process can do almost nothing.
+/// Value of the `Seccomp` field in strict mode, in which a process can make almost no system calls.
 const STRICT: u32 = 1;
 
-/// Returns true if a thread has system call filters that this process does not have.
+/// Returns true if the thread has more system call filters than this process.
 #[cfg(target_arch = "x86_64")]
 pub fn is_filtered(tid: i32) -> bool {
     let own = Status::read(Path::new("/proc/self")).unwrap_or_default();
     Status::from_pid(tid).is_ok_and(|status| status.has_more_filters(&own))
 }
 
-/// Returns the folder of a process.
+/// Returns the path of the process's folder in `/proc`.
 pub fn folder(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
-/// Returns its threads.
+/// Returns the ids of the process's threads.
 #[cfg(target_arch = "x86_64")]
 pub fn threads(pid: i32) -> Vec<i32> {
     let entries = fs::read_dir(folder(pid).join("task"))
@@ -121,8 +123,8 @@ pub fn threads(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Waits until the process is not traced any more: the kernel releases a thread's tracees some time after the
-/// thread could be joined.
+/// Waits until the process is no longer traced. The kernel releases traced threads some time after their tracer
+/// thread can be joined.
 #[cfg(target_arch = "x86_64")]
 pub fn await_untraced(pid: i32) {
     const TIMEOUT: Duration = Duration::from_secs(1);
@@ -134,43 +136,45 @@ pub fn await_untraced(pid: i32) {
     }
 }
 
-/// Returns true if a thread has child processes that it has not waited for.
+/// Returns true if the thread has created child processes that it has not waited for yet.
 #[cfg(target_arch = "x86_64")]
 pub fn has_children(pid: i32, tid: i32) -> bool {
     let path = folder(pid).join(format!("task/{tid}/children"));
     fs::read(path).is_ok_and(|children| !children.is_empty())
 }
 
-/// Returns true if a thread that a command has created is still at work, even if that command was killed.
+/// Returns true if the thread that a command created in the process to load the library is still at work. That
+/// command may have been killed since.
 #[cfg(target_arch = "x86_64")]
 pub fn is_being_attached(pid: i32) -> bool {
     let mut threads = threads(pid).into_iter();
     threads.any(|tid| thread_name(pid, tid).trim_end() == "tllmprof-attach")
 }
 
-/// Returns the thread's name from `/proc`; empty if the thread has ended.
+/// Returns the thread's name from `/proc`. It is empty if the thread has ended.
 #[cfg(target_arch = "x86_64")]
 pub fn thread_name(pid: i32, tid: i32) -> String {
     let path = folder(pid).join(format!("task/{tid}/comm"));
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Returns true if a signal is pending for a thread that does not block it, or if that cannot be known. A signal
-/// that the process ignores is pending only for a traced thread.
+/// Returns true if a signal is pending for the thread and not blocked, or if that is unknown. Ignored signals do
+/// not count, although they can be pending for a traced thread.
 #[cfg(target_arch = "x86_64")]
 pub fn has_signal(pid: i32, tid: i32) -> bool {
     let path = folder(pid).join(format!("task/{tid}/status"));
     fs::read_to_string(path).map_or(true, |text| is_pending(&text).unwrap_or(true))
 }
 
-/// Returns true if a signal would do nothing to a thread that is not traced, and would not even wake it.
+/// Returns true if the process ignores the signal. It then does nothing to a thread that is not traced, and does
+/// not even wake it.
 #[cfg(target_arch = "x86_64")]
 pub fn ignores(tid: i32, signal: i32) -> bool {
     let ignored = status_of(tid).and_then(|text| ignored(&text));
     ignored.is_some_and(|ignored| (1..=64).contains(&signal) && ignored & 1 << (signal - 1) != 0)
 }
 
-/// Returns true if a thread blocks a signal.
+/// Returns true if the thread blocks the signal.
 #[cfg(target_arch = "x86_64")]
 pub fn blocks(tid: i32, signal: i32) -> bool {
     let blocked = status_of(tid).and_then(|text| mask(&text, "SigBlk:"));
@@ -188,7 +192,8 @@ fn is_pending(status: &str) -> Option<bool> {
     Some(pending & !mask(status, "SigBlk:")? & !ignored(status)? != 0)
 }
 
-/// Returns the ignored signals: by the process, or by default if it has no handler.
+/// Returns the set of ignored signals: those that the process ignores explicitly, and those that are ignored by
+/// default and have no handler.
 #[cfg(target_arch = "x86_64")]
 fn ignored(status: &str) -> Option<u64> {
     const BY_DEFAULT: [i32; 4] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
@@ -204,10 +209,10 @@ fn mask(status: &str, name: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// Checks everything that can be known without stopping the process.
+/// Checks everything that can be checked without stopping the process.
 ///
 /// # Errors
-/// Returns the reason why it cannot be attached to.
+/// Returns the reason why the process cannot be attached to.
 pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
     let folder = folder(pid);
     let status = Status::from_pid(pid).map_err(|_| Refusal::NoProcess)?;
@@ -234,7 +239,7 @@ pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(not_permitted()),
         Err(error) => return Err(Refusal::System(format!("/proc/{pid}/maps: {error}"))),
     };
-    // Root without filters can read the filters of other processes.
+    // The filters of another process can be read as root, if this process has no filters.
     let own = Status::read(Path::new("/proc/self")).unwrap_or_default();
     let is_read = us.is_root() && own.seccomp == 0;
     if status.seccomp == STRICT || status.has_more_filters(&own) && !is_read {
@@ -248,7 +253,7 @@ pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
     other_library(&maps, library)
 }
 
-/// Returns the reason why the system refuses, as far as that can be known.
+/// Returns the likely reason why the system does not permit an access.
 pub fn not_permitted() -> Refusal {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let scope = scope.and_then(|text| text.trim().parse().ok());
@@ -258,7 +263,7 @@ pub fn not_permitted() -> Refusal {
     }
 }
 
-/// Checks that the program is built for this processor.
+/// Checks that the process's program is built for this processor.
 fn check_machine(folder: &Path) -> Result<(), Refusal> {
     const X86_64: [u8; 2] = [62, 0];
     const I386: [u8; 2] = [3, 0];
@@ -279,7 +284,8 @@ fn check_machine(folder: &Path) -> Result<(), Refusal> {
     }
 }
 
-/// Returns true if the process would open the same file under this name, as it may have another root.
+/// Returns true if the process would open the same file under the library's path. It does not if it has another
+/// root directory.
 #[cfg(target_arch = "x86_64")]
 pub fn has_file(pid: i32, library: &Path) -> bool {
     let relative = library.strip_prefix("/").unwrap_or(library);
@@ -291,7 +297,8 @@ pub fn has_file(pid: i32, library: &Path) -> bool {
     theirs.is_some() && theirs == identity(library)
 }
 
-/// Returns true if `/proc` is mounted for the process, where it opens a file by its descriptor.
+/// Returns true if `/proc` is mounted in the process's root. The process needs it to open a file by its
+/// descriptor.
 #[cfg(target_arch = "x86_64")]
 pub fn has_proc(pid: i32) -> bool {
     let proc = folder(pid).join("root/proc");
@@ -299,7 +306,7 @@ pub fn has_proc(pid: i32) -> bool {
         .is_ok_and(|status| status.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC)
 }
 
-/// Checks that no other file of the library is loaded.
+/// Checks that no other copy of the library is loaded in the process.
 fn other_library(maps: &[u8], library: &Path) -> Result<(), Refusal> {
     let real = fs::canonicalize(library).unwrap_or_else(|_| library.to_owned());
     let name = b"libtllmprof.so";
@@ -317,13 +324,14 @@ fn other_library(maps: &[u8], library: &Path) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Returns true if a process with this number exists and has not ended.
+/// Returns true if there is a process with this id that has not ended.
 #[must_use]
 pub fn is_there(pid: i32) -> bool {
     Status::from_pid(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
 }
 
-/// Returns true if a process has ended, or is about to: its memory is freed first.
+/// Returns true if the process has ended or is ending. A process that ends first frees its memory, so its list of
+/// mappings is empty.
 pub fn is_ending(pid: i32) -> bool {
     !is_there(pid) || fs::read(folder(pid).join("maps")).is_ok_and(|maps| maps.is_empty())
 }

@@ -1,25 +1,26 @@
-//! Reasons why a process cannot be attached to.
+//! The reasons why a process cannot be attached to, and their messages.
 
 use std::fmt;
 
-/// A reason. Its text follows the process's number in a message.
+/// A reason why a process cannot be attached to. In a message, its text follows the process's
+/// number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
     NoProcess,
-    /// A kernel thread, or a process that has ended.
+    /// The process has ended, but its parent has not waited for it yet.
     Zombie,
-    /// A thread of this process, not a process.
+    /// The number is that of a thread. The value is the id of its process.
     Thread(i32),
     Kernel,
     Stopped,
     Uninterruptible,
-    /// A process with this number traces it.
+    /// Another process already traces it. The value is the tracer's id; 0 if unknown.
     Traced(i32),
-    /// The process belongs to this user.
+    /// The process belongs to another user, with this id.
     AnotherUser(u32),
-    /// `kernel.yama.ptrace_scope` with this value forbids it.
+    /// The setting `kernel.yama.ptrace_scope`, which has this value, forbids it.
     Yama(u32),
-    /// The system refuses with this error.
+    /// The system refuses the access with this error.
     NotPermitted(String),
     Architecture,
     Bits32,
@@ -27,26 +28,28 @@ pub enum Refusal {
     CLibrary(&'static str),
     Allocator,
     Sanitizer(&'static str),
-    /// Another command is attaching to it.
+    /// Another command is attaching to the process.
     Busy,
-    /// The process has another root, without a mounted `/proc`.
+    /// The process has another root directory, in which `/proc` is not mounted.
     NoProc,
-    /// No file could be made in it for the library, with this error.
+    /// The process could not make a file in memory for the library. The value is the error number.
     NoFile(i32),
-    /// The file that was made could not be written, for this reason.
+    /// The file in memory could not be written, for this reason.
     NotWritten(String),
-    /// The versions of its C library, and of the C library that the library needs.
+    /// The process's C library is older than the version that the library needs.
     OldGlibc {
         has: (u32, u32),
         needs: (u32, u32),
     },
-    /// The process has more system call filters than this command.
+    /// The process has system call filters that may end it or deny what the library needs, or that
+    /// cannot be read.
     Seccomp,
-    /// Another file of the library is loaded.
+    /// Another copy of the library is loaded in the process. The value is its path.
     AnotherLibrary(String),
     NoXsave,
     NoRoom,
-    /// No thread was at a safe point, with the reason for the last one.
+    /// No thread was at a safe point in this number of tries. `why` is the reason for the last
+    /// thread.
     NeverSafe {
         tries: u32,
         why: &'static str,

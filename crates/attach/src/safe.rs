@@ -1,22 +1,22 @@
-//! Decides whether a stopped thread may create another thread at its current point.
+//! Decides whether a stopped thread is at a safe point, where it may create another thread.
 //!
-//! `pthread_create` takes locks of the C library: of its stacks, of `malloc`, of the loader. A thread must not be
-//! made to call it if it holds one, or is inside code that one protects. So a thread is at a safe point if all its
-//! frames are known and
+//! `pthread_create` takes locks of the C library: those of its thread stacks, of `malloc` and of the loader. A
+//! thread must not be made to call `pthread_create` while it holds such a lock, or is inside code that such a lock
+//! protects. So a thread is at a safe point if all its stack frames are known and
 //!
-//! - none of them is in the loader, in a library that defines `malloc`, or in this library,
-//! - the innermost frame is not in the C library, or it is in one of its functions that wait ([`Places::waits`])
-//!   and in a system call that waits,
-//! - no other frame is in the C library except the outermost ones, which call `main` or a thread's function.
+//! - no frame is in the loader, in a library that defines `malloc`, or in the tllmprof library,
+//! - the innermost frame is not in the C library, or it is in one of the C library's waiting functions
+//!   ([`Places::waits`]) and in a system call that waits,
+//! - no other frame is in the C library, except the outermost ones, which call `main` or a thread's function.
 //!
-//! A thread that waits for a lock of `malloc` uses the same system call as one that waits for a condition. So the
-//! function must be checked, too.
+//! The system call by itself is not enough: a thread that waits for a lock of `malloc` uses the same one as a
+//! thread that waits for a condition variable. So the function is checked as well.
 
 use std::ops::Range;
 
 use crate::places::Places;
 
-/// System calls that wait.
+/// System calls in which a thread only waits.
 const CALLS: [libc::c_long; 23] = [
     libc::SYS_poll,
     libc::SYS_ppoll,
@@ -46,11 +46,11 @@ const CALLS: [libc::c_long; 23] = [
 /// The reason why a thread is not at a safe point.
 pub type UnsafeReason = &'static str;
 
-/// Checks that a thread with these `frames`, the innermost first, is at a safe point. `call` is the system call
-/// that it is in.
+/// Checks that a thread is at a safe point. `frames` are the code addresses of its stack frames, the innermost
+/// first. `call` is the number of the system call that it is in, or `None`.
 ///
 /// # Errors
-/// Returns the reason why it is not.
+/// Returns the reason why it is not at a safe point.
 pub fn check(places: &Places, frames: &[u64], call: Option<i64>) -> Result<(), UnsafeReason> {
     let is_in = |ranges: &[Range<u64>], frame: &u64| ranges.iter().any(|r| r.contains(frame));
     let any = |ranges: &[Range<u64>]| frames.iter().any(|frame| is_in(ranges, frame));
@@ -72,7 +72,8 @@ pub fn check(places: &Places, frames: &[u64], call: Option<i64>) -> Result<(), U
         return Err("a thread was in the C library alone");
     }
     let outer = frames.iter().rev().take_while(is_c).count();
-    // The program's start code has called the C library, which calls `main`.
+    // The outermost frame of the main thread is the program's start code, which calls the C library, which calls
+    // `main`. Those frames of the C library are allowed.
     let below = frames.len().saturating_sub(outer.max(1));
     let started = frames[inner..below].iter().rev().take_while(is_c).count();
     let middle = &frames[inner..below.saturating_sub(started).max(inner)];
@@ -110,7 +111,8 @@ mod tests {
 
     #[test]
     fn code_of_the_program_is_safe_wherever_it_was_called_from() {
-        // The outermost frames are those of `main`, and those of a thread's function.
+        // The outermost frames are those of a main thread in the first case, and those of another thread in the
+        // second.
         assert!(checked(&[PROGRAM, PROGRAM + 1, C, C + 1, START], None));
         assert!(checked(&[PROGRAM, C, C + 1], None));
         assert!(

@@ -1,63 +1,68 @@
-//! The code at which a stopped thread continues, and its data.
+//! The stub, the code at which a stopped thread continues, and the stub's data.
 //!
-//! The stub is placed after the code of a module, in memory that is not writable: it reads [`Constants`] that
-//! follow it, and writes only into its region, which it maps first, at an address that was chosen for it. Until
-//! then it uses only registers, and changes no flag. It does not use the thread's own stack.
+//! The stub is placed after the code of a module, in memory that is not writable. So it only reads its
+//! [`Constants`], which follow the code, and writes into its region: memory that it first maps, at an address
+//! that the command has chosen. Until the region exists, the stub uses only registers and changes no flags. It
+//! never uses the thread's stack.
 
 use core::arch::global_asm;
 
-/// Bytes of the region.
+/// Size of the stub's region, in bytes.
 pub const REGION: u64 = 256 << 10;
-/// The offset of the saved processor state: 64-byte-aligned, all zeros, up to the words below.
+/// Offset of the processor state that the stub saves with XSAVE. The area is 64-byte-aligned and zero at first.
 const STATE: u64 = 0;
-/// The maximum size of the processor state.
+/// Maximum size of the processor state, in bytes. The words below follow it.
 pub const MAX_STATE: u64 = 64 << 10;
-/// Offsets of words in the region.
+/// Offsets of the thread's signal mask, and of the new thread's id.
 const MASK: u64 = MAX_STATE;
 const THREAD: u64 = MAX_STATE + 8;
-/// The progress of the stub: [`CREATED`].
+/// Offset of the stub's progress: 0, then [`CREATED`].
 pub const STUB: u64 = MAX_STATE + 16;
-/// The result of `pthread_create`.
+/// Offset of the return value of `pthread_create`.
 pub const ERROR: u64 = MAX_STATE + 24;
-/// The progress of the new thread: [`FAILED`] or [`ANSWERED`].
+/// Offset of the new thread's progress: 0, then [`FAILED`] or [`ANSWERED`].
 pub const STARTED: u64 = MAX_STATE + 32;
-/// The library's answer.
+/// Offset of the return value of the library's `tllmprof_attach`.
 pub const ANSWER: u64 = MAX_STATE + 40;
-/// The loader's message, zero-terminated.
+/// Offset of the loader's error message, which ends with a zero byte.
 pub const TEXT: u64 = MAX_STATE + 48;
 pub const MAX_TEXT: u64 = 512;
-/// The file that the new thread has made for the library: its descriptor plus 1, or a negated error.
+/// Offset of a word about the file in memory that the new thread has made for the library: its descriptor plus
+/// 1, or a negative error number.
 pub const FILE: u64 = TEXT + MAX_TEXT;
-/// The command's result for that file: [`WRITTEN`], or another value if it was not written.
+/// Offset of the word by which the command reports about that file: [`WRITTEN`] or [`GIVEN_UP`].
 pub const READY: u64 = FILE + 8;
-/// The path of the file, which the command writes.
+/// Offset of the file's path, which the command writes.
 pub const PATH: u64 = FILE + 16;
 pub const MAX_PATH: u64 = 64;
-/// Two `struct stat`: of the file when it was made, and of the descriptor's file when that is closed.
+/// Offset of two `struct stat` for that file: one from when it was made, and one of the file that has the
+/// descriptor when it is closed.
 const STATUS: u64 = PATH + MAX_PATH;
 const STATUS_SIZE: u64 = 144;
 
-/// Values of [`STUB`] and [`STARTED`]. Unrelated data at these addresses is unlikely to have them.
+/// Values for [`STUB`] and [`STARTED`]. They are unusual, so that unrelated data at these addresses is not
+/// mistaken for them.
 pub const CREATED: u64 = 0x5471_0001;
 pub const FAILED: u64 = 0x5471_0002;
 pub const ANSWERED: u64 = 0x5471_0003;
-/// Values of [`READY`].
+/// Values for [`READY`].
 pub const WRITTEN: u64 = 1;
 pub const GIVEN_UP: u64 = 2;
-/// Minimum time for which the new thread waits for its file to be written, in milliseconds.
+/// Minimum time for which the new thread waits until its file has been written, in milliseconds.
 const WRITING_MS: u64 = 10_000;
 
-/// The loader's name for a library from a file that was made for it. It is not a path that can be opened.
+/// The name that the stub gives, in the loader's list, to a library that was loaded from a file in memory. It
+/// is not a path that can be opened.
 const RENAMED: &str = "/memfd:libtllmprof.so";
-/// The kernel's name for that file.
+/// The kernel's name for such a file in memory, as `/proc/PID/maps` shows it.
 pub const MADE: &str = "/memfd:libtllmprof.so (deleted)";
 
-/// The stub's data, in the order in which it follows the stub.
+/// The stub's data, in the order in which it follows the code.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Constants {
     pub region: u64,
-    /// The region's address, negated.
+    /// The region's address, negated: the stub compares with it by an addition that changes no flags.
     pub negated: u64,
     pub pthread_create: u64,
     pub pthread_detach: u64,
@@ -65,12 +70,13 @@ pub struct Constants {
     pub dlopen: u64,
     pub dlsym: u64,
     pub dlerror: u64,
-    /// The path of the library; 0 if a file is to be made first, whose path is at [`PATH`].
+    /// Address of the library's path. It is 0 if the new thread has to make a file first, whose path will be at
+    /// [`PATH`].
     pub path: u64,
-    /// `tllmprof_attach` if the library is already loaded, otherwise 0.
+    /// Address of `tllmprof_attach` if the library is already loaded, otherwise 0.
     pub entry: u64,
     pub variables: u64,
-    // The final values of the registers.
+    // Values of the registers with which the thread continues its program.
     pub rax: u64,
     pub rbx: u64,
     pub rcx: u64,
@@ -119,7 +125,8 @@ global_asm!(
     "mov r8, -1",
     "mov r9d, 0",
     "syscall",
-    // No flag is changed before the flags can be restored.
+    // Compare rax with the region's address. The comparison uses lea and jrcxz, because flags must not change
+    // before they have been saved.
     "mov rcx, qword ptr [rip + 99f + {negated}]",
     "lea rcx, [rcx + rax]",
     "jrcxz 2f",
@@ -134,7 +141,8 @@ global_asm!(
     "popfq",
     "fninit",
     "ldmxcsr dword ptr [rip + 7f]",
-    // rt_sigprocmask(SIG_BLOCK, …): the new thread must not run the program's handlers.
+    // rt_sigprocmask(SIG_BLOCK, …): the new thread inherits the mask, and must not run the program's signal
+    // handlers.
     "mov eax, 14",
     "xor edi, edi",
     "lea rsi, [rip + 6f]",
@@ -188,11 +196,11 @@ global_asm!(
     "push r12",
     "push r13",
     "mov rbx, rdi",
-    // The file's descriptor; -1 for none.
+    // The descriptor of the file in memory; -1 if there is none
     "mov r12d, -1",
     "mov rdi, qword ptr fs:[0x10]",
     "call qword ptr [rip + 99f + {pthread_detach}]",
-    // prctl(PR_SET_NAME, …): the library recognizes by this name that it is attached.
+    // prctl(PR_SET_NAME, …): by this name the library recognizes that it is being attached.
     "mov eax, 157",
     "mov edi, 15",
     "lea rsi, [rip + 12f]",
@@ -210,7 +218,7 @@ global_asm!(
     "syscall",
     "test eax, eax",
     "js 23f",
-    // fcntl(…, F_DUPFD_CLOEXEC, 64): the program expects to get lower numbers itself.
+    // fcntl(…, F_DUPFD_CLOEXEC, 64): a program may rely on getting the low descriptor numbers itself.
     "mov r12d, eax",
     "mov edi, eax",
     "mov eax, 72",
@@ -224,7 +232,7 @@ global_asm!(
     "mov eax, 3",
     "syscall",
     "22:",
-    // fstat
+    // fstat: keeps the file's identity, for the check before it is closed
     "mov edi, r12d",
     "lea rsi, [rbx + {STATUS}]",
     "mov eax, 5",
@@ -242,7 +250,7 @@ global_asm!(
     "jnz 25f",
     "dec r13d",
     "jz 16f",
-    // nanosleep
+    // nanosleep, for 1 ms
     "mov eax, 35",
     "lea rdi, [rip + 8f]",
     "xor esi, esi",
@@ -259,8 +267,8 @@ global_asm!(
     "mov r13, rax",
     "test rax, rax",
     "jz 14f",
-    // The loader's name for the library (link_map.l_name) must not lead to another file once the descriptor is
-    // closed.
+    // Replaces the loader's name for the library (link_map.l_name), which contains the descriptor. Once that is
+    // closed, the name would lead to another file.
     "test r12d, r12d",
     "js 27f",
     "mov rdi, qword ptr [rax + 8]",
@@ -309,7 +317,8 @@ global_asm!(
     "pop r12",
     "pop rbx",
     "ret",
-    // Closes the file, unless the program has closed it and opened another one under its descriptor.
+    // Closes the file's descriptor, unless the program has closed it and opened another file with the same
+    // number.
     "30:",
     "test r12d, r12d",
     "js 31f",
@@ -319,7 +328,7 @@ global_asm!(
     "syscall",
     "test eax, eax",
     "jnz 31f",
-    // compare device and inode
+    // Compare device and inode.
     "mov rax, qword ptr [rbx + {STATUS}]",
     "cmp rax, qword ptr [rbx + {STATUS} + {STATUS_SIZE}]",
     "jne 31f",
@@ -402,33 +411,33 @@ global_asm!(
     rip = const constant!(rip),
 );
 
-// SAFETY: the assembler above defines both, around bytes that are only read.
+// SAFETY: the assembler above defines both symbols, around bytes that are only read.
 unsafe extern "C" {
     static tllmprof_stub_start: u8;
     static tllmprof_stub_end: u8;
 }
 
-/// Returns the stub's instructions, which are position-independent.
+/// Returns the stub's instructions, which work at any address.
 fn code() -> &'static [u8] {
     let (start, end) = (&raw const tllmprof_stub_start, &raw const tllmprof_stub_end);
-    // SAFETY: the two are the bounds of constant bytes that the assembler above has placed in one section.
+    // SAFETY: the two symbols bound constant bytes that the assembler above has placed in one section.
     unsafe { core::slice::from_raw_parts(start, end.offset_from_unsigned(start)) }
 }
 
-/// Returns the bytes of the stub with its constants.
+/// Returns the size of the stub with its constants, in bytes.
 pub fn size() -> usize {
     code().len() + size_of::<Constants>()
 }
 
-/// Returns the stub with its constants.
+/// Returns the bytes of the stub, followed by its constants.
 pub fn assemble(constants: &Constants) -> Vec<u8> {
     let words = constants.words();
     let words = words.iter().flat_map(|word| word.to_le_bytes());
     code().iter().copied().chain(words).collect()
 }
 
-/// Returns the bytes of this processor's state with all features that the system has enabled, or `None` without
-/// XSAVE.
+/// Returns the size of this processor's XSAVE state, in bytes, for all features that the system has enabled.
+/// Returns `None` if there is no XSAVE.
 pub fn state() -> Option<u64> {
     use core::arch::x86_64::{__cpuid, __cpuid_count};
     const OSXSAVE: u32 = 1 << 27;
@@ -445,7 +454,7 @@ mod tests {
         let mut places = code.windows(name.len());
         assert!(places.any(|place| place == name.as_bytes()));
         assert!(MADE.starts_with(RENAMED));
-        // The new name replaces this one.
+        // The stub overwrites this path in place with the new name, so it must be long enough.
         assert!("/proc/thread-self/fd/0".len() >= RENAMED.len());
     }
 

@@ -1,7 +1,7 @@
-//! Stops one thread of another process.
+//! Stops one thread of another process with ptrace.
 //!
-//! When the thread that traces ends, the kernel resumes the threads that it has stopped. So they are stopped from a
-//! separate thread of the command, which always ends soon. This also resumes a thread that stops too late.
+//! When a tracer thread ends, the kernel resumes the threads that it has stopped. So each stop is made by a
+//! separate thread of this command, which always ends soon. Its end also resumes a thread that stops too late.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,17 +14,17 @@ use nix::unistd::Pid;
 use crate::memory::ProcessMemory;
 use crate::process;
 
-/// Interval between two polls of a thread that is stopping.
+/// Interval between two polls of a thread that has not stopped yet.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// The reason why a thread is not stopped.
+/// The reason why a thread could not be stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotStopped {
     /// The thread has ended.
     Gone,
-    /// The thread did not stop in time, for example in uninterruptible sleep.
+    /// The thread did not stop in time. It may be in uninterruptible sleep.
     Late,
-    /// A signal has stopped the whole process.
+    /// A signal has already stopped the whole process.
     ByASignal,
     NotPermitted,
 }
@@ -39,21 +39,21 @@ pub struct Instruction {
     pub k: u32,
 }
 
-/// A thread that is traced, and runs until it is interrupted.
+/// A thread that is traced, but still runs.
 pub struct Stopping(Pid);
 
 impl Stopping {
-    /// Begins to trace a thread.
+    /// Starts to trace a thread. The thread continues to run.
     ///
     /// # Errors
-    /// Returns the reason why that is not possible.
+    /// Returns the reason why it cannot be traced.
     pub fn seize(thread: i32) -> Result<Self, NotStopped> {
         let pid = Pid::from_raw(thread);
         let refused = |error| match error {
             Errno::EPERM => NotStopped::NotPermitted,
             _ => NotStopped::Gone,
         };
-        // Options stay empty; above all, none may end the process when this one ends.
+        // No options: above all, not the one that ends the process when this command ends.
         ptrace::seize(pid, Options::empty()).map_err(refused)?;
         Ok(Self(pid))
     }
@@ -62,12 +62,13 @@ impl Stopping {
         self.0.as_raw()
     }
 
-    /// Requests a stop. The end of a thread is noticed at the next poll.
+    /// Requests a stop. If the thread has ended, the next poll reports it.
     pub fn interrupt(&self) {
         let _ = ptrace::interrupt(self.0);
     }
 
-    /// Resumes the thread. It was interrupted, so it stops first; this way it does not notice the interruption.
+    /// Resumes the thread so that it does not notice that it was interrupted. An interrupted thread always stops
+    /// first, so this waits for the stop, at most 1 s.
     pub fn go_on(self) {
         const TIMEOUT: Duration = Duration::from_secs(1);
         let deadline = Instant::now() + TIMEOUT;
@@ -84,14 +85,14 @@ impl Stopping {
         }
     }
 
-    /// Returns the stopped thread if it has stopped by now.
+    /// Returns the stopped thread, or `None` if it has not stopped yet.
     ///
     /// # Errors
-    /// Returns the reason why it does not stop.
+    /// Returns the reason why it cannot be stopped.
     pub fn poll(&self) -> Result<Option<Stopped>, NotStopped> {
         let thread = self.tid();
         let mut status = 0;
-        // SAFETY: the room for the status is a local.
+        // SAFETY: the kernel writes the status into a local.
         let waited =
             unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
         if waited == 0 {
@@ -112,8 +113,9 @@ impl Stopping {
                 stopped.detach();
                 Err(NotStopped::ByASignal)
             }
-            // A signal is about to be delivered: the thread continues with it. An ignored signal has woken the
-            // thread only because it is traced.
+            // The thread stopped because a signal is about to be delivered, so it continues with that signal. If
+            // the process ignores the signal, the thread was woken only because it is traced. Then its system call
+            // is repeated.
             (false, _) => {
                 if let Some(registers) = stopped.registers()
                     && was_cut_short(&registers)
@@ -136,10 +138,10 @@ pub struct Stopped {
 }
 
 impl Stopped {
-    /// Stops a thread.
+    /// Starts to trace a thread and waits until it has stopped, for at most `patience`.
     ///
     /// # Errors
-    /// Returns the reason why it has not stopped.
+    /// Returns the reason why the thread did not stop.
     pub fn stop(thread: i32, patience: Duration) -> Result<Self, NotStopped> {
         let thread = Stopping::seize(thread)?;
         thread.interrupt();
@@ -169,7 +171,8 @@ impl Stopped {
         ptrace::setregs(self.thread, registers).ok()
     }
 
-    /// Writes to memory, even if the process itself can only read it. The length is rounded up with zeros.
+    /// Writes to the process's memory, even where the process itself can only read. The data is padded with zeros
+    /// to a multiple of 8 bytes.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Option<()> {
         for (index, chunk) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];
@@ -180,7 +183,8 @@ impl Stopped {
         Some(())
     }
 
-    /// Returns true if it is inside a restartable sequence (rseq), which the kernel would have to restart.
+    /// Returns true if the thread is inside a restartable sequence (rseq). The kernel would have to restart such a
+    /// sequence.
     pub fn is_in_sequence(&self, memory: &ProcessMemory, rip: u64) -> bool {
         const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
         let mut found = [0u64; 3];
@@ -207,17 +211,17 @@ impl Stopped {
         sequence != 0 && range().is_none_or(|range| range.contains(&rip))
     }
 
-    /// Returns one of its system call filters, the latest first, or `None` after the last one.
+    /// Returns the system call filter with this index, where 0 is the latest. Returns `None` after the last one.
     ///
     /// # Errors
-    /// Returns an error if they cannot be read: that needs CAP_SYS_ADMIN, and that this process itself has no
-    /// filters.
+    /// Returns an error if filters cannot be read: that requires CAP_SYS_ADMIN, and that this process has no
+    /// filters itself.
     pub fn filter(&self, index: usize) -> io::Result<Option<Vec<Instruction>>> {
         const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
         let get = |into: *mut Instruction| {
-            // SAFETY: without a buffer, the kernel returns the number of instructions, and writes none. With one,
-            // it writes that number, for which the buffer has room, as the filters of a stopped thread do not
-            // change.
+            // SAFETY: without a buffer, the kernel returns the number of instructions and writes none. With a
+            // buffer, it writes that number of instructions. The buffer has room for them, because the filters of a
+            // stopped thread do not change.
             let count = unsafe {
                 libc::ptrace(PTRACE_SECCOMP_GET_FILTER, self.thread.as_raw(), index, into)
             };
@@ -233,14 +237,14 @@ impl Stopped {
         Ok(Some(filter))
     }
 
-    /// Resumes the thread as if it had not been stopped. `registers` are its current ones. Returns for how long it
+    /// Resumes the thread as if it had not been stopped. `registers` are its current registers. Returns how long it
     /// was stopped.
     pub fn go_on(self, registers: Registers) -> Duration {
         self.settle(registers);
         self.detach()
     }
 
-    /// Prepares the thread to continue as if it had not been stopped. `registers` are its current ones.
+    /// Prepares the thread to continue as if it had not been stopped. `registers` are its current registers.
     pub fn settle(&self, registers: Registers) {
         let tid = self.thread.as_raw();
         if was_cut_short(&registers) {
@@ -251,24 +255,26 @@ impl Stopped {
         }
     }
 
-    /// Makes the thread repeat its system call that was cut short. It does not notice that.
+    /// Makes the thread repeat the system call that the stop cut short, so that the program does not notice the
+    /// stop.
     pub fn make_again(&self, registers: Registers) {
         let mut again = resumed(registers);
-        // It is in no system call, so the kernel does not change the registers further.
+        // Marks the thread as not in a system call, so that the kernel does not change the registers when it
+        // resumes.
         again.orig_rax = u64::MAX;
         self.set_registers(again);
     }
 
-    /// Resumes the thread. Returns for how long it was stopped.
+    /// Resumes the thread and stops tracing it. Returns how long it was stopped.
     pub fn detach(self) -> Duration {
         let _ = ptrace::detach(self.thread, None);
         self.since.elapsed()
     }
 }
 
-/// Resumes a thread with a signal of any number.
+/// Resumes a traced thread with a signal of any number.
 fn go_on(thread: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: the request has a number as data, and no address.
+    // SAFETY: the request takes the signal's number as data, and no address.
     let result = unsafe { libc::ptrace(libc::PTRACE_CONT, thread, 0, i64::from(signal)) };
     match result {
         0 => Ok(()),
@@ -276,8 +282,8 @@ fn go_on(thread: i32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// System calls that the kernel does not restart after a stop, but ends with EINTR as if a handler had run. They
-/// have consumed nothing then, so they can be repeated.
+/// System calls that the kernel does not restart after a stop, but ends with EINTR as if a signal handler had run.
+/// They have consumed no data in that case, so they can be repeated.
 const CUT_SHORT: [libc::c_long; 20] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -301,14 +307,14 @@ const CUT_SHORT: [libc::c_long; 20] = [
     libc::SYS_io_uring_enter,
 ];
 
-/// Returns true if a thread's system call has ended because the thread was stopped, provided that no signal is
-/// pending that may have ended it.
+/// Returns true if the thread's system call was ended by the stop. This assumes that no pending signal has ended
+/// it.
 pub fn was_cut_short(registers: &Registers) -> bool {
     registers.rax.cast_signed() == i64::from(-libc::EINTR)
         && CUT_SHORT.contains(&registers.orig_rax.cast_signed())
 }
 
-/// Returns true if a thread was stopped in the system call in which it has made a process or a thread.
+/// Returns true if the thread was stopped in a system call that creates a process or a thread.
 pub fn has_made_process(registers: &Registers) -> bool {
     let calls = [
         libc::SYS_clone,
@@ -319,21 +325,21 @@ pub fn has_made_process(registers: &Registers) -> bool {
     calls.contains(&registers.orig_rax.cast_signed())
 }
 
-/// Returns the registers with which a thread continues as the kernel would continue it: an interrupted system call
+/// Returns the registers with which the thread continues as the kernel would resume it: an interrupted system call
 /// is repeated.
 pub fn resumed(registers: Registers) -> Registers {
     const ERESTARTSYS: i64 = -512;
     const ERESTARTNOINTR: i64 = -513;
     const ERESTARTNOHAND: i64 = -514;
     const ERESTART_RESTARTBLOCK: i64 = -516;
-    /// Bytes of the `syscall` instruction.
+    /// Size of the `syscall` instruction, in bytes.
     const LENGTH: u64 = 2;
     let mut resumed = registers;
     if registers.orig_rax.cast_signed() >= 0 {
         let again = match registers.rax.cast_signed() {
             ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => Some(registers.orig_rax),
-            // The call continues with the rest of its time. If a handler runs in between, it ends with EINTR, as
-            // it always does.
+            // The call continues with the remaining time. If a signal handler runs in between, it ends with EINTR,
+            // as it would without the stop.
             ERESTART_RESTARTBLOCK => Some(libc::SYS_restart_syscall.cast_unsigned()),
             _ if was_cut_short(&registers) => Some(registers.orig_rax),
             _ => None,
@@ -351,7 +357,7 @@ mod tests {
     use super::*;
 
     fn made(rax: i64, orig_rax: i64) -> Registers {
-        // SAFETY: the structure consists only of integers.
+        // SAFETY: the structure has only integer fields, for which zero is a valid value.
         let mut registers: Registers = unsafe { core::mem::zeroed() };
         registers.rax = rax.cast_unsigned();
         registers.orig_rax = orig_rax.cast_unsigned();

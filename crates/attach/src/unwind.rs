@@ -1,5 +1,5 @@
-//! Finds the callers on a stopped thread, only by its modules' tables for unwinding: if a frame has no entry
-//! there, the callers are unknown.
+//! Finds the callers of a stopped thread, only from the unwind tables (`.eh_frame`) of the loaded modules. If the
+//! tables have no entry for a frame, its callers are unknown.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, Expression,
@@ -9,12 +9,12 @@ use gimli::{
 use crate::elf::Module;
 use crate::memory::ProcessMemory;
 
-/// Limit for the frames of a thread that are followed.
+/// Maximum number of frames of a thread that are followed.
 const MAX_FRAMES: usize = 4096;
-/// Limit for the bytes of an entry.
+/// Maximum size of a table entry, in bytes.
 const MAX_ENTRY_BYTES: u32 = 1 << 20;
 
-/// The registers in the tables, by their number there: the 16 general ones, then the return address.
+/// Registers by their DWARF number: the 16 general ones, then the return address. `None` if a value is unknown.
 pub type Registers = [Option<u64>; 17];
 
 const RSP: usize = 7;
@@ -22,8 +22,8 @@ const RIP: usize = 16;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Returns the code address of each frame, the innermost first: the interrupted instruction, and then the return
-/// addresses. Returns `None` if they are not known up to the end.
+/// Returns the code address of each frame, the innermost first: the current instruction, then the return addresses.
+/// Returns `None` if the frames are not known up to the outermost one.
 pub fn frames(
     memory: &ProcessMemory,
     modules: &[Module],
@@ -34,7 +34,7 @@ pub fn frames(
     Some(frames)
 }
 
-/// Returns the registers of which only the stack pointer and the instruction are known.
+/// Returns registers of which only the stack pointer and the instruction pointer are known.
 pub const fn start(stack_pointer: u64, instruction: u64) -> Registers {
     let mut registers = [None; 17];
     registers[RSP] = Some(stack_pointer);
@@ -42,8 +42,8 @@ pub const fn start(stack_pointer: u64, instruction: u64) -> Registers {
     registers
 }
 
-/// Adds the code address of each frame to `frames`, as far as they are known. Returns `None` if that is not up to the
-/// end.
+/// Adds the code addresses of the frames to `frames`, as far as they are known. Returns `None` if the outermost frame
+/// was not reached.
 pub fn follow(
     memory: &ProcessMemory,
     modules: &[Module],
@@ -51,7 +51,8 @@ pub fn follow(
     frames: &mut Vec<u64>,
 ) -> Option<()> {
     frames.push(registers[RIP]?);
-    // If the call is the last instruction of its function, the return address is after the function.
+    // A return address is looked up one byte earlier: if a call is the last instruction of its function, its return
+    // address already belongs to the next function.
     let mut is_return = false;
     while frames.len() < MAX_FRAMES {
         let address = registers[RIP]?.checked_sub(u64::from(is_return))?;
@@ -71,8 +72,8 @@ pub fn follow(
     None
 }
 
-/// Returns the registers of the caller of the code at `address`, and true if a signal interrupted the caller. The
-/// outer `None` means unknown, the inner one that there is no caller.
+/// Finds the caller of the code at `address`. Returns its registers, and true if a signal interrupted it there. The
+/// outer `None` means that the caller is unknown, the inner `None` that there is none.
 #[allow(
     clippy::type_complexity,
     reason = "the two answers differ: not known, and none"
@@ -112,7 +113,8 @@ fn step(
     };
     let mut next: Registers = [None; 17];
     for (number, place) in next.iter_mut().enumerate() {
-        // A register that a function need not preserve is unknown in its caller.
+        // DWARF numbers of the registers that a function must preserve. The values of all others are unknown in the
+        // caller, unless the table says where they are.
         const PRESERVED: [usize; 6] = [3, 6, 12, 13, 14, 15];
         let register = Register(u16::try_from(number).ok()?);
         *place = match row.register(register) {
@@ -174,20 +176,20 @@ fn evaluate(
     }
 }
 
-/// The entry of a table for the code at an address, together with the entry before it that it refers to, as a
-/// separate section.
+/// The unwind table entry (FDE) for an address, preceded by the common entry (CIE) that it refers to. Both are copied
+/// into a small section of their own for the parser.
 struct FrameEntry {
     bytes: Vec<u8>,
-    /// The offset of the entry itself.
+    /// Offset of the FDE in `bytes`.
     fde: usize,
-    /// The address for which the entry's relative addresses are right.
+    /// Address at which `bytes` must be assumed to lie, so that relative addresses in the FDE are right.
     address: u64,
 }
 
 impl FrameEntry {
     fn find(memory: &ProcessMemory, module: &Module, address: u64) -> Option<Self> {
-        // The supported format: version 1; an encoded pointer; a count and a sorted table, whose words are
-        // relative to the header.
+        // The supported format of `.eh_frame_hdr`: version 1, an encoded pointer, then a count and a sorted table of
+        // words relative to the header.
         const KNOWN: [u8; 2] = [0x03, 0x3b];
         let header = module.eh_frame_hdr?;
         let [version, pointer, count, table] = memory.bytes(header)?;
@@ -200,7 +202,7 @@ impl FrameEntry {
             let relative = |bytes| header.wrapping_add_signed(i32::from_le_bytes(bytes).into());
             Some((relative([a, b, c, d]), relative([e, f, g, h])))
         };
-        // Searches for the last row whose code does not begin after the address.
+        // Binary search for the last row whose code begins at or before the address.
         let (mut low, mut high) = (0, count);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -225,7 +227,7 @@ impl FrameEntry {
     }
 }
 
-/// Returns the entry at an address, with its length.
+/// Returns the table entry at an address, including its length field.
 fn whole(memory: &ProcessMemory, at: u64) -> Option<Vec<u8>> {
     let length = u32::from_le_bytes(memory.bytes(at)?);
     (8..MAX_ENTRY_BYTES).contains(&length).then_some(())?;
@@ -239,13 +241,13 @@ mod tests {
     use super::*;
     use crate::elf::tests::here;
 
-    /// Returns the registers from which a caller's are found.
+    /// Returns the current registers, with which unwinding can begin.
     #[inline(always)]
     fn own() -> Registers {
         let mut registers = [None; 17];
         let (rbx, rbp, rsp, rip): (u64, u64, u64, u64);
         let (r12, r13, r14, r15): (u64, u64, u64, u64);
-        // SAFETY: registers are read, and nothing else.
+        // SAFETY: the instructions only read registers.
         unsafe {
             asm!("mov {}, rbx", "mov {}, rbp", "mov {}, rsp", "lea {}, [rip]", out(reg) rbx, out(reg) rbp, out(reg) rsp,
                 out(reg) rip, options(nomem, nostack));
@@ -276,7 +278,7 @@ mod tests {
         std::hint::black_box(deep(depth - 1, act)) + 1
     }
 
-    /// Returns how often the most frequent return address occurs.
+    /// Returns the number of occurrences of the most frequent return address, that is, the depth of the recursion.
     fn recursion(frames: &[u64]) -> usize {
         let count = |frame| frames.iter().filter(|other| *other == frame).count();
         frames.iter().map(count).max().unwrap()
@@ -297,7 +299,7 @@ mod tests {
             let (memory, modules) = here();
             *FOUND.lock().unwrap() = frames(&memory, &modules, own());
         }
-        // SAFETY: this thread sends the signal to itself, and holds no lock then.
+        // SAFETY: the thread sends the signal to itself, at a point where it holds no lock.
         unsafe {
             libc::signal(libc::SIGURG, handler as *const () as usize);
             deep(3, &mut || {

@@ -1,4 +1,4 @@
-//! Reads the memory and the stacks of a process that continues to run: none of its threads is stopped.
+//! Reads the memory and the stacks of a process that continues to run. None of its threads is stopped.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use crate::elf::{self, Module};
 use crate::memory::{self, ProcessMemory};
 use crate::unwind;
 
-/// The memory and the modules of a process.
+/// The memory of a process, and the modules that were loaded when it was opened.
 pub struct ProcessView {
     memory: ProcessMemory,
     modules: Vec<Module>,
@@ -15,9 +15,9 @@ pub struct ProcessView {
 /// A frame of a native stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// The path of its module, as the process sees it.
+    /// Path of the module that contains the code, as the process sees it.
     pub path: String,
-    /// The address in the module's file: of the instruction, or of the last byte of the call.
+    /// Address in the module's file: of the current instruction, or of the last byte of the call that is in progress.
     pub address: u64,
 }
 
@@ -25,15 +25,15 @@ impl ProcessView {
     /// Opens a process.
     ///
     /// # Errors
-    /// There is no such process, or this one may not read its memory.
+    /// Fails if there is no such process, or if this process may not read its memory.
     pub fn open(pid: i32) -> io::Result<Self> {
         let memory = ProcessMemory::open(pid)?;
         let modules = elf::modules(&memory, &memory::maps(pid)?);
         Ok(Self { memory, modules })
     }
 
-    /// Returns the stack of a thread that sleeps, the innermost frame first, as far as it is known. The kernel reports
-    /// the two registers.
+    /// Returns the stack of a sleeping thread, the innermost frame first, as far as it is known. The caller reads the
+    /// two registers from `/proc/PID/task/TID/syscall`.
     #[must_use]
     pub fn frames(&self, stack_pointer: u64, instruction: u64) -> Vec<Frame> {
         let mut addresses = Vec::new();
@@ -57,19 +57,19 @@ impl ProcessView {
             .collect()
     }
 
-    /// Returns the address of a variable that a module exports.
+    /// Returns the address of an exported variable, searching all modules.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<u64> {
         let mut modules = self.modules.iter();
         modules.find_map(|module| module.variable(&self.memory, name))
     }
 
-    /// Returns the paths of its modules.
+    /// Returns the paths of all modules.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.modules.iter().map(|module| module.path.as_str())
     }
 
-    /// Fills `buffer`. Returns true if all of it is mapped.
+    /// Fills `buffer` from memory at `address`. Returns false if not all of it is mapped.
     #[must_use]
     pub fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
         self.memory.read(address, buffer)
@@ -85,7 +85,7 @@ mod tests {
         let (send, receive) = std::sync::mpsc::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            // SAFETY: takes nothing.
+            // SAFETY: the function has no arguments.
             tell.send(unsafe { libc::gettid() }).unwrap();
             let _ = receive.recv();
         });

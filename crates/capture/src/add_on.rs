@@ -1,41 +1,42 @@
-//! Interface of the components, other than the profiler, that are switched on and off with a window.
+//! The interface of add-ons: components, other than the profiler, that are switched on and off with each window.
 
 use tllmprof_config::Window;
 use tllmprof_session::Place;
 
-/// A component that is switched with each window, such as the PyTorch profiler or the routers.
+/// A component that is switched on and off with each window, such as the PyTorch profiler or the balanced routers.
 ///
-/// Its methods run on the thread that switches, without a lock of this crate.
+/// The methods are called by the thread that switches the window, without any lock of this crate.
 pub trait AddOn: Sync {
-    /// Called before a window opens: nothing has been switched on.
+    /// Called before a window opens, before anything has been switched on.
     fn window_opens(&self, _: &Place<'_>) {}
-    /// Called after the requested window has been opened.
+    /// Called after a window has opened. The `Window` argument is the window as the user requested it.
     fn window_is_open(&self, _: Window, _: &Place<'_>) {}
-    /// Called when an iteration begins on the calling thread, inside a window or outside. Must not wait.
+    /// Called when an iteration begins on the calling thread, inside or outside of a window. Must not wait.
     fn iteration_begins(&self) {}
-    /// Called when the stretch of time has begun on the calling thread that stands for an iteration while no step is
-    /// known.
+    /// Called when a span has begun on the calling thread. While the step is still unknown, such a span of time
+    /// stands for an iteration.
     fn span_has_begun(&self) {}
-    /// Called when that stretch is dropped. Must neither wait nor allocate.
+    /// Called when the current span is dropped. Must neither wait nor allocate memory.
     fn span_is_replaced(&self) {}
-    /// Called when the window closes. The device is idle, unless a stream capture is under way, and nothing has been
-    /// switched off yet.
+    /// Called when the window closes, before anything is switched off. The device is idle, unless a stream capture
+    /// is active.
     fn window_closes(&self, _: &Place<'_>) {}
     /// Called after the window has closed.
     fn window_is_closed(&self, _: &Place<'_>) {}
-    /// Called when the process ends: nothing more is recorded. Must neither wait nor allocate.
+    /// Called when the process ends; nothing more is recorded. Must neither wait nor allocate memory.
     fn process_ends(&self) {}
-    /// Returns true if the component uses windows, for example to record them.
+    /// Returns true if the component makes use of windows, for example by recording them.
     fn takes_windows(&self) -> bool {
         false
     }
-    /// Returns what is lost if the process ends with a window open.
+    /// Returns a warning about the data that is lost if the process ends while a window is open. `None` if nothing
+    /// is lost.
     fn loses(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// All components, in the order in which they are switched: one list.
+/// All add-ons, in the order in which they are switched. The library registers them as a single list.
 #[linkme::distributed_slice]
 pub static ADD_ONS: [&'static [&'static dyn AddOn]];
 

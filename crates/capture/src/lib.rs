@@ -1,4 +1,5 @@
-//! Switches on and off what a window needs: the profiler, NVTX ranges, CUPTI, and the recorder.
+//! Switches on and off everything that a window needs: the CUDA profiler, NVTX ranges, CUPTI, the recorder and the
+//! add-ons.
 
 mod add_on;
 mod cupti;
@@ -35,10 +36,11 @@ use tllmprof_sync::Lock;
 use window::{CaptureState, DRAIN_TIMEOUT};
 use worker::Job;
 
-/// Longest time that closing a window may delay the end of a process.
+/// Maximum time that closing a window may delay the end of the process.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Longest time that a window's opening waits for the driver events with which GPU times are measured.
+/// Maximum time that opening a window waits for the worker to create the driver events with which GPU times are
+/// measured.
 const EVENTS_TIMEOUT: Duration = Duration::from_millis(3);
 
 lifecycle::global! {
@@ -47,15 +49,15 @@ lifecycle::global! {
     #[fork(by = in_child)]
     #[exit = "the window is closed and the device waited for"]
     static STATE: Lock<CaptureState> = Lock::new(CaptureState::new());
-    /// True if iterations have NVTX ranges.
+    /// True if iterations get NVTX ranges.
     #[fork(keep = "the tool is inherited")]
     static HAS_RANGES: AtomicBool = AtomicBool::new(false);
 }
 
-/// Prepares for a process that has begun to use CUDA.
+/// Initializes this crate when the process has begun to use CUDA.
 fn start(settings: &'static Settings) {
     recorder::set_helper(worker::ask_for_room);
-    // This loads the tool, without a lock.
+    // `has_tool` loads the NVTX tool. It is called before the lock is taken, because loading runs foreign code.
     let wanted = settings.nvtx && injection::has_tool();
     let ranges = wanted.then(|| Ranges::new(&settings.nvtx_name));
     if wanted {
@@ -69,10 +71,10 @@ fn start(settings: &'static Settings) {
     state.ranges = ranges;
 }
 
-/// Switches from one iteration to the next.
+/// Switches from one iteration to the next, and closes or opens windows as `edge` says.
 ///
-/// Runs on one thread at a time. It may take long, as profilers do. The PyTorch profiler is started last and stopped
-/// first; it waits for the GIL, so no lock is held meanwhile.
+/// Runs on one thread at a time. It may take long, because starting a profiler may. The PyTorch profiler is started
+/// last and stopped first. It waits for the GIL, so no lock is held during its calls.
 fn switch(place: &Place<'_>, edge: Switched) {
     let mut state = STATE.lock();
     let closing = edge.close.map(|window| (window, Instant::now()));
@@ -81,13 +83,13 @@ fn switch(place: &Place<'_>, edge: Switched) {
         ranges.end_iteration();
     }
     if let Some((window, ended)) = closing {
-        // One figure for the length of the window, for the log and for the record: more iterations may have begun by
-        // now.
+        // The log and the record must agree on the length of the window, although more iterations may have begun by
+        // now. So the number of its last iteration is computed once.
         let over = window.over(place.point.over());
         cupti::window_closes(over);
         recorder::window_closes(over);
         recorder::gpu::work_ends(place.capturing);
-        // The program may have another context by now than when the window opened.
+        // The program may use another context now than when the window opened.
         if let Some(driver) = Driver::get() {
             driver.remember_context();
         }
@@ -123,7 +125,7 @@ fn switch(place: &Place<'_>, edge: Switched) {
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
-        // There may have been no context when the window opened.
+        // There may have been no context when the window opened, so the profiler is started now.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
     if let Point::In(iteration) = place.point {
@@ -163,13 +165,13 @@ fn switch(place: &Place<'_>, edge: Switched) {
     }
 }
 
-/// Closes everything that is open at the end of the process, after `iterations`.
+/// Closes everything that is open when the process ends, after `iterations` iterations.
 ///
-/// The work is done on a thread of its own with a time limit: the process may be ending because the device hangs, or
-/// from a signal handler that interrupted the driver.
+/// The work is done on the worker thread with a time limit, because the process may be ending because the device
+/// hangs, or from a signal handler that interrupted the driver.
 ///
-/// `drain` is true if the device may be waited for. `here` is true if, without a worker, ranges may be ended on the
-/// calling thread.
+/// `drain` is true if the device may be waited for. `here` is true if, without a worker, everything may be closed on
+/// the calling thread.
 fn finish(iterations: u64, drain: bool, here: bool) {
     for lost in add_ons().filter_map(|add_on| add_on.loses()) {
         log::say!(Warn, "{lost}");
@@ -187,19 +189,20 @@ fn finish(iterations: u64, drain: bool, here: bool) {
     }
 }
 
-/// Returns true if the content of batches is needed now.
+/// Returns true if the contents of batches (requests and tokens) are needed now.
 #[inline]
 pub fn wants_batches() -> bool {
     recorder::is_keeping() || HAS_RANGES.load(Ordering::Relaxed)
 }
 
-/// Keeps the content of the batch of `iteration`, or of the open iteration if `None`, for its users, and begins its
-/// range.
+/// Stores the contents of a batch and begins its NVTX range. The batch belongs to `iteration`, or to the open
+/// iteration if `iteration` is `None`.
 pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     if let Some(iteration) = iteration.or_else(recorder::open_iteration) {
         recorder::batch(iteration, batch);
     }
-    // This must not wait: the thread holds the GIL, and another may be switching.
+    // Taking the lock must not wait: this thread holds the GIL, and the thread that has the lock may be waiting for
+    // the GIL.
     if HAS_RANGES.load(Ordering::Relaxed)
         && let Some(mut state) = STATE.try_lock()
         && let Some(ranges) = &mut state.ranges
@@ -208,23 +211,23 @@ pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     }
 }
 
-/// Returns true if kernels must be recorded.
+/// Returns true if kernels are to be recorded.
 pub fn takes_kernels(settings: &Settings) -> bool {
     cupti::is_wanted(settings)
 }
 
-/// Releases CUPTI, which serves one profiler at a time, if another one in this process is about to take it with this
-/// call.
+/// Handles a call of CUPTI that another profiler in this process is about to make. CUPTI serves one profiler at a
+/// time, so it is released if that call would take it.
 pub fn cupti_is_called(call: CuptiCall) {
     cupti::is_called(call);
 }
 
-/// Notes that that call has returned.
+/// Handles the return of another profiler's call of CUPTI.
 pub fn cupti_was_called(call: CuptiCall, succeeded: bool) {
     cupti::was_called(call, succeeded);
 }
 
-/// Ends ranges and closes the window; for [`finish`].
+/// Ends all ranges and closes the window. [`finish`] calls this when the process ends.
 fn close_all(iterations: u64, drain: bool) {
     let drains = STATE.lock_for(EXIT_TIMEOUT).is_some_and(|mut state| {
         if let Some(ranges) = &mut state.ranges {
@@ -243,12 +246,12 @@ fn close_all(iterations: u64, drain: bool) {
     }
 }
 
-/// Waits for the device, for a bounded time. Returns false if it is still busy, or the worker thread is.
+/// Waits for the device, for a limited time. Returns false if the device or the worker thread is still busy.
 fn drain() -> bool {
     worker::run(Job::Drain, DRAIN_TIMEOUT)
 }
 
-/// Does a job, on the worker's thread.
+/// Runs a job, on the worker thread.
 fn work(job: Job) {
     match job {
         Job::Drain => drain_here(),
@@ -258,14 +261,15 @@ fn work(job: Job) {
     }
 }
 
-/// Waits for the device. Runs on the worker's thread.
+/// Waits for the device without a limit. Runs on the worker thread.
 fn drain_here() {
     if let Some(driver) = Driver::get() {
         driver.synchronize_all();
     }
 }
 
-/// The profiler, the ranges and the record, as the session's sink.
+/// This crate's implementation of the session's [`Sink`](tllmprof_session::Sink), which is notified of windows and
+/// iterations.
 pub struct Profilers;
 
 impl tllmprof_session::Sink for Profilers {
@@ -379,7 +383,7 @@ impl tllmprof_session::Sink for Profilers {
     }
 }
 
-/// Forgets what the parent process had open. For the child of a fork.
+/// Resets the state in the child process after a fork: what the parent process has open is not open here.
 fn in_child(alone: &OnlyThread) {
     STATE.break_open(alone);
     let mut state = STATE.lock();

@@ -7,7 +7,7 @@ use tllmprof_record::contents::Record;
 use tllmprof_recorder as recorder;
 use tllmprof_session::Facts;
 
-/// Returns settings with these variables.
+/// Returns the settings that these environment variables result in.
 pub fn settings(variables: &[(&str, &str)]) -> Settings {
     let value = |name: &str| {
         let found = variables.iter().find(|(is, _)| *is == name);
@@ -16,12 +16,12 @@ pub fn settings(variables: &[(&str, &str)]) -> Settings {
     Settings::from_env(value).unwrap()
 }
 
-/// Returns the record, which the first test begins.
+/// Returns the record of the test process. The first call begins it.
 pub fn record() -> Record {
     Record::of_process(begin_here)
 }
 
-/// Begins the record in a temporary folder, and returns its open file; the folder is removed.
+/// Begins the record in a temporary folder. Returns its open file; the folder is removed.
 fn begin_here() -> File {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("record.tlm");

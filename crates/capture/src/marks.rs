@@ -1,6 +1,6 @@
-//! NVTX ranges and marks for events inside the program: collections, the GIL, functions.
+//! NVTX ranges and marks for events inside the program: garbage collections, waits for the GIL, and functions.
 //!
-//! They are in the domain `tllmprof`, like the iterations, with names that are registered once.
+//! They are in the NVTX domain `tllmprof`, as are the ranges of iterations. Each name is registered once.
 
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
@@ -19,20 +19,20 @@ use tllmprof_recorder::What;
 use tllmprof_scopes as scopes;
 use tllmprof_sync::Published;
 
-/// The name of ranges and marks.
+/// A registered name for ranges and marks.
 #[derive(Clone, Copy)]
 pub struct Name {
-    /// `None` if no NVTX tool is attached.
+    /// The name registered with the NVTX tool. `None` if no tool is attached.
     nvtx: Option<&'static Text>,
-    /// The form in which the record keeps pushed ranges; `None` if it does not keep them under this name.
+    /// The type of event as which the record keeps pushed ranges with this name. `None` if it does not keep them.
     kept: Option<MarkKind>,
 }
 
-/// The kind of event that a range is in the record.
+/// The type of event as which the record keeps a range.
 #[derive(Clone, Copy)]
 enum MarkKind {
     Function(&'static Label),
-    /// A range of the domain `tllmprof`.
+    /// An NVTX range in the domain `tllmprof`.
     Range(&'static Label),
 }
 
@@ -55,35 +55,37 @@ impl MarkKind {
     }
 }
 
-/// A range that a thread began, and that the same thread ends.
+/// A range that ends on the thread on which it began.
 pub struct Pushed {
     name: Name,
     shown: Shown,
-    /// The record's window in which it began, and the time in ticks; 0 if it is not recorded.
+    /// The record's window in which the range began, and the time of its begin in ticks. Both are 0 if it is not
+    /// recorded.
     window: u32,
     since: u64,
-    /// True if it is part of the thread's scope.
+    /// True if the range is part of the thread's scope, the path of what is open on the thread.
     is_scope: bool,
 }
 
-/// The NVTX range that a tool was given for a [`Pushed`] range.
+/// The NVTX range that represents a [`Pushed`] range in the tool.
 enum Shown {
     Nothing,
-    /// A range on the thread's stack of ranges, which end in the reverse order of their beginnings.
+    /// A range on the thread's stack of ranges. Such ranges end in the reverse order of their begins.
     Nested(#[expect(dead_code, reason = "it is dropped")] LocalRange<'static>),
-    /// A range that may end before ranges that began later.
+    /// A start/end range, which may end before ranges that began later.
     Apart(#[expect(dead_code, reason = "it is dropped")] Range<'static>),
 }
 
-/// A range that may end on another thread, and may overlap others.
+/// A range that may end on another thread and may overlap other ranges.
 pub struct Started(Option<Range<'static>>);
 
-/// A range that was pushed once. All such ranges are alike: a range on a thread's stack only refers to the domain.
+/// Any range that was pushed on a thread's stack, kept so that it can be copied. All such ranges are equal, because
+/// they contain only a reference to the domain.
 struct AnyPushed(ManuallyDrop<LocalRange<'static>>);
 
-// SAFETY: it is never dropped, so it ends no range on another thread; it is only copied.
+// SAFETY: the value is never dropped, so it ends no range on another thread. It is only copied.
 unsafe impl Send for AnyPushed {}
-// SAFETY: it is only used to make copies of it, which any thread may do at once.
+// SAFETY: the value is only copied, which several threads may do at the same time.
 unsafe impl Sync for AnyPushed {}
 
 lifecycle::global! {
@@ -93,38 +95,40 @@ lifecycle::global! {
     static ANY_PUSHED: Published<AnyPushed> = Published::none();
 }
 
-/// Ends the thread's most recent range of [`Name::push_until_pop`].
+/// Ends the most recent range that [`Name::push_until_pop`] began on this thread.
 pub fn pop() {
     if let Some(any) = ANY_PUSHED.get() {
-        // SAFETY: the value is never dropped itself and owns no memory: dropping a copy of it pops one range off the
-        // calling thread's stack, which the caller has pushed.
+        // SAFETY: the original is never dropped and owns no memory. Dropping a copy pops one range off the calling
+        // thread's stack, and the caller has pushed one.
         drop(unsafe { core::ptr::read(&raw const *any.0) });
     }
 }
 
-/// Returns true if an NVTX tool is attached, so that names are worth registering.
+/// Returns true if an NVTX tool is attached, so that registering names is useful.
 ///
-/// Call it when something must be marked, not earlier: another preloaded profiler sets its variables in its
-/// constructor.
+/// Call this only when something has to be marked, not earlier: another preloaded profiler sets the variables that
+/// announce its tool in its constructor.
 pub fn are_wanted() -> bool {
     tllmprof_session::activity::settings().is_some_and(|settings| settings.nvtx)
         && injection::has_tool()
 }
 
 impl Name {
-    /// Registers `text`. Loads the tool if it is not loaded yet, so a hook must not call this. Returns `None` if no
-    /// tool is attached.
+    /// Registers `text` as a name. Loads the NVTX tool if it is not loaded yet, so a hook must not call this. Returns
+    /// `None` if no tool is attached.
     pub fn new(text: &str) -> Option<Self> {
         let text = CString::new(text).ok()?;
         are_wanted().then(|| Self::register(text))
     }
 
-    /// Does the same as [`Name::new`], for functions that the record also keeps by this name.
+    /// Registers a name like [`Name::new`], for calls of a function that the record also keeps. Returns `None` if
+    /// neither a tool nor the record uses it.
     pub fn of_function(text: &str) -> Option<Self> {
         Self::kept_as(text, MarkKind::Function)
     }
 
-    /// Does the same as [`Name::new`], for ranges that the record also keeps.
+    /// Registers a name like [`Name::new`], for ranges that the record also keeps. Returns `None` if neither a tool
+    /// nor the record uses it.
     pub fn of_range(text: &str) -> Option<Self> {
         Self::kept_as(text, MarkKind::Range)
     }
@@ -135,7 +139,7 @@ impl Name {
         (nvtx.is_some() || kept.is_some()).then_some(Self { nvtx, kept })
     }
 
-    /// Does the same as [`Name::new`], whether a tool is attached or not.
+    /// Registers `text` like [`Name::new`], without a check for a tool.
     pub fn register(text: CString) -> Self {
         Self {
             nvtx: Some(Text::register(text)),
@@ -143,20 +147,20 @@ impl Name {
         }
     }
 
-    /// Returns the text that the record keeps, if it does.
+    /// Returns the text under which the record keeps ranges, if it keeps them.
     pub fn text(&self) -> Option<&'static [u8]> {
         let (MarkKind::Function(label) | MarkKind::Range(label)) = self.kept?;
         Some(label.text())
     }
 
-    /// Begins a range that ends on this thread, before any range that was pushed earlier.
+    /// Begins a range that ends on this thread, before all ranges that were pushed earlier.
     #[must_use = "the range ends when it is dropped"]
     pub fn push(self) -> Pushed {
         self.begin(self.nested())
     }
 
-    /// Does the same as [`Name::push`], for a range that may end before ranges that began later. An NVTX tool gets it
-    /// as a start/end range.
+    /// Begins a range like [`Name::push`], but one that may end before ranges that began later. An NVTX tool receives
+    /// it as a start/end range.
     #[must_use = "the range ends when it is dropped"]
     pub fn push_apart(self) -> Pushed {
         let range = self.nvtx.map(|name| domain().range(name.get()));
@@ -179,7 +183,7 @@ impl Name {
         }
     }
 
-    /// Makes it part of the thread's scope, if scopes are followed. Returns true if it is.
+    /// Makes the range part of the thread's scope, if scopes are followed. Returns true if it did.
     fn begin_scope(self) -> bool {
         match self.kept {
             Some(MarkKind::Function(label) | MarkKind::Range(label)) if scopes::are_on() => {
@@ -190,14 +194,14 @@ impl Name {
         }
     }
 
-    /// Begins a range that ends with the thread's next [`pop`].
+    /// Begins a range that ends with the next [`pop`] on this thread.
     pub fn push_until_pop(self) {
         let Some(name) = self.nvtx else { return };
         let range = ManuallyDrop::new(domain().local_range(name.get()));
         ANY_PUSHED.get_or(|| AnyPushed(range));
     }
 
-    /// Begins a range that may overlap others, with a number if that is not 0.
+    /// Begins a range that may overlap others. If `payload` is not 0, the range carries it as a number.
     #[must_use = "the range ends when it is dropped"]
     pub fn start(self, payload: u64) -> Started {
         Started(self.nvtx.map(|name| {
@@ -212,7 +216,7 @@ impl Name {
         }))
     }
 
-    /// Marks this moment, with a number.
+    /// Marks the current moment. The mark carries `payload` as a number.
     pub fn mark(self, payload: u64) {
         let Some(name) = self.nvtx else { return };
         let builder = domain().event_attributes_builder();
@@ -224,13 +228,13 @@ impl Name {
 }
 
 impl Pushed {
-    /// Drops the range without ending it: it belongs to another process.
+    /// Drops the range without ending it. Needed after a fork, because the range belongs to the parent process.
     pub fn forget(self) {
         let _range = ManuallyDrop::new(self);
     }
 
-    /// Pops the range off the thread's stack if it is the last, so that a range that began before it can end. The
-    /// record is not changed.
+    /// Ends the NVTX range and the scope temporarily, so that a range that began before it can end. In the record,
+    /// the range continues. Must be the thread's most recent range.
     pub fn interrupt(&mut self) {
         self.end_scope();
         if let Shown::Nested(_) = self.shown {
@@ -238,7 +242,7 @@ impl Pushed {
         }
     }
 
-    /// Pushes the range on the thread's stack again, after [`Pushed::interrupt`].
+    /// Begins the NVTX range and the scope again after [`Pushed::interrupt`].
     pub fn resume(&mut self) {
         if let Shown::Nothing = self.shown {
             self.shown = self.name.nested();
@@ -266,7 +270,7 @@ impl Drop for Pushed {
 }
 
 impl Started {
-    /// Does the same as [`Pushed::forget`].
+    /// Drops the range without ending it, like [`Pushed::forget`].
     pub fn forget(self) {
         let _range = ManuallyDrop::new(self.0);
     }

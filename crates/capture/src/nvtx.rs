@@ -1,8 +1,8 @@
-//! Ranges in the NVTX domain `tllmprof`.
+//! NVTX ranges for windows, iterations and batches, in the domain `tllmprof`.
 //!
-//! They are start/end ranges, which belong to the process: an iteration may end on another thread than it began on. The
-//! domain separates them from the program's own ranges. They are made if a tool is attached
-//! ([`tllmprof_platform::injection`]).
+//! They are start/end ranges, which belong to the process and not to a thread, because an iteration may end on
+//! another thread than it began on. The domain separates them from the program's ranges. They are used only if an
+//! NVTX tool is attached ([`tllmprof_platform::injection`]).
 
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
@@ -15,10 +15,10 @@ use tllmprof_config::NvtxName;
 use tllmprof_recorder::Batch;
 use tllmprof_sync::Published;
 
-/// Returns the domain, which the first call registers with the tool. That loads the tool.
+/// Returns the domain. The first call registers it with the NVTX tool, which loads the tool.
 ///
-/// A forked process registers its own domain: nsys starts anew there, and would take the parent's for the first domain
-/// that is registered in the child.
+/// The child process after a fork registers the domain again. There, nsys starts anew and would confuse the parent's
+/// domain with the first domain that is registered in the child.
 pub fn domain() -> &'static Domain {
     lifecycle::global! {
         stage: Sinks;
@@ -29,7 +29,7 @@ pub fn domain() -> &'static Domain {
     DOMAIN.get_or(|| Domain::new(c"tllmprof"))
 }
 
-/// A text that is registered in the domain, once in each process.
+/// A text that is registered with the NVTX tool, once in each process.
 pub struct Text {
     text: CString,
     registered: Published<Registered>,
@@ -40,13 +40,13 @@ struct Registered {
     domain: &'static Domain,
 }
 
-// SAFETY: a registered string is a handle of the tool's, which is valid in any thread.
+// SAFETY: a registered string is a handle of the tool, which is valid in all threads.
 unsafe impl Send for Registered {}
-// SAFETY: a registered string is never changed, and the tool accepts it from any thread.
+// SAFETY: a registered string never changes, and the tool accepts it from all threads.
 unsafe impl Sync for Registered {}
 
 impl Text {
-    /// Registers `text`, for the life of the process.
+    /// Registers `text` and keeps it for the life of the process.
     pub fn register(text: CString) -> &'static Self {
         let new = Self {
             text,
@@ -56,7 +56,7 @@ impl Text {
         Box::leak(Box::new(new))
     }
 
-    /// Returns the string for use in this process.
+    /// Returns the registered string. After a fork, registers the text again in the child process.
     pub fn get(&self) -> RegisteredString<'static> {
         let domain = domain();
         let known = self.registered.get();
@@ -72,21 +72,21 @@ impl Text {
     }
 }
 
-/// The open ranges, and the data to open more.
+/// The NVTX ranges that are open, and what is needed to open more.
 pub struct Ranges {
     capture: &'static Text,
     name: NvtxName,
     text: String,
     window: Option<Range<'static>>,
     iteration: Option<Range<'static>>,
-    /// The number of the open iteration.
+    /// Number of the open iteration; `None` if none is open.
     number: Option<u64>,
-    /// The range with the content of its batch.
+    /// The range that shows the contents of the iteration's batch.
     batch: Option<Range<'static>>,
 }
 
 impl Ranges {
-    /// Registers the domain and its strings with the tool.
+    /// Registers the domain and the name of the capture range with the tool.
     pub fn new(name: &NvtxName) -> Self {
         Self {
             capture: Text::register(c"capture".to_owned()),
@@ -102,7 +102,7 @@ impl Ranges {
     /// Opens the range of iteration `n`.
     pub fn begin_iteration(&mut self, n: u64) {
         self.text.clear();
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = self.name.write(n, &mut self.text);
         let domain = domain();
         let attributes = domain
@@ -116,8 +116,9 @@ impl Ranges {
         self.number = Some(n);
     }
 
-    /// Opens the range with the content of a batch, for `iteration` if that is open, or for the open iteration if
-    /// `None`. It ends with the iteration, and has its number.
+    /// Opens the range that shows the contents of a batch. The batch belongs to `iteration`; if that is `None`, to
+    /// the open iteration. Does nothing if `iteration` is not open. The range ends with the iteration, and carries
+    /// its number.
     pub fn begin_batch(&mut self, iteration: Option<u64>, batch: Batch) {
         let Some(open) = self.number else { return };
         if iteration.is_some_and(|iteration| iteration != open) {
@@ -133,24 +134,24 @@ impl Ranges {
         }
     }
 
-    /// Ends the range of the iteration.
+    /// Ends the ranges of the iteration and its batch.
     pub fn end_iteration(&mut self) {
         self.batch = None;
         self.iteration = None;
         self.number = None;
     }
 
-    /// Opens the capture range.
+    /// Opens the range `capture`, which lasts as long as the window.
     pub fn begin_window(&mut self) {
         self.window = Some(domain().range(self.capture.get()));
     }
 
-    /// Ends the capture range.
+    /// Ends the range `capture`.
     pub fn end_window(&mut self) {
         self.window = None;
     }
 
-    /// Drops the open ranges without ending them: they belong to another process.
+    /// Drops the open ranges without ending them. Needed after a fork, because they belong to the parent process.
     pub fn forget(&mut self) {
         let _window = ManuallyDrop::new(self.window.take());
         let _iteration = ManuallyDrop::new(self.iteration.take());

@@ -1,4 +1,5 @@
-//! Tests with windows that are switched as the session does, with a record of the test process and the worker.
+//! Tests that switch windows like the session does, with a record of the test process and a real worker
+//! thread.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Once;
@@ -15,10 +16,10 @@ use crate::cupti::PLAN;
 use crate::cupti::plan::Event;
 use crate::made::{record, settings};
 
-/// Number of jobs that the worker has done.
+/// Number of jobs that the worker has finished.
 static DONE: AtomicU32 = AtomicU32::new(0);
 
-/// Starts the worker of the test process, which does all jobs and counts them.
+/// Starts the worker of the test process once. It runs all jobs and counts them.
 fn start_once() {
     static ONCE: Once = Once::new();
     fn count(job: Job) {
@@ -41,7 +42,7 @@ const ASKED: Window = Window {
     last: Some(6),
 };
 
-/// Returns the window 5-6, opened from iteration `first` on.
+/// Returns the requested window 5-6 as it was captured: two iterations, from `first` on.
 fn taken(first: u64) -> Taken {
     let last = Some(first + 1);
     Taken::new(ASKED, Window { first, last })
@@ -74,7 +75,7 @@ fn reach(point: Point, close: Option<Taken>, open: Option<Taken>) {
     );
 }
 
-/// Returns the events that a thread wrote, without those about the machine use of its iterations.
+/// Returns the events that a thread wrote, except those about resources that its iterations used.
 fn events(contents: &Contents, thread: u32) -> Vec<What> {
     let all = contents
         .find_events(thread)
@@ -122,7 +123,7 @@ fn a_window_is_in_the_record_with_its_iterations() {
     ];
     assert_eq!(what[..4], expected);
     let more = |counter| contents.header.counter(counter) - before.counter(counter);
-    // The fourth and the seventh are outside.
+    // Iterations 4 and 7 are outside of the window, but are counted.
     assert_eq!((more(Counter::Iterations), more(Counter::Windows)), (4, 1));
 }
 

@@ -1,4 +1,4 @@
-//! The open window: what was switched on with it, and the log lines about it.
+//! The open window: what was switched on for it, and the log messages about it.
 
 use core::fmt;
 use core::time::Duration;
@@ -15,46 +15,47 @@ use super::add_on::add_ons;
 use super::nvtx::Ranges;
 use super::{cupti, worker};
 
-/// Longest time to wait for the device to become idle at the end of a window.
+/// Maximum time to wait for the device to become idle when a window closes.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The open window, the settings, and the totals for the log.
+/// The state of this crate: the open window, the settings, and totals for log messages.
 pub struct CaptureState {
     pub ranges: Option<Ranges>,
     pub open: Option<OpenWindow>,
-    /// Totals of the window that is open or was the last.
+    /// Totals of the window that is open, or of the last one.
     pub parts: WindowTotals,
     pub drains: bool,
     pub settings: Option<&'static Settings>,
-    /// True if a profiler has started the process, or is attached in it.
+    /// True if a profiler has started this process, or is attached to it.
     pub has_profiler: bool,
-    /// Number of windows that were recorded or for which a profiler was attached, and number of those that nothing is
-    /// known to have recorded.
+    /// Number of windows that something recorded (the recorder, a profiler or an add-on), and number of windows that
+    /// apparently nothing recorded.
     pub heard: u64,
     pub unheard: u64,
-    /// Time at which the process began to end: its last iteration ends then, too.
+    /// Time at which the process began to end. The last iteration ends at this time, too.
     pub ended: Option<Instant>,
 }
 
 /// An open window.
 pub struct OpenWindow {
-    /// The window as it was requested, which is how messages name it.
+    /// The window as the user requested it. Messages show it in this form.
     pub window: Window,
     pub iteration: u64,
-    /// Time at which its first iteration began, as in the record.
+    /// Time at which the window's first iteration began, as in the record.
     pub since: Instant,
     pub profiling: bool,
-    /// Set if the window opened by itself to sample kernels, which happens again and again.
+    /// Set if the window opened by itself to sample kernels. Such windows open again and again.
     pub sampled: Option<KernelSamples>,
 }
 
-/// Totals of the closed parts of a window; most windows have one part.
+/// Totals of the closed parts of a window. Most windows have only one part.
 #[derive(Default)]
 pub struct WindowTotals {
     pub count: u64,
     pub iterations: u64,
     pub elapsed: Duration,
-    /// Set if the end of the process cut its last iteration off, which the record's figures leave out.
+    /// The end of the process that cut off the window's last iteration. The record's figures leave such an iteration
+    /// out. `None` if it was complete.
     pub cut_by: Option<End>,
 }
 
@@ -139,14 +140,14 @@ impl CaptureState {
         }
     }
 
-    /// Closes the window before iteration `over`; its last iteration ended at `ended`. `taken` is the window if the
-    /// session has closed it, and `None` at the end of the process.
+    /// Closes the window. `over` is the first iteration after it, and `ended` is the time at which its last iteration
+    /// ended. `taken` is the window if the session has closed it, and `None` when the process ends.
     pub fn close(&mut self, over: u64, ended: Instant, drained: bool, taken: Option<Taken>) {
         let Some(mut open) = self.open.take() else {
             return;
         };
         if let Some(taken) = taken {
-            // Its final length may be known only now.
+            // The window may have got its final length only now.
             open.window = taken.asked;
         }
         if let Some(ranges) = &mut self.ranges {

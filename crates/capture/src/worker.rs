@@ -1,9 +1,9 @@
-//! A thread for work that must not block its caller for ever.
+//! The worker: a thread for work that must not block its caller forever.
 //!
-//! Waiting for the device and closing a window at the end of a process may take long or, on a device that hangs, never
-//! end. The worker does such jobs. The thread that requests one waits for a limited time and continues. The worker is
-//! started with the first window and sleeps until it is needed: it is too late to start a thread in a process that is
-//! ending.
+//! Waiting for the device, or closing a window when the process ends, may take long. On a device that hangs, it never
+//! ends. So the worker runs such jobs, and the thread that requests one waits only for a limited time. The worker is
+//! started with the first window and sleeps until it is needed, because a process that is ending can no longer start
+//! a thread.
 //!
 //! The worker must not keep the process from ending ([`own_threads`]).
 
@@ -31,14 +31,14 @@ pub enum Job {
     Drain,
     /// Close everything at the end of the process.
     Close {
-        /// Number of iterations that there were.
+        /// Number of iterations that the process has made.
         iterations: u64,
-        /// True if the device must be waited for first.
+        /// True if the device must be waited for before.
         drain: bool,
     },
-    /// Make the driver events with which GPU times are measured.
+    /// Create the driver events with which GPU times are measured.
     Events,
-    /// Do a job for CUPTI.
+    /// Run a job for CUPTI.
     Cupti(CuptiJob),
 }
 
@@ -48,7 +48,7 @@ pub enum Job {
 pub enum CuptiJob {
     Attach = 0,
     Leave = 1,
-    /// Flush at the end of the process.
+    /// Flush CUPTI when the process ends.
     Flush = 2,
     /// Release CUPTI for another profiler.
     Release = 3,
@@ -61,39 +61,39 @@ const CLOSING: u32 = 3;
 const CLOSING_AFTER_DRAIN: u32 = 4;
 const MAKING_ROOM: u32 = 5;
 const MAKING_EVENTS: u32 = 6;
-/// The thread must end.
+/// The worker has to end.
 const ENDING: u32 = 7;
-/// First code of the CUPTI jobs.
+/// First code of the CUPTI jobs. A job's code is this plus its number.
 const FIRST_CUPTI_CODE: u32 = 8;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The code of the worker's current job; back to `ASLEEP` when it is done.
+    /// The code of the worker's current job. The worker sets it back to `ASLEEP` when the job is done.
     #[fork(reset)]
     static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
     #[fork(keep = "stored with each job")]
     static ITERATIONS: AtomicU64 = AtomicU64::new(0);
-    /// True if the worker has ended because there was no memory to call the driver.
+    /// True if the worker has ended because the process lacks the memory for calls of the driver.
     #[fork(reset)]
     static LACKS_MEMORY: AtomicBool = AtomicBool::new(false);
 }
 
 lifecycle::global! {
-    /// The function that does a job, on the worker's thread.
+    /// The function that runs a job, on the worker thread.
     #[fork(keep = "it is the same function")]
     static DO: OnceBox<fn(Job)> = OnceBox::new();
 }
 
-/// Interval at which the worker checks whether it is the only thread, once the main thread has left.
+/// Interval at which the worker checks if it is the only thread left. It checks only after the main thread has ended.
 const ALONE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Wakes all threads that wait for the word. The worker then checks whether it is the only thread.
+/// Wakes all threads that wait for `WORD`: those that requested a job, and the worker.
 fn wake_all() {
     wake(&WORD, i32::MAX);
 }
 
-/// Requests that the worker ends, if it has nothing to do. Does not wait.
+/// Requests that the worker ends if it has nothing to do. Does not wait for it.
 pub fn ends() {
     let is_idle = WORD.compare_exchange(ASLEEP, ENDING, Ordering::AcqRel, Ordering::Relaxed);
     if is_idle.is_ok() {
@@ -102,10 +102,10 @@ pub fn ends() {
     }
 }
 
-/// Stack size of the worker in bytes. A profiler's code runs on it, too.
+/// Stack size of the worker in bytes. Code of a profiler may run on it, too.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Starts the worker, if it does not run yet. It does each job by calling `act`.
+/// Starts the worker if it does not run yet. It calls `act` for each job.
 pub fn start(act: fn(Job)) {
     let _ = DO.set(Box::new(act));
     if WORD
@@ -125,7 +125,7 @@ pub fn is_there() -> bool {
     !matches!(WORD.load(Ordering::Acquire), NO_THREAD | ENDING)
 }
 
-/// Returns true if the worker has ended because there was no memory to call the driver.
+/// Returns true if the worker has ended because the process lacks the memory for calls of the driver.
 pub fn lacks_memory() -> bool {
     LACKS_MEMORY.load(Ordering::Acquire)
 }
@@ -141,7 +141,7 @@ impl Job {
         }
     }
 
-    /// Returns the job with this code, if it is one of [`Job::code`].
+    /// Returns the job with this code. Returns `None` for codes that are not of a job.
     fn decode(code: u32) -> Option<Self> {
         let close = |drain| Self::Close {
             iterations: ITERATIONS.load(Ordering::Relaxed),
@@ -165,12 +165,13 @@ impl Job {
     }
 }
 
-/// Returns true if the worker is doing this job.
+/// Returns true if the worker is running this job.
 pub fn is_about(job: Job) -> bool {
     WORD.load(Ordering::Acquire) == job.code()
 }
 
-/// Makes the worker do `job`. Returns false if it was not done within `patience`, or there is no worker.
+/// Makes the worker run `job`, and waits until it is done. Returns false if that takes longer than `patience`, or if
+/// there is no worker.
 pub fn run(job: Job, patience: Duration) -> bool {
     let code = job.code();
     if let Job::Close { iterations, .. } = job {
@@ -194,7 +195,8 @@ pub fn run(job: Job, patience: Duration) -> bool {
     !lacks_memory()
 }
 
-/// Waits until the worker has nothing to do. Returns false if that takes longer than `patience`, or there is no worker.
+/// Waits until the worker has nothing to do. Returns false if that takes longer than `patience`, or if there is no
+/// worker.
 pub fn await_rest(patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {
@@ -207,7 +209,7 @@ pub fn await_rest(patience: Duration) -> bool {
     }
 }
 
-/// Requests that the worker makes room in the record. Returns false if it is busy. Does not wait.
+/// Requests that the worker makes room in the record. Returns false if the worker is busy. Does not wait.
 pub fn ask_for_room() -> bool {
     let asked = WORD
         .compare_exchange(ASLEEP, MAKING_ROOM, Ordering::AcqRel, Ordering::Relaxed)
@@ -218,7 +220,8 @@ pub fn ask_for_room() -> bool {
     asked
 }
 
-/// Sleeps while the worker's code is `code`. Returns false when the deadline has passed.
+/// Sleeps while the worker's code is `code`, at most until the deadline. Returns false if the deadline had already
+/// passed.
 fn sleep(code: u32, deadline: Instant) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
     if !left.is_zero() {
@@ -237,7 +240,8 @@ extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
 }
 
 fn work() {
-    // State of the loaded modules when there was memory for the driver's thread-local variables.
+    // Count of module changes at the last successful check for memory. Modules that are loaded later may need more
+    // memory for thread-local variables, so the check is repeated after changes.
     let mut checked = None;
     loop {
         let code = WORD.load(Ordering::Acquire);
@@ -251,7 +255,7 @@ fn work() {
                 None => wait_until_woken(&WORD, ASLEEP),
             }
             if WORD.load(Ordering::Acquire) == ASLEEP && own_threads::are_alone() {
-                // This is the last thread: when it returns, the process ends.
+                // The worker is the last thread, so the process ends when it returns.
                 WORD.store(NO_THREAD, Ordering::Release);
                 return;
             }

@@ -1,4 +1,5 @@
-//! The Python function whose arguments hold the size of a batch, as the user names it (`TLLMPROF_BATCH`).
+//! The setting `TLLMPROF_BATCH`: a Python function and formulas that compute the size of a batch from its
+//! arguments.
 //!
 //! ```text
 //! MODULE:QUALNAME=NAME:FORMULA,…
@@ -10,16 +11,17 @@ use crate::error::{Problem, quoted, shown};
 use crate::formula::Formulas;
 use crate::function::PyFunction;
 
-/// Names of the formulas. `requests` is required, and so are two of the others; the third follows from them.
+/// Names of the formulas. `requests` is required, and so are two of the others, from which the third follows.
 const NAMES: [&str; 4] = ["requests", "tokens", "prefill_tokens", "decode_tokens"];
 
-/// `my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new`
+/// A parsed value of `TLLMPROF_BATCH`, such as
+/// `my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BatchFunction {
     pub function: PyFunction,
     /// Formulas for requests, tokens and prefill tokens, in this order.
     pub formulas: Formulas<3>,
-    /// The value as it was typed.
+    /// The value as the user typed it, for messages.
     text: String,
 }
 
@@ -28,8 +30,11 @@ impl BatchFunction {
                           prefill_tokens:FORMULA and decode_tokens:FORMULA, separated by commas, such as \
                           my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new";
 
+    /// Parses a value of `TLLMPROF_BATCH`.
+    ///
     /// # Errors
-    /// The function is missing or malformed, a formula does not parse, or a formula is missing or given twice.
+    /// Returns an error if the function is missing or malformed, a formula does not parse, or a formula is
+    /// missing or given twice.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let problem = |what: String| Problem::new(what, Self::WANTED);
         let Some((function, formulas)) = text.split_once('=') else {
@@ -73,7 +78,7 @@ impl BatchFunction {
                 return Err(problem(few.to_owned()));
             }
         };
-        // Each formula fits by itself, but together they may have too many arguments.
+        // Each formula was valid by itself, but all of them together may use too many arguments.
         let formulas = Formulas::parse([requests, &tokens, &prefill]);
         Ok(Self {
             function,
@@ -89,7 +94,7 @@ impl fmt::Display for BatchFunction {
     }
 }
 
-/// Splits at the commas that are in no brackets and no quoted text.
+/// Splits a text at commas, except commas inside brackets or quotes.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let (mut open, mut is_text) = (0_usize, false);
     text.split(move |c| {

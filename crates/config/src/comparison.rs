@@ -12,7 +12,7 @@ pub enum Comparison {
     MoreOrEqual,
 }
 
-/// Longer signs come first, so that `<=` is not read as `<`.
+/// The comparison signs. Longer ones come first, so that `<=` is not read as `<`.
 const SIGNS: [(&str, Comparison); 6] = [
     ("==", Comparison::Is),
     ("!=", Comparison::IsNot),
@@ -23,19 +23,21 @@ const SIGNS: [(&str, Comparison); 6] = [
 ];
 
 impl Comparison {
-    /// The sign that the text begins with, and its comparison.
+    /// Returns the comparison sign at the beginning of the text, and its comparison.
     pub(crate) fn at_start(text: &str) -> Option<(&'static str, Self)> {
         SIGNS.into_iter().find(|(sign, _)| text.starts_with(sign))
     }
 
-    /// The sign as conditions print it: `=` for equality, whether `==` or `=` was typed.
+    /// Returns the sign that conditions print. Equality is printed as `=`, whether the user typed
+    /// `==` or `=`.
     pub(crate) fn sign(self) -> &'static str {
         let mut signs = SIGNS.iter();
         let sign = signs.find(|(_, comparison)| *comparison == self && self != Self::Is);
         sign.map_or("=", |(sign, _)| sign)
     }
 
-    /// Returns whether the comparison holds for two values in this order.
+    /// Returns true if the comparison holds for two values in this order. For `Less`, it holds if
+    /// `order` is `Ordering::Less`.
     #[must_use]
     pub const fn holds(self, order: Ordering) -> bool {
         match self {

@@ -1,5 +1,5 @@
-//! Conditions on iterations: on the size of their batches (`TLLMPROF_WHERE`), and also on how long they took
-//! (`TLLMPROF_WHEN`).
+//! Conditions on iterations. They can depend on the size of an iteration's batch (`TLLMPROF_WHERE`), and in
+//! `TLLMPROF_WHEN` also on the time that the iteration took.
 //!
 //! ```text
 //! condition = all {"or" all}
@@ -23,11 +23,11 @@ use crate::comparison::Comparison;
 use crate::error::{Problem, shown};
 use parser::{Names, Parser};
 
-/// Largest number of comparisons in a condition.
+/// Maximum number of comparisons in a condition.
 pub const PARTS: usize = 16;
 
-/// Names that a comparison can use: those of [`Facts`] in their order, the phase, and those of [`Times`] in their
-/// order.
+/// The names that comparisons can use, in this order: the fields of [`Facts`], the phase, and the fields of
+/// [`Times`].
 const NAMES: [&str; 9] = [
     "requests",
     "tokens",
@@ -43,16 +43,16 @@ const PHASE: usize = 4;
 const FIRST_TIME: usize = 5;
 const PHASES: [&str; 5] = ["prefill", "decode", "mixed", "idle", "draft"];
 const DRAFT: u32 = 4;
-/// Stands for every phase other than `draft` in a comparison with `draft`.
+/// A value that stands for all phases other than `draft`, for comparisons with `draft`.
 const PHASE_OF_ANOTHER: u32 = 0;
 
-/// Known facts of a batch; `None` where one is unknown.
+/// Known facts about the batch of an iteration. `None` means that a fact is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Facts {
     pub requests: Option<u32>,
     pub tokens: Option<u32>,
     pub prefill_tokens: Option<u32>,
-    /// `true` if the step is a forward pass of a draft model.
+    /// True if the step is a forward pass of a draft model.
     pub is_draft: Option<bool>,
 }
 
@@ -61,7 +61,7 @@ impl Facts {
         self.tokens?.checked_sub(self.prefill_tokens?)
     }
 
-    /// Index of the batch's phase in [`PHASES`].
+    /// Returns the phase of the batch, as an index of [`PHASES`].
     fn phase(self) -> Option<u32> {
         Some(match (self.prefill_tokens?, self.decode_tokens()?) {
             (0, 0) => 3,
@@ -71,7 +71,7 @@ impl Facts {
         })
     }
 
-    /// The kind of the batch. Batches of the same kind take about the same time.
+    /// Returns the kind of the batch. Batches of the same kind take about the same time.
     #[must_use]
     pub fn kind(self) -> Kind {
         let phase = self.value(PHASE);
@@ -97,8 +97,9 @@ impl Facts {
     }
 }
 
-/// A class of similar batches: they have the same phase, and no batch is twice as large as another. The size is the
-/// number of tokens, or of requests for batches that only decode.
+/// A class of similar batches: they have the same phase, and their sizes have the same number of bits, so that no
+/// batch is twice as large as another. The size is the number of tokens; for batches that only decode, the number
+/// of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kind {
     phase: usize,
@@ -107,10 +108,10 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// Number of kinds.
+    /// Number of different kinds.
     pub const COUNT: usize = (PHASES.len() + 1) * SIZES;
 
-    /// Index of the kind, below [`Kind::COUNT`].
+    /// Returns the index of the kind in a table with [`Kind::COUNT`] entries.
     #[must_use]
     pub const fn place(self) -> usize {
         self.phase * SIZES + self.size
@@ -142,14 +143,14 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Duration of an iteration and its parts, in nanoseconds.
+/// Duration of an iteration and of its parts, in nanoseconds. `None` means unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Times {
     pub iteration: Option<u64>,
     pub gc: Option<u64>,
     pub gil: Option<u64>,
     pub wait: Option<u64>,
-    /// The median duration of iterations of the same kind.
+    /// The median duration of iterations whose batches are of the same kind.
     pub p50: Option<u64>,
 }
 
@@ -167,10 +168,10 @@ impl Times {
 /// The right-hand side of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum With {
-    /// A number, or the index of a phase in [`PHASES`].
+    /// A number, or a phase as an index of [`PHASES`].
     Number(u32),
     Nanoseconds(u64),
-    /// A multiple of the median, in thousandths.
+    /// A multiple of the median duration, in thousandths.
     Median(u64),
 }
 
@@ -184,7 +185,7 @@ struct ConditionPart {
 impl ConditionPart {
     fn holds(self, facts: Facts, times: &Times) -> Option<bool> {
         let (value, with) = match self.with {
-            // `draft` is known even if nothing else is known of the batch.
+            // A comparison with `draft` can be decided even if nothing else is known about the batch.
             With::Number(DRAFT) if self.name == PHASE && facts.is_draft.is_some() => {
                 let is_draft = facts.is_draft == Some(true);
                 let phase = if is_draft { DRAFT } else { PHASE_OF_ANOTHER };
@@ -219,7 +220,7 @@ impl fmt::Display for ConditionPart {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum ConditionNode {
-    /// A comparison, by its index in [`Condition::parts`].
+    /// A comparison, as an index of [`Condition::parts`].
     Part(usize),
     Not(Box<Self>),
     And(Box<[Self; 2]>),
@@ -231,23 +232,23 @@ enum ConditionNode {
 pub struct Condition {
     parts: Vec<ConditionPart>,
     node: ConditionNode,
-    /// The condition as it was typed.
+    /// The condition as the user typed it, for messages.
     text: String,
 }
 
 impl Condition {
-    /// Parses a condition on batches only.
+    /// Parses a condition that depends only on batches.
     ///
     /// # Errors
-    /// The text does not parse; the problem says what is wrong and where.
+    /// Returns the problem if the text does not parse, with its position.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         Self::parse_of(text, Names::Batch)
     }
 
-    /// Parses a condition that can also name times.
+    /// Parses a condition that can also depend on times.
     ///
     /// # Errors
-    /// The text does not parse; the problem says what is wrong and where.
+    /// Returns the problem if the text does not parse, with its position.
     pub fn parse_with_times(text: &str) -> Result<Self, Problem> {
         Self::parse_of(text, Names::All)
     }
@@ -261,31 +262,32 @@ impl Condition {
         })
     }
 
-    /// Returns whether the condition holds for a batch; `None` if too little is known.
+    /// Returns true if the condition holds for a batch. Returns `None` if too little is known to decide.
     #[must_use]
     pub fn holds(&self, facts: Facts) -> Option<bool> {
         self.holds_for(facts, &Times::default())
     }
 
-    /// Same as [`Condition::holds`], for an iteration that took these times.
+    /// Returns true if the condition holds for an iteration with this batch and these times. Returns `None` if too
+    /// little is known to decide.
     #[must_use]
     pub fn holds_for(&self, facts: Facts, times: &Times) -> Option<bool> {
         self.value(&self.node, &|part| part.holds(facts, times))
     }
 
-    /// Returns whether the condition uses this name.
+    /// Returns true if the condition uses this name.
     #[must_use]
     pub fn names(&self, name: &str) -> bool {
         self.parts.iter().any(|part| NAMES[part.name] == name)
     }
 
-    /// Returns whether the condition uses any fact of the batch.
+    /// Returns true if the condition uses any fact about the batch.
     #[must_use]
     pub fn names_batch(&self) -> bool {
         self.parts.iter().any(|part| part.name < FIRST_TIME)
     }
 
-    /// Returns true if the condition asks if a step is a pass of a draft model.
+    /// Returns true if the condition depends on whether a step is a pass of a draft model.
     #[must_use]
     pub fn names_drafts(&self) -> bool {
         let mut parts = self.parts.iter();
@@ -305,7 +307,8 @@ impl Condition {
         }
     }
 
-    /// Returns `by` if either side is `by`; otherwise `None` if a side is unknown, else the opposite of `by`.
+    /// Evaluates `and` (`by` is false) or `or` (`by` is true). One side that equals `by` decides the result.
+    /// Otherwise the result is `None` if a side is unknown, and else the opposite of `by`.
     fn decided(
         &self,
         sides: &[ConditionNode; 2],
@@ -328,18 +331,18 @@ impl fmt::Display for Condition {
     }
 }
 
-/// Counts of how often a condition and each comparison in it held.
+/// Counts of the iterations for which a condition, and each comparison in it, held. A log line shows them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Held {
     pub asked: u64,
     pub held: u64,
-    /// Iterations of which too little was known to decide.
+    /// Number of iterations about which too little was known to decide.
     pub unknown: u64,
     parts: [u64; PARTS],
 }
 
 impl Held {
-    /// Counts a batch and returns whether `condition` holds for it.
+    /// Counts an iteration with this batch. Returns true if `condition` holds for it.
     pub fn count(&mut self, condition: &Condition, facts: Facts) -> bool {
         self.asked += 1;
         for (held, part) in self.parts.iter_mut().zip(&condition.parts) {
@@ -351,7 +354,8 @@ impl Held {
         holds == Some(true)
     }
 
-    /// Writes how often each comparison of `condition` held: `requests>=64 held in 0 of 300 iterations, …`.
+    /// Writes for each comparison of `condition` in how many iterations it held, such as `requests>=64 held in 0 of
+    /// 300 iterations, …`.
     pub fn show(&self, condition: &Condition, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, (held, part)) in self.parts.iter().zip(&condition.parts).enumerate() {
             match place {

@@ -1,4 +1,4 @@
-//! The control socket (`TLLMPROF_CONTROL`): `tllmprof capture` and similar commands connect to it.
+//! The setting `TLLMPROF_CONTROL`: the control socket, to which `tllmprof capture` and similar commands connect.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,18 @@ use crate::flag;
 pub enum Control {
     #[default]
     Off,
-    /// The control socket is in the user's own folder.
+    /// The control socket is in the default folder, which belongs to the user.
     On,
-    /// The control socket is in this folder, which containers can share.
+    /// The control socket is in this folder. Containers can share such a folder.
     Folder(PathBuf),
 }
 
 impl Control {
+    /// Parses a value of `TLLMPROF_CONTROL`.
+    ///
     /// # Errors
-    /// The value is neither a flag nor an absolute path. A relative path would differ between the processes of a run,
-    /// because their working folders differ.
+    /// Returns an error if the value is neither a flag nor an absolute path. A relative path is not accepted, because
+    /// the processes of a run may have different working folders.
     pub fn parse(text: &OsStr) -> Result<Self, Problem> {
         match text.to_str().and_then(flag::recognised) {
             Some(true) => Ok(Self::On),

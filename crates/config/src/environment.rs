@@ -1,19 +1,20 @@
-//! The macro [`settings!`], which turns the table of settings into code: the parts that read variables, and the texts.
+//! The macro [`settings!`], which turns the table of settings into code: a struct that is read from environment
+//! variables, and the texts about each setting.
 
 use std::ffi::{OsStr, OsString};
 
 use crate::error::{BadValue, Problem, text};
 use crate::flag;
 
-/// The environment: returns the value of a variable.
+/// An environment: a function that returns the value of a variable.
 pub(crate) struct Environment<'a> {
     pub get: &'a dyn Fn(&str) -> Option<OsString>,
 }
 
-/// A parser of one row's values. `Text` is [`str`] or [`OsStr`]; it keeps the implementations for the two kinds of
-/// functions apart.
+/// A parser for the values of one row of the table. `Text` is the argument type of the parsing function, [`str`] or
+/// [`OsStr`]. It is a parameter so that functions of both types can implement this trait.
 pub(crate) trait Parse<Text: ?Sized, T> {
-    /// If true, a blank value is parsed; otherwise the variable counts as not set.
+    /// If true, a blank value is parsed. Otherwise a variable with a blank value counts as not set.
     const TAKES_BLANK: bool = false;
 
     fn parse(&self, value: &OsStr) -> Result<T, Problem>;
@@ -31,7 +32,7 @@ impl<T, F: Fn(&OsStr) -> Result<T, Problem>> Parse<OsStr, T> for F {
     }
 }
 
-/// The parser of flags. A flag that is set to an empty value is off, whatever its default.
+/// The parser for flags. A flag with an empty value is off, whatever its default is.
 pub(crate) struct Flag;
 
 impl Parse<bool, bool> for Flag {
@@ -42,7 +43,7 @@ impl Parse<bool, bool> for Flag {
     }
 }
 
-/// Same as [`Flag`], for flags that can be `auto`.
+/// The parser for flags that can also be `auto`. It is otherwise like [`Flag`].
 pub(crate) struct FlagOrAuto;
 
 impl Parse<bool, bool> for FlagOrAuto {
@@ -54,7 +55,8 @@ impl Parse<bool, bool> for FlagOrAuto {
 }
 
 impl Environment<'_> {
-    /// Parses the value of the first of these names that is set; `names` are separated by blanks.
+    /// Parses the value of the first variable that is set. `names` are the names of the variable, separated by
+    /// blanks.
     pub fn read<Text: ?Sized, T, P: Parse<Text, T>>(
         &self,
         names: &'static str,
@@ -69,7 +71,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the given value, or parses the default.
+    /// Returns the given value. If it is `None`, parses the default instead.
     pub fn or_default<Text: ?Sized, T, P: Parse<Text, T>>(
         &self,
         given: Option<T>,
@@ -86,7 +88,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the variables whose value is `auto`.
+    /// Returns the names of those variables whose value is `auto`.
     pub fn auto_ones<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
         let is_auto = |name: &&'static str| {
             let value = (self.get)(name);
@@ -95,12 +97,12 @@ impl Environment<'_> {
         names.into_iter().filter(is_auto).collect()
     }
 
-    /// Returns whether the variable is set to more than blanks.
+    /// Returns true if the variable is set to a value that is not blank.
     pub fn has(&self, name: &'static str) -> bool {
         self.find(name, false).is_some()
     }
 
-    /// The first of these names that is set, and its value.
+    /// Returns the first of these names that is set, and its value.
     pub fn find(&self, names: &'static str, takes_blank: bool) -> Option<(&'static str, OsString)> {
         names.split_ascii_whitespace().find_map(|name| {
             let value = (self.get)(name)?;
@@ -109,7 +111,7 @@ impl Environment<'_> {
         })
     }
 
-    /// Returns the value, or the problem as an error of the variable.
+    /// Returns the value. Turns a problem into an error that names the variable.
     pub fn checked<T>(
         &self,
         name: &'static str,
@@ -122,16 +124,17 @@ impl Environment<'_> {
     }
 }
 
-/// Makes [`Settings`](crate::Settings) and the texts from a table. A row is:
+/// Defines [`Settings`](crate::Settings), and the texts about them, by a table. A row has this form:
 ///
 /// ```text
-/// field: Type = ["VARIABLE", "ITS_OTHER_NAME"], parser, default "value", settle expression => "--option" { help: "…", more of Setting }
+/// field: Type = ["VARIABLE", "ITS_OTHER_NAME"], parser, default "value", settle expression => "--option" { help:
+/// "…", more of Setting }
 /// ```
 ///
-/// All variables are parsed first: then `field` is an `Option` of the parser's result. After that, row by row, the
-/// default replaces a missing value, and the `settle` expression makes the field of `Type`. That expression can use
-/// the fields of the rows above, and the parsed values of the rows below. A row `field = ["VARIABLE"] => {…}` belongs
-/// to the command only, and so does `field => {…}`, which has no variable.
+/// All variables are parsed first. At that point, `field` is an `Option` of the parser's result. Then, row by row,
+/// the default replaces a missing value, and the `settle` expression computes the final value of type `Type`. This
+/// expression can use the final values of the rows above, and the parsed values of the rows below. A row `field =
+/// ["VARIABLE"] => {…}` is read only by the command. So is `field => {…}`, which has no variable.
 macro_rules! settings {
     (
         table($env:ident) {$(
@@ -142,7 +145,7 @@ macro_rules! settings {
         )*}
         derived { $($(#[$doc:meta])* $derived:ident: $derived_type:ty = $derivation:expr;)* }
     ) => {
-        /// The values of the variables, with a default for each that is not set.
+        /// The settings: the values of the environment variables, with a default for each variable that is not set.
         #[derive(Clone, Debug)]
         pub struct Settings {
             $($(#[doc = $help] pub $field: $type,)?)*
@@ -160,21 +163,21 @@ macro_rules! settings {
             }
         }
 
-        /// The names of each variable, separated by blanks.
+        /// The names of each setting's variable, separated by blanks.
         #[allow(non_upper_case_globals)]
         pub mod variable {
             $($(pub const $field: &str = concat!($first $(, " ", $name)*);)?)*
             $($(pub const $field: &str = concat!($($own),+);)?)*
         }
 
-        /// Names of the library's variables, and of the others, each followed by a blank. One text needs no
-        /// relocations.
+        /// Names of the variables that the library reads, each followed by a blank. A single text is used because a
+        /// table of texts would need relocations. `OTHER_NAMES` has the remaining variables.
         const NAMES: &str = concat!($($($first, " ", $($name, " ",)*)?)*);
         const OTHER_NAMES: &str = concat!($($($($own, " ",)+)?)*);
-        /// The first name of each variable of the library and its option, with `=` between them.
+        /// For each row: the first name of the library's variable, `=`, and the option. Either may be empty.
         const OPTIONS: &str = concat!($($($first,)? "=", $($option,)? " ",)*);
 
-        /// Every setting, for help texts, pages and tests.
+        /// All settings, for help texts, documentation pages and tests.
         pub const SETTINGS: &[Setting] = &[$(Setting {
             $(variables: &[$first $(, $name)*], reader: Reader::Library, $(default: $default,)?)?
             $(variables: &[$($own),+],)?

@@ -1,4 +1,4 @@
-//! Errors of values that cannot be used.
+//! Errors about values of settings that cannot be used.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::printable::Printing;
 
-/// Longest part of a value that a message repeats, in characters.
+/// Maximum number of characters of a value that a message repeats.
 const SHOWN: usize = 200;
 
-/// The fault of a value, before the variable that held it is known.
+/// The problem with a value, before it is known in which variable the value was.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     pub problem: String,
@@ -25,7 +25,7 @@ impl Problem {
         }
     }
 
-    /// The same problem, with the variable and the value that have it.
+    /// Adds the variable and the value that have the problem.
     pub fn in_variable(self, name: &str, value: &OsStr) -> BadValue {
         BadValue {
             name: name.to_owned(),
@@ -44,19 +44,20 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// A variable whose value cannot be used. Its text is always a single line.
+/// The error about a variable whose value cannot be used. Its message is always a single line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadValue {
-    /// The variable that was set, where several names mean the same.
+    /// The name that was set, if the variable has several names.
     pub name: String,
-    /// The value as it may be printed: escaped, and cut at 200 characters.
+    /// The value in printable form: escaped, and cut after 200 characters.
     pub value: String,
     pub problem: String,
     pub wanted: String,
 }
 
 impl BadValue {
-    /// The problem without the name and the value, to follow whatever was typed instead of a variable.
+    /// Returns the problem without the variable's name and value. A caller can put it after what the user typed
+    /// instead, such as an option.
     pub fn why(&self) -> String {
         format!("{} (wanted: {})", self.problem, self.wanted)
     }
@@ -70,8 +71,8 @@ impl fmt::Display for BadValue {
 
 impl std::error::Error for BadValue {}
 
-/// `value` without line breaks, control characters or terminal sequences, and cut at [`SHOWN`] characters. Bytes that
-/// are not UTF-8 show as `\xNN`.
+/// Returns `value` in printable form: without line breaks, control characters and terminal sequences, and cut after
+/// [`SHOWN`] characters. Bytes that are not UTF-8 are shown as `\xNN`.
 pub fn shown(value: &OsStr) -> String {
     let mut out = String::new();
     let mut left = SHOWN;
@@ -83,7 +84,7 @@ pub fn shown(value: &OsStr) -> String {
             left -= 1;
             match c {
                 '"' => out.push_str("\\\""),
-                // Writing to a String cannot fail.
+                // Writing to a `String` cannot fail.
                 _ => drop(Printing(&mut out).write_char(c)),
             }
         }
@@ -98,12 +99,12 @@ pub fn shown(value: &OsStr) -> String {
     out
 }
 
-/// A part of a value, in quotes, for use inside a message.
+/// Returns a part of a value in quotes, for a message.
 pub(crate) fn quoted(part: &str) -> String {
     format!("\"{}\"", shown(OsStr::new(part)))
 }
 
-/// The value as text, or a problem if it is not UTF-8.
+/// Returns the value as text, or a problem if it is not UTF-8.
 pub(crate) fn text(value: &OsStr) -> Result<&str, Problem> {
     value
         .to_str()

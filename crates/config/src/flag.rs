@@ -1,8 +1,8 @@
-//! Flags: on and off.
+//! Flags: settings that are on or off.
 
 use crate::error::Problem;
 
-/// The value of a flag, or `None` if the text is not a flag.
+/// Returns the value of a flag, or `None` if the text is not one of the words for on and off.
 pub(crate) fn recognised(text: &str) -> Option<bool> {
     let text = text.trim();
     let is = |word: &&str| text.eq_ignore_ascii_case(word);
@@ -15,13 +15,14 @@ pub(crate) fn recognised(text: &str) -> Option<bool> {
     }
 }
 
-/// The word that enables something where it is possible, without a warning where it is not.
+/// The word that enables a setting where it is possible. Where it is not possible, no warning is
+/// logged.
 pub(crate) const AUTO: &str = "auto";
 
-/// Same as [`parse`], but `auto` is on.
+/// Parses a flag like [`parse`], but also accepts `auto`, which means on.
 ///
 /// # Errors
-/// Any other text.
+/// Returns an error for all other texts.
 pub fn parse_or_auto(text: &str) -> Result<bool, Problem> {
     match recognised(text) {
         Some(is_on) => Ok(is_on),
@@ -40,7 +41,7 @@ pub(crate) fn is_auto(text: &str) -> bool {
 /// Parses a flag: on for `1 true yes on`, off for `0 false no off` and an empty text.
 ///
 /// # Errors
-/// Any other text.
+/// Returns an error for all other texts.
 pub fn parse(text: &str) -> Result<bool, Problem> {
     recognised(text).ok_or_else(|| {
         Problem::new(

@@ -1,4 +1,4 @@
-//! Formulas for the size of a batch from a function's arguments: a subset of Python's expressions.
+//! Formulas that compute the size of a batch from a function's arguments. They are a subset of Python expressions.
 //!
 //! ```text
 //! formula = value ["if" test "else" formula]
@@ -11,71 +11,70 @@
 //! lists   = part | "zip" "(" part {"," part} ")"
 //! ```
 //!
-//! A name is a variable of the `sum` around it, or else an argument of the function. A formula is only data
-//! ([`Node`]): the reader decides which objects it may read, and no Python code is made from it.
+//! A name refers to a variable of the enclosing `sum`, or else to an argument of the function. A formula is only data
+//! ([`Node`]) and never becomes Python code. The code that evaluates it decides which objects may be read.
 
 use std::fmt;
 
 use crate::comparison::Comparison;
 
-/// Largest number of distinct argument names in a set of formulas, and of variables of nested sums.
+/// Maximum number of different arguments in a set of formulas, and maximum number of variables in nested sums.
 pub const ARGUMENTS: usize = 4;
 pub const VARIABLES: usize = 4;
-/// Largest nesting depth of formulas.
+/// Maximum nesting depth of a formula.
 const DEPTH: usize = 32;
-/// Largest number of operators, attributes and items in a formula. The tree can become as deep as there are links.
+/// Maximum number of operators, attributes and items in a formula. Each can make the tree deeper by one.
 const LINKS: usize = 64;
 
-/// A part of a formula. A `usize` for an attribute or a text is its index in [`Formulas::names`].
+/// A node of a formula's tree. A `usize` for an attribute or a text is an index of [`Formulas::names`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Node {
     Number(i64),
     Text(usize),
-    /// An argument, by its index in [`Formulas::arguments`].
+    /// An argument of the function, as an index of [`Formulas::arguments`].
     Argument(usize),
-    /// A variable of a sum, by its slot.
+    /// A variable of a sum, by its slot number.
     Variable(usize),
     Attribute(Box<Self>, usize),
-    /// `this[that]`
+    /// An item of an object: `this[that]`.
     Item(Box<[Self; 2]>),
     Length(Box<Self>),
     Sum(Box<SumExpression>),
-    /// `this if that else other`
+    /// A conditional expression: `this if that else other`.
     If(Box<[Self; 3]>),
-    /// 1 if the comparison holds, else 0.
+    /// A comparison, whose value is 1 if it holds, otherwise 0.
     Compares(Comparison, Box<[Self; 2]>),
-    /// 1 if the value is one of these texts, else 0.
+    /// A test whose value is 1 if the value is one of these texts, otherwise 0.
     OneOf(Box<Self>, Vec<usize>),
     Adds(Box<[Self; 2]>),
     Subtracts(Box<[Self; 2]>),
     Multiplies(Box<[Self; 2]>),
 }
 
-/// `sum(each for variables in zip(lists) if test)`
+/// A sum over lists: `sum(each for variables in zip(lists) if test)`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SumExpression {
     pub each: Node,
-    /// The slot of the variable that iterates over the first list; the variables of the other lists have the slots
-    /// after it.
+    /// Slot of the variable for the first list. The variables for the other lists have the slots that follow.
     pub first: usize,
     pub lists: Vec<Node>,
     pub test: Option<Node>,
 }
 
-/// Formulas that are evaluated together and share their names.
+/// Formulas that are evaluated together and share their tables of names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Formulas<const COUNT: usize> {
     pub nodes: [Node; COUNT],
     /// Attributes and texts that the formulas use.
     pub names: Vec<String>,
-    /// Arguments of the function that the formulas use.
+    /// Names of the function's arguments that the formulas use.
     pub arguments: Vec<String>,
 }
 
 /// The error for a text that is not a formula.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoFormula {
-    /// Position of the fault, in characters from 0.
+    /// Position of the error in the text, in characters from 0.
     pub at: usize,
     pub wanted: &'static str,
 }
@@ -87,8 +86,10 @@ impl fmt::Display for NoFormula {
 }
 
 impl<const COUNT: usize> Formulas<COUNT> {
+    /// Parses a set of formulas.
+    ///
     /// # Errors
-    /// The first text that is not a formula.
+    /// Returns an error for the first text that is not a formula.
     pub fn parse(texts: [&str; COUNT]) -> Result<Self, NoFormula> {
         let mut formulas = Self {
             nodes: [const { Node::Number(0) }; COUNT],
@@ -116,11 +117,11 @@ impl<const COUNT: usize> Formulas<COUNT> {
 
 struct Parser<'a> {
     text: &'a str,
-    /// Position in the text, in bytes.
+    /// Current position in the text, in bytes.
     at: usize,
     depth: usize,
     links: usize,
-    /// Variables of the enclosing sums, by their slots.
+    /// Variables of the enclosing sums. A variable's index is its slot.
     variables: Vec<&'a str>,
     names: &'a mut Vec<String>,
     arguments: &'a mut Vec<String>,
@@ -148,7 +149,8 @@ impl<'a> Parser<'a> {
         has
     }
 
-    /// Same as [`Parser::has`], for a symbol that makes the formula longer; it counts towards [`LINKS`].
+    /// Consumes `symbol` if it comes next, like [`Parser::has`], and counts it towards [`LINKS`]. Used for symbols
+    /// that make a formula longer.
     fn links(&mut self, symbol: &str) -> Parsed<bool> {
         let has = self.has(symbol);
         self.links += usize::from(has);
@@ -166,7 +168,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The next word, without consuming it; empty if there is none.
+    /// Returns the next word without consuming it. It is empty if no word comes next.
     fn word(&mut self) -> &'a str {
         let rest = self.rest();
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -202,7 +204,7 @@ impl<'a> Parser<'a> {
         Ok(name)
     }
 
-    /// Enters a nested formula; every caller leaves it again by lowering `depth`.
+    /// Enters a nested formula. The caller must decrement `depth` when it leaves the formula.
     fn deeper(&mut self) -> Parsed<()> {
         if self.depth == DEPTH {
             return Err(self.wanted("fewer formulas within each other"));
@@ -331,8 +333,8 @@ impl<'a> Parser<'a> {
         Ok(place(self.names, &rest[..end]))
     }
 
-    /// Parses the rest of a sum, after the word `sum`. The summand stands before the variables that it uses, so it is
-    /// parsed last.
+    /// Parses a sum after the word `sum`. The summand comes before the variables that it uses, so it is skipped first
+    /// and parsed last.
     fn sum(&mut self) -> Parsed<Node> {
         self.deeper()?;
         self.wants("(")?;
@@ -389,7 +391,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The index of a name among the known names; a new name is added.
+/// Returns the index of a name in the table. Adds the name if it is new.
 fn place(names: &mut Vec<String>, name: &str) -> usize {
     names
         .iter()
@@ -400,7 +402,7 @@ fn place(names: &mut Vec<String>, name: &str) -> usize {
         })
 }
 
-/// Position of the `for` that belongs to the bracket that is open at the start.
+/// Returns the position of the `for` that belongs to the bracket opened just before `text`.
 fn find_for(text: &str) -> Option<usize> {
     let mut open = 0_usize;
     let mut is_text = false;

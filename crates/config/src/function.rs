@@ -1,10 +1,10 @@
-//! Python functions by name.
+//! Names of Python functions, as the user writes them.
 
 use std::fmt;
 
 use crate::error::{Problem, quoted};
 
-/// `MODULE:QUALNAME`, as in `vllm.v1.engine.core:EngineCore.step`.
+/// The name of a Python function: `MODULE:QUALNAME`, such as `vllm.v1.engine.core:EngineCore.step`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PyFunction {
     pub module: String,
@@ -14,8 +14,10 @@ pub struct PyFunction {
 impl PyFunction {
     const WANTED: &str = "module:function or module:Class.method";
 
+    /// Parses the name of a function.
+    ///
     /// # Errors
-    /// The text has no colon, or a part of it cannot be a Python name.
+    /// Returns an error if the text has no colon, or if a part of it cannot be a Python name.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         let Some((module, qualname)) = text.split_once(':') else {
@@ -43,7 +45,7 @@ impl PyFunction {
     /// Parses a comma-separated list of functions.
     ///
     /// # Errors
-    /// Those of [`PyFunction::parse`], for the first function that fails.
+    /// Returns the error of [`PyFunction::parse`] for the first function that fails.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, Problem> {
         text.split(',').map(Self::parse).collect()
     }
@@ -61,7 +63,7 @@ fn is_identifier(part: &str) -> bool {
         && part.chars().all(|c| c == '_' || c.is_alphanumeric())
 }
 
-/// Names that Python itself puts into a qualified name.
+/// Returns true for the names that Python itself uses in qualified names.
 fn is_synthetic(part: &str) -> bool {
     matches!(
         part,

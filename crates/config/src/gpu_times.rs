@@ -1,21 +1,23 @@
-//! The choice of iterations whose GPU times are measured.
+//! The setting that chooses the iterations whose GPU times are measured.
 
 use crate::error::Problem;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum GpuTimes {
-    /// No iterations.
+    /// Measure no iterations.
     Off,
-    /// All iterations where that is cheap, else some.
+    /// Measure all iterations if that is cheap, otherwise only some.
     #[default]
     Auto,
-    /// All iterations.
+    /// Measure all iterations.
     All,
 }
 
 impl GpuTimes {
+    /// Parses the setting.
+    ///
     /// # Errors
-    /// The text is none of the words.
+    /// Returns an error if the text is not one of the accepted words.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         match text.trim().to_ascii_lowercase().as_str() {
             "0" | "off" => Ok(Self::Off),

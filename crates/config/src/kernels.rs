@@ -1,15 +1,16 @@
-//! The choice of iterations whose GPU kernels are recorded.
+//! The setting that chooses the iterations whose GPU kernels are recorded.
 
 use std::time::Duration;
 
 use crate::error::{Problem, quoted};
 use crate::{flag, number, time};
 
-/// Number of steps at the start of a window for which `TLLMPROF_KERNELS=1` records kernels.
+/// Number of steps at the start of a window whose kernels are recorded with `TLLMPROF_KERNELS=1`.
 const STEPS: u64 = 20;
-/// Limits of `TLLMPROF_KERNELS=auto`: iterations and time, whichever is reached first.
+/// Limits of `TLLMPROF_KERNELS=auto`: a number of iterations and a time. Recording ends when the first of them is
+/// reached.
 const AUTO: (u64, Duration) = (STEPS, Duration::from_millis(300));
-/// Shortest period between samples. With a shorter one CUPTI would hardly ever be detached.
+/// Minimum time between the starts of two samples. With a shorter time CUPTI would hardly ever be detached.
 const SHORTEST: Duration = Duration::from_secs(1);
 const WANTED: &str =
     "1, 0, a number of steps, auto, or STEPS@TIME, such as 20@60s, with a TIME of 1s or more";
@@ -17,15 +18,16 @@ const WANTED: &str =
 /// The iterations in which kernels are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernels {
-    /// The first N iterations of each window.
+    /// The first N iterations of each window have kernels.
     Windows(u64),
-    /// Periodic windows of their own, and windows that ask for kernels.
+    /// Windows that open periodically to sample kernels, and windows that request kernels explicitly.
     Samples(KernelSamples),
-    /// Iterations at the end of a window with an automatic length, unless the settings or the machine rule it out.
+    /// Iterations at the end of a window with automatic length. Nothing is recorded if the settings or the machine
+    /// rule it out.
     Auto,
 }
 
-/// A number of iterations, sampled periodically.
+/// A number of iterations whose kernels are recorded periodically.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelSamples {
     pub steps: u64,
@@ -34,13 +36,13 @@ pub struct KernelSamples {
 }
 
 impl Kernels {
-    /// The value of `TLLMPROF_KERNELS=1`.
+    /// The value of the setting for `TLLMPROF_KERNELS=1`.
     pub const FIRST: Self = Self::Windows(STEPS);
 
-    /// Parses the setting; `None` if no kernels are to be recorded.
+    /// Parses the setting. Returns `None` if no kernels are to be recorded.
     ///
     /// # Errors
-    /// The text is neither a number nor a number with a time.
+    /// Returns an error if the text is none of the accepted forms.
     pub fn parse(text: &str) -> Result<Option<Self>, Problem> {
         if let Some(is_on) = flag::recognised(text) {
             return Ok(is_on.then_some(Self::FIRST));
@@ -66,7 +68,7 @@ impl Kernels {
         Ok(Some(Self::Samples(KernelSamples { steps, every })))
     }
 
-    /// Number of iterations at the start of each window in which kernels are recorded.
+    /// Returns the number of iterations at the start of each window whose kernels are recorded.
     #[must_use]
     pub const fn steps_of_window(self) -> Option<u64> {
         match self {
@@ -75,7 +77,8 @@ impl Kernels {
         }
     }
 
-    /// Limits of the kernels at the end of a window with an automatic length: a number of iterations, and a time.
+    /// Returns the limits of the kernels at the end of a window with automatic length: a number of iterations, and
+    /// a time.
     #[must_use]
     pub const fn at_the_end(self) -> Option<(u64, Option<Duration>)> {
         match self {

@@ -1,10 +1,10 @@
-//! The log level: how much is logged on standard error.
+//! The log level, which decides how much is logged on standard error.
 
 use std::fmt;
 
 use crate::error::Problem;
 
-/// A level logs everything that the levels before it log, and more.
+/// A log level. Each level includes everything that the levels before it log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
     Off,
@@ -33,8 +33,10 @@ impl Level {
         }
     }
 
+    /// Parses the name of a level.
+    ///
     /// # Errors
-    /// The text is not the name of a level.
+    /// Returns an error if the text is not the name of a level.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         Self::ALL

@@ -1,8 +1,8 @@
-//! The settings of tllmprof: names, grammar, defaults and help texts.
+//! The settings of tllmprof: their names, grammar, defaults and help texts.
 //!
-//! The preloaded library and the command both read them through [`Settings::from_env`], so both accept the same values
-//! with the same meaning, and report a wrong value in the same words. Nothing here panics or prints, because it runs
-//! in the constructor of a library that is preloaded into other people's processes.
+//! Both the preloaded library and the command read settings through [`Settings::from_env`]. So both accept the same
+//! values with the same meaning, and report a wrong value in the same words. Nothing here panics or prints, because
+//! the library runs this code in its constructor, inside other people's processes.
 
 #![forbid(unsafe_code)]
 

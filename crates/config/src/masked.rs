@@ -1,14 +1,15 @@
-//! Command lines without the secrets in them.
+//! Masks secrets in command lines.
 //!
-//! A command line goes into the record, and from there into reports, pages and exports that people send to each other.
-//! A value that looks like a secret is replaced by `***` before it is written. Its name decides, or its own shape. A
-//! name which says that the value is a number, a file or a token of text is not the name of a secret.
+//! A command line goes into the record, and from there into reports, pages and exports that people send to each
+//! other. So each value that looks like a secret is replaced by `***` before the command line is written. A value
+//! looks like a secret because of its name, such as `--api-key`, or because of its own form. A name does not count if
+//! it shows that the value is a number, a file, or tokens of a text.
 
 use std::mem;
 
 const MASK: &str = "***";
 
-/// Parts of names whose values are secrets.
+/// Parts of names whose values are always secrets.
 const SECRET: &[&str] = &[
     "password",
     "passwd",
@@ -17,7 +18,7 @@ const SECRET: &[&str] = &[
     "credential",
     "apikey",
 ];
-/// Words of names whose values are secrets, except for numbers and switches.
+/// Words of names whose values are secrets, unless the value is a number or a switch.
 const LIKELY: &[&str] = &[
     "key",
     "keys",
@@ -28,23 +29,24 @@ const LIKELY: &[&str] = &[
     "authorization",
     "pwd",
 ];
-/// Last words of names that say what kind of value follows, which is not a secret.
+/// Words that, at the end of a name, show that the value is not a secret.
 const OTHERS: &[&str] = &[
     "file", "path", "dir", "folder", "env", "type", "mode", "method", "name", "format", "backend",
     "len", "length", "size", "limit", "count", "budget", "id", "ids", "timeout", "ttl",
 ];
-/// Words of names that are probably about something else, such as a number of tokens or a special token of a model.
+/// Words that, anywhere in a name, show that it is probably about something else, such as a number of tokens or a
+/// special token of a model.
 const UNLIKELY: &[&str] = &[
     "num", "max", "min", "per", "batched", "no", "disable", "enable", "eos", "bos", "pad", "unk",
     "sep", "cls", "stop", "start", "end", "special", "image", "value", "sort",
 ];
-/// Values that are not secrets, where the name is only likely to be that of a secret.
+/// Values that are not secrets if the name is only likely to be that of a secret.
 const SWITCHES: &[&str] = &[
     "", "true", "false", "yes", "no", "on", "off", "none", "null", "auto",
 ];
-/// Authentication schemes: words that precede the secret in an `Authorization` header.
+/// Authentication schemes, which precede the secret in an `Authorization` header.
 const SCHEMES: &[&str] = &["bearer", "basic", "digest", "token"];
-/// Prefixes of well-known tokens, and the least number of letters and digits that follow.
+/// Prefixes of well-known access tokens, each with the minimum number of letters and digits that follow.
 const SHAPES: &[(&str, usize)] = &[
     ("sk-", 16),
     ("hf_", 16),
@@ -64,11 +66,11 @@ const SHAPES: &[(&str, usize)] = &[
     ("eyJ", 40),
 ];
 
-/// A command line, its arguments separated by spaces, with secrets replaced by `***`.
+/// Returns a command line, with its arguments separated by spaces and its secrets replaced by `***`.
 ///
-/// `--api-key=V`, `--hf-token V`, `-e NAME_KEY=V`, `https://user:V@host`, `Authorization: Bearer V` and `sk-…` are
-/// masked, both as separate arguments and inside the text of a shell's `-c`. `--tokenizer V` and `--max-tokens 100`
-/// stay.
+/// Masked are `--api-key=V`, `--hf-token V`, `-e NAME_KEY=V`, `https://user:V@host`, `Authorization: Bearer V` and
+/// `sk-…`, both as separate arguments and inside the text of a shell's `-c`. Not masked are `--tokenizer V` and
+/// `--max-tokens 100`.
 #[must_use]
 pub fn command_line<'a>(arguments: impl IntoIterator<Item = &'a str>) -> String {
     let mut masking = Masking::default();
@@ -81,7 +83,7 @@ pub fn command_line<'a>(arguments: impl IntoIterator<Item = &'a str>) -> String 
     masking.line
 }
 
-/// A text in which passwords of URLs, and tokens of a known shape, are replaced by `***`.
+/// Returns a text in which passwords in URLs, and access tokens of a known form, are replaced by `***`.
 #[must_use]
 pub fn text(text: &str) -> String {
     let mut masked = String::new();
@@ -89,7 +91,7 @@ pub fn text(text: &str) -> String {
     masked
 }
 
-/// The kind of a name whose value is or may be a secret.
+/// A name whose value is a secret, or is likely to be one.
 #[derive(Clone, Copy)]
 enum Name {
     Secret,
@@ -97,7 +99,7 @@ enum Name {
 }
 
 impl Name {
-    /// Classifies a name; `None` if its value is not a secret.
+    /// Classifies a name. Returns `None` if its value is not a secret.
     fn classify(name: &str) -> Option<Self> {
         let mut words = vec![String::new()];
         let mut was_small = false;
@@ -127,7 +129,7 @@ impl Name {
         (is_likely && !is_any(UNLIKELY)).then_some(Self::Likely)
     }
 
-    /// Returns whether a value with such a name is a secret.
+    /// Returns true if a value with such a name is a secret.
     fn hides(self, value: &str) -> bool {
         match self {
             Self::Secret => !value.is_empty(),
@@ -139,14 +141,14 @@ impl Name {
     }
 }
 
-/// The state between two words.
+/// The state of the masking between two words.
 #[derive(Clone, Copy, Default)]
 enum Next {
     #[default]
     Anything,
-    /// The next word is the value of a name.
+    /// The next word is the value for a name of this class.
     Value(Name),
-    /// A secret continues up to this quote.
+    /// The words up to this quote belong to a secret.
     Until(char),
 }
 
@@ -162,7 +164,7 @@ impl Masking {
             && !argument.starts_with('-')
             && !is_scheme(argument)
         {
-            // The whole argument is the value, with its spaces.
+            // The whole argument is the value, including its spaces.
             self.next = Next::Anything;
             return self.add_value(name, argument);
         }
@@ -182,13 +184,13 @@ impl Masking {
                 self.line.push_str(&word[end..]);
             }
         }
-        // A quote that is still open at the end of an argument is an ordinary character.
+        // A quote that is still open at the end of an argument was an ordinary character.
         if matches!(self.next, Next::Until(_)) {
             self.next = Next::Anything;
         }
     }
 
-    /// Adds a value that ends with its argument.
+    /// Appends a value, masked if it is a secret.
     fn add_value(&mut self, name: Name, value: &str) {
         if name.hides(value) {
             self.line.push_str(MASK);
@@ -197,7 +199,8 @@ impl Masking {
         }
     }
 
-    /// Adds one word of an argument: a whole argument, or a part of a command or a header.
+    /// Appends one word of an argument. The argument may be a single word, or a command or header that consists of
+    /// several.
     fn word(&mut self, word: &str) {
         if word.is_empty() {
             return;
@@ -219,7 +222,7 @@ impl Masking {
         }
     }
 
-    /// Adds a word that begins with a value.
+    /// Appends a word that begins with the value for `name`.
     fn value(&mut self, name: Name, word: &str) {
         let quote = word.chars().next().filter(|c| matches!(c, '"' | '\''));
         let inside = &word[quote.map_or(0, char::len_utf8)..];
@@ -235,13 +238,13 @@ impl Masking {
         {
             self.next = Next::Until(quote);
         }
-        // The character that ends the value belongs to no name.
+        // The character that ends the value is appended unchanged.
         let mut behind = behind.chars();
         self.line.extend(behind.next());
         self.pairs(behind.as_str());
     }
 
-    /// Adds a word that may hold names with values.
+    /// Appends a word that may contain names with values.
     fn pairs(&mut self, word: &str) {
         for (at, _) in word.match_indices(['=', ':']) {
             let (before, behind) = (&word[..at], &word[at + 1..]);
@@ -281,7 +284,7 @@ const fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
 
-/// Adds a text, with passwords of URLs and tokens of a known shape masked.
+/// Appends a text, with passwords in URLs and access tokens of a known form masked.
 fn shapes(text: &str, to: &mut String) {
     let mut rest = text;
     while !rest.is_empty() {
@@ -311,7 +314,7 @@ fn shapes(text: &str, to: &mut String) {
 
 fn is_token(word: &str) -> bool {
     SHAPES.iter().any(|(start, least)| {
-        // The words of an ordinary name, such as `hf_hub_download_dir`, are short.
+        // A token has one long part. The parts of an ordinary name, such as `hf_hub_download_dir`, are short.
         let longest = |rest: &str| rest.split(['_', '.', '-']).map(str::len).max().unwrap_or(0);
         word.strip_prefix(start)
             .is_some_and(|rest| longest(rest) >= *least)

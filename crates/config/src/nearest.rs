@@ -1,8 +1,8 @@
-//! Suggestions for misspelt words.
+//! Suggestions for misspelled words.
 
-/// The candidate that differs least from `word`, ignoring case; `None` if no candidate is close.
+/// Returns the candidate that differs least from `word`, ignoring case. Returns `None` if no candidate is close.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Names are short; a longer word is not a typing mistake.
+    // Names are short, so a longer word is not a misspelled name.
     if word.len() > 64 {
         return None;
     }
@@ -17,8 +17,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein distance in bytes, ignoring ASCII case; `None` if it exceeds `limit` or `b` is too long for a name. It
-/// does not allocate.
+/// Returns the Levenshtein distance in bytes, ignoring ASCII case. Returns `None` if it exceeds `limit`, or if `b` is
+/// too long for a name. Does not allocate memory.
 pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
     const LONGEST: usize = 96;
     if a.len().abs_diff(b.len()) > limit || b.len() > LONGEST {
@@ -35,7 +35,7 @@ pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
             row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
             least = least.min(row[j + 1]);
         }
-        // Later rows cannot have smaller values.
+        // The values in later rows cannot be smaller, so the limit is exceeded for sure.
         if least > limit {
             return None;
         }

@@ -1,9 +1,12 @@
-//! Whole numbers, in decimal digits only.
+//! Parses whole numbers that consist only of decimal digits.
 
 use crate::error::{Problem, quoted};
 
+/// Parses a whole number.
+///
 /// # Errors
-/// The text has a sign, a blank inside or another character than `0`–`9`, or the number is over `u64::MAX`.
+/// Returns an error if the text has a sign, a blank inside, or a character other than `0`–`9`, or if the
+/// number exceeds `u64::MAX`.
 pub fn parse(text: &str, wanted: &str) -> Result<u64, Problem> {
     let text = text.trim();
     if text.is_empty() {
@@ -15,7 +18,7 @@ pub fn parse(text: &str, wanted: &str) -> Result<u64, Problem> {
             wanted,
         ));
     }
-    // Only the size can be wrong at this point.
+    // The text consists of digits, so parsing fails only if the number is too large.
     text.parse()
         .map_err(|_| Problem::new(format!("{} is over {}", quoted(text), u64::MAX), wanted))
 }
@@ -23,7 +26,7 @@ pub fn parse(text: &str, wanted: &str) -> Result<u64, Problem> {
 /// Parses a number of bytes, with an optional suffix `K`, `M` or `G` (powers of 1024).
 ///
 /// # Errors
-/// Those of [`parse`].
+/// Returns the errors of [`parse`], and an error if the number of bytes exceeds `u64::MAX`.
 pub fn parse_bytes(text: &str) -> Result<u64, Problem> {
     const WANTED: &str = "a number of bytes, such as 500M or 2G";
     let text = text.trim();
@@ -33,7 +36,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, Problem> {
         Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
         _ => (text, 0),
     };
-    // The error shows the whole text if it is not a number.
+    // If the text is not a number, the error has to show the whole text, including the suffix.
     let is_number = digits.trim().bytes().all(|byte| byte.is_ascii_digit());
     parse(if is_number { digits } else { text }, WANTED)?
         .checked_mul(1 << shift)

@@ -1,21 +1,25 @@
-//! The name of an iteration's NVTX range.
+//! The setting for the name of an iteration's NVTX range.
 
 use std::fmt;
 
 use crate::error::Problem;
 
-/// A name with `{n}` in place of the iteration's number.
+/// A template for names, with `{n}` for the iteration's number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NvtxName {
-    /// The texts before, between and after the numbers: always one more than there are numbers.
+    /// The texts before, between and after the numbers. There is one more text than there are
+    /// numbers.
     texts: Vec<String>,
 }
 
 impl NvtxName {
     pub const DEFAULT: &str = "iteration {n}";
 
+    /// Parses a template.
+    ///
     /// # Errors
-    /// The name has no `{n}`, which would give every iteration the same name.
+    /// Returns an error if the template has no `{n}`, because then all iterations would have the
+    /// same name.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let texts: Vec<String> = text.split("{n}").map(str::to_owned).collect();
         if texts.len() < 2 {
@@ -27,10 +31,10 @@ impl NvtxName {
         Ok(Self { texts })
     }
 
-    /// Writes the name of iteration `n`.
+    /// Writes the name of iteration `n` to `out`.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Returns the errors of `out`.
     pub fn write(&self, n: u64, out: &mut dyn fmt::Write) -> fmt::Result {
         for (k, text) in self.texts.iter().enumerate() {
             if k > 0 {

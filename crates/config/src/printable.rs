@@ -1,11 +1,11 @@
-//! Foreign text made printable: it stays on its line, does not move the terminal's cursor and does not change the
+//! Makes foreign text printable: it stays on one line, does not move the terminal's cursor, and does not change the
 //! order in which the text around it is read.
 //!
-//! Names come from the program and from files, so neither can be trusted.
+//! Foreign text is, for example, a name from the profiled program or from a file. It cannot be trusted.
 
 use core::fmt::{self, Display, Formatter, Write};
 
-/// Returns whether a character acts on a terminal or on the text around it instead of being visible: controls (C0,
+/// Returns true for a character that is not visible but acts on a terminal or on the text around it: controls (C0,
 /// DEL, C1), line and paragraph separators, direction marks, zero-width characters and tags.
 pub const fn is_hidden(c: char) -> bool {
     matches!(
@@ -24,8 +24,8 @@ pub const fn is_hidden(c: char) -> bool {
     )
 }
 
-/// Writes text to another writer and escapes its hidden characters, such as `\n` and `\u{202e}`. It does not allocate,
-/// and escaping twice changes nothing.
+/// A writer that escapes hidden characters, such as `\n` and `\u{202e}`, and passes the text to another writer. It
+/// does not allocate memory. Escaping text twice has the same result as escaping it once.
 pub struct Printing<'a, W>(pub &'a mut W);
 
 impl<W: Write> Write for Printing<'_, W> {
@@ -48,7 +48,7 @@ impl<W: Write> Write for Printing<'_, W> {
     }
 }
 
-/// Foreign bytes made printable: hidden characters and bytes that are not UTF-8 are escaped.
+/// Foreign bytes that are displayed in printable form: hidden characters, and bytes that are not UTF-8, are escaped.
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a [u8]);
 
@@ -64,11 +64,11 @@ impl Display for Printable<'_> {
     }
 }
 
-/// A message with its hidden characters escaped, line breaks included.
+/// Returns a message in which all hidden characters, including line breaks, are escaped.
 #[must_use]
 pub fn printable(message: impl Display) -> String {
     let mut text = String::new();
-    // Writing to a String cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = write!(Printing(&mut text), "{message}");
     text
 }

@@ -1,15 +1,16 @@
-//! Windows of iterations: `A-B`, `N`, `A-`, `all`, and comma lists of them; `auto`, `steady`, `steady:N` and `none`.
+//! The setting for windows of iterations: `A-B`, `N`, `A-`, `all`, and comma-separated lists of these; also `auto`,
+//! `steady`, `steady:N` and `none`.
 
 use std::fmt;
 
 use crate::error::{Problem, quoted};
 use crate::number;
 
-/// One window of iterations, both ends inclusive, counted from 0.
+/// One window of iterations. Both ends are inclusive, and iterations count from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     pub first: u64,
-    /// The last iteration; `None`: to the end of the process.
+    /// The last iteration. `None` means that the window lasts until the process ends.
     pub last: Option<u64>,
 }
 
@@ -21,7 +22,7 @@ impl Window {
         }
     }
 
-    /// Returns whether any iteration is in both windows.
+    /// Returns true if some iteration is in both windows.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.contains(other.first) || other.contains(self.first)
     }
@@ -37,7 +38,7 @@ impl Window {
                 last: None,
             });
         }
-        // Our own documentation writes windows with an en dash.
+        // An en dash is accepted too, because our documentation writes windows with it.
         let is_dash = |c| matches!(c, '-' | '–');
         let Some((first, last)) = text.split_once(is_dash) else {
             let only = number::parse(text, wanted)?;
@@ -73,7 +74,8 @@ impl Window {
         })
     }
 
-    /// Returns whether `next`, which does not start earlier, overlaps this window or starts right after it.
+    /// Returns true if `next` overlaps this window or starts right after it. `next` must not start earlier than this
+    /// window.
     fn reaches(&self, next: &Self) -> bool {
         self.last
             .is_none_or(|last| next.first <= last.saturating_add(1))
@@ -91,14 +93,15 @@ impl fmt::Display for Window {
     }
 }
 
-/// Number of iterations of a steady window by default.
+/// Default number of iterations of a steady window.
 const STEADY: u64 = 50;
 
-/// Windows in ascending order, with at least one iteration between each and the next.
+/// A list of windows in ascending order, with at least one iteration between two windows.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Windows {
     list: Vec<Window>,
-    /// The only window begins later than `list` says: once iteration times have settled.
+    /// If true, the list has a single window, which starts only once iteration times have settled. Its `first` is
+    /// then 0.
     is_steady: bool,
 }
 
@@ -106,8 +109,11 @@ impl Windows {
     pub const WANTED: &str =
         "A-B, N, A- or all, or a comma list of them; or auto, steady, steady:N or none";
 
+    /// Parses a value of the setting.
+    ///
     /// # Errors
-    /// The text is outside the grammar, a range is reversed, or a number is over `u64::MAX`.
+    /// Returns an error if the text does not follow the grammar, a range is reversed, or a number exceeds
+    /// `u64::MAX`.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let (word, count) = match text.split_once(':') {
             Some((word, count)) => (word.trim(), Some(count)),
@@ -125,7 +131,8 @@ impl Windows {
         }
     }
 
-    /// One window of `count` iterations that begins once iteration times have settled; `None` if `count` is 0.
+    /// Returns a window of `count` iterations that starts once iteration times have settled. Returns `None` if
+    /// `count` is 0.
     fn steady(count: u64) -> Option<Self> {
         Some(Self::settled(Some(count.checked_sub(1)?)))
     }
@@ -137,7 +144,8 @@ impl Windows {
         }
     }
 
-    /// Same as [`Windows::parse`], for lists of something else.
+    /// Parses a list of numbers and ranges. It is also used for other settings, such as ranks; `wanted` is the text
+    /// for errors.
     pub(crate) fn parse_as(text: &str, wanted: &str) -> Result<Self, Problem> {
         if text.trim().is_empty() {
             return Err(Problem::new("it is empty", wanted));
@@ -170,18 +178,20 @@ impl Windows {
         self.list.is_empty()
     }
 
-    /// Number of iterations of a window that begins once iteration times have settled; `None` for other windows.
+    /// Returns the number of iterations, if this is a window that starts once iteration times have settled and has a
+    /// fixed length.
     pub fn steady_iterations(&self) -> Option<u64> {
         let last = self.list.first()?.last?;
         self.is_steady.then(|| last.saturating_add(1))
     }
 
-    /// Returns whether the window begins once iteration times have settled.
+    /// Returns true if the window starts once iteration times have settled.
     pub const fn is_steady(&self) -> bool {
         self.is_steady
     }
 
-    /// Returns whether such a window lasts until it has enough iterations for its figures.
+    /// Returns true if the window starts once iteration times have settled, and lasts until it has enough iterations
+    /// for its statistics.
     pub fn is_auto(&self) -> bool {
         self.is_steady && self.steady_iterations().is_none()
     }
@@ -209,10 +219,10 @@ impl fmt::Display for Windows {
     }
 }
 
-/// Windows on one line: the first [`LISTED`] of them, and the total number if there are more.
+/// Windows as one line of text: the first [`LISTED`] windows, and the total number if there are more.
 pub struct Listed<I>(pub I);
 
-/// Largest number of windows that a line names.
+/// Maximum number of windows that such a line contains.
 const LISTED: usize = 8;
 
 impl<I: Iterator<Item = Window> + Clone> fmt::Display for Listed<I> {
@@ -230,7 +240,7 @@ impl<I: Iterator<Item = Window> + Clone> fmt::Display for Listed<I> {
 }
 
 impl Windows {
-    /// The windows as text for people.
+    /// Returns the windows as text for messages.
     pub fn listed(&self) -> Listed<impl Iterator<Item = Window> + Clone> {
         Listed(self.list.iter().copied())
     }

@@ -1,4 +1,4 @@
-//! The ranks that open windows, and the rank of a process.
+//! The setting for the ranks that open windows, and the rank of a process as environment variables say it.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use crate::error::Problem;
 use crate::range::Windows;
 
-/// Variables in which launchers pass the rank, in order of precedence.
+/// Environment variables in which launchers pass the rank. The first one that is set counts.
 pub const RANK_VARIABLES: [&str; 7] = [
     "TLLMPROF_RANK",
     "OMPI_COMM_WORLD_RANK",
@@ -17,7 +17,7 @@ pub const RANK_VARIABLES: [&str; 7] = [
     "RANK",
 ];
 
-/// The variable in which the launcher that sets `rank` passes the number of ranks.
+/// Returns the variable for the number of ranks that is set by the same launcher as the variable `rank`.
 fn size_variable(rank: &str) -> Option<&'static str> {
     Some(match rank {
         "OMPI_COMM_WORLD_RANK" | "PMIX_RANK" => "OMPI_COMM_WORLD_SIZE",
@@ -29,19 +29,19 @@ fn size_variable(rank: &str) -> Option<&'static str> {
     })
 }
 
-/// The source of a rank.
+/// The source from which the rank of a process is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RankSource {
-    /// A variable that the user or a launcher has set.
+    /// An environment variable that the user or a launcher has set.
     Variable(&'static str),
-    /// The world of `torch.distributed`.
+    /// The process group `WORLD` of `torch.distributed`.
     Torch,
-    /// The world of `torch.distributed`, and the replica of this engine that the process belongs to; each replica has
-    /// its own world.
+    /// The process group `WORLD` of `torch.distributed`, combined with the replica of this engine to which the
+    /// process belongs. Each replica has its own `WORLD`.
     TorchInReplica(&'static str),
-    /// The rank that this engine gave its worker.
+    /// The rank that this engine has assigned to its worker process.
     Engine(&'static str),
-    /// The only communicator of NCCL.
+    /// The only NCCL communicator of the process.
     Nccl,
 }
 
@@ -57,17 +57,17 @@ impl fmt::Display for RankSource {
     }
 }
 
-/// A known rank.
+/// The rank of a process, once it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ranked {
     pub rank: u64,
-    /// Number of ranks, if known.
+    /// Total number of ranks. `None` if unknown.
     pub world_size: Option<u64>,
     pub source: RankSource,
 }
 
 impl Ranked {
-    /// The rank in the first of [`RANK_VARIABLES`] that holds a number.
+    /// Returns the rank from the first of [`RANK_VARIABLES`] that contains a number.
     pub fn by_variables(get: &dyn Fn(&str) -> Option<OsString>) -> Option<Self> {
         let number = |name| crate::number::parse(get(name)?.to_str()?, "").ok();
         RANK_VARIABLES.iter().find_map(|name| {
@@ -80,13 +80,15 @@ impl Ranked {
     }
 }
 
-/// The ranks that open windows: numbers and ranges, written like windows.
+/// The ranks that open windows, as a list of numbers and ranges.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ranks(Windows);
 
 impl Ranks {
+    /// Parses a list of ranks.
+    ///
     /// # Errors
-    /// Those of [`Windows::parse`].
+    /// Returns an error if the text is not such a list.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         Windows::parse_as(text, "a comma list of ranks such as 0,2-3, or all").map(Self)
     }
@@ -127,7 +129,7 @@ mod tests {
         let torchrun = by(&[("RANK", "3"), ("WORLD_SIZE", "8")]).unwrap();
         assert_eq!((torchrun.rank, torchrun.world_size), (3, Some(8)));
         assert_eq!(torchrun.source.to_string(), "RANK");
-        // The number of ranks comes from the launcher whose rank counts.
+        // The number of ranks must come from the same launcher as the rank.
         let own = by(&[("RANK", "3"), ("WORLD_SIZE", "8"), ("TLLMPROF_RANK", "1")]).unwrap();
         assert_eq!((own.rank, own.world_size), (1, None));
         let unknown = by(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "many")]).unwrap();

@@ -1,4 +1,4 @@
-//! The setting that replaces MoE routers by balanced ones.
+//! The setting that replaces the routers of mixture-of-experts models with balanced ones.
 
 use crate::error::Problem;
 use crate::flag;
@@ -7,13 +7,15 @@ use crate::flag;
 pub enum PerfectRouter {
     Off,
     On,
-    /// Only inside windows.
+    /// Balanced routers are used only inside windows.
     Window,
 }
 
 impl PerfectRouter {
+    /// Parses the setting.
+    ///
     /// # Errors
-    /// The text is neither a flag nor `window`.
+    /// Returns an error if the text is neither a flag nor `window`.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         match flag::recognised(text) {

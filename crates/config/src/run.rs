@@ -1,12 +1,12 @@
-//! The run that a process belongs to.
+//! The identifier of a run. All processes of a run have the same one.
 
 use std::ffi::OsString;
 use std::fmt;
 
 use crate::error::{Problem, quoted};
 
-/// Job identifiers of launchers: the prefix of our identifier, and the variables that the rest is made of. All of
-/// these have to be set.
+/// Launchers whose jobs identify a run: the prefix of the identifier, and the environment variables whose values
+/// make up the rest. All of these variables must be set.
 pub const JOB_VARIABLES: [(&str, &[&str]); 4] = [
     ("slurm", &["SLURM_JOB_ID", "SLURM_STEP_ID"]),
     ("pmix", &["PMIX_NAMESPACE"]),
@@ -14,19 +14,22 @@ pub const JOB_VARIABLES: [(&str, &[&str]); 4] = [
     ("torch", &["TORCHELASTIC_RUN_ID"]),
 ];
 
-/// Longest identifier, in bytes; it is part of a folder's name.
+/// Maximum length of an identifier in bytes. It is limited because an identifier becomes part of a folder's name.
 const LONGEST: usize = 128;
 const WANTED: &str = "up to 128 letters, digits, ., _ and -, the first a letter or digit";
-/// Slurm's step numbers from this one on are not launches, but a job's script or its interactive shell.
+/// First reserved step number of Slurm. Steps with reserved numbers are not launches, but the job's script or an
+/// interactive shell.
 const SLURM_RESERVED: u32 = 0xffff_fff0;
 
-/// The identifier of a run. It can be part of a file's name.
+/// The identifier of a run. It can be a part of a file name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RunId(String);
 
 impl RunId {
+    /// Parses an identifier.
+    ///
     /// # Errors
-    /// The text could not be part of a file's name, or is too long for that.
+    /// Returns an error if the text contains characters that a file name should not contain, or is too long.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         if let Some(bad) = text.chars().find(|c| !is_plain(*c)) {
@@ -45,14 +48,14 @@ impl RunId {
         Ok(Self(text.to_owned()))
     }
 
-    /// The identifier of the launcher's job, if there is one.
+    /// Returns the identifier made from the launcher's job, if there is such a job.
     pub fn from_job(get: &dyn Fn(&str) -> Option<OsString>) -> Option<Self> {
         JOB_VARIABLES.iter().find_map(|(launcher, variables)| {
             let mut id = (*launcher).to_owned();
             for variable in *variables {
                 let value = get(variable)?.into_string().ok()?;
                 let is_none = match *variable {
-                    // torchrun sets this if the user did not name the job.
+                    // torchrun uses this value if the user did not name the job.
                     "TORCHELASTIC_RUN_ID" => value == "none",
                     "SLURM_STEP_ID" => value.parse().is_ok_and(|n: u32| n >= SLURM_RESERVED),
                     _ => false,
@@ -69,7 +72,7 @@ impl RunId {
         })
     }
 
-    /// The identifier of the `number`-th run of the same job.
+    /// Returns the identifier for the `number`-th run of the same job.
     #[must_use]
     pub fn again(&self, number: u64) -> Self {
         let number = format!(".{number}");

@@ -1,4 +1,5 @@
-//! Functions whose calls are scopes: the work that they launch is attributed to them.
+//! The setting for scope functions: the GPU work that a call of such a function launches is
+//! attributed to the function.
 
 use std::fmt;
 
@@ -8,15 +9,16 @@ use crate::error::{Problem, quoted};
 use crate::function::PyFunction;
 use crate::step;
 
-/// One rule of a list. Each call of a matching function is a scope.
+/// One rule of the setting. Each call of a function that matches the rule is a scope.
 #[derive(Clone, Debug)]
 pub enum ScopeRule {
-    /// Native functions whose names match.
+    /// Native functions selected by regular expressions.
     Native(NativeFunctions),
     Python(PyFunction),
 }
 
-/// Native functions whose names match, in libraries whose names match.
+/// A rule for native functions: regular expressions for the function's name and for its library's
+/// name.
 #[derive(Clone, Debug)]
 pub struct NativeFunctions {
     pub name: Regex,
@@ -27,10 +29,12 @@ impl ScopeRule {
     const WANTED: &str =
         "sym:REGEX, sym:REGEX@LIBREGEX or py:MODULE:QUALNAME, or several with commas";
 
-    /// Parses a comma-separated list of rules. A comma that no rule follows is part of a regex.
+    /// Parses a comma-separated list of rules. A comma that is not followed by the beginning of a
+    /// rule belongs to a regex.
     ///
     /// # Errors
-    /// A rule is of an unknown kind, a regex does not compile, or a name cannot be a Python name.
+    /// Returns an error if a rule is of an unknown type, a regex does not compile, or a name cannot
+    /// be a Python name.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, Problem> {
         let mut rules = Vec::new();
         let mut rest = text.trim();
@@ -76,7 +80,7 @@ impl ScopeRule {
     }
 }
 
-/// The kind of the rule that `text` begins with, and the text after it.
+/// Returns the type of the rule that `text` begins with, and the rest of the text.
 fn kind(text: &str) -> Option<(&str, &str)> {
     let (kind, rule) = text.trim_start().split_once(':')?;
     matches!(kind, "sym" | "py").then_some((kind, rule))

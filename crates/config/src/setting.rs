@@ -1,58 +1,63 @@
-//! A row of the table of settings, as help texts and pages show it. The library does not link these texts.
+//! The descriptive part of a row in the table of settings, for help texts and documentation pages. The
+//! library is linked without these texts.
 
 /// One setting: a variable, an option, or both.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Names of the variable, in order of precedence; none for an option that only the command reads.
+    /// Names of the variable, in order of precedence. Empty for an option that only the command reads.
     pub variables: &'static [&'static str],
     pub reader: Reader,
-    /// The option of `run` and `env` as it is typed; empty if there is none.
+    /// The option of `run` and `env`, such as `--window`. Empty if there is none.
     pub option: &'static str,
     pub value: Value,
     pub heading: Heading,
-    /// One sentence, without a full stop.
+    /// Help text of one sentence, without a full stop.
     pub help: &'static str,
-    /// Further sentences.
+    /// Further sentences for the long help text.
     pub more: &'static str,
-    /// Help of an option that switches the setting off.
+    /// Help text of an option that switches the setting off. Empty for other options.
     pub off: &'static str,
-    /// The value of a variable that is not set.
+    /// Value of the setting if its variable is not set.
     pub default: &'static str,
-    /// In words, the behaviour if the variable is not set, where it depends on other settings.
+    /// A description of the behaviour if the variable is not set, for cases in which it depends on other
+    /// settings.
     pub otherwise: &'static str,
-    /// The behaviour without the option, if it differs from that of a variable that is not set.
+    /// A description of the behaviour if the option is not given, if that differs from the behaviour if the
+    /// variable is not set.
     pub without: &'static str,
-    /// Values of the variable, if they differ from those of the option.
+    /// A description of the variable's values, if they differ from those of the option.
     pub values: &'static str,
-    /// A value other than the default, for tests.
+    /// A value other than the default, which tests use.
     pub example: &'static str,
-    /// Options that cannot be used with this one.
+    /// Options that cannot be combined with this one.
     pub conflicts: &'static [&'static str],
-    /// Help of the same option of `attach`, if `attach` has it; if empty, the help is the same.
+    /// Help text of the same option of `attach`. `None` if `attach` does not have the option; empty if the
+    /// help is the same.
     pub attach: Option<&'static str>,
 }
 
-/// The reader of a variable.
+/// The program that reads a variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reader {
     Library,
     Command,
-    /// The library or the project's scripts, which also set it. Users do not.
+    /// The library or the project's scripts. They also set the variable; users do not.
     Project,
 }
 
-/// Values of an option and of its variable.
+/// The form of an option's value and of its variable's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// The variable is 1 or 0. The option has no value and sets the one that is not the default.
+    /// A flag. The variable is 1 or 0. The option has no value, and sets the variable to the value that is
+    /// not the default.
     Flag,
-    /// A value with this name.
+    /// A value, which help texts show by this name.
     Named(&'static str),
-    /// Same as `Named`, but the option can stand without a value, which sets the variable to 1.
+    /// A value like `Named`, but the option can also be given without it, which sets the variable to 1.
     Optional(&'static str),
 }
 
-/// The topic of a setting, in the order of the pages.
+/// The topic of a setting. Documentation pages list topics in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Heading {
     Iterations,
@@ -99,13 +104,13 @@ impl Setting {
         attach: None,
     };
 
-    /// The variable, by the name that takes precedence.
+    /// Returns the name of the variable that takes precedence. `None` if there is no variable.
     #[must_use]
     pub fn variable(&self) -> Option<&'static str> {
         self.variables.first().copied()
     }
 
-    /// The value of the variable that the option sets when it has no value.
+    /// Returns the value to which the option sets the variable if the option is given without a value.
     #[must_use]
     pub fn switched(&self) -> &'static str {
         match self.default {
@@ -114,7 +119,7 @@ impl Setting {
         }
     }
 
-    /// Values of the variable, for a table.
+    /// Returns a description of the variable's values, for a table.
     #[must_use]
     pub fn values(&self) -> String {
         match self.value {
@@ -125,7 +130,7 @@ impl Setting {
         }
     }
 
-    /// The full description of the variable.
+    /// Returns the full description of the variable.
     #[must_use]
     pub fn text(&self) -> String {
         self.sentences(self.help)
@@ -138,7 +143,7 @@ impl Setting {
         }
     }
 
-    /// The short and the long help of the option.
+    /// Returns the short and the long help text of the option.
     #[must_use]
     pub fn option_help(&self) -> (String, String) {
         if !self.off.is_empty() {

@@ -1,4 +1,4 @@
-//! The table of settings. Each row is a variable of the library, with the help texts of the variable and its option.
+//! The table of settings. Each row describes a setting: its variables, its option, and the help texts.
 
 #[cfg(test)]
 mod tests;
@@ -31,11 +31,11 @@ use crate::warmup::Warmup;
 use crate::{flag, number, stacks};
 
 const TRACE_MAX: u64 = 1 << 30;
-/// Least value of `TLLMPROF_KEEP`, in bytes: room for the first chunks of some threads, and a window.
+/// Minimum value of `TLLMPROF_KEEP`, in bytes: enough for the first chunks of some threads and for one window.
 const LEAST_KEPT: u64 = 1 << 20;
-/// Number of iterations that `TLLMPROF_FLIGHT=1` keeps.
+/// Number of iterations that are kept with `TLLMPROF_FLIGHT=1`.
 const FLIGHT_STEPS: u64 = 100;
-/// Number of iterations that are kept by default for a window with an automatic length.
+/// Number of recent iterations that are kept by default for a window with automatic length.
 const LATEST_STEPS: u64 = 64;
 const MOST_FLIGHT_STEPS: u64 = 100_000;
 
@@ -120,7 +120,7 @@ table(env) {
         help: "Ranks that open windows, such as 0,2-3",
         value: Named("LIST"), heading: Iterations, otherwise: "all", example: "0,2-3",
     }
-    // Checked here only to report mistakes; the library reads it again when the first iteration opens.
+    // Parsed here only to report mistakes. The library reads the variable again when the first iteration opens.
     rank: Option<u64> = ["TLLMPROF_RANK"], parse_rank => {
         help: "The rank of this process; takes precedence over the launcher's variables",
         value: Named("N"), heading: Iterations, example: "3",
@@ -177,7 +177,8 @@ table(env) {
         value: Named("RULES"), heading: Contents, example: "sym:^f$",
     }
     kernels: Option<Kernels> = ["TLLMPROF_KERNELS"], Kernels::parse,
-        // Layers need kernels. A variable that is set to 0 still means no kernels.
+        // Layers need kernels, so they enable them by default. If the variable is set to 0, there are no kernels
+        // nevertheless.
         settle match kernels {
             None | Some(Some(Kernels::Auto)) if layers => Some(Kernels::FIRST),
             kernels => kernels.flatten(),
@@ -306,29 +307,30 @@ table(env) {
     }
 }
 derived {
-    /// The variable that set the windows, if any.
+    /// The name of the variable that set the windows. `None` if none did.
     windows_from: Option<&'static str> = env.find(variable::windows, false).map(|(name, _)| name);
-    /// The user set the warm-up; it is not the default of the step rule.
+    /// True if the user set the warm-up, so that it is not just the default for the step rule.
     warmup_given: bool = env.has(variable::warmup);
-    /// Number of iterations outside windows that the record keeps. For a window with an automatic length they are kept
-    /// until it opens.
+    /// Number of recent iterations outside windows that the record keeps. For a window with automatic length, they
+    /// are kept until the window opens.
     latest: Option<u64> = flight.or((windows.is_auto() && env.has(variable::trace)).then_some(LATEST_STEPS));
-    /// Names of the variables that are `auto`; they cause no warning where they have no effect.
+    /// Names of the variables whose value is `auto`. No warning is logged if they have no effect.
     auto: Vec<&'static str> = env.auto_ones([
         variable::stacks, variable::native_stacks, variable::record_gc, variable::gil, variable::kernels,
     ]);
-    /// The user asked for no record. It begins with the first window that is requested while the process runs.
+    /// True if the user did not ask for a record, but a window may need one. The record then begins with the first
+    /// window that is requested while the process runs.
     trace_on_demand: bool = trace.is_some() && !env.has(variable::trace) && flight.is_none();
 }
 }
 
-/// Names of the variables that the library reads. Names of launchers' variables for the rank are in
-/// [`crate::RANK_VARIABLES`].
+/// Returns the names of the variables that the library reads. The variables in which launchers pass the rank are not
+/// included; they are in [`crate::RANK_VARIABLES`].
 pub fn variable_names() -> impl Iterator<Item = &'static str> {
     NAMES.split_ascii_whitespace()
 }
 
-/// Each variable that an option of `run` sets, with that option.
+/// Returns each variable that an option of `run` sets, with that option.
 pub fn options() -> impl Iterator<Item = (&'static str, &'static str)> {
     OPTIONS
         .split_ascii_whitespace()
@@ -336,25 +338,28 @@ pub fn options() -> impl Iterator<Item = (&'static str, &'static str)> {
         .filter(|(variable, option)| !variable.is_empty() && !option.is_empty())
 }
 
-/// Names of variables that are read by the command, the project's scripts or children of the library.
+/// Returns the names of the variables that are not read by the library itself, but by the command, by the project's
+/// scripts, or by child processes of the library.
 pub fn other_names() -> impl Iterator<Item = &'static str> {
     OTHER_NAMES.split_ascii_whitespace()
 }
 
 impl Settings {
-    /// Returns whether the value of this variable is `auto`.
+    /// Returns true if the value of this variable is `auto`.
     #[must_use]
     pub fn is_auto(&self, variable: &str) -> bool {
         self.auto.contains(&variable)
     }
 
-    /// Returns whether any window can open: a planned one, a requested one, or one that opens by itself.
+    /// Returns true if any window can open: a planned window, one that is requested while the process runs, or one
+    /// that opens by itself.
     #[must_use]
     pub fn may_open_windows(&self) -> bool {
         self.may_open_unplanned_windows() || !self.windows.is_empty()
     }
 
-    /// Returns whether a window can open that is requested while the process runs, or that opens by itself.
+    /// Returns true if a window can open that was not planned: one that is requested while the process runs, or one
+    /// that opens by itself.
     #[must_use]
     pub fn may_open_unplanned_windows(&self) -> bool {
         self.when.is_some() || samples(self.kernels) || self.control.is_on()
@@ -363,13 +368,14 @@ impl Settings {
     /// Reads the settings from an environment.
     ///
     /// # Errors
-    /// The first value that does not parse.
+    /// Returns an error for the first value that does not parse.
     pub fn from_env(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, BadValue> {
         Self::read(&Environment { get: &get })
     }
 }
 
-/// The rule for iterations; without one, the function that has the batch.
+/// Returns the step rule. If there is none, the step is the function that gets the batch; if there is none either,
+/// `auto`.
 fn rule(step: Option<&Step>, batch: Option<&BatchFunction>) -> Step {
     let of_batch = |batch: &BatchFunction| Step::Python {
         function: batch.function.clone(),
@@ -379,7 +385,8 @@ fn rule(step: Option<&Step>, batch: Option<&BatchFunction>) -> Step {
     step.unwrap_or(Step::Auto)
 }
 
-/// Returns the condition, or a problem if it uses facts of batches that are unknown when a step of this rule begins.
+/// Returns the condition. Returns a problem if it depends on facts about the batch, and these are still unknown when
+/// a step of this rule begins.
 fn knows_batches(condition: Option<Condition>, step: &Step) -> Result<Option<Condition>, Problem> {
     match step {
         Step::Auto | Step::Python { .. } => Ok(condition),
@@ -414,17 +421,18 @@ fn of_trigger<T>(given: Option<T>, when: Option<&Trigger>) -> Result<Option<T>, 
     }
 }
 
-/// Returns whether the condition that opens windows uses this name, which then has to be recorded.
+/// Returns true if the condition that opens windows uses this name, so that the corresponding time has to be
+/// recorded.
 fn names(when: Option<&Trigger>, name: &str) -> bool {
     when.is_some_and(|when| when.condition.names(name))
 }
 
-/// Returns whether kernels open windows of their own.
+/// Returns true if kernels are sampled in windows that open by themselves.
 fn samples(kernels: Option<Kernels>) -> bool {
     kernels.and_then(Kernels::samples).is_some()
 }
 
-/// The functions and the Python functions of the scope rules, each once.
+/// Returns the functions together with the Python functions of the scope rules, without duplicates.
 fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> Vec<PyFunction> {
     for rule in rules.unwrap_or_default() {
         if let ScopeRule::Python(function) = rule
@@ -436,8 +444,9 @@ fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> V
     functions
 }
 
-/// The record of a process whose user named none. It exists if something can open a window by itself (`asks`), or if
-/// the process listens for requests. A variable that is set to an empty value means that there is no record.
+/// Returns the path of the record for a process whose user has not named one. There is a record only if something can
+/// open a window by itself (`asks` is true), or if the process listens for requests. A variable with an empty value
+/// means that the user wants no record.
 fn on_demand(env: &Environment<'_>, control: Option<&Control>, asks: bool) -> Option<PathTemplate> {
     let control = match control {
         None | Some(Control::Off) if asks => &Control::On,

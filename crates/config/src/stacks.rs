@@ -1,19 +1,20 @@
-//! The sampling rate of stacks.
+//! The setting for the sampling rate of stacks.
 
 use crate::error::Problem;
 use crate::{flag, number};
 
-/// Samples per second by default.
+/// Default rate, in samples per second.
 pub const STACKS_RATE: u64 = 200;
-/// Highest rate, in samples per second. A higher one would cost more than it shows.
+/// Maximum rate, in samples per second. A higher rate would slow the program down more than it
+/// would show.
 const MAX_RATE: u64 = 1000;
 
 const WANTED: &str = "1 for 200 Hz, 0, a number of Hz up to 1000, or auto";
 
-/// Parses the setting; `None` if no stacks are to be sampled.
+/// Parses the setting. Returns the rate, or `None` if no stacks are to be sampled.
 ///
 /// # Errors
-/// The text is neither a flag nor a number of Hz up to 1000.
+/// Returns an error if the text is neither a flag nor a rate up to 1000 Hz.
 pub fn parse(text: &str) -> Result<Option<u64>, Problem> {
     match flag::recognised(text) {
         Some(is_on) => Ok(is_on.then_some(STACKS_RATE)),

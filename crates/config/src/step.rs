@@ -1,4 +1,4 @@
-//! The step rule, which defines an iteration.
+//! The setting for the step rule, which defines what an iteration is.
 
 use std::fmt;
 
@@ -13,30 +13,31 @@ use crate::number;
 
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Every `every`-th call of a CUDA function.
+    /// A step begins at every `every`-th call of a CUDA function.
     Call {
         call: Call,
-        /// The function as the user wrote it, such as `cudaGraphLaunch`.
+        /// The function's name as the user wrote it, such as `cudaGraphLaunch`.
         name: String,
         every: u64,
     },
-    /// Every `every`-th call of a native function whose name matches.
+    /// A step begins at every `every`-th call of a native function with a matching name.
     Symbol {
         name: Regex,
         library: Option<Regex>,
         every: u64,
     },
-    /// Every `every`-th call of a Python function.
+    /// A step begins at every `every`-th call of a Python function.
     Python { function: PyFunction, every: u64 },
-    /// Every `every`-th NVTX range whose name matches.
+    /// A step begins at every `every`-th NVTX range with a matching name.
     Nvtx {
         name: Regex,
         domain: Option<String>,
         every: u64,
     },
-    /// The step of a known engine, or else the sequence of calls that recurs once per iteration.
+    /// The step is that of a known engine. For other programs, it is learnt as the sequence of calls that recurs
+    /// once per iteration.
     Auto,
-    /// The equal parts of such an iteration, if it has any.
+    /// The step is one of the equal parts of an iteration of `Auto`, if it has such parts.
     AutoInner,
 }
 
@@ -44,8 +45,11 @@ impl Step {
     pub const WANTED: &str = "auto, auto:inner, a CUDA call such as cudaGraphLaunch or cudaGraphLaunch/4, \
                               sym:REGEX, py:MODULE:QUALNAME or nvtx:REGEX";
 
+    /// Parses a step rule.
+    ///
     /// # Errors
-    /// The call or the kind of rule is unknown, a regex does not compile, or the rule ends in `/0`.
+    /// Returns an error if the CUDA call or the type of the rule is unknown, a regex does not compile, or the rule
+    /// ends in `/0`.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         if text.is_empty() {
@@ -118,7 +122,7 @@ impl Step {
         }
     }
 
-    /// Returns whether iterations are learnt from the calls, unless the engine is known.
+    /// Returns true if iterations are learnt from the calls. For a known engine, they are not learnt.
     #[must_use]
     pub const fn is_learnt(&self) -> bool {
         matches!(self, Self::Auto | Self::AutoInner)
@@ -198,7 +202,8 @@ fn countable() -> impl Iterator<Item = &'static CallInfo> {
     CALLS.iter().filter(|row| row.kind.counts())
 }
 
-/// The rule, and the number after its last slash. In a regex, a slash without a number after it is part of the regex.
+/// Splits a rule at its last slash. Returns the rule and the number after the slash, or 1 without a number. A slash
+/// that is not followed by a number belongs to the regex.
 fn split_every(text: &str) -> Result<(&str, u64), Problem> {
     const WANTED: &str = "/N with N at least 1";
     let Some((rule, every)) = text.rsplit_once('/') else {
@@ -214,7 +219,7 @@ fn split_every(text: &str) -> Result<(&str, u64), Problem> {
     }
 }
 
-/// The parts before and after the last `@` that is neither escaped nor in brackets.
+/// Splits a rule at the last `@` that is neither escaped nor inside brackets. Returns the parts before and after it.
 pub(crate) fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
     let (mut escaped, mut in_class, mut at) = (false, false, None);
     for (index, byte) in rule.bytes().enumerate() {
@@ -233,7 +238,7 @@ pub(crate) fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Largest nesting depth of groups and repetitions in a regex.
+/// Maximum nesting depth of groups and repetitions in a regex.
 const NESTED: u32 = 32;
 
 pub(crate) fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Problem> {
@@ -243,14 +248,15 @@ pub(crate) fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Pr
             wanted,
         ));
     }
-    // Symbols are bytes, and tables for Unicode classes would make up most of the library's size.
+    // Unicode is disabled: symbol names are bytes, and the tables for Unicode classes would make up most of the
+    // library's size.
     RegexBuilder::new(pattern)
-        // The regex is compiled recursively, on a stack of unknown size.
+        // The nesting is limited, because a regex is compiled recursively on a stack of unknown size.
         .nest_limit(NESTED)
         .unicode(false)
         .build()
         .map_err(|error| {
-            // The error draws the pattern over several lines; the last one says what is wrong.
+            // The error message shows the pattern over several lines. Only its last line says what is wrong.
             let error = error.to_string();
             let last = error.lines().last().unwrap_or_default();
             let reason = last.strip_prefix("error: ").unwrap_or(last);

@@ -1,4 +1,4 @@
-//! Paths with placeholders for the process, such as its rank and host.
+//! Path templates for settings: paths with placeholders for facts about the process, such as its rank and host.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,30 +16,33 @@ enum TemplatePart {
     Variable(String),
 }
 
-/// A path with `%p` (process), `%r` (rank), `%h` (host), `%q{NAME}` (a variable) and `%%`.
+/// A path template with the placeholders `%p` (process id), `%r` (rank), `%h` (host), `%q{NAME}` (environment
+/// variable) and `%%` (percent sign).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PathTemplate(Vec<TemplatePart>);
 
-/// The values of the placeholders.
+/// The values of the placeholders for one process.
 #[derive(Clone, Copy, Debug)]
 pub struct Placeholders<'a> {
     pub pid: u32,
-    /// The rank; a process without one writes as rank 0.
+    /// The rank of the process. A process without a rank uses 0.
     pub rank: Option<u64>,
     pub host: &'a OsStr,
 }
 
-/// Longest value in a file's name, in bytes. File systems allow 255 for the whole name.
+/// Maximum length, in bytes, of a placeholder's value in a file name. File systems allow 255 bytes for the whole
+/// name.
 const LONGEST_VALUE: usize = 96;
 
-/// The text before and after the process's number in the name of a record whose own name would be empty.
+/// Text before and after the process id in the name of a record whose template yields an empty name.
 const NAMELESS: (&str, &str) = ("tllmprof-", ".tllmprof");
 
 const WANTED: &str = "a path with %p, %r, %h, %q{NAME} or %%";
 
 impl PathTemplate {
-    /// The record of a process that listens, where the user named none: in the working folder, or next to the socket
-    /// in a folder that others can read.
+    /// Returns the template for the record of a process that listens for requests, if the user has not named a
+    /// record. The record is in the working folder. If the control socket is in a folder that others can read, the
+    /// record is in that folder.
     pub fn on_demand(control: &Control) -> Option<Self> {
         let name = [
             TemplatePart::Text(b"tllmprof-".to_vec()),
@@ -62,8 +65,10 @@ impl PathTemplate {
         Some(Self(pieces))
     }
 
+    /// Parses a template.
+    ///
     /// # Errors
-    /// The path is empty or `-`, or a `%` is followed by something unknown.
+    /// Returns an error if the path is empty or `-`, or if a `%` is not followed by a known placeholder.
     pub fn parse(text: &OsStr) -> Result<Self, Problem> {
         let mut rest = text.as_bytes();
         if rest.is_empty() {
@@ -105,7 +110,7 @@ impl PathTemplate {
                 [b'q', ..] => return Err(Problem::new("%q has no {NAME} behind it", WANTED)),
                 [] => return Err(Problem::new("it ends with a single %", WANTED)),
                 [..] => {
-                    // The whole character, even if it is longer than a byte.
+                    // Shows the whole character, even if it is longer than a byte.
                     let unknown = shown(OsStr::from_bytes(rest)).chars().next().unwrap_or('?');
                     return Err(Problem::new(format!("%{unknown} means nothing"), WANTED));
                 }
@@ -122,8 +127,9 @@ impl PathTemplate {
         Ok(Self(pieces))
     }
 
-    /// The path for one process. A variable that is not set leaves nothing. One that holds an absolute path and begins
-    /// the template is the folder. Every other value becomes part of a single name, whatever it holds.
+    /// Returns the path for one process. A variable that is not set is replaced by an empty text. A variable at the
+    /// beginning of the template may contain an absolute path, which then is the folder. All other values become part
+    /// of a single file name, with unsuitable characters replaced.
     pub fn fill(
         &self,
         place: &Placeholders<'_>,
@@ -147,14 +153,14 @@ impl PathTemplate {
                 }
             }
         }
-        // All placeholders of the name may have been empty.
+        // The name is empty if all of its placeholders are.
         if path.last().is_none_or(|byte| *byte == b'/') {
             path.extend_from_slice(format!("{}{}{}", NAMELESS.0, place.pid, NAMELESS.1).as_bytes());
         }
         PathBuf::from(OsString::from_vec(path))
     }
 
-    /// The part of the path that is the same for every process, up to its last `/`.
+    /// Returns the beginning of the path that is the same for all processes, up to its last `/`.
     pub fn folder(&self) -> PathBuf {
         let Some(TemplatePart::Text(text)) = self.0.first() else {
             return PathBuf::new();
@@ -163,7 +169,7 @@ impl PathTemplate {
         PathBuf::from(OsStr::from_bytes(end.map_or(&[], |end| &text[..=end])))
     }
 
-    /// Number of `/` after [`PathTemplate::folder`].
+    /// Returns the number of slashes after [`PathTemplate::folder`].
     pub fn depth(&self) -> usize {
         let slashes = |piece: &TemplatePart| match piece {
             TemplatePart::Text(text) => text.iter().filter(|byte| **byte == b'/').count(),
@@ -174,7 +180,7 @@ impl PathTemplate {
             - in_folder.iter().filter(|byte| **byte == b'/').count()
     }
 
-    /// Returns whether some process can have this path.
+    /// Returns true if the path can result from this template for some process.
     pub fn is_of_some_process(&self, path: &OsStr) -> bool {
         let path = path.as_bytes();
         let nameless = || {
@@ -189,8 +195,8 @@ impl PathTemplate {
     }
 }
 
-/// A value as part of a file's name. Characters that would end the name or leave its folder become `_`, and a long
-/// value ends with a hash of the whole value.
+/// Returns a value in a form that fits into a file name. Characters that would end the name or leave its folder
+/// become `_`. A long value is cut, and a hash of the whole value is appended.
 fn part_of_name(value: &OsStr) -> Vec<u8> {
     let bytes = value.as_bytes();
     let is_dots = bytes.iter().all(|byte| *byte == b'.');
@@ -201,7 +207,7 @@ fn part_of_name(value: &OsStr) -> Vec<u8> {
     };
     let mut name: Vec<u8> = bytes.iter().map(plain).collect();
     if name.len() > LONGEST_VALUE {
-        // FNV-1a: two values with the same beginning get different names.
+        // The hash is FNV-1a. With it, two values with the same beginning still get different names.
         let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -216,8 +222,8 @@ fn part_of_name(value: &OsStr) -> Vec<u8> {
     name
 }
 
-/// Returns whether the pieces can be filled so that they are `path`. Host names and values of variables have no `/` in
-/// them.
+/// Returns true if values for the placeholders exist so that the pieces result in `path`. Host names and values of
+/// variables contain no `/`.
 fn fits(pieces: &[TemplatePart], path: &[u8]) -> bool {
     let Some((piece, rest)) = pieces.split_first() else {
         return path.is_empty();
@@ -275,7 +281,7 @@ mod tests {
             };
             let template = PathTemplate::parse(OsStr::new(template)).unwrap();
             let path = template.fill(&place, |_| Some(value.into()));
-            // The command that started the process finds the path.
+            // The command that started the process must recognize the path.
             let is_found = template.is_of_some_process(path.as_os_str());
             (path.into_os_string().into_string().unwrap(), is_found)
         };
@@ -302,7 +308,7 @@ mod tests {
                 "{template} {host} {value:?}"
             );
         }
-        // The user's own folder, and a name of which nothing is left.
+        // Two cases: a folder given by the user in a variable, and names of which nothing is left.
         assert_eq!(
             filled("%q{JOB}/x", "", "/scratch/../a").0,
             "/scratch/../a/x"
@@ -311,7 +317,7 @@ mod tests {
         assert_eq!(filled("d/%q{JOB}", "", ""), nameless("d/"));
         assert_eq!(filled("d/", "", ""), nameless("d/"));
         assert_eq!(filled("%q{JOB}", "", ""), nameless(""));
-        // Long names are cut between characters, and stay distinct.
+        // Long names must be cut between characters, and must stay distinct.
         let long = |last: &str| filled("d/%q{JOB}.x", "", &("é".repeat(300) + last));
         let (one, other) = (long("1"), long("2"));
         assert_ne!(one, other);

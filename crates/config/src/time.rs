@@ -1,8 +1,8 @@
-//! Times such as `5ms`, and decimal numbers.
+//! Parses times such as `5ms`, and decimal numbers.
 
 use std::time::Duration;
 
-/// Units, and their length in nanoseconds.
+/// Units of time, with their length in nanoseconds.
 const UNITS: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -14,7 +14,7 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Parses a decimal number and a unit.
+/// Parses a time: a decimal number followed by a unit. Returns `None` if the text is not a time.
 #[must_use]
 pub fn parse(text: &str) -> Option<Duration> {
     let at = text.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
@@ -24,7 +24,8 @@ pub fn parse(text: &str) -> Option<Duration> {
     Some(Duration::from_nanos(u64::try_from(whole).ok()?))
 }
 
-/// Parses a decimal number with at most three decimals, in thousandths.
+/// Parses a decimal number with at most three decimals. Returns it in thousandths, or `None` if the
+/// text is not such a number.
 #[must_use]
 pub fn thousandths(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));

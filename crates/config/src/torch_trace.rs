@@ -1,22 +1,24 @@
-//! The path of the PyTorch profiler's traces.
+//! The setting for the path of the PyTorch profiler's traces.
 
 use std::path::Path;
 
 use crate::error::Problem;
 
-/// A path in two parts; the rank and the window are put between them.
+/// A path in two parts, so that the rank and the window can be inserted before the extension.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TracePath {
-    /// The folder and the name up to its extension.
+    /// The folder, and the file name without its extension.
     pub stem: String,
-    /// The extension with its dot, or with both dots for compressed files: `.json.gz`. PyTorch compresses a file whose
-    /// name ends in `.gz`.
+    /// The extension with its dot. For compressed files it has both parts: `.json.gz`. PyTorch compresses a file if
+    /// its name ends in `.gz`.
     pub extension: String,
 }
 
 impl TracePath {
+    /// Parses a path.
+    ///
     /// # Errors
-    /// The path is `-`, or does not end in a file's name.
+    /// Returns an error if the path is `-`, or does not end in a file name.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         let start = text.rfind('/').map_or(0, |slash| slash + 1);
         let name = &text[start..];
@@ -27,7 +29,7 @@ impl TracePath {
         if text == "-" {
             return Err(Problem::new("a trace cannot go to standard output", WANTED));
         }
-        // A dot at the beginning does not start an extension.
+        // A dot at the beginning of the name does not start an extension.
         let dot_in = |name: &str| name.rfind('.').filter(|dot| *dot > 0);
         let mut dot = dot_in(name);
         if dot.is_some_and(|dot| &name[dot..] == ".gz") {
@@ -40,7 +42,8 @@ impl TracePath {
         })
     }
 
-    /// The same path relative to `folder`, even if the process changes its working folder.
+    /// Returns the path with `folder` in front if it is relative, so that it stays the same if the process changes
+    /// its working folder.
     #[must_use]
     pub fn within(&self, folder: &Path) -> Self {
         let stem = folder.join(&self.stem).into_os_string().into_string();

@@ -1,4 +1,4 @@
-//! Windows that open by themselves (`TLLMPROF_WHEN`).
+//! The setting `TLLMPROF_WHEN`: windows that open by themselves, on a condition.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use crate::condition::Condition;
 use crate::error::{Problem, quoted};
 use crate::{number, time};
 
-/// The default limit of windows that open by themselves.
+/// Default limit on the number of windows that open by themselves.
 const AT_MOST: AtMost = AtMost {
     windows: 10,
     per: Duration::from_secs(3600),
 };
-/// Default number of iterations in such a window.
+/// Default number of iterations in a window that opens by itself.
 pub const STEPS: u64 = 50;
 
-/// A rule that opens a window after an iteration for which a condition holds.
+/// A trigger: it opens a window after an iteration for which its condition holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trigger {
     pub condition: Condition,
     pub at_most: AtMost,
-    /// Number of iterations in the window.
+    /// Number of iterations in a window that the trigger opens.
     pub steps: u64,
 }
 
-/// A limit of windows per time.
+/// A limit on the number of windows in a period of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtMost {
     pub windows: u64,
@@ -37,13 +37,14 @@ impl Default for AtMost {
 }
 
 impl AtMost {
-    /// Largest number of windows; their times are remembered.
+    /// Maximum number of windows. It is limited because the times of all these windows are
+    /// remembered.
     pub const MAX_WINDOWS: u64 = 10_000;
 
-    /// Parses `10/1h`; without a time, the limit is per hour.
+    /// Parses a limit such as `10/1h`. Without a time, the limit is per hour.
     ///
     /// # Errors
-    /// The number or the time is missing, malformed, zero or too large.
+    /// Returns an error if the number or the time is missing, malformed, zero or too large.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         const WANTED: &str = "how many windows, 1 to 10000, in how long: 10/1h";
         let (windows, per) = text.split_once('/').unwrap_or((text, "1h"));
@@ -64,7 +65,7 @@ impl AtMost {
 /// Parses the number of iterations in a window that opens by itself.
 ///
 /// # Errors
-/// The text is not a number, or is 0.
+/// Returns an error if the text is not a number, or is 0.
 pub fn parse_steps(text: &str) -> Result<u64, Problem> {
     const WANTED: &str = "a number of iterations, from 1 on";
     match number::parse(text, WANTED)? {

@@ -1,20 +1,20 @@
-//! Misspelt variables: their names look like ours, but nothing reads them.
+//! Detects misspelled variables: their names look like ours, but nothing reads them.
 
 use core::fmt;
 
 use crate::nearest;
 use crate::settings::{options, other_names, variable_names};
 
-/// Prefix of the variables of the project's tests.
+/// Prefix of the variables that the project's tests use.
 const TESTS: &str = "TLLMPROF_TEST_";
 
-/// The name of a variable that has our prefix but is unknown. It is displayed as a sentence that suggests the variable
-/// that may have been meant.
+/// The name of an unknown variable that has our prefix. It is displayed as a sentence that suggests the variable that
+/// the user may have meant.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown<'a>(&'a str);
 
 impl<'a> Unknown<'a> {
-    /// Checks a name; `None` for a known variable, and for one without our prefix.
+    /// Checks a name. Returns `None` for a known variable, and for a variable without our prefix.
     pub fn from_name(name: &'a str) -> Option<Self> {
         let is_known = || {
             variable_names()
@@ -38,7 +38,7 @@ impl fmt::Display for Unknown<'_> {
     }
 }
 
-/// The variable of the option that the name spells in capitals: `TLLMPROF_GC` of `--gc`.
+/// Returns the variable of the option that the name spells in capitals. For example, `TLLMPROF_GC` spells `--gc`.
 fn find_by_option(name: &str) -> Option<&'static str> {
     let name = name.strip_prefix("TLLMPROF_")?;
     let is_spelled = |option: &str| {
@@ -66,7 +66,7 @@ mod tests {
             of("TLLMPROF_STEPP").as_deref(),
             Some("TLLMPROF_STEPP means nothing; TLLMPROF_STEP does")
         );
-        // The variables of these options have other names.
+        // The variables of these options have other names than the options.
         for (named, meant) in [
             ("TLLMPROF_GC", "TLLM_PROFILE_RECORD_GC"),
             ("TLLMPROF_WINDOW", "TLLMPROF_START_STOP"),
@@ -84,7 +84,7 @@ mod tests {
         for known in variable_names() {
             assert_eq!(of(known), None);
         }
-        // Variables of TensorRT-LLM have the same prefix, but are not ours.
+        // Variables of TensorRT-LLM begin with `TLLM_` too, but they are not ours.
         for other in [
             "TLLM_LOG_LEVEL",
             "HOME",

@@ -1,4 +1,4 @@
-//! Iterations that are not counted.
+//! The setting for the warm-up: iterations that are not counted.
 
 use std::fmt;
 
@@ -7,15 +7,17 @@ use crate::number;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Warmup {
-    /// That many iterations come before iteration 0.
+    /// This number of iterations comes before iteration 0.
     Iterations(u64),
-    /// The count starts again at 0 after every stream capture, until the first window opens.
+    /// The count restarts at 0 after each stream capture, until the first window opens.
     Capture,
 }
 
 impl Warmup {
+    /// Parses the setting.
+    ///
     /// # Errors
-    /// The text is neither a number nor `capture`.
+    /// Returns an error if the text is neither a number nor `capture`.
     pub fn parse(text: &str) -> Result<Self, Problem> {
         const WANTED: &str = "a number of iterations, or capture";
         let text = text.trim();

@@ -1,19 +1,19 @@
-//! Formulas that read the batch from the arguments of engines' steps.
+//! Formulas that compute the size of a batch from the arguments of an engine's step function.
 //!
-//! This file holds only data: formulas ([`Formulas`]) over the arguments of the function in the engine's row. A
-//! test in `tests/batch.rs` compares the names in them with the engines' sources.
+//! This file contains only data: formulas ([`Formulas`]) over the arguments of the function in the engine's row
+//! (`engines.rs`). A test in `tests/batch.rs` compares the names in the formulas with the engines' sources.
 
 use tllmprof_config::{Formulas, NoFormula};
 
-/// Formulas for some versions of an engine.
+/// Formulas for the batches of an engine, for some of its versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Batch {
     pub requests: &'static str,
-    /// Scheduled tokens, without those that pad the batch.
+    /// Formula for the scheduled tokens. Tokens that only pad the batch are not included.
     pub tokens: &'static str,
-    /// Tokens of prompts.
+    /// Formula for the tokens that belong to prompts.
     pub prefill_tokens: &'static str,
-    /// The engine's versions in which the formulas were read.
+    /// The package versions whose sources the formulas were derived from.
     pub versions: &'static str,
 }
 
@@ -30,8 +30,8 @@ impl Batch {
 const VLLM_REQUESTS: &str = "len(scheduler_output.num_scheduled_tokens)";
 const VLLM_TOKENS: &str = "scheduler_output.total_num_scheduled_tokens";
 
-/// A request that has produced a token is past its prompt: vLLM distinguishes the phases in the same way
-/// (`CachedRequestData.is_context_phase`).
+/// Formulas for vLLM. A request that has produced a token is past its prompt: vLLM distinguishes prefill and
+/// decode in the same way (`CachedRequestData.is_context_phase`).
 const VLLM: Batch = Batch {
     requests: VLLM_REQUESTS,
     tokens: VLLM_TOKENS,
@@ -68,9 +68,9 @@ pub const VLLM_V1: &[Batch] = &[
     },
 ];
 
-/// `extend_num_tokens` keeps its value when a batch continues with decoding. A batch of both kinds includes a
-/// token for each of `decoding_reqs`. So does a batch of decodes that runs as a prefill because another rank's
-/// does.
+/// Formulas for SGLang. `extend_num_tokens` keeps its old value when a batch continues with decoding, so the
+/// formulas depend on the mode. A mixed batch includes one token for each of `decoding_reqs`. A batch of
+/// decodes also includes them if it runs as a prefill because another rank's batch does.
 pub const SGLANG: &[Batch] = &[Batch {
     requests: "len(batch.reqs)",
     tokens: "batch.extend_num_tokens if batch.forward_mode._name_ \
@@ -82,7 +82,8 @@ pub const SGLANG: &[Batch] = &[Batch {
     versions: "sglang 0.4.6, 0.5.3, 0.5.10, 0.5.16, 0.5.23",
 }];
 
-/// Dummy batches of data parallelism, which 0.12 and later mark, have a token that belongs to no request.
+/// Formulas for LMDeploy. With data parallelism it runs dummy batches, whose token belongs to no request.
+/// Version 0.12 and later mark them with `is_dummy`.
 pub const LMDEPLOY: &[Batch] = &[
     Batch {
         requests: "0 if inputs.is_dummy else inputs.seq_length.shape[0]",
@@ -99,7 +100,8 @@ pub const LMDEPLOY: &[Batch] = &[
     },
 ];
 
-/// The position of a request already includes the tokens of this batch.
+/// Formulas for transformers. `position_offset`, the position of a request, already includes the tokens of this
+/// batch.
 pub const TRANSFORMERS: &[Batch] = &[
     Batch {
         requests: "len(self.inputs_and_outputs.requests_in_batch)",

@@ -1,26 +1,29 @@
-//! Functions in which an engine's steps are passes of a draft model.
+//! Functions of engines that run passes of a draft model.
 //!
-//! This file holds only data. In speculative decoding, a small draft model proposes tokens, and the main model
-//! checks them in one pass. If the passes of both go through the function of the engine's row, those that are made
-//! within a call of one of these functions are the draft model's, and no steps.
+//! This file contains only data. In speculative decoding, a small draft model proposes tokens, and the main model
+//! checks them in one pass. With some engines, the passes of both models go through the step function in the
+//! engine's row (`engines.rs`). Passes that are made during a call of one of the functions below belong to the
+//! draft model, and do not count as steps.
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
-/// A function that makes passes of a draft model.
+/// A function that runs passes of a draft model.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft {
-    /// The engine: all names in [`ENGINES`](crate::ENGINES) that begin with this.
+    /// The engine, as the beginning of names in [`ENGINES`](crate::ENGINES). It stands for all engines whose names
+    /// begin with it.
     pub engine: &'static str,
     /// The function as `MODULE:QUALNAME`.
     pub function: &'static str,
-    /// Package, versions and file in which this was read.
+    /// Package, versions and file in which the function was found.
     pub source: &'static str,
 }
 
 const CANDIDATES: &str = "transformers 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: transformers/generation/candidate_generator.py";
 
-/// Each of them calls `generate` of the assistant model, some through `_generate_candidates`. Other candidate
-/// generators look candidates up, or run their model without `generate`: these passes are not steps.
+/// Functions that run passes of a draft model. Each of them calls `generate` of the assistant model, some of them
+/// through `_generate_candidates`. Other candidate generators are not listed: they look candidates up, or run
+/// their model without `generate`, so that their passes are not counted anyway.
 pub const DRAFTS: &[Draft] = &[
     Draft {
         engine: "transformers generate",

@@ -1,8 +1,8 @@
-//! Steps that engines make without requests.
+//! Functions of engines that run steps without requests.
 //!
-//! This file holds only data: Python functions that run the model on an empty batch so that other ranks can
-//! continue, and whose calls the function in the engine's row does not see. Their calls are steps, too, without a
-//! request.
+//! This file contains only data: Python functions that run the model on an empty batch, so that other ranks can
+//! continue. These batches do not go through the step function in the engine's row (`engines.rs`). Calls of the
+//! functions below count as steps too, with an empty batch.
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
@@ -11,17 +11,19 @@ use crate::batch::Batch;
 /// A function that runs a batch without requests.
 #[derive(Clone, Copy, Debug)]
 pub struct DummyStep {
-    /// The engine: all names in [`ENGINES`](crate::ENGINES) that begin with this.
+    /// The engine, as the beginning of names in [`ENGINES`](crate::ENGINES). It stands for all engines whose
+    /// names begin with it.
     pub engine: &'static str,
     /// The function as `MODULE:QUALNAME`.
     pub function: &'static str,
-    /// Package, versions and file in which this was read.
+    /// Package, versions and file in which the function was found.
     pub source: &'static str,
 }
 
 pub const DUMMY_STEPS: &[DummyStep] = &[
-    // A rank of data parallelism without requests, while another rank has some. It calls the model runner's
-    // `_dummy_run`. So do the memory measurement and graph captures, which are not steps.
+    // A data-parallel rank calls this when it has no requests but another rank has some. The function calls
+    // `_dummy_run` of the model runner. `_dummy_run` itself is not listed, because the memory measurement and
+    // graph captures call it too, and they are not steps.
     DummyStep {
         engine: "vLLM, model runner",
         function: "vllm.v1.worker.gpu_worker:Worker.execute_dummy_batch",
@@ -29,7 +31,7 @@ pub const DUMMY_STEPS: &[DummyStep] = &[
     },
 ];
 
-/// The batch of these steps.
+/// The formulas for the batch of a dummy step, which is empty.
 pub const NOTHING: &[Batch] = &[Batch {
     requests: "0",
     tokens: "0",

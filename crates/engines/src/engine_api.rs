@@ -1,19 +1,19 @@
-//! The Python functions of known engines that `TLLM_LLMAPI_ENABLE_NVTX=1` marks with ranges.
+//! Python functions of known engines whose calls `TLLM_LLMAPI_ENABLE_NVTX=1` marks with NVTX ranges.
 //!
-//! This file holds only data. A function is listed if it is called once for a request, a batch or an iteration:
-//! the API's entry points, the server's handlers, the tokenizer, the scheduler, the model runner, the sampler, and
-//! the functions that handle the output of a batch. Functions that are called for each token of each request, or
+//! This file contains only data. A function is listed if it is called once for each request, batch or iteration:
+//! entry points of the API, handlers of the server, the tokenizer, the scheduler, the model runner, the sampler,
+//! and functions that handle the output of a batch. Functions that are called for each token of each request, or
 //! by an idle loop, are not listed.
 //!
-//! Names of several versions are listed together; a version marks those that it has. The class is the one that
-//! defines the function. Functions may be decorated. Two names may lead to one function, as a package may import
-//! from its own modules.
+//! The names of several versions are listed together. In a given version, those functions are marked that exist
+//! there. A method is listed with the class that defines it. Functions may be decorated. Two names may refer to
+//! the same function, because a package may import functions from its own modules.
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
 use std::fmt;
 
-/// A function whose calls become ranges.
+/// A function whose calls are marked with ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Marked {
     pub module: &'static str,
@@ -26,19 +26,19 @@ impl fmt::Display for Marked {
     }
 }
 
-/// The functions of one engine.
+/// The marked functions of one engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineApi {
     pub name: &'static str,
     /// Qualified names by module.
     pub functions: &'static [(&'static str, &'static [&'static str])],
-    /// Functions that are left out, or work that a range does not include.
+    /// Remarks for users: functions that are left out, or work that a range does not include.
     pub note: &'static str,
-    /// Repository or package, and the versions in which the functions were read.
+    /// Repository or package, and the versions in which the functions were found.
     pub source: &'static str,
 }
 
-/// Returns all functions, each once.
+/// Returns the functions of all engines, each once.
 pub fn api_functions() -> impl Iterator<Item = Marked> {
     ENGINE_APIS
         .iter()
@@ -55,7 +55,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
         functions: &[
             ("vllm.entrypoints.llm", &["LLM.generate", "LLM.chat"]),
             ("vllm.v1.engine.async_llm", &["AsyncLLM.generate"]),
-            // Through 0.14, and from 0.18.
+            // The first two names exist through version 0.14, the other two from 0.18 on.
             (
                 "vllm.entrypoints.openai.serving_chat",
                 &["OpenAIServingChat.create_chat_completion"],
@@ -72,7 +72,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                 "vllm.entrypoints.openai.completion.serving",
                 &["OpenAIServingCompletion.create_completion"],
             ),
-            // Through 0.11, and from 0.14.
+            // The first name exists through version 0.11, the second from 0.14 on.
             ("vllm.v1.engine.processor", &["Processor.process_inputs"]),
             (
                 "vllm.v1.engine.input_processor",
@@ -118,7 +118,8 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                where a streamed answer begins",
         source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0",
     },
-    // Both model runners call one of these once in a step. It contains the passes of the draft model.
+    // Both model runners call one of these functions once in a step. The call contains all passes of the draft
+    // model.
     EngineApi {
         name: "vLLM V1, speculative decoding",
         functions: &[
@@ -405,7 +406,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
         name: "LMDeploy",
         functions: &[
             ("lmdeploy.pipeline", &["Pipeline.__call__"]),
-            // Through 0.11, and from 0.12.
+            // The first module exists through version 0.11, the other two from 0.12 on.
             (
                 "lmdeploy.serve.async_engine",
                 &["AsyncEngine.generate", "AsyncEngine._get_prompt_input"],
@@ -424,7 +425,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
             ),
             ("lmdeploy.tokenizer", &["Tokenizer.encode"]),
             ("lmdeploy.pytorch.paging.scheduler", &["Scheduler.schedule"]),
-            // Through 0.11, and from 0.12.
+            // The first module exists through version 0.11, the second from 0.12 on.
             (
                 "lmdeploy.pytorch.engine.model_agent",
                 &[
@@ -439,7 +440,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                     "BaseModelAgent.async_sampling_logits",
                 ],
             ),
-            // Through 0.10, and from 0.11.
+            // The first module has the function through version 0.10, the second from 0.11 on.
             (
                 "lmdeploy.pytorch.engine.engine",
                 &["Engine._make_infer_outputs"],

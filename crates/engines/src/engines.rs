@@ -1,9 +1,9 @@
-//! The known engines, and the definition of their step.
+//! The known engines, and the definition of their steps.
 //!
-//! This file holds only data: how an engine is recognized, and the rule of `TLLMPROF_STEP` that counts its steps.
-//! A step runs once for each batch given to the GPU, in the process that drives the GPU. It is never a pass of the
-//! engine's loop: an idle loop also makes passes, and windows that were counted by passes held no GPU work
-//! (TensorRT-LLM pull request 13744).
+//! This file contains only data: for each engine, the sign by which it is recognized, and the rule of `TLLMPROF_STEP`
+//! that counts its steps. A step runs once for each batch given to the GPU, in the process that drives the GPU. It is
+//! never an iteration of the engine's scheduling loop, because an idle loop iterates too: windows that were counted
+//! by such iterations contained no GPU work (TensorRT-LLM pull request 13744).
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
@@ -14,14 +14,14 @@ use tllmprof_config::PyFunction;
 use crate::batch::{self, Batch};
 use crate::dummy::{DUMMY_STEPS, NOTHING};
 
-/// The sign that an engine is in the process.
+/// The sign by which an engine is recognized in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seen {
-    /// A shared library is loaded whose file name begins with this.
+    /// A shared library is loaded whose file name begins with this text.
     Module(&'static str),
-    /// The executable or a library defines a symbol of exactly this name.
+    /// The executable or a library defines a symbol with exactly this name.
     Symbol(&'static str),
-    /// Python has imported this module.
+    /// Python has imported the module with this name.
     Python(&'static str),
 }
 
@@ -35,38 +35,38 @@ impl fmt::Display for Seen {
     }
 }
 
-/// One engine, or one of the ways in which it runs.
+/// An engine, or one of several ways in which an engine can run.
 #[derive(Clone, Copy, Debug)]
 pub struct Engine {
     pub name: &'static str,
     pub seen_by: Seen,
-    /// A rule of `TLLMPROF_STEP`. `auto` if no function of the engine can be named as its step; the step is
-    /// learned then.
+    /// The rule of `TLLMPROF_STEP` that counts the engine's steps. It is `auto` if no function of the engine can be
+    /// named as its step; the step is then learned from the calls.
     pub step: &'static str,
-    /// Other events that the step counts or leaves out.
+    /// Remarks for users: other events that the rule counts, and steps that it leaves out.
     pub note: &'static str,
-    /// Repository or package, version and files in which the step was read.
+    /// Repository or package, version and files from which the rule was derived.
     pub source: &'static str,
-    /// A real run in which this step was compared with the engine's own count: version, GPU, date and figures.
-    /// Empty if there was none.
+    /// A real run in which the steps counted by this rule were compared with the engine's own count: version, GPU,
+    /// date and figures. Empty if there was no such run.
     pub tried: &'static str,
-    /// Formulas that read the batch from the arguments of a step that is a Python function. The first one that can
-    /// be read is used.
+    /// Formulas that compute the size of a batch from the arguments of the step function, if that is a Python
+    /// function. The first formulas that can be evaluated are used.
     pub batch: &'static [Batch],
 }
 
 impl Engine {
-    /// Returns the Python function that is its step, as `MODULE:QUALNAME`.
+    /// Returns the step function as `MODULE:QUALNAME`, if it is a Python function.
     pub fn python_step(&self) -> Option<&'static str> {
         self.step.strip_prefix("py:")
     }
 }
 
-/// The engines, in the order in which they are looked for: an engine that loads another's library or imports
-/// another's module comes before that.
+/// The known engines. The first one that is recognized counts. So an engine that loads a library of another engine,
+/// or imports its modules, must come before that other engine.
 pub const ENGINES: &[Engine] = &[
-    // TensorRT-LLM. Its C++ ranges are compiled out unless a build enables them (NVTX_DISABLE is on by default).
-    // The ranges of its Python executor are always emitted, in the domain TensorRT-LLM.
+    // TensorRT-LLM: the NVTX ranges of its C++ code are compiled out unless a build enables them (NVTX_DISABLE is on
+    // by default). The ranges of its Python executor are always emitted, in the domain TensorRT-LLM.
     Engine {
         name: "TensorRT-LLM PyExecutor",
         seen_by: Seen::Python("tensorrt_llm._torch.pyexecutor.py_executor"),
@@ -108,9 +108,9 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // vLLM: Worker.execute_model also runs with nothing scheduled, for finished requests and during waits for KV
-    // transfers. The preparation of the inputs runs only for real batches. Its range execute_context_… is opened
-    // only under `--profiler-config` with the profiler cuda.
+    // vLLM: Worker.execute_model is not used, because it also runs when nothing is scheduled: for finished requests,
+    // and while it waits for KV transfers. The preparation of inputs runs only for real batches. The NVTX range
+    // execute_context_… is not used, because it exists only with the cuda profiler in `--profiler-config`.
     Engine {
         name: "vLLM, model runner V2",
         seen_by: Seen::Python("vllm.v1.worker.gpu.model_runner"),
@@ -143,8 +143,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // SGLang: the range scheduler.run_batch needs SGLANG_ENABLE_NVTX_SCHEDULER=1 and the package nvtx; step[DECODE
-    // …] is a record_function of the PyTorch profiler and not an NVTX range.
+    // SGLang: its NVTX range scheduler.run_batch requires SGLANG_ENABLE_NVTX_SCHEDULER=1 and the package nvtx. Its
+    // step[DECODE …] is not an NVTX range, but a record_function of the PyTorch profiler.
     Engine {
         name: "SGLang",
         seen_by: Seen::Python("sglang.srt.managers.scheduler"),
@@ -207,8 +207,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // TurboMind: both names are in .dynsym of the released wheel, and calls go through its PLT. The ranges of
-    // single layers need FT_NVTX=ON.
+    // TurboMind: both function names are in .dynsym of the released wheel, and calls go through its PLT, so they can
+    // be hooked. Its NVTX ranges for single layers require a build with FT_NVTX=ON.
     Engine {
         name: "LMDeploy TurboMind",
         seen_by: Seen::Module("_turbomind"),
@@ -233,7 +233,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: batch::LMDEPLOY,
     },
-    // The same method, before the module became a package. The package still exports the class under this name.
+    // The same method as above, at its place before the module became a package. The package still exports the class
+    // under this name.
     Engine {
         name: "LMDeploy PyTorch engine, 0.7 to 0.11",
         seen_by: Seen::Python("lmdeploy.pytorch.engine.model_agent"),
@@ -254,10 +255,10 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // llama.cpp's own programs moved from llama_decode to llama_process in 2026. Neither calls the other, so one
-    // rule covers both.
-    // Ollama's own releases up to 0.24 are stripped (-ldflags=-w -s), so this matches other builds. Those have
-    // llama_decode, too, and do not call it in the newer runner.
+    // llama.cpp's own programs moved from llama_decode to llama_process in 2026. Neither function calls the other, so
+    // one rule can count both.
+    // Ollama's official releases up to 0.24 are stripped (-ldflags=-w -s), so this row matches only other builds.
+    // These also contain llama_decode, but the newer runner does not call it.
     Engine {
         name: "Ollama 0.5 to 0.24, not stripped",
         seen_by: Seen::Symbol("github.com/ollama/ollama/runner/ollamarunner.Execute"),
@@ -309,8 +310,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "1.30.0, H200, 2026-11-27: 1200 of 1200",
         batch: &[],
     },
-    // OrtGetApiBase, the only exported function, returns a table of function pointers, and the library in the wheel has
-    // no .symtab.
+    // No step function can be named: the only exported function, OrtGetApiBase, returns a table of function pointers,
+    // and the library in the wheel has no .symtab.
     Engine {
         name: "ONNX Runtime",
         seen_by: Seen::Module("libonnxruntime.so"),
@@ -320,9 +321,9 @@ pub const ENGINES: &[Engine] = &[
         tried: "1.30.0, H200, 2026-11-27: with a binding and as a CUDA graph 1200 of 1200 each",
         batch: &[],
     },
-    // transformers: importing generate also imports continuous batching, so both are always seen. Most models
-    // leave prepare_inputs_for_generation as it is, or call it from their own; in the others, the first function
-    // to be called is the bookkeeping after the pass.
+    // transformers: importing `generate` also imports continuous batching, so both are always recognized together.
+    // Most models keep the default prepare_inputs_for_generation, or call it from their own. For the other models,
+    // the first of the listed functions to be called is the bookkeeping after the pass.
     Engine {
         name: "transformers generate",
         seen_by: Seen::Python("transformers.generation.utils"),
@@ -356,7 +357,7 @@ pub const ENGINES: &[Engine] = &[
         tried: "5.17.0, H200, 2026-11-26 and 27: 384 of 384; server 394, 395 until it was killed",
         batch: batch::TRANSFORMERS,
     },
-    // In 4.57 the manager's step runs twice to capture a graph, and replays do not call it.
+    // In 4.57 the manager's step function runs only twice, to capture a graph. Replays of the graph do not call it.
     Engine {
         name: "transformers continuous batching, 4.57",
         seen_by: Seen::Python("transformers.generation.continuous_batching.continuous_api"),
@@ -368,7 +369,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // Calls reach the plugin through the table that GetPjrtApi returns; the step is a function of the program.
+    // Calls reach the plugin through a table of function pointers that GetPjrtApi returns. What a step is depends on
+    // the program, which contains the step function.
     Engine {
         name: "JAX",
         seen_by: Seen::Module("xla_cuda_plugin.so"),
@@ -380,23 +382,23 @@ pub const ENGINES: &[Engine] = &[
     },
 ];
 
-/// Returns the first engine that `seen` recognizes.
+/// Returns the first engine whose sign `seen` returns true for.
 pub fn known(seen: impl Fn(&Seen) -> bool) -> Option<&'static Engine> {
     ENGINES.iter().find(|engine| seen(&engine.seen_by))
 }
 
-/// Returns the engines whose step is a Python function, and the functions as `MODULE:QUALNAME`.
+/// Returns all step functions that are Python functions, as `MODULE:QUALNAME`, with their engines.
 ///
-/// [`known`] does not choose among them: an engine imports runners that it does not use, and a model may override
-/// a function. So each function that exists is watched, and the first one that is called is the step. Two names
-/// can lead to one function, as a package may import from its own modules.
+/// [`known`] is not enough to choose among them: an engine may import runners that it does not use, and a model may
+/// override a function. So all of these functions that exist are watched, and the first one that is called is the
+/// step. Two names can refer to the same function, because a package may import functions from its own modules.
 pub fn python_steps() -> impl Iterator<Item = (&'static Engine, &'static str)> {
     ENGINES
         .iter()
         .filter_map(|engine| Some((engine, engine.python_step()?)))
 }
 
-/// Returns true if an engine's steps are counted by this function. Most of a step's work may come after the
+/// Returns true if calls of this function count as steps of an engine. Most of a step's work may come after the
 /// function has returned.
 pub fn is_step(function: &PyFunction) -> bool {
     let function = function.to_string();
@@ -407,8 +409,7 @@ fn is_dummy(function: &str) -> bool {
     DUMMY_STEPS.iter().any(|dummy| dummy.function == function)
 }
 
-/// Returns the formulas that read the batch from the arguments of a function by which an engine's steps are
-/// counted.
+/// Returns the formulas for batches that are given to this function, if it counts an engine's steps.
 pub fn batches(function: &PyFunction) -> &'static [Batch] {
     let function = function.to_string();
     if is_dummy(&function) {
@@ -418,18 +419,18 @@ pub fn batches(function: &PyFunction) -> &'static [Batch] {
     step.map_or(&[], |(engine, _)| engine.batch)
 }
 
-/// Returns true if TensorRT-LLM is in the process and reads `variable` itself: it starts and stops the profiler in
-/// those iterations. The C++ executor (`Executor::Impl::executionLoop`) reads `TLLM_PROFILE_START_STOP` and,
-/// without it, `TLLM_GPTM_PROFILE_START_STOP`; the Python executor (`PyExecutor._profiler`) reads only the first.
-/// Both need `libtensorrt_llm.so`, and Python's also `libth_common.so`.
+/// Returns true if TensorRT-LLM is in the process and reads `variable` itself, so that it starts and stops the
+/// profiler in those iterations. The C++ executor (`Executor::Impl::executionLoop`) reads `TLLM_PROFILE_START_STOP`,
+/// or if that is not set, `TLLM_GPTM_PROFILE_START_STOP`. The Python executor (`PyExecutor._profiler`) reads only the
+/// first variable. Both executors need `libtensorrt_llm.so`; the Python executor also needs `libth_common.so`.
 ///
-/// The caller should ask late: Python loads the library long after the process has started. Programs that load it
-/// but run neither executor (its visual generation, which has its own variable, and the older `ModelRunner`) also
-/// count, although they open no window for this variable.
+/// The caller should ask late, because Python loads the library long after the process has started. The result is
+/// also true for programs that load the library but run neither executor, although they open no window for this
+/// variable. Examples are TensorRT-LLM's visual generation, which has its own variable, and the older `ModelRunner`.
 ///
 /// Source: NVIDIA/TensorRT-LLM, `cpp/tensorrt_llm/executor/executorImpl.cpp` at 036a60f7,
-/// `tensorrt_llm/_torch/pyexecutor/py_executor.py` at 00043967,
-/// `tensorrt_llm/_torch/visual_gen/pipeline.py` at 006eea62.
+/// `tensorrt_llm/_torch/pyexecutor/py_executor.py` at 00043967, `tensorrt_llm/_torch/visual_gen/pipeline.py` at
+/// 006eea62.
 pub fn tensorrt_llm_gates_itself(variable: &str, seen: impl Fn(&Seen) -> bool) -> bool {
     const EXECUTOR: Seen = Seen::Python("tensorrt_llm._torch.pyexecutor.py_executor");
     let reads = match variable {

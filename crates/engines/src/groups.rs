@@ -1,23 +1,23 @@
-//! The groups of ranks: tensor-, pipeline-, expert- and data-parallel groups by name.
+//! Groups of ranks: the tensor-, pipeline-, expert- and data-parallel groups of engines and frameworks.
 //!
-//! This file holds only data: the location of the groups in an engine's worker process, and the descriptions that
-//! frameworks give to groups of `torch.distributed`.
+//! This file contains only data: for engines, the location of the groups in a worker process; for frameworks, the
+//! descriptions that they give to groups of `torch.distributed`.
 //!
 //! `docs/engines.md` shows these tables to users; a test keeps them the same.
 
-/// The location of the groups in an engine's worker process. Each group has `rank_in_group`, `world_size` and
-/// `ranks`.
+/// The location of the groups of ranks in an engine's worker process. Each group is a Python object with the
+/// attributes `rank_in_group`, `world_size` and `ranks`.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineGroups {
     pub engine: &'static str,
     pub module: &'static str,
-    /// The names of the groups, and the module's variables that hold them.
+    /// The name of each group, and the module's variable that contains it.
     pub groups: &'static [(&'static str, &'static str)],
-    /// Package, versions and files in which this was read.
+    /// Package, versions and files in which the location was found.
     pub source: &'static str,
 }
 
-/// The engines, in the order in which they are looked for.
+/// The engines, in the order in which they are tried.
 pub const ENGINE_GROUPS: &[EngineGroups] = &[
     EngineGroups {
         engine: "vLLM",
@@ -33,7 +33,8 @@ pub const ENGINE_GROUPS: &[EngineGroups] = &[
     },
 ];
 
-/// The name of a group, its description in `torch.distributed` (`group_desc`), and the framework.
+/// Groups that frameworks create, as triples: the group's name, its description in `torch.distributed`
+/// (`group_desc`), and the framework.
 pub const DESCRIBED_GROUPS: &[(&str, &str, &str)] = &[
     ("TP", "mesh_tp", "PyTorch's `DeviceMesh`"),
     ("PP", "mesh_pp", "PyTorch's `DeviceMesh`"),
@@ -45,7 +46,7 @@ pub const DESCRIBED_GROUPS: &[(&str, &str, &str)] = &[
     ("DP", "DATA_PARALLEL_GROUP", "Megatron Core"),
 ];
 
-/// The names of groups, in the order in which they are shown.
+/// The names of groups, in the order in which reports show them.
 pub const GROUPS: [&str; 4] = ["TP", "PP", "EP", "DP"];
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Functions in which engines wait for requests.
 //!
-//! This file holds only data: Python functions of the thread that makes steps, in which it blocks without requests
-//! or which it then calls repeatedly; and engines whose thread sleeps between steps only for lack of requests.
-//! Functions that wait for another process of the engine are not listed.
+//! This file contains only data. The first table lists Python functions of the thread that makes steps: functions
+//! in which this thread blocks while there are no requests, or which it then calls repeatedly. The second table
+//! lists engines whose thread sleeps between steps only if there are no requests. Functions that wait for another
+//! process of the engine are not listed.
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
@@ -12,15 +13,15 @@ pub struct IdleWait {
     pub engine: &'static str,
     pub module: &'static str,
     pub qualname: &'static str,
-    /// True if it is called repeatedly while there are no requests. The time between two calls without a step in
-    /// between then counts as waiting, too.
+    /// True if the function is called repeatedly while there are no requests. The time between two calls then
+    /// counts as waiting, too, if there is no step in between.
     pub polls: bool,
-    /// Package and version in which this was read.
+    /// Package and version in which the function was found.
     pub source: &'static str,
 }
 
 pub const IDLE_WAITS: &[IdleWait] = &[
-    // It blocks in queue.get() while the scheduler has no request, and then takes the new requests.
+    // This function blocks in queue.get() while the scheduler has no requests, and then takes the new requests.
     IdleWait {
         engine: "vLLM V1",
         module: "vllm.v1.engine.core",
@@ -42,7 +43,8 @@ pub const IDLE_WAITS: &[IdleWait] = &[
         polls: false,
         source: "sglang 0.5.16: sglang/srt/managers/scheduler_components/idle_sleeper.py",
     },
-    // It runs when the loop has no batch and none is under way. The loop looks for requests again at once.
+    // This function runs when the loop has no batch and no batch is in progress. The loop checks for requests
+    // again immediately.
     IdleWait {
         engine: "SGLang",
         module: "sglang.srt.managers.scheduler",
@@ -66,18 +68,19 @@ pub const IDLE_WAITS: &[IdleWait] = &[
     },
 ];
 
-/// An engine whose thread sleeps between two steps only for lack of requests.
+/// An engine whose thread sleeps between two steps only if there are no requests.
 #[derive(Clone, Copy, Debug)]
 pub struct IdleSleep {
-    /// The beginning of the engine's name in the report.
+    /// The beginning of the engine's name, as reports show it.
     pub engine: &'static str,
-    /// The function in which it sleeps.
+    /// The function in which the thread sleeps.
     pub function: &'static str,
     pub source: &'static str,
 }
 
 pub const IDLE_SLEEPS: &[IdleSleep] = &[
-    // It waits on a condition variable until a task is posted; other programs wait for the user's next line.
+    // The server's loop waits on a condition variable until a task is posted. Other programs of llama.cpp wait for
+    // the user's next line.
     IdleSleep {
         engine: "llama.cpp",
         function: "server_queue::start_loop",
@@ -85,7 +88,8 @@ pub const IDLE_SLEEPS: &[IdleSleep] = &[
     },
 ];
 
-/// Returns true if the thread of an engine with this name sleeps between steps only for lack of requests.
+/// Returns true if the engine with this name is one whose thread sleeps between steps only if there are no
+/// requests.
 #[must_use]
 pub fn sleeps_for_requests(engine: &str) -> bool {
     IDLE_SLEEPS

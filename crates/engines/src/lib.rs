@@ -1,9 +1,9 @@
-//! The inference engines that tllmprof knows.
+//! The inference engines that tllmprof knows, as tables of data with look-up functions.
 //!
-//! Data and look-ups: the engine in a process, the function that counts its steps and the formulas for its
-//! batches, steps without requests, steps of draft models, functions that get ranges, functions that are scopes,
-//! functions that wait for requests, the replica and the groups of a process, and the processes that drive the
-//! GPU.
+//! For each engine, the tables contain the sign by which it is recognized, its step function, and formulas for
+//! its batches. Further tables contain functions with a special role (dummy steps, passes of draft models,
+//! functions that get NVTX ranges, functions that are scopes, functions that wait for requests), the location of
+//! replicas and groups, and the names of the processes that drive the GPU.
 
 #![forbid(unsafe_code)]
 

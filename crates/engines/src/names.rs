@@ -1,19 +1,20 @@
-//! The names that engines give to their processes that drive the GPU.
+//! Names that engines give to those of their processes that drive the GPU.
 //!
-//! This file holds only data. `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! This file contains only data. `docs/engines.md` shows this table to users; a test keeps the two the same.
 
-/// A name that an engine gives to a process.
+/// A name that an engine gives to one of its processes.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessName {
     pub engine: &'static str,
-    /// A part of the process's title, which replaces its first argument.
+    /// A part of the process's title. Engines set the title in place of the first argument.
     pub part: &'static str,
     pub note: &'static str,
-    /// Versions and files in which the name was read.
+    /// Versions and files in which the name was found.
     pub source: &'static str,
 }
 
-/// The names. If an engine's processes have several of them, those of the first row drive the GPU.
+/// The known names. If several rows match the processes of an engine, only those that match the first such row
+/// drive the GPU.
 pub const PROCESS_NAMES: &[ProcessName] = &[
     ProcessName {
         engine: "vLLM",
@@ -35,8 +36,8 @@ pub const PROCESS_NAMES: &[ProcessName] = &[
     },
 ];
 
-/// Returns the processes that drive the GPU, among those of one engine with these titles, as indices in the list.
-/// Returns none if no name is known.
+/// Returns the indices of those processes of an engine that drive the GPU. `titles` are the titles of all of the
+/// engine's processes. The result is empty if no title contains a known name.
 pub fn drivers(titles: &[&str]) -> Vec<usize> {
     let of_row = |row: &ProcessName| -> Vec<usize> {
         let all = titles.iter().enumerate();

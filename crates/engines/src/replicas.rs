@@ -1,23 +1,24 @@
-//! Engines that run several replicas of themselves, each with its own world in `torch.distributed`.
+//! Replicas of engines: an engine with data parallelism may run several copies of itself, each with a separate
+//! `WORLD` group in `torch.distributed`.
 //!
-//! This file holds only data: the location of the replica's number in a worker process. The rank in the job is
-//! then the replica's number × the size of its world + the rank in that world. A world that holds all replicas
-//! already has the job's ranks.
+//! This file contains only data: the location of the replica's number in a worker process. With separate
+//! worlds, a process's rank in the job is the replica's number × the size of the replica's world + the rank in
+//! that world. If one world contains all replicas, the rank in it is already the rank in the job.
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
 
 use std::fmt;
 
-/// The start of a path through attributes and dictionaries.
+/// The object at which a path of attributes and dictionary entries starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
-    /// This module, if it is imported.
+    /// The module with this name, if it is imported.
     Module(&'static str),
-    /// The arguments, by name, of the function with which `multiprocessing` started the process.
+    /// The arguments, by name, of the function that `multiprocessing` runs in the process.
     Arguments,
 }
 
-/// The path to a value in a worker process: each name is an attribute or an entry of the value before it.
+/// The path to a value in a worker process. Each name is an attribute or an entry of the previous value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ValuePath {
     pub from: From,
@@ -34,21 +35,21 @@ impl fmt::Display for ValuePath {
     }
 }
 
-/// The locations of an engine's replica data in a worker process.
+/// The locations of an engine's data about replicas, in a worker process.
 #[derive(Clone, Copy, Debug)]
 pub struct Replicas {
     pub engine: &'static str,
-    /// The number of the process's replica.
+    /// The number of the replica to which the process belongs.
     pub index: ValuePath,
-    /// The number of replicas with a world of their own.
+    /// The number of replicas, if each has a separate world.
     pub count: Option<ValuePath>,
-    /// The number of ranks in a replica. A larger world holds all replicas.
+    /// The number of ranks in a replica. If the world is larger than this, it contains all replicas.
     pub size: Option<ValuePath>,
-    /// True at this location if the replicas share one world.
+    /// A value that is true if all replicas share one world.
     pub share: Option<ValuePath>,
-    /// The rank in the replica, for a process without a world.
+    /// The rank in the replica, for processes without a world.
     pub rank: Option<ValuePath>,
-    /// Package, versions and files in which this was read.
+    /// Package, versions and files in which the locations were found.
     pub source: &'static str,
 }
 
@@ -62,10 +63,10 @@ const fn of_context(names: &'static [&'static str]) -> ValuePath {
     ValuePath { from, names }
 }
 
-/// The engines, in the order in which they are looked for.
+/// The engines, in the order in which they are tried.
 pub const REPLICAS: &[Replicas] = &[
-    // The replicas of a mixture of experts share a world; those of a dense model do not. For the latter,
-    // `data_parallel_rank` is 0, and only `data_parallel_index` has the replica's number.
+    // The replicas of a mixture-of-experts model share one world; those of a dense model do not. For a dense
+    // model, `data_parallel_rank` is always 0, so the replica's number is read from `data_parallel_index`.
     Replicas {
         engine: "vLLM",
         index: argument(&["vllm_config", "parallel_config", "data_parallel_index"]),
@@ -76,7 +77,7 @@ pub const REPLICAS: &[Replicas] = &[
         source: "vllm 0.18.0, 0.26.0, 0.33.0: vllm/config/parallel.py, vllm/distributed/parallel_state.py, \
                  vllm/v1/engine/core.py, vllm/v1/executor/multiproc_executor.py (0.11.0: one world always)",
     },
-    // With data-parallel attention, the replicas are in one world, and `dp_size` is 1.
+    // With data-parallel attention, one world contains all replicas, and `dp_size` is 1.
     Replicas {
         engine: "SGLang",
         index: of_context(&["_PARALLEL", "_stamp", "dp_rank"]),
@@ -115,9 +116,9 @@ mod tests {
                     "{place}"
                 );
             }
-            // The rank of a process without a world needs the size of a replica.
+            // To compute the rank of a process without a world, the size of a replica is needed.
             assert!(row.rank.is_none() || row.size.is_some(), "{}", row.engine);
-            // One of the values shows whether the world is the replica's own.
+            // One of these values is needed to decide if the world contains only one replica.
             assert!(row.count.is_some() || row.size.is_some(), "{}", row.engine);
         }
     }

@@ -1,14 +1,14 @@
-//! Functions of known engines that launch work outside the modules of the model.
+//! Functions of known engines that launch GPU work outside the modules of the model.
 //!
-//! This file holds only data. If layers are followed (`TLLMPROF_LAYERS`), each function is a scope. None of them
-//! calls the model.
+//! This file contains only data. If GPU time is reported by layer (`TLLMPROF_LAYERS`), each of these functions
+//! is a scope: the work that it launches is attributed to it. None of the functions calls the model.
 
-/// Functions of a module.
+/// Functions of one module that are scopes.
 #[derive(Clone, Copy, Debug)]
 pub struct Scopes {
     pub module: &'static str,
     pub qualnames: &'static [&'static str],
-    /// Package and version in which they were read.
+    /// Package and version in which the functions were found.
     pub source: &'static str,
 }
 

@@ -1,11 +1,12 @@
-//! The items that are drawn in a trace, on the clock that all records of the trace share.
+//! Activities: the items of a record that are drawn in a trace, with times on the clock that all records
+//! of the trace share.
 
 use tllmprof_record::{NO_STRING, StringId};
 use tllmprof_timeline::{Category, End, Item, Iterations, Key, Kind};
 
 use crate::record::Record;
 
-/// The value of an argument.
+/// The value of an argument, which a viewer shows with an item.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Value {
     Number(u64),
@@ -13,11 +14,11 @@ pub enum Value {
     Yes,
 }
 
-/// A text that many items share.
+/// A text that many items share, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Text {
     String(StringId),
-    /// The name of a scope.
+    /// The name of a scope, by the scope's number.
     Scope(u32),
 }
 
@@ -30,34 +31,36 @@ impl Text {
     }
 }
 
-/// An item that is drawn.
+/// An item in the form in which it is drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Activity {
     pub item: Item,
     pub category: Category,
     /// The start in nanoseconds of the common clock.
     pub start: u64,
-    /// The duration in nanoseconds; `None` for a moment.
+    /// The duration in nanoseconds. `None` for an item that is only a moment.
     pub duration: Option<u64>,
-    /// The iteration that it is in.
+    /// The iteration that contains the item. `None` if there is none, or if the item is itself an
+    /// iteration or a window.
     iteration: Option<u64>,
     pub flow: Option<Flow>,
 }
 
-/// An end of an arrow from a call to the kernels that it launched, from one to the next.
+/// One point of an arrow. An arrow leads from a launch call to the first kernel that it launched, and on
+/// from each kernel to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flow {
-    /// The launch's number among those of the record.
+    /// Number of the launch, unique in its record.
     pub launch: u32,
-    /// True if it is the end of the call.
+    /// True if this point is the launch call, at which the arrow begins.
     pub begins: bool,
 }
 
 impl Activity {
-    /// Returns its arguments.
+    /// Returns the item's arguments.
     pub fn args(&self) -> impl Iterator<Item = (Key, Value)> + '_ {
         let item = &self.item;
-        // The null stream is not worth an argument.
+        // The number 0 of the default stream is not shown.
         let key = item.kind.row().value;
         let value = key.filter(|key| *key != Key::Stream || item.value != 0);
         let flag = |is_set: bool, key| is_set.then_some((key, Value::Yes));
@@ -65,7 +68,7 @@ impl Activity {
             value.map(|key| (key, Value::Number(item.value))),
             (item.domain != NO_STRING)
                 .then_some((Key::Domain, Value::Text(Text::String(item.domain)))),
-            // A kernel that was launched in no scope has no such argument.
+            // A kernel that was launched in no scope has scope 0, which is not shown.
             item.scope
                 .filter(|scope| *scope != 0)
                 .map(|scope| (Key::Scope, Value::Text(Text::Scope(scope)))),
@@ -78,7 +81,7 @@ impl Activity {
     }
 }
 
-/// Draws the items of a record.
+/// Converts the items of a record to activities.
 pub struct Draw<'a> {
     record: &'a Record,
     iterations: Iterations,
@@ -86,7 +89,8 @@ pub struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// Returns a `Draw` for a record. `shift` is added to its clock to get the common one, in nanoseconds.
+    /// Returns a converter for a record. `shift` is the number of nanoseconds that must be added to the
+    /// record's clock to get the common clock.
     pub fn new(record: &'a Record, shift: u64) -> Self {
         Self {
             record,
@@ -95,7 +99,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Draws an item of this category.
+    /// Converts an item, which is of this category.
     pub fn activity(&mut self, item: &Item, category: Category) -> Activity {
         let duration = self.record.interpreter.duration(item);
         let is_in_one = item.kind != Kind::Window && item.kind.row().value != Some(Key::Iteration);
@@ -110,13 +114,14 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Returns the start of an item on the common clock.
+    /// Returns the start of an item on the common clock, in nanoseconds.
     pub fn at(&self, item: &Item) -> u64 {
         placed(item.start, 0, self.shift).0
     }
 
-    /// Returns the arrow's end at an item, if any. With two clocks, a kernel may seem to begin before its
-    /// launch: arrows do not point back.
+    /// Returns the arrow point at an item, if any. Because the host and the GPU have separate clocks, a
+    /// kernel may seem to begin before its launch. Then there is no arrow, because it would point back in
+    /// time.
     fn flow(&self, item: &Item) -> Option<Flow> {
         let launch = self.record.interpreter.launch(item)?;
         let begins = item.kind.row().end == Some(End::Call);
@@ -131,8 +136,8 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// Returns a span on the common clock, which has 63 bits, as Perfetto reads it. Later times of a damaged
-/// record are moved to the end of that range.
+/// Converts a start and a duration to the common clock. Times on it have 63 bits, because Perfetto reads
+/// no more. Later times, which occur in damaged records, are moved to the end of that range.
 fn placed(start: u64, duration: u64, shift: u64) -> (u64, u64) {
     const LAST: u64 = i64::MAX as u64;
     let start = start.saturating_add(shift).min(LAST);

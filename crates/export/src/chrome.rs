@@ -1,7 +1,8 @@
-//! The trace event format: JSON that chrome://tracing, the Perfetto UI and many others read.
+//! Writes the trace event format: JSON that chrome://tracing, the Perfetto UI and many other tools read.
 //!
-//! Source: "Trace Event Format", the Chromium project. Times are microseconds with three decimals. One
-//! event is one line. Characters that control a terminal are escaped, as the file may be printed on one.
+//! Source: "Trace Event Format", the Chromium project. Times are microseconds with three decimals. Each
+//! event is one line. Characters that control a terminal are escaped, because users may print the file
+//! on one.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,16 +16,16 @@ use crate::record::Record;
 use crate::sink::Sink;
 use crate::trace::{Format, Group, Line};
 
-/// Maximum number of texts of arguments that are kept.
+/// Maximum number of argument texts that are cached.
 const MAX_TEXTS: usize = 1 << 16;
 
 pub struct Chrome<'a> {
     sink: &'a mut Sink,
     first: bool,
     name: String,
-    /// The current record's texts of arguments, as they are written.
+    /// Cache of the current record's argument texts, in JSON form.
     texts: HashMap<Text, String>,
-    /// Number of records that were begun.
+    /// Number of records begun so far. It makes the ids of arrows unique.
     records: u64,
 }
 
@@ -39,7 +40,7 @@ impl<'a> Chrome<'a> {
         }
     }
 
-    /// Begins an event: writes the comma after the last one.
+    /// Begins a new event: writes the separator after the last event. Returns the buffer for the event.
     fn next(&mut self) -> &mut Vec<u8> {
         let to = self.sink.bytes();
         to.extend_from_slice(if self.first { b"\n" } else { b",\n" });
@@ -47,7 +48,8 @@ impl<'a> Chrome<'a> {
         to
     }
 
-    /// Writes an event that connects the event that begins there on a line to a launch.
+    /// Writes an event for one point of an arrow. Readers attach it to the event that begins at the time
+    /// `at` on this line.
     fn flow(&mut self, group: &Group, line: &Line, at: u64, flow: Flow) {
         let id = self.records << 32 | u64::from(flow.launch);
         let to = self.next();
@@ -62,7 +64,7 @@ impl<'a> Chrome<'a> {
         to.push(b'}');
     }
 
-    /// Writes an event that describes a process or a thread.
+    /// Writes a metadata event, which describes a process or a thread.
     fn about(&mut self, what: &str, pid: u32, tid: Option<u32>, key: &str, value: &str) {
         let to = self.next();
         to.extend_from_slice(b"{\"ph\":\"M\",\"name\":\"");
@@ -161,7 +163,8 @@ impl Format for Chrome<'_> {
             to.push(b'"');
             to.extend_from_slice(key.text().as_bytes());
             match value {
-                // A number that needs more than a double's 53 bits is written as text.
+                // JSON readers use doubles, so a number that needs more than 53 bits is written as a
+                // text.
                 Value::Number(value) if value < 1 << 53 => number(to, "\":", value),
                 Value::Number(value) => {
                     number(to, "\":\"", value);
@@ -214,7 +217,7 @@ fn number(to: &mut Vec<u8>, before: &str, value: u64) {
     to.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Writes nanoseconds as microseconds, exactly.
+/// Writes a time in nanoseconds as microseconds, without rounding.
 fn microseconds(to: &mut Vec<u8>, before: &str, ns: u64) {
     number(to, before, ns / 1000);
     let rest = (ns % 1000) as u16;
@@ -223,9 +226,10 @@ fn microseconds(to: &mut Vec<u8>, before: &str, ns: u64) {
 }
 
 fn string(to: &mut Vec<u8>, text: &str) {
-    // Writing into memory cannot fail.
+    // Writing to memory cannot fail.
     let _ = write_json_text(text, to);
-    // Perfetto takes the end of `\\"` for a quote in the text.
+    // For a text that ends with a backslash, JSON ends in `\\"`. Perfetto mistakes this for an escaped
+    // quote, so the backslash is written as `\u005c`.
     if text.ends_with('\\') {
         to.truncate(to.len() - 3);
         to.extend_from_slice(b"\\u005c\"");

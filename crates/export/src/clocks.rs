@@ -1,14 +1,15 @@
-//! A common time line for the records of several machines.
+//! The common clock, on which the records of several machines are shown together.
 
 use std::collections::HashMap;
 
 use crate::record::Record;
 
-/// The offsets from each record's `CLOCK_MONOTONIC` to the common clock, in nanoseconds.
+/// For each record, the offset from its `CLOCK_MONOTONIC` to the common clock, in nanoseconds.
 ///
-/// Records of one boot share that clock and keep their distances exactly. Other machines are aligned by their
-/// times of day, as well as those agree. The common clock is that of the machine that was started first, so
-/// that no time is before its zero.
+/// Records from the same boot of a machine share `CLOCK_MONOTONIC`, so the distances between their times stay
+/// exact. Records of different machines are aligned by the time of day, only as exactly as the machines'
+/// times of day agree. The common clock is that of the machine that was started first, so that no time is
+/// negative.
 #[derive(Debug)]
 pub struct Clocks {
     shifts: Vec<u64>,
@@ -17,7 +18,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Returns the clocks of records, in their order.
+    /// Returns the offsets for these records, in the same order.
     #[must_use]
     pub fn from_records(records: &[Record]) -> Self {
         Self::new(records.iter().map(|record| {
@@ -26,8 +27,8 @@ impl Clocks {
         }))
     }
 
-    /// Returns the clocks of records with these boots and times of day. A record without a boot counts as a
-    /// machine of its own.
+    /// Computes the offsets from each record's boot id and its time of day minus `CLOCK_MONOTONIC`. A record
+    /// without a boot id counts as a separate machine.
     fn new<'a>(records: impl Iterator<Item = (&'a str, i64)>) -> Self {
         let mut boots = HashMap::new();
         let offsets: Vec<i64> = records

@@ -1,10 +1,11 @@
 //! The result of an export.
 
-/// Counts of what was exported.
+/// Counts of what an export wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Exported {
     /// Number of events, or of rows of tables.
     pub events: u64,
-    /// Number of events that were left out, as there were too many threads, or too many events at once.
+    /// Number of events that were left out because there were too many threads, or too many events at
+    /// the same time.
     pub left_out: u64,
 }

@@ -1,14 +1,15 @@
-//! Distributes a track's events to lines. Events can share a line if they nest or do not overlap.
+//! Distributes the events of a track to lines. Events can share a line if they are nested or do not overlap.
 //!
-//! A thread's events come in the order of their ends, a parent after its children. Only the outermost spans
-//! of a line are kept, which do not overlap: a parent replaces its children. If it is unknown whether a span
-//! nests, it goes to another line, so a track may have a line too many.
+//! A thread's events arrive in the order of their ends, so a parent comes after its children. For each line,
+//! only the outermost spans are kept, and these do not overlap: a parent replaces its children. If it is
+//! unknown whether a span is nested, it goes to another line, so a track may get one line more than
+//! necessary.
 
-/// Maximum number of lines of a track.
+/// Maximum number of lines of one track.
 const MAX_LINES: usize = 1024;
 
-/// Returns the number of spans of a line that are kept separately, for a record with this number of lines.
-/// Beyond that, neighbours are merged, the oldest first.
+/// Returns the maximum number of spans that each line keeps separately, for a record that has this number of
+/// lines. If a line has more, neighbouring spans are merged, the oldest first.
 #[must_use]
 pub const fn kept_apart(lines: usize) -> usize {
     if lines < 512 { 8192 } else { 128 }
@@ -21,7 +22,7 @@ struct LaneSpan {
     batch: u32,
 }
 
-/// The lines of a track.
+/// The lines of one track.
 #[derive(Default, Debug)]
 pub struct Lanes {
     lines: Vec<Line>,
@@ -29,16 +30,20 @@ pub struct Lanes {
 
 #[derive(Default, Debug)]
 struct Line {
-    /// The outermost spans, in the order of their starts, which is also that of their ends.
+    /// The outermost spans of the line. They do not overlap, so the order of their starts is also the order
+    /// of their ends.
     spans: Vec<LaneSpan>,
 }
 
 impl Lanes {
-    /// Returns a line for a span; `None` if all lines are taken. Within a batch, events are written in the
-    /// order of their starts, longer ones first. So only within a batch is the later one of two that start
-    /// together the outer one.
+    /// Returns the index of a line that can take a span. Returns `None` if no line can and the maximum
+    /// number of lines is reached.
     ///
-    /// `limit` is the number of spans of a line that are kept separately.
+    /// The events of one batch are written in the order of their starts, longer ones first. So if two spans
+    /// start at the same time, the later one can be the parent of the other only if both are in the same
+    /// batch.
+    ///
+    /// `limit` is the maximum number of spans that a line keeps separately.
     pub fn line(&mut self, start: u64, end: u64, batch: u32, limit: usize) -> Option<usize> {
         let span = LaneSpan { start, end, batch };
         let takes = |line: &mut Line| line.take(span, limit);
@@ -54,9 +59,11 @@ impl Lanes {
 }
 
 impl Line {
-    /// Adds a span if it nests with those that are there. Returns true if it was added.
+    /// Adds a span to the line if it fits: it must contain existing spans completely or not overlap them.
+    /// Returns true if it was added.
     fn take(&mut self, span: LaneSpan, limit: usize) -> bool {
-        // The spans from here on start with it or later: they have to be inside it, or after it.
+        // The spans from `first` on do not start before the new span. Each of them must be either inside it
+        // or after it.
         let first = match self.spans.last() {
             Some(last) if last.start < span.start => self.spans.len(),
             _ => self.spans.partition_point(|other| other.start < span.start),
@@ -121,7 +128,7 @@ mod tests {
             (9, 9, 0),
         ];
         assert_eq!(lines(&nested), [0; 6]);
-        // In the order of their starts, too, if they do not overlap.
+        // Spans in the order of their starts can also share a line if they do not overlap.
         assert_eq!(lines(&[(8, 9, 0), (0, 3, 0), (4, 5, 0)]), [0; 3]);
     }
 
@@ -131,8 +138,8 @@ mod tests {
             lines(&[(0, 10, 0), (5, 15, 0), (10, 20, 0), (12, 25, 0)]),
             [0, 1, 0, 2]
         );
-        // A parent that comes before its child cannot be distinguished from a span that has another parent
-        // there.
+        // A child that comes after its parent cannot be distinguished from a span that belongs to another
+        // parent.
         assert_eq!(lines(&[(0, 10, 0), (2, 3, 0)]), [0, 1]);
         assert_eq!(lines(&[(5, 15, 0), (0, 10, 0)]), [0, 1]);
     }

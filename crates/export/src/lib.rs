@@ -1,9 +1,10 @@
 //! Exports tllmprof's records to the formats of other tools.
 //!
-//! [`Record`] is an open record with its small tables; [`Clocks`] puts the records of several machines on
-//! one time line. [`FORMATS`] are the formats. Trace formats draw that time line: all put each item of a
-//! record on the same line of a track ([`trace`], [`lanes`]) and differ only in the encoding. [`parquet`]
-//! writes tables. All read a record again, and keep only some thousand items in memory.
+//! [`Record`] is an open record with its small tables. [`Clocks`] puts the records of several machines on
+//! a common clock. [`FORMATS`] lists the formats. Trace formats show timelines: they all put each item of
+//! a record on the same line of a track ([`trace`], [`lanes`]), and differ only in the encoding.
+//! [`parquet`] writes tables. All formats read the record again and keep only a few thousand items in
+//! memory.
 
 #![forbid(unsafe_code)]
 
@@ -32,8 +33,8 @@ pub use stacks::{collapsed, speedscope};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes the trace event format that chrome://tracing and the Perfetto UI read, compressed if `gzip` is
-/// true.
+/// Writes the records in the trace event format, which chrome://tracing and the Perfetto UI read. The
+/// output is compressed if `gzip` is true.
 ///
 /// # Errors
 /// Returns an error if a record cannot be read or `to` cannot be written.
@@ -43,10 +44,11 @@ pub fn chrome(records: &[Record], to: impl Write + Send, gzip: bool) -> io::Resu
     })
 }
 
-/// Writes a Perfetto trace, compressed if `gzip` is true, which the Perfetto UI reads, too.
+/// Writes the records as a Perfetto trace, which the Perfetto UI reads. The output is compressed if
+/// `gzip` is true.
 ///
 /// # Errors
-/// The same as for [`chrome`].
+/// Returns the same errors as [`chrome`].
 pub fn perfetto(records: &[Record], to: impl Write + Send, gzip: bool) -> io::Result<Exported> {
     sink::through(to, gzip, |sink| {
         trace::write(records, &mut perfetto::Perfetto::new(sink))
@@ -55,16 +57,16 @@ pub fn perfetto(records: &[Record], to: impl Write + Send, gzip: bool) -> io::Re
 
 pub use tables::{TABLES, parquet};
 
-/// A format of exports.
+/// A format to which records can be exported.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// The name by which users select it.
+    /// The name by which users select the format.
     pub name: &'static str,
-    /// Its output, as the command's help describes it.
+    /// A description of the output, for the command's help.
     pub makes: &'static str,
-    /// The unit of [`Exported`].
+    /// The unit that [`Exported`] counts for this format.
     pub counts: &'static str,
-    /// True if it is text without characters that control a terminal.
+    /// True if the output is text without characters that control a terminal.
     pub is_text: bool,
     pub write: FormatWriter,
 }
@@ -72,9 +74,9 @@ pub struct Format {
 /// The function that writes a format.
 #[derive(Clone, Copy, Debug)]
 pub enum FormatWriter {
-    /// Writes to a file or a pipe, compressed if the last argument is true.
+    /// A function that writes to a file or a pipe, compressed if the last argument is true.
     File(fn(&[Record], &mut (dyn Write + Send), bool) -> io::Result<Exported>),
-    /// Writes into a folder.
+    /// A function that writes into a folder.
     Folder(fn(&[Record], &Path) -> io::Result<Exported>),
 }
 

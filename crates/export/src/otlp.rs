@@ -1,7 +1,7 @@
-//! Windows and slow iterations as spans of OpenTelemetry's protocol.
+//! Exports windows and slow iterations as spans of OpenTelemetry's protocol (OTLP).
 //!
-//! A window is a span, and each of its slowest iterations is a span inside it. The windows of the same iterations of
-//! one run's processes are in one trace, where ranks are side by side.
+//! A window is a span. Each of its slowest iterations is a child span. The processes of a run record the same
+//! windows; the spans for the same window are in one trace, so that the ranks are shown together.
 
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
@@ -17,18 +17,18 @@ use tllmprof_report::{Change, Difference, Process, Slow, Window};
 
 use crate::record::Record;
 
-/// Maximum number of spans of a request.
+/// Maximum number of spans in a request.
 const MAX_SPANS: usize = 1000;
 
-/// The spans that are sent together.
+/// A request: the spans that are sent to a collector together.
 #[derive(Debug)]
 pub struct Request {
-    /// An `ExportTraceServiceRequest`.
+    /// An encoded `ExportTraceServiceRequest`.
     pub bytes: Vec<u8>,
     pub spans: u64,
 }
 
-/// Returns the spans of records, in requests of a bounded size.
+/// Returns the spans of all records, divided into requests of a limited size.
 pub fn otlp(records: &[Record]) -> impl Iterator<Item = Request> {
     records.iter().flat_map(|record| {
         let spans = spans(&record.process);
@@ -39,8 +39,8 @@ pub fn otlp(records: &[Record]) -> impl Iterator<Item = Request> {
     })
 }
 
-/// Returns the number of spans that a collector has rejected by its answer, and the reason; `None` if it has
-/// rejected none.
+/// Decodes a collector's answer to a request. Returns the number of spans that the collector has rejected, and the
+/// reason. Returns `None` if it has rejected none.
 #[must_use]
 pub fn rejected(answer: &[u8]) -> Option<(u64, String)> {
     let answer = ExportTraceServiceResponse::decode(answer).ok()?;
@@ -77,8 +77,8 @@ fn request(process: &Process, spans: Vec<Span>) -> Request {
     }
 }
 
-/// Returns the description of the process whose spans they are. Names without `tllmprof.` are OpenTelemetry's
-/// own.
+/// Returns a description of the process that the spans belong to. Attributes whose names do not begin with
+/// `tllmprof.` are defined by OpenTelemetry.
 fn resource(process: &Process) -> Resource {
     let facts = &process.facts;
     let name = match &*facts.engine {
@@ -182,12 +182,13 @@ fn of_batch(batch: Batch) -> [KeyValue; 4] {
     ]
 }
 
-/// Returns a time of a process's clock as nanoseconds since 1970.
+/// Converts a time of the process's clock to nanoseconds since 1970.
 fn unix(process: &Process, monotonic: u64) -> u64 {
     monotonic.saturating_add_signed(process.record.unix_minus_monotonic)
 }
 
-/// The ids of a window's spans. They are the same in every export, so that a second export adds no spans.
+/// The ids of a window's spans. They are the same in every export, so that a second export of a record adds no
+/// spans.
 struct Ids {
     trace: [u8; 16],
     process: u64,
@@ -197,7 +198,7 @@ impl Ids {
     fn new(process: &Process, window: &Window) -> Self {
         let facts = &process.facts;
         let own = format!("{}/{}/{}", facts.host, facts.boot, process.pid);
-        // Processes that are not part of a run have no windows in common.
+        // A process that is not part of a run shares no windows with other processes, so it gets a separate trace.
         let run = match &*facts.run {
             "" => &own,
             run => run,
@@ -228,8 +229,8 @@ impl Ids {
     }
 }
 
-/// Returns the FNV-1a hash, which is the same in all versions. It is never 0, which is not a valid id of a
-/// span.
+/// Returns the FNV-1a hash of the parts. This hash stays the same in all versions of the program. It is never 0,
+/// because a span id must not be 0.
 fn hash(parts: &[&[u8]]) -> u64 {
     let byte = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let separated = parts.iter().flat_map(|part| part.iter().chain(&[0xff]));

@@ -1,4 +1,4 @@
-//! The file or folder that an export makes. It is there completely or not at all.
+//! The file or folder that an export creates. It exists completely or not at all.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -12,28 +12,30 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, open, renameat
 
 use crate::private::private_file;
 
-/// An unfinished export: a file without a name where the file system permits one, which is gone however this
-/// process ends, and otherwise a temporary name. It is removed unless it was [kept](Self::keep).
+/// An output that is not finished yet. If the file system supports it, this is a file without a name, which
+/// disappears however this process ends. Otherwise it has a temporary name. It is removed when it is dropped,
+/// unless it was [kept](Self::keep).
 #[derive(Debug)]
 pub struct Output {
     target: PathBuf,
     temporary: PathBuf,
-    /// The file that has no name yet.
+    /// The file, if it has no name yet.
     unnamed: OnceLock<File>,
     force: bool,
     kept: bool,
 }
 
-/// The reason why there is no output.
+/// The reason why an output cannot be created or kept.
 #[derive(Debug)]
 pub enum OutputError {
-    /// The target exists, and replacing it was not requested.
+    /// The target exists, and the user did not ask to replace it.
     Exists,
-    /// The target is a folder that no export has made. The value is an entry of it.
+    /// The target is a folder that was not created by an export. The value is the name of an entry that shows
+    /// this.
     Foreign(OsString),
     /// The target is a device or a pipe.
     Special,
-    /// The folder that it would be in does not exist.
+    /// The folder in which the output would be does not exist.
     NoFolder(PathBuf),
     Io(io::Error),
 }
@@ -68,12 +70,12 @@ impl From<io::Error> for OutputError {
 }
 
 impl Output {
-    /// Prepares an output at `target`, which is replaced if `force` is true.
+    /// Prepares an output at `target`. If `force` is true, an existing file or folder is replaced.
     ///
     /// # Errors
-    /// Returns an error, before anything is written, if the target may not be created or replaced.
+    /// Returns an error if the target may not be created or replaced. This is checked before anything is written.
     pub fn new(target: &Path, force: bool) -> Result<Self, OutputError> {
-        // A link is kept, and its target is replaced.
+        // If the target is a symbolic link, the link stays, and the file to which it points is replaced.
         let target = match target.canonicalize() {
             Ok(target) => target,
             Err(error) if error.kind() == io::ErrorKind::NotFound => target.to_owned(),
@@ -102,10 +104,10 @@ impl Output {
         })
     }
 
-    /// Creates the file, which only its owner may read, as with records.
+    /// Creates the file. Only its owner may read it, as for records.
     ///
     /// # Errors
-    /// Returns an error if it cannot be created.
+    /// Returns an error if the file cannot be created.
     pub fn file(&self) -> io::Result<File> {
         match unnamed_beside(&self.temporary) {
             Some(file) => self.unnamed.get_or_init(|| file).try_clone(),
@@ -113,19 +115,19 @@ impl Output {
         }
     }
 
-    /// Creates the folder, which only its owner may read.
+    /// Creates the folder. Only its owner may read it.
     ///
     /// # Errors
-    /// Returns an error if it cannot be created.
+    /// Returns an error if the folder cannot be created.
     pub fn folder(&self) -> io::Result<&Path> {
         DirBuilder::new().mode(0o700).create(&self.temporary)?;
         Ok(&self.temporary)
     }
 
-    /// Gives the output its final name.
+    /// Gives the finished output its final name.
     ///
     /// # Errors
-    /// Returns an error if it cannot be renamed, for example because the target exists by now.
+    /// Returns an error if the output cannot be renamed, for example because the target exists by now.
     pub fn keep(mut self) -> Result<(), OutputError> {
         if let Some(file) = self.unnamed.take() {
             let linked = linkat(
@@ -146,7 +148,7 @@ impl Output {
                 RenameFlags::NOREPLACE,
             );
             match renamed {
-                // The file system does not support this in one step.
+                // This file system cannot check and rename in one step, so the check is made separately.
                 Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
                     if fs::symlink_metadata(&self.target).is_ok() {
                         return Err(OutputError::Exists);
@@ -177,14 +179,14 @@ impl Drop for Output {
         if self.kept {
             return;
         }
-        // It may be a file or a folder, or not exist yet.
+        // The temporary name may refer to a file, to a folder or to nothing.
         let _ = fs::remove_file(&self.temporary);
         let _ = fs::remove_dir_all(&self.temporary);
     }
 }
 
-/// Creates a file without a name in the folder of `path`, which only its owner may read. Returns `None` where the
-/// file system or the kernel does not support one, or where it could not be given a name later.
+/// Creates a file without a name in the folder that contains `path`. Only its owner may read it. Returns `None`
+/// if the file system or the kernel does not support such files, or if the file could not be given a name later.
 fn unnamed_beside(path: &Path) -> Option<File> {
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
@@ -197,12 +199,12 @@ fn unnamed_beside(path: &Path) -> Option<File> {
         .then_some(file)
 }
 
-/// Returns the link through which an open file can be given a name.
+/// Returns the path of the link in `/proc` through which an open file can be given a name.
 fn own_link(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// Returns a temporary name in the folder of `target`.
+/// Returns a temporary, hidden name in the folder that contains `target`.
 fn beside(target: &Path, what: &str) -> Result<PathBuf, OutputError> {
     let Some(name) = target.file_name() else {
         return Err(OutputError::Exists);
@@ -213,8 +215,8 @@ fn beside(target: &Path, what: &str) -> Result<PathBuf, OutputError> {
     Ok(target.with_file_name(hidden))
 }
 
-/// Returns an error unless the folder only has folders of tables: nothing else may be removed with a folder
-/// that is replaced.
+/// Returns an error if the folder contains anything other than folders of tables. Such a folder was not created
+/// by an export, and must not be removed.
 fn made_by_an_export(folder: &Path) -> Result<(), OutputError> {
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();

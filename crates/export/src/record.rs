@@ -1,4 +1,4 @@
-//! An open record, and its small tables.
+//! A record that is open for export, with its small tables.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use tllmprof_record::{Error, Reader, Source};
 use tllmprof_report::Process;
 use tllmprof_timeline::{Interpreter, Item, Texts};
 
-/// Number of times that a record is read from its start to its end when it is exported.
+/// Number of times that an export reads a record from beginning to end.
 pub const PASSES: u64 = 4;
 
-/// A function that is called with the number of bytes that were read of a record. An error from it ends the
-/// reading.
+/// A function that is called with the number of bytes that were just read from a record. If it returns an
+/// error, reading ends with that error.
 pub type Progress = Arc<dyn Fn(u64) -> io::Result<()> + Send + Sync>;
 
-/// A source that reports the progress of reading.
+/// A source that calls a progress function for each read.
 struct Watched {
     source: Box<dyn Source + Send + Sync>,
     progress: Progress,
@@ -31,15 +31,15 @@ impl Source for Watched {
 
 /// A record that can be exported.
 pub struct Record {
-    /// Its facts, windows and iterations.
+    /// The record's facts, windows and iterations.
     pub process: Process,
-    /// The tables that are needed to interpret its events.
+    /// The tables that are needed to interpret the record's events.
     pub(crate) interpreter: Interpreter,
     reader: Reader<Watched>,
 }
 
 impl Record {
-    /// Opens a record, and reads its small tables.
+    /// Opens a record and reads its small tables.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is not a record.
@@ -48,10 +48,10 @@ impl Record {
         Self::new(file.to_owned(), Box::new(source), progress)
     }
 
-    /// Opens a record that may be in memory, like [`open`](Self::open).
+    /// Opens a record like [`open`](Self::open), from any source, for example from memory.
     ///
     /// # Errors
-    /// The same as for [`open`](Self::open).
+    /// Returns the same errors as [`open`](Self::open).
     pub fn new(
         file: PathBuf,
         source: Box<dyn Source + Send + Sync>,
@@ -67,13 +67,13 @@ impl Record {
         })
     }
 
-    /// Returns the texts from which the names of its items are made.
+    /// Returns the texts from which the names of items are made.
     pub(crate) const fn texts(&self) -> Texts<'_> {
         self.interpreter.texts(&self.process)
     }
 
-    /// Passes every item to `each`, until an error: first windows, then the other items, in the order of the
-    /// record.
+    /// Passes each item to `each`, until it returns an error: first the windows, then all other items in the
+    /// order of the record.
     pub(crate) fn items(&self, mut each: impl FnMut(&Item) -> io::Result<()>) -> io::Result<()> {
         for stretch in self.interpreter.stretches() {
             each(&stretch.item())?;
@@ -87,7 +87,7 @@ impl Record {
         result.and(read.map(|_| ()))
     }
 
-    /// Returns the name of a kernel's scope.
+    /// Returns the name of a scope in which kernels were launched.
     pub(crate) fn scope(&self, scope: u32) -> String {
         self.interpreter.scope(&self.process, scope)
     }

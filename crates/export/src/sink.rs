@@ -1,4 +1,5 @@
-//! The output of a trace. A separate thread compresses and writes it while the next part is made.
+//! The output of a trace. A separate thread compresses and writes each block while the next one is
+//! produced.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -7,27 +8,28 @@ use std::thread;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// Number of bytes that are passed to the writer at a time.
+/// Number of bytes from which on a block is passed to the writer thread.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Maximum number of blocks that wait for the writer.
+/// Maximum number of blocks that wait for the writer thread.
 const MAX_WAITING_BLOCKS: usize = 4;
 
-/// A buffer of output, and the channel to the writer.
+/// The current block of output, and the channel to the writer thread.
 pub struct Sink {
     block: Vec<u8>,
     writer: SyncSender<Vec<u8>>,
 }
 
 impl Sink {
-    /// Returns the buffer to which the next bytes are appended.
+    /// Returns the current block, to which the next bytes are to be appended.
     pub const fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.block
     }
 
-    /// Passes the buffer to the writer if it is full enough.
+    /// Passes the current block to the writer thread if it is large enough.
     ///
     /// # Errors
-    /// Returns an error if the writer has failed. The writer returns the reason.
+    /// Returns an error if the writer thread has failed. [`through`] returns the reason for the
+    /// failure.
     pub fn ready(&mut self) -> io::Result<()> {
         if self.block.len() < BLOCK_BYTES {
             return Ok(());
@@ -45,10 +47,11 @@ impl Sink {
     }
 }
 
-/// Writes to `to` the bytes that `make` puts into the sink.
+/// Writes the bytes that `make` puts into the sink to `to`. The output is compressed if `gzip` is
+/// true. Returns the result of `make`.
 ///
 /// # Errors
-/// Returns the errors of writing, before those of `make`.
+/// Returns an error if writing fails, or else the error of `make`.
 pub fn through<T>(
     to: impl Write + Send,
     gzip: bool,

@@ -1,7 +1,9 @@
-//! Sampled stacks: as speedscope's JSON, and folded, one line per stack with its count.
+//! Exports sampled stacks in two formats: speedscope's JSON, and folded stacks, with one line for each stack and its
+//! count.
 //!
-//! Both separate the threads of each process. Native stacks are sampled separately and kept apart from those of Python.
-//! The state of a thread that did not run is the innermost part of its stack. Rejected samples are left out.
+//! Both formats separate the threads of each process. Native stacks are sampled separately and are kept apart from
+//! Python stacks. For a thread that did not run, its state is appended as the innermost part of the stack. Rejected
+//! samples are left out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -15,16 +17,16 @@ use crate::exported::Exported;
 use crate::record::Record;
 use crate::sink;
 
-/// The stacks of a thread, each as often as it was sampled, as indices into [`Functions`].
+/// The sampled stacks of one thread. A stack is a list of indices into [`Functions`].
 struct Thread {
     process: String,
     name: String,
-    /// The requested time between two samples, in nanoseconds.
+    /// The requested time between two samples, in nanoseconds. `None` if unknown.
     interval: Option<u64>,
     samples: Vec<Vec<usize>>,
 }
 
-/// The names of functions, each once.
+/// A table of function names without duplicates.
 #[derive(Default)]
 struct Functions {
     all: Vec<String>,
@@ -43,8 +45,8 @@ impl Functions {
     }
 }
 
-/// Writes the JSON that <https://www.speedscope.app> reads, compressed if `gzip` is true: a sampled profile
-/// for each thread.
+/// Writes the JSON that <https://www.speedscope.app> reads, with a sampled profile for each thread. The output is
+/// compressed if `gzip` is true.
 ///
 /// # Errors
 /// Returns an error if `to` cannot be written.
@@ -81,8 +83,8 @@ pub fn speedscope(records: &[Record], to: impl Write + Send, gzip: bool) -> io::
     Ok(exported(&threads))
 }
 
-/// Writes `PROCESS;THREAD;FUNCTION;… COUNT` for each stack, the outermost function first, compressed if
-/// `gzip` is true.
+/// Writes one line `PROCESS;THREAD;FUNCTION;… COUNT` for each different stack, with the outermost function first. The
+/// output is compressed if `gzip` is true.
 ///
 /// # Errors
 /// Returns an error if `to` cannot be written.
@@ -98,7 +100,7 @@ pub fn collapsed(records: &[Record], to: impl Write + Send, gzip: bool) -> io::R
             for (stack, count) in counts {
                 let parts = [&thread.process, &thread.name].into_iter();
                 let parts = parts.chain(stack.iter().map(|place| &functions.all[*place]));
-                // No part may contain the separator.
+                // The semicolon is the separator, so no part may contain one.
                 let parts: Vec<_> = parts.map(|part| part.replace(';', ":")).collect();
                 writeln!(sink.bytes(), "{} {count}", parts.join(";"))?;
                 sink.ready()?;
@@ -117,7 +119,7 @@ fn exported(threads: &[Thread]) -> Exported {
     }
 }
 
-/// Returns a frame of speedscope, with its file and line as separate fields if its name has them.
+/// Returns a frame in speedscope's format. If the name ends in `(FILE:LINE)`, file and line become separate fields.
 fn frame(name: &str) -> serde_json::Value {
     let parts = || {
         let (function, place) = name.strip_suffix(')')?.rsplit_once(" (")?;

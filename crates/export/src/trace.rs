@@ -1,4 +1,4 @@
-//! Reads records and passes their items to a format, in an order in which they can be drawn.
+//! Reads records and passes their items to a trace format, in an order in which they can be drawn.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry as Slot;
@@ -13,45 +13,46 @@ use crate::exported::Exported;
 use crate::lanes::{Lanes, kept_apart};
 use crate::record::Record;
 
-/// Number of events that are sorted at a time.
+/// Number of events that are sorted together.
 const BATCH_EVENTS: usize = 4096;
 
-/// Maximum number of tracks of a record, and of lines of all its tracks.
+/// Maximum number of tracks of a record. The same limit holds for the lines of all of its tracks together.
 const MAX_TRACKS: usize = 1 << 16;
 
-/// The first number for processes and threads that is not the machine's: Linux's are below 2^22.
+/// First number that is used for processes and threads without a real one. Linux's process and thread ids are
+/// below 2^22.
 const FIRST_INVENTED: u32 = 10_000_000;
 
-/// The number of a process or of a line of a track, unique over all records.
+/// Number of a process or of a line, unique over all records of the trace.
 pub type Id = u32;
 
-/// A process, or the GPUs that it used, as one group of tracks.
+/// A group of tracks: a process, or the GPUs that it used.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub id: Id,
-    /// The process's number if no other process of the trace has it, or else an invented one.
+    /// The process id, if no other process of the trace has the same. Otherwise an invented number.
     pub pid: u32,
     pub title: String,
-    /// Its position among the other groups.
+    /// The rank of the process, which determines the position among other groups.
     pub rank: u64,
 }
 
-/// A line of a track.
+/// One line of a track.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub id: Id,
     pub track: Track,
-    /// The thread's number for the first line of a thread's track, or else an invented one.
+    /// For the first line of a thread's track, the thread id. Otherwise an invented number.
     pub tid: u32,
     pub name: String,
-    /// The thread's own line, if this is another line of that thread.
+    /// The main line of a thread, if this line shows something else of the same thread. Otherwise `None`.
     pub thread: Option<Id>,
 }
 
-/// A format of traces. Groups and lines are written before the items that refer to them.
+/// An output format for traces. Groups and lines are passed to it before the items that refer to them.
 pub trait Format {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()>;
-    /// Begins a record: the next items are of it.
+    /// Begins a new record, to which the following items belong.
     fn record(&mut self, record: &Record) -> io::Result<()>;
     fn group(&mut self, record: &Record, group: &Group) -> io::Result<()>;
     fn line(&mut self, group: &Group, line: &Line) -> io::Result<()>;
@@ -95,7 +96,7 @@ pub fn write(records: &[Record], format: &mut impl Format) -> io::Result<Exporte
     Ok(exported)
 }
 
-/// The numbers that were assigned so far.
+/// The numbers that have been assigned so far.
 #[derive(Default)]
 struct Numbers {
     ids: Id,
@@ -108,7 +109,8 @@ impl Numbers {
         self.ids
     }
 
-    /// Returns a process number that no other process has.
+    /// Returns a process number that no other process has: the wanted one if it is free, else an invented
+    /// one.
     fn pid(&mut self, wanted: Option<u32>) -> u32 {
         let wanted = wanted.filter(|pid| *pid < FIRST_INVENTED);
         if let Some(pid) = wanted.filter(|pid| self.pids.insert(*pid)) {
@@ -122,26 +124,27 @@ impl Numbers {
     }
 }
 
-/// The tracks of a record, and the items that wait to be drawn on them.
+/// The tracks of one record, and the items that wait until they are drawn.
 struct Page<'a, F> {
     record: &'a Record,
     format: &'a mut F,
     numbers: &'a mut Numbers,
-    /// The process and its GPUs, each with true if it was written to the format.
+    /// The process and its GPUs. The flag is true once the group was passed to the format.
     groups: [(Group, bool); 2],
     tracks: HashMap<Track, usize>,
     lanes: Vec<Drawing>,
-    /// The track of the last event. The next event mostly has the same.
+    /// The track of the last event and its index. It is cached because the next event usually has the same
+    /// track.
     last: Option<(Track, usize)>,
     lines: Vec<Line>,
     waiting: Vec<Activity>,
-    /// Kept for its memory.
+    /// A buffer for `flush`, kept so that its memory is reused.
     placed: Vec<Placed>,
     batch: u32,
     exported: Exported,
 }
 
-/// The place of a waiting item.
+/// The position of a waiting item in time, and the line for it.
 struct Placed {
     start: u64,
     end: u64,
@@ -149,7 +152,7 @@ struct Placed {
     line: Option<usize>,
 }
 
-/// A track's lines, and the index of each in [`Page::lines`].
+/// The lines of a track, and the index of each in [`Page::lines`].
 #[derive(Default)]
 struct Drawing {
     lanes: Lanes,
@@ -223,9 +226,9 @@ impl<'a, F: Format> Page<'a, F> {
         }
     }
 
-    /// Finds lines for the waiting items, in the order of their ends, and writes them in the order of their
-    /// starts. If events start together, the longest comes first, as it contains the others. If they also end
-    /// together, the later one comes first.
+    /// Finds lines for the waiting items, in the order of their ends, and writes the items in the order of
+    /// their starts. If items start together, the longest comes first, because it contains the others. If
+    /// they also end together, the later one comes first.
     fn flush(&mut self) -> io::Result<()> {
         let waiting = std::mem::take(&mut self.waiting);
         let mut placed = std::mem::take(&mut self.placed);
@@ -264,7 +267,8 @@ impl<'a, F: Format> Page<'a, F> {
         Ok(())
     }
 
-    /// Returns the line of a span of a track; `None` if there is no room for another line.
+    /// Returns the index of the line for a span of a track. Returns `None` if there is no room for another
+    /// line.
     fn line(&mut self, track: Track, start: u64, end: u64) -> io::Result<Option<usize>> {
         let index = match self.last {
             Some((last, index)) if last == track => index,
@@ -295,12 +299,13 @@ impl<'a, F: Format> Page<'a, F> {
         }
     }
 
-    /// Adds a track's next line.
+    /// Adds another line to a track.
     fn add(&mut self, track: Track, index: usize, lane: usize) -> io::Result<Option<usize>> {
         let own = Track::Thread(track.thread().unwrap_or(0));
         let thread = match track.thread() {
             Some(_) if track != own => {
-                // The thread's own line is added first, even if nothing is on it.
+                // The thread's main line is added first, even if nothing is on it, because this line refers
+                // to it.
                 let line = self.line(own, 0, 0)?;
                 self.last = None;
                 line

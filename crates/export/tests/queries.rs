@@ -1,4 +1,4 @@
-//! Checks that each question of `examples/queries` is answered as the report answers it.
+//! Checks that the answers to the questions in `examples/queries` agree with the report.
 
 mod common;
 #[path = "../../report/tests/common/server.rs"]
@@ -14,7 +14,7 @@ use tllmprof_record::builder::Builder;
 use tllmprof_record::{Event, Info, What};
 use tllmprof_report::Iteration;
 
-/// Returns the record of a rank of a run.
+/// Returns the record of one rank of a run.
 fn of_run(run: &str, rank: u64) -> Record {
     let (mut builder, truth) = Server::rank(rank).record();
     belongs_to(&mut builder, run, truth[0].start);
@@ -34,7 +34,8 @@ fn counted(record: &Record) -> impl Iterator<Item = &Iteration> {
     windows.flat_map(|window| window.qualified())
 }
 
-/// Returns the median as in SQL: the mean of the two in the middle.
+/// Returns the median as SQL defines it: for an even number of values, the mean of the two in the
+/// middle.
 fn median(mut all: Vec<u64>) -> f64 {
     all.sort_unstable();
     let middle = all.len() / 2;
@@ -48,14 +49,14 @@ fn is_near(found: &Value, wanted: f64) -> bool {
     (found.as_f64().unwrap() - wanted).abs() <= wanted.abs() * 1e-9
 }
 
-/// Returns the records of two ranks of each of two runs.
+/// Returns the records of two runs with two ranks each.
 fn of_two_runs() -> Vec<Record> {
     let runs = ["evening", "morning"].into_iter();
     runs.flat_map(|run| [0, 1].map(|rank| of_run(run, rank)))
         .collect()
 }
 
-/// Returns the host's time of a run's windows, in milliseconds.
+/// Returns the total host time of the records' windows, in milliseconds.
 fn host_ms<'a>(records: impl Iterator<Item = &'a Record>) -> f64 {
     let ledgers = records.flat_map(|one| &one.process.ledger.details.windows);
     let all = ledgers.flat_map(|ledger| &ledger.host).map(|row| row.ns);
@@ -66,7 +67,7 @@ fn host_ms<'a>(records: impl Iterator<Item = &'a Record>) -> f64 {
 fn every_question_is_answered_as_the_report_answers_it() {
     let scratch = scratch();
     let mut records = of_two_runs();
-    // With batches, collections and metrics, and without a run.
+    // Further records with batches, garbage collections and metrics, which belong to no run.
     let others = scene::all().0.into_iter();
     records.extend(others.map(|(name, bytes)| record(name, bytes)));
     parquet(&records, &scratch.path().join("tables")).unwrap();
@@ -102,7 +103,8 @@ fn every_question_is_answered_as_the_report_answers_it() {
     }
     assert_eq!(found, ranks.len());
 
-    // The causes of a run add up to those of the report's ledgers, and their shares to 1.
+    // The causes of a run must add up to those of the report's ledgers, and their shares must add
+    // up to 1.
     let of_run = |run: &'static str| {
         records
             .iter()
@@ -118,7 +120,7 @@ fn every_question_is_answered_as_the_report_answers_it() {
     assert!(is_near(&json!(sum("ms")), host_ms(of_run("evening"))));
     assert!(is_near(&json!(sum("share")), 1.0));
 
-    // At most the shared iterations have a slowest rank.
+    // In each iteration that the ranks share, at most one rank is the slowest.
     let stragglers = &answers["stragglers"];
     let of_evening: Vec<_> = stragglers
         .iter()
@@ -131,7 +133,7 @@ fn every_question_is_answered_as_the_report_answers_it() {
         .sum();
     assert!(slowest > 0 && slowest <= of_evening[0]["shared"].as_u64().unwrap());
 
-    // The same program, so nothing has changed.
+    // Both runs are of the same program, so nothing must have changed.
     let pairs: Vec<_> = answers["two-runs"].iter().collect();
     let of_both = pairs
         .iter()
@@ -179,12 +181,12 @@ fn spark_answers_the_first_two_alike() {
     }
 }
 
-/// Returns the folder of the queries.
+/// Returns the folder that contains the queries.
 fn queries() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/queries")
 }
 
-/// Returns the notebook of the queries, made from their files.
+/// Returns the notebook with all queries, made from the query files.
 fn notebook() -> Value {
     let lines =
         |text: &str| -> Vec<String> { text.split_inclusive('\n').map(Into::into).collect() };
@@ -260,7 +262,7 @@ fn the_notebook_runs() {
     };
     let shown: Vec<String> = serde_json::from_value(shown).unwrap();
     assert_eq!(shown.len(), 11);
-    // The slowest ranks, and two runs side by side.
+    // Checks two of the answers: the slowest ranks, and the comparison of two runs.
     assert!(
         shown[1].contains("p50_ms") && shown[1].contains("evening"),
         "{}",

@@ -1,4 +1,5 @@
-//! Checks the sampled stacks for speedscope and folded, also of records without stacks.
+//! Checks the export of sampled stacks to speedscope and to folded stacks, also for records without
+//! stacks.
 
 mod common;
 
@@ -42,7 +43,7 @@ fn each_stack_is_a_line_with_its_count() {
     ];
     expected.sort();
     assert_eq!(lines, expected);
-    // The rejected sample is left out.
+    // Six samples, because the rejected one is left out.
     assert_eq!((exported.events, exported.left_out), (6, 0));
 }
 

@@ -1,4 +1,4 @@
-//! Checks the contents of the Parquet tables as DuckDB reads them, and Spark if it is available.
+//! Checks the contents of the Parquet tables as read by DuckDB, and by Spark if it is available.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn records() -> (Vec<Record>, Vec<Seen>) {
     (records.collect(), seen)
 }
 
-/// Returns the ledgers of the records' windows, as the report has them, in the order of the query for DuckDB.
+/// Returns the ledger rows of all windows, as the report has them, in the order that the DuckDB query uses.
 fn ledger(records: &[Record]) -> Vec<Value> {
     let mut rows = Vec::new();
     for record in records {
@@ -47,7 +47,8 @@ fn duckdb_finds_every_event() {
     let scratch = scratch();
     let (records, seen) = records();
     let exported = parquet(&records, scratch.path()).unwrap();
-    // Besides the items that are drawn: processes, threads, metrics, tokens of an expert, the ledger.
+    // The rows that are not drawn items: 3 processes, 3 threads, the metrics, 1 row with an expert's tokens,
+    // and the ledger.
     let ledger = ledger(&records);
     let rows = seen.len() + 3 + 3 + METRICS.len() + 1 + ledger.len();
     assert_eq!((exported.events as usize, exported.left_out), (rows, 0));
@@ -105,7 +106,7 @@ fn duckdb_finds_every_event() {
         (&server["boot"], &server["damage"]),
         (&json!("a"), &Value::Null)
     );
-    // As in the report: the wait's time, launches and the GPU's time of the first iteration.
+    // The first iteration must have the same figures as in the report: GPU time, launches and waiting time.
     let first = &found["iterations"][0];
     assert_eq!(
         (&first["n"], &first["gpu_ns"]),
@@ -185,7 +186,7 @@ fn a_damaged_record_says_so_in_its_row() {
     let scratch = scratch();
     let (records, _) = scene::all();
     let (_, mut bytes) = records.into_iter().next().unwrap();
-    // The kind of an event, in the third chunk.
+    // Damages the record: overwrites the kind of an event in the third chunk.
     bytes[196_608 + CHUNK_HEADER_BYTES + 240 * EVENT_BYTES + 12] = 250;
     let part = [record("part", bytes)];
     let damage = part[0].process.record.damage;

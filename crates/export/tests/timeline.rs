@@ -1,4 +1,5 @@
-//! Checks the time lines as other tools read them: Chrome's JSON directly, and both formats by Perfetto.
+//! Checks the exported timelines as other tools read them: Chrome's JSON directly, and both trace
+//! formats with Perfetto.
 
 mod common;
 
@@ -25,7 +26,7 @@ fn records() -> (Vec<Record>, Vec<Seen>) {
     (records.collect(), seen)
 }
 
-/// Returns the machine that a process's title names.
+/// Returns the host name in a process's title.
 fn host(title: &str) -> String {
     let (_, host) = title.trim_end_matches(')').rsplit_once(", ").unwrap();
     host.to_owned()
@@ -53,7 +54,7 @@ fn as_perfetto(records: &[Record], gzip: bool) -> (Vec<u8>, Exported) {
     )
 }
 
-/// Returns nanoseconds from a number of microseconds, by its text.
+/// Converts a number of microseconds to nanoseconds. The number's text is used, to avoid rounding.
 fn ns(number: &Value) -> u64 {
     let text = number.to_string();
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
@@ -79,7 +80,7 @@ fn chrome_has_every_event_at_its_time_and_place() {
     }
     let mut found = Vec::new();
     let mut counters = Vec::new();
-    /// True for the call's end, process and thread, and time.
+    /// One point of an arrow: true if it is the launch call, the process and thread, and the time.
     type End = (bool, (u64, u64), u64);
     let mut flows: BTreeMap<u64, Vec<End>> = BTreeMap::new();
     for event in events {
@@ -131,7 +132,8 @@ fn chrome_has_every_event_at_its_time_and_place() {
     assert_eq!(exported.events as usize, found.len() + counters.len());
     assert_eq!(exported.left_out, 0);
     assert_same(found, seen);
-    // Each launch's arrow ends at its first kernel, from which the next arrow leads to the next kernel.
+    // Each arrow that begins at a launch ends at its first kernel. From there the next arrow leads to
+    // the next kernel.
     let mut arrows = Vec::new();
     for mut ends in flows.into_values() {
         ends.sort_by_key(|(_, _, at)| *at);
@@ -144,14 +146,14 @@ fn chrome_has_every_event_at_its_time_and_place() {
     }
     arrows.sort_unstable();
     assert_eq!(arrows, FLOWS);
-    // Threads keep the numbers that the machine gave them.
+    // Threads keep the ids that they had on their machine.
     let pid_of = |title: &str| *processes.iter().find(|(_, name)| *name == title).unwrap().0;
     assert_eq!(pid_of(SERVER), 100);
     assert_ne!(pid_of(OTHER), 100);
     assert_eq!(threads[&(100, 101)], "worker \"1\"");
 }
 
-/// Returns the events that Perfetto found, and the number of slices that are inside another one.
+/// Returns the events that Perfetto found, and the number of slices that are inside another slice.
 fn slices(found: &Value) -> (Vec<Seen>, usize) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let slices = found["slices"].as_array().unwrap();
@@ -173,7 +175,8 @@ fn slices(found: &Value) -> (Vec<Seen>, usize) {
     (seen.collect(), inside.count())
 }
 
-/// Asserts that Perfetto finds the same in both formats. A moment has no length there.
+/// Asserts that Perfetto finds the expected items and arrows in a trace. In Perfetto, an item that is
+/// only a moment has duration 0.
 fn assert_perfetto_reads(bytes: &[u8], name: &str, seen: Vec<Seen>) -> Option<Value> {
     let scratch = scratch();
     let file = scratch.path().join(name);
@@ -186,14 +189,14 @@ fn assert_perfetto_reads(bytes: &[u8], name: &str, seen: Vec<Seen>) -> Option<Va
     assert_eq!(found["problems"], Value::Array(vec![]));
     let (slices, inside) = slices(&found);
     assert_same(slices, moments.collect());
-    // The function in the range, and the 6000 calls in the function.
+    // These slices must be nested: a function inside a range, and 6000 calls inside a function.
     assert!(inside > 6000, "{inside}");
     let counters = found["counters"].as_array().unwrap();
     let mut counters: Vec<_> = counters
         .iter()
         .map(|counter| {
             let at = counter["ts"].as_u64().unwrap() - SHIFT;
-            // In Chrome's format, the unit is a part of the name.
+            // In Chrome's format, Perfetto appends the unit to the name.
             let name = counter["name"].as_str().unwrap();
             let name = name
                 .trim_end_matches(" %")
@@ -244,7 +247,8 @@ fn perfetto_reads_its_own_format() {
 fn perfetto_reads_chromes_format() {
     let (records, mut seen) = records();
     let (bytes, _) = as_chrome(&records, false);
-    // Perfetto does not decode the escapes of a text without a quote.
+    // If a text contains no quote, Perfetto does not decode its escapes. So the expected names are
+    // escaped, too.
     for seen in seen.iter_mut().filter(|seen| !seen.name.contains('"')) {
         let mut written = Vec::new();
         write_json_text(&seen.name, &mut written).unwrap();

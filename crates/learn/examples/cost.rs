@@ -1,5 +1,6 @@
-//! Measures the learner's cost of a call, in nanoseconds, on recorded streams: while it learns, and once
-//! it rests. The lock and the assembler through which the library calls it are not included.
+//! Measures the learner's cost per call, in nanoseconds, on recorded call streams: first while it
+//! learns, then at rest, after it has settled. The lock and the assembler through which the library
+//! calls the learner are not included.
 //!
 //! `cargo run --release -p tllmprof-learn --example cost -- crates/learn/tests/streams/*.csv.gz`
 
@@ -11,11 +12,11 @@ use std::time::{Duration, Instant};
 use recorded::Record;
 use tllmprof_learn::{Asked, Call, Learner, Trails};
 
-/// Number of times that each is measured. The fastest counts.
+/// Number of times that each measurement is repeated. The fastest one counts.
 const REPETITIONS: usize = 15;
-/// Minimum number of calls in which it must have come to rest.
+/// Minimum number of calls to replay while waiting for the learner to come to rest.
 const MIN_CALLS: usize = 1 << 17;
-/// Minimum number of calls measured at rest.
+/// Minimum number of calls over which the cost at rest is measured.
 const MIN_CALLS_AT_REST: usize = 1 << 18;
 
 struct Cost {
@@ -38,7 +39,8 @@ fn rests(learner: &Learner) -> bool {
     learner.asks(false) != Asked::ALL
 }
 
-/// A learner in memory that was written before, so that no page fault is measured.
+/// A learner and its trails. Their memory is reused for each measurement, so that no page fault is
+/// measured.
 struct Process {
     trails: Trails,
     learner: Box<Learner>,
@@ -93,7 +95,7 @@ fn main() {
             });
             calls.collect()
         };
-        // Most streams end before the learner has watched its choice for long enough.
+        // Most streams end before the learner comes to rest, so the second half is repeated.
         let (mut calls, again) = (calls_of(&records), calls_of(&records[half..]));
         while calls.len() < MIN_CALLS {
             calls.extend(&again);

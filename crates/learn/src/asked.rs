@@ -1,10 +1,10 @@
-//! The set of calls that have to be reported to the learner.
+//! The set of calls that the intercepting library has to report to the learner.
 
 use tllmprof_calls::Wait;
 
 use crate::call::SiteCall;
 
-/// A set of the calls that can be sites.
+/// A set of the call types that can end an iteration: waits, and copies to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked(u8);
 
@@ -15,26 +15,28 @@ impl Asked {
     /// No calls.
     pub const NONE: Self = Self(0);
 
-    /// Of the calls that are not in the set, one in this number is still reported, by
-    /// [`Learner::missed`](crate::Learner::missed). Otherwise the learner would not notice that the pattern
-    /// has ended.
+    /// Sampling rate for calls that are not in the set: one call in this number is still reported, through
+    /// [`Learner::missed`](crate::Learner::missed). Without these samples the learner would not notice that
+    /// its pattern has ended.
     pub const SAMPLE: u32 = 32;
 
     pub(crate) const fn only(call: SiteCall) -> Self {
         match call {
-            // Uploads differ from other waits only by the call before them.
+            // An upload wait is an ordinary wait that follows a copy to the device, so all waits have to be
+            // reported to recognize it. Only copies to the host are left out.
             SiteCall::Upload => Self(!(1 << SiteCall::CopyToHost as u8)),
             call => Self(1 << call as u8),
         }
     }
 
-    /// Returns true if the set has copies to the host that may return before they are done.
+    /// Returns true if the set contains asynchronous copies to the host, which may return before they are
+    /// done.
     #[must_use]
     pub const fn has_copies(self) -> bool {
         self.0 & 1 << SiteCall::CopyToHost as u8 != 0
     }
 
-    /// Returns true if the set has waits of this kind.
+    /// Returns true if the set contains waits of this type.
     #[must_use]
     pub const fn has(self, wait: Wait) -> bool {
         self.0 & 1 << SiteCall::for_wait(wait) as u8 != 0

@@ -2,30 +2,31 @@
 
 use tllmprof_calls::Wait;
 
-/// One call of the process, with the handles that distinguish sites.
+/// One call of the process, with the handles that distinguish call sites (see `lib.rs`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Call {
-    /// A kernel launch of any form, by its kernel's handle.
+    /// A kernel launch of any form. The value is the kernel's handle.
     Launch(u64),
-    /// A graph launch. The graph's handle is left out, as it depends on the batch size and not on the place
-    /// in the program.
+    /// A graph launch. The graph's handle is left out because programs use a different graph for each batch
+    /// size, even at the same place in the code.
     GraphLaunch,
     /// A copy to the host that may return before it is done.
     CopyToHost,
     /// A copy to the device.
     CopyToDevice,
-    /// The return of a wait. The call is noted when it is entered, and reported when it returns.
+    /// The return of a wait. The thread's trail already has the call, from when it was entered.
     Returned(Wait),
-    /// The begin of a stream capture on this thread. Until it ends, the thread's calls are not work.
+    /// The begin of a stream capture on this thread. The thread's calls during the capture are ignored,
+    /// because they run nothing on the GPU.
     CaptureBegin,
     /// The end of a stream capture on this thread.
     CaptureEnd,
 }
 
 impl Call {
-    /// Returns the call that a recorded stream has under this word. `kernel` returns the handle of a launch's
-    /// kernel. Returns `None` if the learner does not use the call. `tests/streams/README.md` describes the
-    /// format.
+    /// Converts a word of a recorded call stream to a call. `kernel` returns the kernel's handle for a
+    /// launch. Returns `None` for a word that the learner does not use. `tests/streams/README.md` describes
+    /// the format.
     ///
     /// # Errors
     /// Returns the errors of `kernel`.
@@ -49,31 +50,32 @@ impl Call {
     }
 }
 
-/// The tokens that a thread's trail keeps for calls that are not kernel launches. Kernel handles are pointers
-/// and are never as small.
+/// Tokens that stand for calls other than kernel launches in a thread's trail. A kernel launch is stored as
+/// its handle, a pointer, which is never as small as these numbers.
 pub(crate) mod token {
     pub const GRAPH: u64 = 1;
     pub const COPY_TO_HOST: u64 = 2;
     pub const COPY_TO_DEVICE: u64 = 3;
     pub const WAIT: u64 = 4;
 
-    /// Returns true if the token is that of a kernel or graph launch.
+    /// Returns true if the token stands for a kernel or graph launch.
     pub const fn launches(token: u64) -> bool {
         token == GRAPH || token >= 16
     }
 }
 
-/// The calls that can be sites.
+/// The call types that can end an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SiteCall {
-    // Not 0, so that an empty history is all zeros.
+    // Numbered from 1, so that `None` is stored as 0 and an empty history is all zeros.
     CopyToHost = 1,
     Stream,
     Event,
     Context,
     BlockingCopy,
-    /// A wait right after a copy to the device. It waits for that copy, and seldom for an iteration.
+    /// A wait right after a copy to the device. Such a wait is for that copy, and seldom for the work of an
+    /// iteration.
     Upload,
 }
 
@@ -87,7 +89,7 @@ impl SiteCall {
         }
     }
 
-    /// Returns the words that messages use.
+    /// Returns the name of the call for messages.
     pub const fn words(self) -> &'static str {
         match self {
             Self::CopyToHost => "device-to-host copy",

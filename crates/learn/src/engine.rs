@@ -1,19 +1,20 @@
-//! Engines: the threads that launch for the same loop.
+//! Engines: groups of threads that launch for the same loop.
 
 use crate::history::Entry;
 use crate::rule::Rule;
 use crate::trail::{THREADS, Threads};
 
-/// Number of the latest entries. A thread that still launches appears in them.
+/// Number of the latest history entries that are examined to find the threads that still launch.
 pub(crate) const LATEST_ENTRIES: usize = 32;
-/// A thread takes turns if others' waits find at most one part in this number of its work unfinished.
+/// Threads count as taking turns if the waits of other threads find at most an eighth (1 / this number) of
+/// their work unfinished.
 const MAX_STRAY_DIVISOR: u32 = 8;
-/// Number of bits in which the sites of a thread are remembered, by hash.
+/// Size, in bits, of the hash set in which a thread's call sites are remembered.
 const SITE_BITS: usize = 2048;
-/// Level of the keys by which sites of threads are compared: the call and the one before it.
+/// Level of the keys that are compared between threads: the call and the one before it.
 const SITE_LEVEL: usize = 1;
 
-/// The threads whose launches are followed, and the other threads that launch.
+/// An engine: the threads whose launches are followed, and the other threads that launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Engine {
     /// The thread that launches most, among those that wait.
@@ -21,12 +22,12 @@ pub(crate) struct Engine {
     pub threads: Threads,
     /// Threads outside the engine that launch at least half as much as the lead.
     pub others: Threads,
-    /// Threads outside the engine that launch more than a sixteenth of what the lead does.
+    /// Threads outside the engine that launch more than a sixteenth as much as the lead.
     pub rivals: Threads,
 }
 
 impl Engine {
-    /// Returns true if an entry may be an occurrence of a site of this engine.
+    /// Returns true if an entry may be an occurrence of a call site of this engine.
     pub fn counts(&self, entry: &Entry) -> bool {
         let thread = 1 << entry.thread;
         entry.call.is_some()
@@ -34,21 +35,21 @@ impl Engine {
     }
 }
 
-/// The work and calls of each thread.
+/// The work and calls of each thread, indexed by thread slot.
 struct Loads {
     work: [u32; THREADS],
-    /// The part of it that was unfinished when another thread waited: it was launched since the thread's own
-    /// last entry.
+    /// The part of `work` that the wait of another thread found unfinished: the thread had launched it after
+    /// its own last wait or copy.
     stray: [u32; THREADS],
-    /// The part of that which a thread's wait found that launches itself.
+    /// The part of `stray` that was found by the wait of a thread that launches work itself.
     found: [u32; THREADS],
-    /// Number of waits and copies, those of helper threads left out.
+    /// Number of waits and copies, without those that helper threads make.
     calls: [u32; THREADS],
     /// The threads that launched.
     present: Threads,
 }
 
-/// Returns the numbers of `threads`, in ascending order.
+/// Returns the indices of the threads in the set, in ascending order.
 fn each(threads: Threads) -> impl Iterator<Item = usize> {
     let mut left = threads;
     core::iter::from_fn(move || {
@@ -68,7 +69,8 @@ impl Loads {
             present: 0,
         };
         let mut by_helper = false;
-        // A wait's entry comes after the entries of the work that it found.
+        // A wait is recorded after the unfinished work that it found, so reverse order reaches the wait
+        // first.
         for entry in entries.iter().rev() {
             let thread = entry.thread as usize % THREADS;
             let work = entry.work().weight();
@@ -95,12 +97,13 @@ impl Loads {
         those.fold(0, |threads, thread| threads | 1 << thread)
     }
 
-    /// Returns the threads that launch and never wait, while others do both.
+    /// Returns the "hands": threads that launch but never wait, and whose work other launching threads wait
+    /// for. An example is PyTorch's backward thread.
     fn hands(&self) -> Threads {
         self.that(|thread| self.calls[thread] == 0 && self.found[thread] > self.work[thread] / 2)
     }
 
-    /// Returns the threads of `among` that launch more than half as much as the one that launches most.
+    /// Returns the threads in `among` that launch more than half as much as the busiest of them.
     fn foremost(&self, among: Threads) -> Threads {
         let most = self.most(among).map_or(0, |thread| self.work[thread]);
         among & self.that(|thread| self.work[thread] > most / 2)
@@ -116,11 +119,12 @@ fn add(sum: &mut u32, work: u32) {
 }
 
 /// Returns the engine whose waits are examined: that of the thread that launches most, among the threads that
-/// still launch. The engine that is `followed` is kept unless another launches more than twice as much.
+/// still launch. The engine of `followed` is kept unless another launches more than twice as much.
 pub(crate) fn engine(entries: &[Entry], followed: Option<&Rule>) -> Option<Engine> {
     let loads = Loads::sum(entries);
     let late = Loads::sum(late(entries, LATEST_ENTRIES));
-    // A hand is no longer one if it launches and the threads it worked for have stopped.
+    // A thread in `hands` that still launches after the threads it worked for have stopped is an engine
+    // itself.
     let hands = loads.hands() & !(late.that(|_| true) & !late.hands());
     let kept = followed
         .filter(|rule| is_active(entries, rule.threads))
@@ -143,8 +147,9 @@ pub(crate) fn engine(entries: &[Entry], followed: Option<&Rule>) -> Option<Engin
     })
 }
 
-/// Returns the threads that take turns with `lead` at the same work: a pool, or one thread for each request.
-/// Two separate engines differ: the waits of each find the other in the middle of an iteration.
+/// Returns the threads that take turns with `lead` at the same work, such as a pool, or one thread for each
+/// request. Two separate engines are not a relay: the waits of one find the other in the middle of an
+/// iteration.
 fn relay(entries: &[Entry], loads: &Loads, lead: usize) -> Threads {
     let takes_turns = |thread| loads.calls[thread] > 0 && loads.takes_turns(thread);
     let candidates = loads.that(takes_turns);
@@ -177,7 +182,8 @@ fn late(entries: &[Entry], last: usize) -> &[Entry] {
     entries.get(begin..).unwrap_or(&[])
 }
 
-/// Returns true if these threads launch more than half as much as any other thread, in the latest entries.
+/// Returns true if the busiest of `threads` launches more than half as much as any other thread, in the
+/// latest entries.
 pub(crate) fn is_active(entries: &[Entry], threads: Threads) -> bool {
     let active = |last| {
         let loads = Loads::sum(late(entries, last));
@@ -193,13 +199,13 @@ pub(crate) fn most_active(entries: &[Entry]) -> usize {
     Loads::sum(entries).most(!0).unwrap_or(0)
 }
 
-/// Returns true if an engine other than the followed one launches now.
+/// Returns true if the engine that launches now is not the followed one.
 pub(crate) fn handed_over(entries: &[Entry], followed: &Rule) -> bool {
     engine(entries, Some(followed)).is_some_and(|engine| followed.threads & 1 << engine.lead == 0)
 }
 
 /// Returns the number of entries since the last one of the thread that launched most, if that thread has
-/// stopped and others continue with different work.
+/// stopped and other threads continue with different work. Otherwise returns `None`.
 pub(crate) fn since_stale(entries: &[Entry]) -> Option<usize> {
     let most = most_active(entries);
     let engine = engine(entries, None)?;

@@ -1,19 +1,20 @@
-//! The latest waits and copies, and the work between them.
+//! The history: the latest waits and copies, with the work that was launched between them.
 
 use crate::call::SiteCall;
 use crate::pause::Times;
 use crate::site::{Keys, LEVELS};
 use crate::trail::Work;
 
-/// Maximum number of entries kept.
+/// Maximum number of entries in the history.
 pub(crate) const MAX_ENTRIES: usize = 3072;
 
-/// A wait or copy, or (if `call` is `None`) work that another thread did before it.
+/// An entry of the history: a wait or a copy. If `call` is `None`, the entry is instead work that
+/// another thread had launched when a wait or copy was recorded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub keys: Keys,
     pub times: Times,
-    /// Kernels and graphs that the thread launched since its last entry.
+    /// Numbers of kernels and graphs that the thread launched since its last entry.
     launches: u16,
     graphs: u16,
     pub thread: u8,
@@ -63,12 +64,13 @@ impl Entry {
     }
 }
 
-/// The last entries, the oldest first.
+/// The latest entries, the oldest first.
 #[derive(Debug)]
 pub(crate) struct History {
     entries: [Entry; MAX_ENTRIES],
     length: usize,
-    /// Number of times that entries were dropped. While it is the same, entries have only been added.
+    /// Number of times that entries were dropped. While it stays the same, entries have only been
+    /// added.
     drops: u32,
 }
 

@@ -5,9 +5,10 @@
 //! iteration opens, and a sentence that says why.
 //!
 //! # Method
-//! - A *site* is a wait or a device-to-host copy, identified by its context: the calls that its thread
-//!   made just before. Sizes and graph handles are left out, as batch sizes change both. A thread that
-//!   launches nothing itself (a copy thread, an output thread) is identified only by its calls.
+//! - A *site* (call site) is a wait or a device-to-host copy, identified by its context: the calls
+//!   that its thread made just before. Sizes and graph handles are left out, because batch sizes change
+//!   both. A thread that launches nothing itself (a copy thread, an output thread) is identified only by
+//!   its calls.
 //! - An occurrence of a site ends no iteration if nothing was launched since the previous one. This
 //!   excludes idle polling and second reads of the same results.
 //! - Everything is measured in the *work* of an engine, that is, of the threads that launch for the

@@ -2,13 +2,13 @@
 
 use crate::trail::slot;
 
-/// A function that reads a clock, in nanoseconds. It is called only when the learner needs the time.
+/// A function that returns the time in nanoseconds. It is called only when the learner needs the time.
 pub type Clock<'a> = &'a dyn Fn() -> u64;
 
-/// The time of an entry of the history, and the pause before its first launch.
+/// The time of a history entry (a wait or a copy), and the pause before its first launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Times {
-    /// The time, in units of 2^[`Times::UNIT`] nanoseconds. It wraps after four minutes.
+    /// The time of the entry, in units of 2^[`Times::UNIT`] nanoseconds. It wraps after four minutes.
     at: u32,
     /// The pause before the entry's first launch, in nanoseconds; 0 if it was not measured.
     pub pause: u32,
@@ -16,10 +16,11 @@ pub(crate) struct Times {
 
 impl Times {
     pub const NONE: Self = Self { at: 0, pause: 0 };
-    /// The unit of `at`: the exponent of a power of two, in nanoseconds.
+    /// The unit of `at`, as the exponent of a power of two nanoseconds.
     const UNIT: u32 = 6;
 
-    /// Returns the nanoseconds from `earlier` to this entry, less than 2^38.
+    /// Returns the nanoseconds from `earlier` to this entry. The result is less than 2^38 because times
+    /// wrap.
     pub fn since(self, earlier: Self) -> u64 {
         u64::from(self.at.wrapping_sub(earlier.at)) << Self::UNIT
     }
@@ -28,7 +29,8 @@ impl Times {
 /// Measures pauses. A pause is the time from the return of a thread's wait to its next launch.
 #[derive(Debug)]
 pub(crate) struct Pauses {
-    /// The thread whose wait returned last, and the time in nanoseconds. It has launched nothing since.
+    /// The thread whose wait returned last, and the time of that return in nanoseconds. `None` once the
+    /// thread has launched something.
     returned: Option<(u32, u64)>,
     /// The thread whose pause was measured last, and the pause in nanoseconds.
     measured: Option<(u32, u32)>,
@@ -42,7 +44,7 @@ impl Pauses {
         }
     }
 
-    /// Returns the thread whose next launch ends a pause.
+    /// Returns the thread whose next launch ends the current pause, if there is one.
     pub fn waits_for_launch_of(&self) -> Option<u32> {
         self.returned.map(|(thread, _)| thread)
     }
@@ -52,7 +54,7 @@ impl Pauses {
         self.returned = Some((thread, clock()));
     }
 
-    /// Ends the pause of this thread, which launches now.
+    /// Ends the pause of this thread, because it launches something now.
     #[inline]
     pub fn launched(&mut self, thread: u32, clock: Clock) {
         let Some((waited, since)) = self.returned else {
@@ -65,7 +67,7 @@ impl Pauses {
         }
     }
 
-    /// Returns the times of an entry that this thread makes now.
+    /// Returns the times for a history entry (a wait or a copy) that this thread makes now.
     pub fn take(&mut self, thread: u32, clock: Clock) -> Times {
         let pause = match self.measured {
             Some((of, pause)) if slot(of) == slot(thread) => {

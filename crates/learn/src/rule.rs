@@ -6,37 +6,39 @@ use crate::call::{SiteCall, token};
 use crate::site::{Keys, REACH};
 use crate::trail::{DEPTH, Threads, Work};
 
-/// The site at which iterations end.
+/// The rule for iterations: the call site at which they end, or the launch with which they begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule {
-    /// The call that the site is; `None` before a site was chosen, and if a launch begins the iteration.
+    /// The type of the call at the call site. `None` before a site is chosen, and if iterations begin with a
+    /// launch.
     pub(crate) call: Option<SiteCall>,
     pub(crate) level: u8,
     pub(crate) key: u32,
-    /// True if threads that launch nothing themselves make the call.
+    /// True if the call is made by helper threads, which launch nothing themselves.
     pub(crate) helper: bool,
     /// The thread that launches most, among the followed threads that wait.
     pub(crate) thread: u8,
     /// The threads whose launches are followed.
     pub(crate) threads: Threads,
-    /// Number of other threads that launch at least half as much as the followed thread.
+    /// Number of threads outside the engine that launch at least half as much as `thread`.
     pub(crate) others: u8,
-    /// Other threads that launched a considerable part when the rule was chosen. None of them may join the
-    /// followed threads.
+    /// Bit set of threads outside the engine that launched a considerable part when the rule was chosen. They
+    /// may not join the followed threads.
     pub(crate) rivals: u64,
-    /// Median work between occurrences, in launches. A graph counts as several.
+    /// Median work between occurrences, in launches. A graph counts as several launches.
     pub(crate) median: u32,
     /// Work of the longest period, in launches.
     pub(crate) longest: u32,
-    /// Waits and copies in an iteration, in tenths.
+    /// Waits and copies per iteration, in tenths.
     pub(crate) waits: u32,
     pub(crate) periods: u32,
     pub(crate) agreeing: u32,
-    /// Occurrences in an iteration besides the one that ends it. It is 0 unless an iteration has equal parts.
+    /// Occurrences per iteration in addition to the one that ends it. It is 0 unless an iteration has equal
+    /// parts.
     pub(crate) more_parts: u32,
-    /// The work of an iteration if a launch begins it and no wait ends it.
+    /// The work of an iteration, if it begins with a launch and does not end with a wait. Otherwise `None`.
     pub(crate) period: Option<Work>,
-    /// The thread's last calls before the site, or its last launches, the latest first.
+    /// The thread's last calls before the call site, or its last launches for a `period`, the latest first.
     pub(crate) context: [u64; DEPTH],
 }
 
@@ -60,39 +62,39 @@ impl Rule {
         context: [0; DEPTH],
     };
 
-    /// Returns true if an entry with these keys is an occurrence.
+    /// Returns true if a call with these keys is an occurrence of the call site.
     pub(crate) fn matches(&self, call: SiteCall, helper: bool, keys: &Keys) -> bool {
         Some(call) == self.call
             && helper == self.helper
             && keys.get(self.level as usize) == Some(&self.key)
     }
 
-    /// Returns the number of occurrences of the site in an iteration.
+    /// Returns the number of occurrences of the call site per iteration.
     pub(crate) const fn parts(&self) -> u32 {
         self.more_parts + 1
     }
 
-    /// Returns true if a launch begins an iteration and no wait ends it.
+    /// Returns true if iterations begin with a launch and do not end with a wait.
     #[must_use]
     pub const fn is_pass(&self) -> bool {
         self.period.is_some()
     }
 
-    /// Returns the thread whose launches are followed. If there are several, it is the one that launches
+    /// Returns the thread whose launches are followed. If there are several, it is the thread that launches
     /// most, among those that wait.
     #[must_use]
     pub fn thread(&self) -> u32 {
         u32::from(self.thread)
     }
 
-    /// Returns the number of other threads that launch at least half as much, as further engines in the
-    /// process do.
+    /// Returns the number of threads outside the engine that launch at least half as much. They may belong to
+    /// further engines in the process.
     #[must_use]
     pub fn other_engines(&self) -> u32 {
         u32::from(self.others)
     }
 
-    /// Writes the rule. `kernel` writes the name of a kernel by its handle.
+    /// Writes a description of the rule to `out`. `kernel` writes a kernel's name for its handle.
     ///
     /// # Errors
     /// Returns the errors of `out`.
@@ -161,10 +163,10 @@ impl Rule {
     }
 }
 
-/// Maximum number of calls of a context that are named.
+/// Maximum number of context calls that a description names.
 const MAX_NAMED_CALLS: usize = 3;
 
-/// Writes a kernel's name.
+/// A function that writes a kernel's name for its handle.
 trait WriteKernel: Fn(&mut dyn fmt::Write, u64) -> fmt::Result {}
 impl<F: Fn(&mut dyn fmt::Write, u64) -> fmt::Result> WriteKernel for F {}
 
@@ -192,7 +194,7 @@ fn write_tokens<'a>(
     Ok(())
 }
 
-/// Writes a number of tenths with its unit.
+/// Writes a number given in tenths, with its unit.
 fn write_tenths(out: &mut impl fmt::Write, tenths: u32, one: &str, many: &str) -> fmt::Result {
     write!(out, "{}", tenths / 10)?;
     if !tenths.is_multiple_of(10) {

@@ -1,17 +1,19 @@
-//! The identity of a wait in the program: the call, and the calls that its thread made before it.
+//! Identifies the place in the program at which a wait occurs, by the call and the calls that its thread
+//! made before it.
 
 use crate::call::{SiteCall, token};
 use crate::trail::Trails;
 
-/// Number of calls that each level of a context reaches back.
+/// Number of earlier calls that each level of a context includes.
 pub(crate) const REACH: [usize; LEVELS] = [0, 1, 2, 4, 8];
 
 pub(crate) const LEVELS: usize = 5;
 
-/// A site's keys, from only the call (level 0) to the call and the eight before it.
+/// A call site's keys, one for each level: level 0 is only the call, level 4 the call and the eight before
+/// it.
 pub(crate) type Keys = [u32; LEVELS];
 
-/// Returns the keys of the call that this thread noted last.
+/// Returns the keys of the call that this thread noted last in its trail.
 pub(crate) fn keys(trails: &Trails, thread: u32, call: SiteCall, helper: bool) -> Keys {
     let mut keys = [0; LEVELS];
     let mut hash = start(call, helper);
@@ -28,7 +30,7 @@ pub(crate) fn keys(trails: &Trails, thread: u32, call: SiteCall, helper: bool) -
     keys
 }
 
-/// Returns one of the [`keys`], that of `level`.
+/// Returns only the key of one level, as [`keys`] computes it.
 #[inline]
 pub(crate) fn key(trails: &Trails, thread: u32, call: SiteCall, helper: bool, level: usize) -> u32 {
     let hash = start(call, helper);
@@ -40,14 +42,14 @@ pub(crate) fn key(trails: &Trails, thread: u32, call: SiteCall, helper: bool, le
     fold(tokens.fold(with_thread(hash, thread, helper), mix))
 }
 
-/// Returns the key of the launch that this thread noted last: a hash of it and the launches before it.
+/// Returns the key of the launch that this thread noted last: a hash of this launch and those before it.
 pub(crate) fn launch_key(trails: &Trails, thread: u32) -> u32 {
     let mut hash = u64::from(thread);
     let mut graphs = 0;
     for launch in trails.launches(thread) {
         hash = mix(hash, launch);
         graphs += u32::from(launch == token::GRAPH);
-        // A graph is a large part of a pass: the launches before the previous graph do not matter.
+        // A graph is a large part of a pass, so launches before the previous graph do not matter.
         if graphs == 2 {
             break;
         }
@@ -59,8 +61,9 @@ fn start(call: SiteCall, helper: bool) -> u64 {
     mix(call as u64 + 1, u64::from(helper))
 }
 
-/// Threads that launch are distinguished by the learner, which follows some of them. Threads that only copy
-/// and wait are often a pool: they are one site at the first level, and one site per thread at the others.
+/// Adds the thread to the hash for helper threads, which only copy and wait. Helpers are often a pool: they
+/// are one call site at level 0, and one site per thread at the other levels. For threads that launch, the
+/// key does not include the thread, because the learner tracks which of them to follow.
 fn with_thread(hash: u64, thread: u32, helper: bool) -> u64 {
     if helper {
         mix(hash, u64::from(thread))

@@ -1,4 +1,4 @@
-//! The latest calls of each thread.
+//! Trails: the latest calls of each thread, from which contexts are computed.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -6,17 +6,18 @@ use tllmprof_calls::Wait;
 
 use crate::call::token;
 
-/// Number of threads that are distinguished. Thread ids are taken modulo this.
+/// Number of threads that are distinguished. Thread ids are taken modulo this number.
 pub const THREADS: usize = 64;
 
-/// A set of threads: bit n is slot n.
+/// A set of threads: bit n stands for slot n.
 pub(crate) type Threads = u64;
 
-/// Number of calls that a site's context reaches back.
+/// Number of earlier calls that a call site's longest context contains.
 pub(crate) const DEPTH: usize = 8;
 
-/// The trails of all threads. Every call is noted here when it is entered, without a lock: each thread writes
-/// only its own trail, and other threads read only its counters.
+/// The trails (lists of the latest calls) of all threads. Every call is noted in its thread's trail when the
+/// call is entered. This needs no lock: each thread writes only its own trail, and other threads only read
+/// its counters.
 #[derive(Debug)]
 pub struct Trails {
     trails: [Trail; THREADS],
@@ -24,9 +25,10 @@ pub struct Trails {
     used: AtomicU32,
 }
 
-/// One thread's last calls, in a layout that generated machine code can write. The token of a call is stored
-/// at place `calls` modulo [`Trail::LENGTH`]. Then `calls` is incremented, and for a launch the counter of
-/// its kind as well. A token is the kernel's handle, or [`Trail::GRAPH`] or a similar constant.
+/// The trail of a thread: its last calls, in a layout that generated machine code can write. A new call's
+/// token is stored at index `calls` modulo [`Trail::LENGTH`], then `calls` is incremented. For a launch,
+/// `launches` or `graphs` is incremented as well. The token is the kernel's handle, or a constant such as
+/// [`Trail::GRAPH`].
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Trail {
@@ -37,7 +39,7 @@ pub struct Trail {
     capturing: AtomicBool,
 }
 
-/// Counts of what a thread has launched. They wrap.
+/// The work of a thread: counts of what it has launched. The counts wrap.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Work {
     pub launches: u32,
@@ -58,7 +60,7 @@ impl Work {
         }
     }
 
-    /// Returns the sum of both.
+    /// Returns the sum of this work and `more`.
     pub const fn plus(self, more: Self) -> Self {
         Self {
             launches: self.launches.wrapping_add(more.launches),
@@ -73,12 +75,12 @@ impl Work {
     }
 }
 
-/// Number of launches that a graph counts as when threads and intervals are compared.
+/// Number of launches that a graph counts as when the work of threads or intervals is compared.
 pub(crate) const GRAPH_WEIGHT: u32 = 32;
 
 impl Trail {
-    /// Number of tokens kept, a power of two: a site's context, the site's own call, and room for the calls
-    /// that a thread with a reused id may add in the meantime.
+    /// Number of tokens in a trail, a power of two. There is room for a call site with its longest context,
+    /// and for calls that another thread whose id was reused may add at the same time.
     pub const LENGTH: usize = 16;
     /// Offset of the tokens, in bytes.
     pub const TOKENS: usize = core::mem::offset_of!(Self, tokens);
@@ -111,7 +113,7 @@ impl Trail {
         }
     }
 
-    /// Notes a call that is not a launch.
+    /// Adds the token of a call to the trail, without counting a launch.
     #[inline]
     pub fn note(&self, token: u64) {
         let calls = self.calls.load(Relaxed);
@@ -121,21 +123,21 @@ impl Trail {
         self.calls.store(calls.wrapping_add(1), Relaxed);
     }
 
-    /// Notes a kernel launch.
+    /// Adds a kernel launch to the trail.
     #[inline]
     pub fn note_kernel(&self, kernel: u64) {
         self.note(kernel);
         add(&self.launches);
     }
 
-    /// Notes a graph launch.
+    /// Adds a graph launch to the trail.
     #[inline]
     pub fn note_graph(&self) {
         self.note(token::GRAPH);
         add(&self.graphs);
     }
 
-    /// Returns the token of the call that was noted last.
+    /// Returns the token of the latest call.
     #[must_use]
     pub fn newest(&self) -> u64 {
         let calls = self.calls.load(Relaxed);
@@ -184,7 +186,7 @@ impl Trails {
         self.get(thread).capturing.store(under_way, Relaxed);
     }
 
-    /// Returns true if the calls of this thread are being captured.
+    /// Returns true if a stream capture is active on this thread.
     pub(crate) fn capturing(&self, thread: u32) -> bool {
         self.get(thread).capturing.load(Relaxed)
     }
@@ -200,7 +202,8 @@ impl Trails {
         self.used.load(Relaxed)
     }
 
-    /// Returns the tokens of the calls before the thread's newest call, the latest first; 0 for none.
+    /// Returns the tokens of the calls before the thread's latest call, in reverse order. A token is 0 if
+    /// there were fewer calls.
     #[inline]
     pub(crate) fn before(&self, thread: u32) -> impl Iterator<Item = u64> {
         let trail = self.get(thread);
@@ -208,8 +211,8 @@ impl Trails {
         (2..=DEPTH as u32 + 1).map(move |back| trail.back(calls, back))
     }
 
-    /// Returns the tokens of the thread's last launches, the latest first, as far back as its trail reaches
-    /// and at most [`DEPTH`].
+    /// Returns the tokens of at most [`DEPTH`] of the thread's last launches, the latest first, as far back
+    /// as its trail reaches.
     #[inline]
     pub(crate) fn launches(&self, thread: u32) -> impl Iterator<Item = u64> {
         let trail = self.get(thread);
@@ -218,12 +221,13 @@ impl Trails {
         tokens.filter(|&token| token::launches(token)).take(DEPTH)
     }
 
-    /// Returns true if the thread has launched nothing in the [`DEPTH`] calls before its newest.
+    /// Returns true if the thread is a helper: it has launched nothing in the [`DEPTH`] calls before its
+    /// latest one.
     pub(crate) fn helper(&self, thread: u32) -> bool {
         self.work(thread) == Work::default() || !self.before(thread).any(token::launches)
     }
 
-    /// Returns the sum of the work of these threads.
+    /// Returns the total work of these threads.
     pub(crate) fn work_of(&self, threads: Threads) -> Work {
         let mut left = threads;
         let mut sum = Work::default();
@@ -249,7 +253,7 @@ impl Default for Trails {
     }
 }
 
-/// Returns the thread's index in tables.
+/// Returns the index of the thread in tables.
 pub(crate) const fn slot(thread: u32) -> usize {
     thread as usize % THREADS
 }

@@ -1,4 +1,4 @@
-//! Engines of shapes that no recorded stream has.
+//! Synthetic call streams of programs whose shape no recorded stream has.
 
 use tllmprof_calls::Wait;
 use tllmprof_learn::{Boundary, Call, Learner, State, Trails};
@@ -9,10 +9,10 @@ const KERNEL: u64 = 1 << 32;
 struct Process {
     trails: Trails,
     learner: Box<Learner>,
-    /// Number of boundaries in each iteration since [`Process::iteration`].
+    /// Number of boundaries in each iteration that [`Process::iteration`] has begun.
     boundaries: Vec<u32>,
     last: Option<Boundary>,
-    /// The clock, in nanoseconds.
+    /// The current time, in nanoseconds.
     time: u64,
 }
 
@@ -42,20 +42,20 @@ impl Process {
         self.boundaries.push(0);
     }
 
-    /// Launches `count` kernels, numbered from `first`.
+    /// Launches `count` kernels with successive handles from `first` on.
     fn launch(&mut self, thread: u32, first: u64, count: u64) {
         for kernel in first..first + count {
             self.call(thread, Call::Launch(KERNEL + kernel));
         }
     }
 
-    /// Reads results back and waits for them.
+    /// Copies results to the host and waits for them.
     fn read(&mut self, thread: u32) {
         self.call(thread, Call::CopyToHost);
         self.call(thread, Call::Returned(Wait::Stream));
     }
 
-    /// Asserts that all iterations but the first `learning` have one boundary.
+    /// Asserts that each iteration after the first `learning` ones has exactly one boundary.
     fn assert_each_once(&self, learning: usize) {
         let wrong: Vec<_> = self.boundaries[learning..]
             .iter()
@@ -112,7 +112,8 @@ fn another_thread_waits_and_nobody_copies() {
     process.assert_each_once(32);
 }
 
-/// A thread that is not scheduled in time waits for several steps in a row, and launches continue meanwhile.
+/// A waiting thread that is not scheduled in time returns from the waits of several steps in a row, while
+/// launches continue.
 #[test]
 fn another_thread_waits_for_several_steps_at_a_time() {
     for steps_at_a_time in [[1, 1, 2, 3, 1], [1, 3, 2, 1, 2], [3, 1, 3, 1, 3]] {
@@ -213,7 +214,7 @@ fn idle_polling_is_no_iteration() {
 
 #[test]
 fn the_count_starts_again() {
-    // Before anything is known, while it is watched, and when it rests.
+    // The count restarts before anything is known, while the learner watches its choice, and when it rests.
     for at in [5, 20, 150] {
         let mut process = Process::new();
         for iteration in 0..200 {
@@ -242,10 +243,10 @@ fn layers_are_not_understood_as_steps() {
     }
 }
 
-/// A small model: the work between requests is similar to a model's first and last kernels.
+/// The model is so small that the work between requests resembles a model's first and last kernels.
 #[test]
 fn requests_are_no_iterations() {
-    // Number of tokens in a request, and number of reads between requests.
+    // Number of tokens in a request, and number of reads between two requests.
     for (tokens, reads) in [(50, 12), (40, 1), (80, 20), (100, 0)] {
         let mut process = Process::new();
         for iteration in 0..1000 {
@@ -269,7 +270,7 @@ fn requests_are_no_iterations() {
     }
 }
 
-/// Requests of different lengths are not the layers of a model, however small it is.
+/// Requests differ in length, so they are not the layers of a model, however small the model is.
 #[test]
 fn a_model_always_has_as_many_layers() {
     let mut process = Process::new();

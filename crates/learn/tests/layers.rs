@@ -1,5 +1,6 @@
-//! Mixtures of experts that read the chosen experts back in each layer, made deeper and shallower than
-//! they were recorded. Requests with the same number of tokens each, which are similar to layers.
+//! Two kinds of streams that are hard to distinguish. First, mixture-of-experts models that read the chosen
+//! experts back in each layer, with more or fewer layers than were recorded. Second, requests that all have
+//! the same number of tokens, which resemble layers.
 
 mod judged;
 mod recorded;
@@ -8,12 +9,12 @@ use judged::{assert_holds, take};
 use recorded::Record;
 use tllmprof_learn::{Call, Learner, Trails};
 
-/// The router's last kernel. The read after it returns the chosen experts.
+/// The last kernel of the router. The program then reads the chosen experts back.
 const ROUTER: Call = Call::Launch((1 << 32) + 0x2f);
 
 type Records = Vec<Record>;
 
-/// Returns the records before the first true iteration, and those of each iteration.
+/// Returns the records before the first true iteration, and the records of each iteration.
 fn iterations(name: &str) -> (Records, Vec<Records>) {
     let streams = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/streams");
     let records = recorded::read(&format!("{streams}/{name}.csv.gz"));
@@ -28,8 +29,8 @@ fn iterations(name: &str) -> (Records, Vec<Records>) {
     (before, parts)
 }
 
-/// Cuts an iteration after each wait for the router. Returns the records up to the first wait, those between
-/// waits, and those after the last.
+/// Cuts an iteration after each wait that follows the router. Returns the records up to the first such wait,
+/// those between the waits, and those after the last.
 fn cut(iteration: &Records) -> (Records, Vec<Records>, Records) {
     let mut parts = vec![Records::new()];
     let mut routed = false;
@@ -49,7 +50,7 @@ fn cut(iteration: &Records) -> (Records, Vec<Records>, Records) {
     (first, parts, last)
 }
 
-/// Pseudo-random small numbers, the same in each run.
+/// Pseudo-random numbers, the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -62,9 +63,10 @@ impl Random {
     }
 }
 
-/// Makes the times of records that were put together from pieces continuous.
+/// Replaces the times of records that were assembled from pieces, so that time increases throughout.
 fn in_time(records: Records) -> Records {
-    /// The time between two pieces, and the longest time between two records of one piece, in nanoseconds.
+    /// `BETWEEN`: the time that is put between two pieces, in nanoseconds. `MAX_APART`: the longest time, in
+    /// nanoseconds, between two records of the same piece.
     const BETWEEN: u64 = 10_000;
     const MAX_APART: u64 = 1_000_000_000;
     let (mut now, mut before) = (0, None);
@@ -80,7 +82,8 @@ fn in_time(records: Records) -> Records {
     records.into_iter().map(in_time).collect()
 }
 
-/// Returns the same model with another number of layers, and other experts in each.
+/// Returns the stream of the same model with another number of layers, each with experts picked at random
+/// from the recording.
 fn with_layers(name: &str, layers: usize, count: usize) -> Records {
     let (mut records, iterations) = iterations(name);
     let parts: Vec<_> = iterations.iter().map(cut).collect();
@@ -114,7 +117,8 @@ fn as_many_layers_as_can_be_overlooked() {
     }
 }
 
-/// The history has so few passes that none is recognized, so nothing is understood.
+/// The history holds so few passes that none is recognized, so the learner must not consider anything
+/// understood.
 #[test]
 fn no_window_opens_on_a_layer() {
     for name in MODELS {
@@ -131,8 +135,8 @@ fn no_window_opens_on_a_layer() {
     }
 }
 
-/// Returns the requests of a recording, each cut down to a number of tokens: the first ones, and the last,
-/// which includes the work between requests.
+/// Returns the requests of a recording, each shortened to `tokens(n)` tokens. The first tokens are kept, and
+/// the last one, which includes the work between requests.
 fn requests(name: &str, recorded: usize, tokens: impl Fn(usize) -> usize) -> Records {
     let (mut records, iterations) = iterations(name);
     let requests = iterations.len() / recorded;

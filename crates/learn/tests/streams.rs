@@ -1,5 +1,5 @@
-//! Recorded call streams of real processes with known true iterations. The learner never sees the marks
-//! of these. The streams were recorded on an NVIDIA H200.
+//! Replays call streams of real processes, recorded on an NVIDIA H200. The streams contain marks at their
+//! true iterations, which the learner never receives.
 
 mod judged;
 mod recorded;
@@ -17,7 +17,7 @@ fn holds(name: &str) {
     let mut records = stream(name);
     assert_holds(name, &records);
     assert_windows_open_on_true_iterations(name, &records);
-    // Copies to the device are not always reported.
+    // The streams must also work without copies to the device, which are not always reported.
     records.retain(|record| !matches!(record, Record::Call(_, Call::CopyToDevice, _)));
     assert_holds(name, &records);
 }
@@ -31,8 +31,7 @@ macro_rules! streams {
     };
 }
 
-// In each of these streams, a wait distinguishes every true iteration from the next, and the learner finds
-// it.
+// Streams in which a wait distinguishes each true iteration from the next, and the learner finds that wait.
 streams! {
     async_engine_eager async_engine_graph c_graph_recapture cb_async cb_graphs compiled_default
     compiled_reduce_overhead diffusion engine_full engine_piecewise hf_assisted hf_bart_beam
@@ -43,7 +42,8 @@ streams! {
     tp_leader_rank0 tp_leader_rank1 train_accumulate train_amp train_ddp_rank0 train_every1
 }
 
-/// Steps of equal parts are found after about nine steps, so an earlier window contains parts.
+/// The learner recognizes equal parts only after about nine steps. A window that opens earlier captures
+/// parts, so windows are not checked here.
 #[test]
 fn equal_parts_are_counted_together() {
     for name in [
@@ -55,21 +55,21 @@ fn equal_parts_are_counted_together() {
     }
 }
 
-/// Other threads read each token some steps late. An early window has its boundaries where those threads
-/// happen to read.
+/// Other threads read each token several steps late. The boundaries of an early window are wherever those
+/// threads happen to read, so windows are not checked here.
 #[test]
 fn late_reads_give_way_to_launches() {
     assert_holds("jax_late", &stream("jax_late"));
 }
 
-/// Every ninth step has more work, so that windows open late.
+/// Every ninth step has more work, so windows open too late for the check of windows.
 #[test]
 fn two_streams_tied_by_events() {
     assert_holds("nested_tied", &stream("nested_tied"));
 }
 
-/// Iterations end by waits as long as there is a wait in each, and several passes make up one. The passes are
-/// the level below.
+/// Each image ends with a wait and consists of several passes. The images are the iterations, and the passes
+/// are the inner level.
 #[test]
 fn passes_are_the_inner_level() {
     for (name, images, passes) in [
@@ -90,7 +90,8 @@ fn passes_are_the_inner_level() {
     }
 }
 
-/// The number of launches of a step varies, or a step is a pass itself.
+/// In these streams there is no inner level: the number of launches in a step varies, or a step is a single
+/// pass.
 #[test]
 fn no_inner_level_is_offered_where_there_is_none() {
     for name in [
@@ -109,7 +110,7 @@ fn no_inner_level_is_offered_where_there_is_none() {
     }
 }
 
-/// Without waits and without a stable period there is no iteration.
+/// Without waits and without a stable period there are no iterations.
 #[test]
 fn no_period_is_made_up() {
     let (learner, boundaries) = replay_level(&stream("nested_varying_free"), false);
@@ -117,12 +118,12 @@ fn no_period_is_made_up() {
     assert!(boundaries.iter().all(|&count| count == 0));
 }
 
-/// Known limits: true iterations that no wait distinguishes.
+/// Known limits: true iterations that no wait distinguishes from each other.
 mod limits {
     use super::*;
 
-    /// The loss is read at every tenth step. Nine reads are too few to show that they recur. With more of
-    /// them, an iteration is ten steps.
+    /// The program reads the loss at every tenth step. Nine reads are too few to show that the reads recur.
+    /// With more reads, the learner takes ten steps for one iteration.
     #[test]
     fn train_every10() {
         let records = stream("train_every10");
@@ -140,7 +141,7 @@ mod limits {
     }
 }
 
-/// Asserts that the learner finds the iterations of `second` in a process that ran `first` before.
+/// Asserts that the learner finds the iterations of `second` in a process that has run `first` before.
 fn follows(first: &str, second: &str) {
     let mut records = stream(first);
     let (_, before) = replay(&records);
@@ -179,9 +180,10 @@ fn the_first_iterations_were_missed() {
     }
 }
 
-/// Streams of fewer than 50 iterations.
+/// Streams with fewer than 50 iterations.
 const SHORT: [&str; 2] = ["hf_cb", "train_accumulate"];
-/// Streams with so little work in an iteration that it could be a layer of a model. Windows open later.
+/// Streams with so little work in an iteration that it could be a layer of a model. Windows open later in
+/// them.
 const LITTLE: [&str; 10] = [
     "async_engine_eager",
     "compiled_default",
@@ -207,7 +209,7 @@ fn assert_windows_open_on_true_iterations(name: &str, records: &[Record]) {
             "{name}: {asked:?} at {}",
             taken.first
         );
-        // The stream's last iteration is not whole.
+        // The last iteration of a stream may be incomplete.
         let marks = &taken.marks[..taken.marks.len() - 1];
         let amiss = marks.iter().filter(|&&marks| marks != 1).count();
         assert!(

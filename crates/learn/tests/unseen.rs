@@ -1,4 +1,5 @@
-//! Loops of kinds that no recorded stream has, made with a model of the host's and the GPU's time.
+//! Checks the learner on synthetic loops of shapes that no recorded stream has. The times of the
+//! host and the GPU are simulated.
 
 #[expect(dead_code, reason = "shared with the tests of recorded streams")]
 mod judged;
@@ -8,10 +9,11 @@ mod recorded;
 
 use judged::{replay_level, share, take};
 
-/// The least share of true iterations that have exactly one boundary.
+/// Minimum share of true iterations that have exactly one boundary.
 const MIN_SHARE: f64 = 0.95;
 
-/// Programs whose iteration is not waited for. It is the level below what is waited for.
+/// Programs that do not wait at each iteration. Their true iterations are the inner level, below
+/// the interval between waits.
 const INNER: [&str; 6] = [
     "cfg",
     "jax_every_4",
@@ -21,7 +23,8 @@ const INNER: [&str; 6] = [
     "stop_check_16",
 ];
 
-/// More steps than any model has layers, and those from one look at the history to the next.
+/// The iteration by which the learner must understand the step: more than the number of layers of
+/// any model, plus the distance between two looks at the history.
 const UNDERSTOOD_BY: u64 = 160;
 
 #[test]

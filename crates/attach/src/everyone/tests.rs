@@ -7,8 +7,8 @@ use super::*;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A program with several threads, which runs until it is killed: this test binary in another process. It has the
-/// lines of its output.
+/// A program with several threads: this test binary, started again as another process, which runs until it is
+/// killed. The second field reads the lines of its output.
 struct Program(Child, Lines<BufReader<ChildStdout>>);
 
 impl Program {
@@ -25,7 +25,7 @@ impl Program {
         Self(child, lines)
     }
 
-    /// Kills the program, and returns how often it has printed `said`.
+    /// Kills the program. Returns the number of lines of its output that are equal to `said`.
     fn ended(mut self, said: &str) -> usize {
         self.0.kill().unwrap();
         let lines = self.1.by_ref();
@@ -36,7 +36,7 @@ impl Program {
         self.0.id().cast_signed()
     }
 
-    /// Asserts that all threads run soon: the kernel resumes them after their tracer was joined.
+    /// Asserts that all threads run again soon. The kernel resumes them some time after their tracer was joined.
     #[track_caller]
     fn goes_on(&self) {
         let since = Instant::now();
@@ -59,7 +59,7 @@ impl Drop for Program {
     }
 }
 
-/// A word that is on a thread's stack and nowhere else near it.
+/// A word that each thread puts on its stack, plus the thread's number. Nothing else there has this value.
 const MARK: u64 = 0x5471_5471_1234_0000;
 
 #[test]
@@ -73,7 +73,7 @@ fn sleepers() {
                 let words = std::hint::black_box([MARK + number; 4]);
                 std::hint::black_box(&words);
                 are_there.wait();
-                // They end after a minute even if nothing kills them.
+                // The threads end after a minute even if nothing kills the program.
                 for _ in 0..60_000 {
                     std::thread::sleep(Duration::from_millis(1));
                     std::hint::black_box(&words);
@@ -85,20 +85,21 @@ fn sleepers() {
     });
 }
 
-/// The line that is printed when a wait ends too early.
+/// The line that the program prints when one of its waits ends too early.
 const CUT_SHORT: &str = "cut short";
 
-/// A program with threads that wait for nothing, and some whose children end all the time.
+/// A program with two groups of threads: some wait for events that never come, others create and reap children
+/// all the time.
 #[test]
 #[ignore = "the program that other tests start"]
 fn waiters() {
     let wait = || {
-        // SAFETY: it has only a number as argument.
+        // SAFETY: the call takes only a number.
         let set = unsafe { libc::epoll_create1(0) };
         for _ in 0..12_000 {
-            // SAFETY: a structure of integers.
+            // SAFETY: the structure has only integer fields, for which zero is a valid value.
             let mut event: libc::epoll_event = unsafe { core::mem::zeroed() };
-            // SAFETY: the room for one event is a local.
+            // SAFETY: the call writes at most one event, into a local that has room for one.
             if unsafe { libc::epoll_wait(set, &raw mut event, 1, 5) } != 0 {
                 println!("{CUT_SHORT}");
             }
@@ -106,7 +107,7 @@ fn waiters() {
     };
     let have_children = || {
         loop {
-            // SAFETY: the child calls only _exit, which is allowed after a fork.
+            // SAFETY: after the fork, the child calls only `_exit`, which is permitted there.
             unsafe {
                 match libc::fork() {
                     0 => libc::_exit(0),
@@ -126,13 +127,14 @@ fn waiters() {
     });
 }
 
-/// A program with a thread in uninterruptible sleep until standard input ends: its child shares its memory, as
-/// with `vfork`.
+/// A program whose thread is in uninterruptible sleep until standard input ends: it waits for a child made with
+/// `CLONE_VFORK`.
 #[test]
 #[ignore = "the program that other tests start"]
 fn lender() {
     println!("they run");
-    // SAFETY: the arguments are only numbers. The child has a copy of the memory, and calls only read and _exit.
+    // SAFETY: the arguments of `clone` are only numbers. The child gets a copy of the memory, and calls only
+    // `read` and `_exit`.
     unsafe {
         let flags = libc::CLONE_VFORK | libc::SIGCHLD;
         if libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) == 0 {
@@ -159,7 +161,7 @@ fn threads_in_uninterruptible_sleep_are_waited_for() {
     assert!(waits.join().unwrap());
 }
 
-/// Runs `act` as the tracer of a program, on a separate thread.
+/// Runs `act` on a separate thread, which may trace the program, and waits until the program is no longer traced.
 fn traced<R: Send>(program: &Program, act: impl FnOnce() -> R + Send) -> R {
     let result = scope(|scope| scope.spawn(act).join().unwrap());
     process::await_untraced(program.pid());
@@ -187,7 +189,7 @@ fn all_threads_are_stopped_at_once_and_go_on() {
         everyone.release();
     });
     program.goes_on();
-    // The tracer ends without resuming them.
+    // Here the tracer ends without resuming the threads. The kernel must do that.
     traced(&program, || {
         std::mem::forget(Everyone::stop(program.pid(), &memory, TIMEOUT).unwrap());
     });
@@ -210,8 +212,8 @@ fn a_process_of_which_another_traces_a_thread_is_not_stopped() {
     program.goes_on();
 }
 
-/// It happens rarely: a thread may make a child just when it is stopped. If all threads were stopped and resumed
-/// one after the other, every tenth stop would end a wait early.
+/// A few early ends are tolerated, because a thread may create a child at the very moment when it is stopped. If
+/// threads were stopped and resumed one after the other instead, one in ten stops would end a wait early.
 #[test]
 fn waits_do_not_end_because_a_child_does() {
     let program = Program::start("waiters");

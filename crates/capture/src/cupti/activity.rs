@@ -1,6 +1,6 @@
-//! The records that CUPTI writes for a piece of GPU work.
+//! The records in which CUPTI reports GPU work.
 //!
-//! CUPTI's structures grow with every release, but only at their ends, so that the fields read here have the same
+//! CUPTI's structures grow with each release, but only at their ends. So the fields that are read here have the same
 //! offsets from CUDA 11.8 to 13 (`CUpti_ActivityKernel9`, `CUpti_ActivityMemcpy5`, `CUpti_ActivityMemset4` and their
 //! successors in `cupti_activity.h`).
 
@@ -12,11 +12,11 @@ use super::library::Kind;
 
 pub const MEMCPY: Kind = 1;
 pub const MEMSET: Kind = 2;
-/// This kind is used instead of `KERNEL` (3), which has no times for kernels of graphs.
+/// Kernels that may run concurrently. The other kind, `KERNEL` (3), gives no times for the kernels of a graph.
 pub const CONCURRENT_KERNEL: Kind = 10;
 pub const KINDS: [Kind; 3] = [CONCURRENT_KERNEL, MEMCPY, MEMSET];
 
-/// A piece of GPU work. Times are CUPTI's, in nanoseconds.
+/// One kernel, copy or memset. Times are in nanoseconds of CUPTI's clock.
 pub struct Activity {
     pub start: u64,
     pub end: u64,
@@ -28,10 +28,10 @@ pub struct Activity {
 
 pub enum Work {
     Kernel {
-        /// The mangled name; may be null.
+        /// The mangled name, which may be null.
         name: *const c_char,
         grid: [u32; 3],
-        /// The node of the executable graph that ran the kernel; 0 for none.
+        /// The node of the executable graph that launched the kernel; 0 if no graph did.
         node: u64,
     },
     Copy {
@@ -44,13 +44,13 @@ pub enum Work {
 }
 
 impl Activity {
-    /// Reads a record; `None` if it is of another kind.
+    /// Reads a record. Returns `None` for records of other kinds.
     ///
     /// # Safety
-    /// CUPTI has handed `record` over, in a buffer that is still in use.
+    /// CUPTI must have handed over `record`, in a buffer that is still in use.
     pub unsafe fn read(record: *const u8) -> Option<Self> {
-        // SAFETY: CUPTI writes a whole record of its kind there, and the fields lie within the shortest record of that
-        // kind (CUDA 11.8); every record has the first word, which is the kind.
+        // SAFETY: CUPTI has written a whole record there. The first word of each record is its kind. All fields lie
+        // within the shortest record of that kind, the one of CUDA 11.8.
         let (word, long) = unsafe {
             (
                 |at: usize| record.add(at).cast::<u32>().read_unaligned(),
@@ -92,7 +92,7 @@ impl Activity {
         })
     }
 
-    /// Returns true if it has times. A flush while the work runs gives it none.
+    /// Returns true if the work has valid times. It has none if CUPTI was flushed while it ran.
     pub const fn is_timed(&self) -> bool {
         self.start != 0 && self.end >= self.start
     }

@@ -1,5 +1,6 @@
-//! An attempt of the worker to do something with CUPTI. A thread of the program requests it, and abandons it if it
-//! takes too long. If both act at once, either the worker commits to the attempt or the thread abandons it.
+//! The state of one attempt by the worker thread to attach or detach CUPTI. A thread of the program requests the
+//! attempt and abandons it if it takes too long. If the worker commits to the attempt at the same moment, only one
+//! of the two succeeds.
 //!
 //! | state          | `Begins`      | `Abandons`     | `Commits(n)`   | `Commits(m)`, m ≠ n |
 //! |----------------|---------------|----------------|----------------|---------------------|
@@ -7,7 +8,8 @@
 //! | `Committed(n)` | `Wanted(n+1)` |                |                |                     |
 //! | `Abandoned(n)` | `Wanted(n+1)` |                |                |                     |
 //!
-//! In an empty field nothing changes. The number keeps a late worker from committing to the next attempt.
+//! A transition that the table leaves empty changes nothing. The number keeps a late worker from committing to the
+//! next attempt.
 
 use tllmprof_sync::States;
 

@@ -1,4 +1,4 @@
-//! The buffers that CUPTI writes its records to.
+//! The buffers into which CUPTI writes its records.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,9 +7,11 @@ use tllmprof_sync::Lock;
 
 /// Size of a buffer in bytes.
 pub const SIZE: usize = 1 << 20;
-/// Number of buffers that are prepared, so that no thread of the program has to make one.
+/// Number of buffers that are allocated in advance, so that usually no thread of the program has to
+/// allocate one.
 const PREPARED_BUFFERS: usize = 8;
-/// Largest number of buffers. If they are not enough, CUPTI drops records and counts them.
+/// Maximum number of buffers. If they are not enough, CUPTI drops records and counts the dropped
+/// ones.
 const MAX_BUFFERS: usize = 256;
 
 struct Free {
@@ -29,7 +31,7 @@ lifecycle::global! {
     static MADE: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Makes the prepared buffers.
+/// Allocates the buffers that are needed in advance.
 pub fn prepare() {
     while MADE.load(Ordering::Relaxed) < PREPARED_BUFFERS {
         match make() {
@@ -39,7 +41,8 @@ pub fn prepare() {
     }
 }
 
-/// Returns a buffer that is not in use.
+/// Returns a free buffer, and allocates a new one if there is none. Returns `None` at the limit or
+/// without memory.
 pub fn take() -> Option<*mut u8> {
     let mut free = FREE.lock();
     if let Some(last) = free.count.checked_sub(1) {
@@ -60,13 +63,14 @@ pub fn give_back(buffer: *mut u8) {
     }
 }
 
-/// Unmaps the buffers that a window has needed in addition to the prepared ones.
+/// Unmaps the buffers that a window has needed beyond those allocated in advance.
 pub fn shrink() {
     let mut free = FREE.lock();
     while free.count > PREPARED_BUFFERS {
         free.count -= 1;
         let place = free.places[free.count];
-        // SAFETY: one of our own mappings, which no code uses any more.
+        // SAFETY: this is one of our mappings, and no code uses it any more because it is in the
+        // list of free buffers.
         unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(place), SIZE) };
         MADE.fetch_sub(1, Ordering::Relaxed);
     }
@@ -77,7 +81,8 @@ fn make() -> Option<*mut u8> {
         MADE.fetch_sub(1, Ordering::Relaxed);
         return None;
     }
-    // SAFETY: a new anonymous mapping, whose pages are allocated at once.
+    // SAFETY: the kernel chooses the address of this new anonymous mapping. Its pages are populated
+    // at once.
     let place = unsafe {
         libc::mmap(
             core::ptr::null_mut(),

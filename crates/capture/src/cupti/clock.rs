@@ -1,12 +1,12 @@
-//! Conversion between CUPTI's clock and the record's.
+//! Conversion between CUPTI's clock and the clock of the record, whose unit is the tick.
 //!
-//! CUPTI gives times of `CLOCK_REALTIME` in nanoseconds. Between two readings of both clocks, the record's ticks are
-//! taken to pass at a constant rate.
+//! CUPTI's times are nanoseconds of `CLOCK_REALTIME`. Between two moments at which both clocks were read, ticks are
+//! assumed to pass at a constant rate.
 
 use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_recorder as recorder;
 
-/// The same moment on both clocks.
+/// One moment as both clocks show it: nanoseconds of CUPTI's clock, and the record's ticks.
 #[derive(Clone, Copy, Default)]
 pub struct Reading {
     pub ns: u64,
@@ -14,7 +14,8 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads both clocks several times, and returns the reading that took least time. `read` returns CUPTI's time.
+    /// Reads both clocks several times, and returns the pair that took the least time to read. `read` returns the
+    /// time of CUPTI's clock in nanoseconds.
     pub fn new(mut read: impl FnMut() -> u64) -> Self {
         const MAX_TRIES: usize = 8;
         let mut once = || {
@@ -34,12 +35,12 @@ impl Reading {
         best.1
     }
 
-    /// Returns the present moment, by the clock that CUPTI reads.
+    /// Returns the current moment. CUPTI's time is read from `CLOCK_REALTIME`.
     pub fn now() -> Self {
         Self::new(|| nanoseconds(SystemClock::Realtime))
     }
 
-    /// Returns the ticks at time `ns`, interpolated between this reading and a later one.
+    /// Returns the ticks at the time `ns`, by linear interpolation between this reading and a later one.
     pub fn ticks_at(&self, later: &Self, ns: u64) -> u64 {
         let passed = later.ns.saturating_sub(self.ns);
         let ticks = later.ticks.saturating_sub(self.ticks);
@@ -51,7 +52,7 @@ impl Reading {
         u64::try_from(i128::from(self.ticks) + moved).unwrap_or(0)
     }
 
-    /// Returns the nanoseconds at `ticks`, interpolated between this reading and a later one.
+    /// Returns the nanoseconds at `ticks`, by linear interpolation between this reading and a later one.
     fn ns_at(&self, later: &Self, ticks: u64) -> u64 {
         let swapped = |reading: &Self| Self {
             ns: reading.ticks,
@@ -61,8 +62,8 @@ impl Reading {
     }
 }
 
-/// Returns by how many nanoseconds the clock that `read` reads is ahead of `CLOCK_REALTIME`: 0 if they are the same
-/// clock. The thread may be descheduled between two readings; the result does not include that time.
+/// Returns the number of nanoseconds by which the clock that `read` returns is ahead of `CLOCK_REALTIME`; 0 if they
+/// are the same clock. The result is right even if this thread is descheduled between readings.
 pub fn ahead(read: impl FnMut() -> u64) -> i64 {
     const MAX_SKEW_NS: u64 = 100_000;
     let before = Reading::now();

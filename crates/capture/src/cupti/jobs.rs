@@ -1,4 +1,5 @@
-//! The jobs for CUPTI, on the worker's thread: they may take long, and a thread of the program must not hang in them.
+//! CUPTI work that runs on the worker thread. It may take long or hang, and a thread of the program must not hang
+//! with it.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -27,30 +28,30 @@ use tllmprof_sync::{Lock, Machine};
 
 /// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
 const MULTIPLE_SUBSCRIBERS: c_int = 39;
-/// Longest time that the program's threads are kept out of the driver if one is in it. Short, because that thread may
-/// wait for work that another thread has yet to launch.
+/// Maximum time for which the program's threads wait at the closed gate while another thread is still in the driver.
+/// It is short because that thread may itself wait for work that one of them has yet to launch.
 const GATE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Longest time that a call may be in the driver which bypassed the gate, through a link of a module that was loaded
-/// while CUPTI was attached. Some calls load and compile kernels.
+/// Maximum duration of a driver call that bypassed the gate. Such calls come from modules that were loaded while
+/// CUPTI was attached. It is long because some calls load and compile kernels.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
 
-/// Result of detaching CUPTI.
+/// Result of an attempt to detach CUPTI.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
     /// CUPTI is detached.
     Yes,
-    /// A thread was in the driver all the time, or the device was busy.
+    /// CUPTI was not detached because a thread was in the driver all the time, or the device was busy.
     Busy,
-    /// Calls that bypassed the gate may still be under way: it is too early.
+    /// It is too early to detach, because calls that bypassed the gate may still be in the driver.
     Early,
-    /// Some calls bypass the gate, so that CUPTI cannot be detached safely.
+    /// CUPTI cannot be detached safely, because some calls bypass the gate.
     Unseen,
     /// Another profiler uses CUPTI.
     Shared,
     /// CUPTI returned this error.
     Failed(c_int),
-    /// CUPTI is still detaching.
+    /// The detachment has begun but did not end in time.
     Hangs,
 }
 
@@ -62,41 +63,41 @@ lifecycle::global! {
     static PRESENCE: Machine<Presence> = Machine::new();
     #[fork(keep = "read only while CUPTI is in")]
     static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// [`gate::passes`] when CUPTI was enabled, and when it was disabled.
+    /// Value of [`gate::passes`] when CUPTI was last enabled, and when it was last disabled.
     #[fork(keep = "stored where CUPTI is switched")]
     static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-    /// True if a stream capture is under way when the process ends.
+    /// True if a stream capture is active while the process ends.
     #[fork(keep = "stored where the process ends")]
     static IS_CAPTURING: AtomicBool = AtomicBool::new(false);
-    /// Reason why the last attempt to attach failed.
+    /// Reason why the last attempt to attach failed. `None` if it succeeded.
     #[fork(free)]
     static REFUSED: Lock<Option<Refusal>> = Lock::new(None);
     #[fork(free)]
     static LEFT: Lock<Left> = Lock::new(Left::Busy);
-    /// The attempt to attach or to detach that a thread waits for.
+    /// The attempt to attach or detach that a thread of the program waits for.
     #[fork(in_child)]
     static ATTEMPT: Machine<Attempt> = Machine::new();
-    /// Duration of the gate's last closure, in microseconds.
+    /// Duration in microseconds for which the gate was closed the last time.
     #[fork(keep = "stored where CUPTI leaves")]
     static CLOSED_US: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Returns true while CUPTI is attached to the driver.
+/// Returns true if CUPTI is attached to the driver, enabled or not.
 pub fn is_in() -> bool {
     PRESENCE.state() != Presence::Out
 }
 
-/// Returns true while CUPTI records work.
+/// Returns true if CUPTI is enabled, so that it records work.
 pub fn is_on() -> bool {
     PRESENCE.state() == Presence::On
 }
 
-/// Returns the reason why the last attempt to attach failed.
+/// Takes the reason why the last attempt to attach failed, if it failed.
 pub fn refused() -> Option<Refusal> {
     REFUSED.lock().take()
 }
 
-/// Abandons an attempt to attach: it is too late, and its result is not used.
+/// Abandons an attempt to attach that took too long. If the worker attaches CUPTI later, it disables it again.
 pub fn forget_attach() {
     ATTEMPT.on(attempt::Event::Abandons);
 }
@@ -111,13 +112,14 @@ pub fn closed_us() -> u64 {
     CLOSED_US.load(Ordering::Relaxed)
 }
 
-/// Begins an attempt to attach or to detach.
+/// Begins an attempt to attach or detach.
 pub fn begin_attempt() {
     ATTEMPT.on(attempt::Event::Begins);
     *LEFT.lock() = Left::Busy;
 }
 
-/// Abandons the attempt, unless CUPTI is already being detached. Returns true if it was abandoned.
+/// Abandons the attempt to detach, unless the worker has already begun to detach CUPTI. Returns true if it was
+/// abandoned.
 pub fn abandon_attempt() -> bool {
     let is_given_up = ATTEMPT.on(attempt::Event::Abandons).is_some();
     if is_given_up {
@@ -126,12 +128,12 @@ pub fn abandon_attempt() -> bool {
     is_given_up
 }
 
-/// Sets whether a stream capture is under way when the process ends; if so, the device must not be waited for.
+/// Sets whether a stream capture is active while the process ends. If so, nothing must wait for the device.
 pub fn set_capturing(is: bool) {
     IS_CAPTURING.store(is, Ordering::Relaxed);
 }
 
-/// Does a job.
+/// Runs one job, on the worker thread.
 pub fn work(job: Job) {
     match job {
         Job::Attach => {
@@ -151,7 +153,7 @@ pub fn work(job: Job) {
     }
 }
 
-/// Commits to the attempt with this number. Returns false if no thread waits for it any more.
+/// Commits to the attempt with this number. Returns false if the requesting thread has abandoned it.
 fn commit(number: u32) -> bool {
     ATTEMPT.on(attempt::Event::Commits(number)).is_some()
 }
@@ -175,13 +177,14 @@ fn attach() -> Result<(), Refusal> {
         gate::forget_new();
     }
     let _held = gate::hold();
-    // Without a context the free memory is not known.
+    // If there is no context, the free memory is unknown, and the check is skipped.
     if let Some(free) = driver.free_memory().filter(|free| *free < MIN_FREE_MEMORY) {
         return Err(Refusal::Memory { free });
     }
     if !is_in() {
         let mut subscriber = core::ptr::null_mut();
-        // SAFETY: CUPTI writes the handle to the local. The callback does nothing, and this library is never unloaded.
+        // SAFETY: CUPTI writes the handle to a local. The callback does nothing, and remains valid because this
+        // library is never unloaded.
         let status =
             unsafe { (cupti.subscribe)(&raw mut subscriber, ignore, core::ptr::null_mut()) };
         match status {
@@ -203,12 +206,12 @@ fn attach() -> Result<(), Refusal> {
     }
     taking::begin(Reading::now(), ahead(cupti));
     PASSES[0].store(gate::passes(), Ordering::Relaxed);
-    // SAFETY: the functions have the types that CUPTI requires, and live as long as the process.
+    // SAFETY: the functions have the types that CUPTI requires, and are never unloaded.
     let status = unsafe { (cupti.register_callbacks)(taking::requested, taking::completed) };
     check("cuptiActivityRegisterCallbacks", status)?;
     PRESENCE.on(presence::Event::Enabled);
     for kind in KINDS {
-        // SAFETY: takes no pointer; `KINDS` are numbers of `CUpti_ActivityKind`.
+        // SAFETY: the call takes no pointer, and `KINDS` are values of `CUpti_ActivityKind`.
         check("cuptiActivityEnable", unsafe { (cupti.enable)(kind) })?;
     }
     log::say!(
@@ -232,17 +235,18 @@ fn check(function: &'static str, status: c_int) -> Result<(), Refusal> {
     }
 }
 
-/// Returns by how many nanoseconds CUPTI's clock is ahead of `CLOCK_REALTIME`: 0 if they are the same clock.
+/// Returns the number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`; 0 if they are the same
+/// clock.
 fn ahead(cupti: &Cupti) -> i64 {
     clock::ahead(|| {
         let mut ns = 0;
-        // SAFETY: writes the time to the local.
+        // SAFETY: CUPTI writes the time to a local.
         unsafe { (cupti.get_timestamp)(&raw mut ns) };
         ns
     })
 }
 
-/// Asks CUPTI for the numbers of the program's executable graphs.
+/// Asks CUPTI for the numbers of the program's executable graphs, by which its records refer to graphs.
 fn name_graphs(cupti: &Cupti) {
     let Some(graph_exec_id) = cupti.graph_exec_id else {
         log::once!(
@@ -254,26 +258,26 @@ fn name_graphs(cupti: &Cupti) {
     scopes::resolve(|exec| {
         let mut id = 0;
         let exec = core::ptr::with_exposed_provenance_mut(exec);
-        // SAFETY: the executable graph has not been destroyed, and is not destroyed meanwhile (`resolve`); CUPTI writes
-        // its number to the local.
+        // SAFETY: the executable graph exists, and `resolve` keeps it from being destroyed during the call. CUPTI
+        // writes the number to a local.
         let status = unsafe { graph_exec_id(exec, &raw mut id) };
         (status == 0 && id != 0).then_some(id)
     });
 }
 
-/// Disables CUPTI, and makes it hand over the records that it has.
+/// Disables CUPTI and makes it hand over its remaining records.
 fn switch_off() {
     let Some(cupti) = Cupti::get() else { return };
     if PRESENCE.on(presence::Event::SwitchedOff).is_some() {
         if scopes::are_on() {
-            name_graphs(cupti); // graphs that were made meanwhile
+            name_graphs(cupti); // graphs that were created in the meantime
         }
-        // SAFETY: kinds of CUPTI's; it refuses a kind that was not enabled.
+        // SAFETY: the calls take only numbers. CUPTI refuses a kind that is not enabled.
         unsafe {
             for kind in KINDS {
                 let _ = (cupti.disable)(kind);
             }
-            // Work that still runs has no times.
+            // Flag 1 forces a flush of all records. Work that is still running then has no times.
             let _ = (cupti.flush_all)(1);
         }
         if scopes::are_on() {
@@ -283,13 +287,13 @@ fn switch_off() {
     }
 }
 
-/// Returns true if CUPTI is disabled, and nothing can be done but wait until it can be detached.
+/// Returns true if CUPTI is disabled and it is still too early to detach it.
 pub fn is_early() -> bool {
     !is_on() && !gate::have_settled(SETTLE_TIME)
 }
 
-/// Detaches CUPTI from the driver: only that gives the program its speed back. No thread may be in the driver, and the
-/// device must be idle.
+/// Detaches CUPTI from the driver. Disabling is not enough: only detaching restores the speed of launches. For this,
+/// no thread may be in the driver, and the device must be idle.
 fn leave() -> Left {
     let number = ATTEMPT.state().number();
     let (Some(cupti), Some(driver)) = (Cupti::get(), Driver::get()) else {
@@ -316,20 +320,21 @@ fn leave() -> Left {
         switch_off();
         return Left::Busy;
     };
-    // The thread that waited for this may have abandoned it before the gate was closed again.
+    // The requesting thread may have abandoned the attempt before the gate was closed.
     if ATTEMPT.state() != Attempt::Wanted(number) {
         return Left::Busy;
     }
     let since = Instant::now();
     driver.synchronize_all();
     if !commit(number) {
-        return Left::Busy; // the thread that waited for this has opened the gate
+        return Left::Busy; // the requesting thread has abandoned the attempt and opened the gate
     }
     switch_off();
     if is_passed_by(taking::totals()) {
         return Left::Unseen;
     }
-    // SAFETY: the handle is the subscription's; no thread is in the driver, and none can enter.
+    // SAFETY: the handle belongs to our subscription. No thread is in the driver, and none can enter through the
+    // closed gate.
     let status = unsafe {
         (cupti.unsubscribe)(SUBSCRIBER.load(Ordering::Acquire));
         (cupti.finalize)()
@@ -345,21 +350,22 @@ fn leave() -> Left {
     }
 }
 
-/// Releases CUPTI for another profiler, and leaves it in the driver.
+/// Disables CUPTI and ends our subscription, so that another profiler can use it. CUPTI stays in the driver.
 fn release() {
     switch_off();
     if let Some(cupti) = Cupti::get()
         && PRESENCE.on(presence::Event::Released).is_some()
     {
-        // SAFETY: the handle is the subscription's, which ends here.
+        // SAFETY: the handle belongs to our subscription, which ends here.
         let _ = unsafe { (cupti.unsubscribe)(SUBSCRIBER.load(Ordering::Acquire)) };
     }
 }
 
-/// Returns true if calls bypassed the gate and submitted work, for example from a library that was opened with
-/// `RTLD_DEEPBIND`: such a call may be in the driver now.
+/// Returns true if CUPTI recorded more calls than passed the gate. Some calls then bypass the gate, for example from
+/// a library that was opened with `RTLD_DEEPBIND`, and such a call may be in the driver now.
 fn is_passed_by(totals: RecordedCounts) -> bool {
-    /// Tolerance: calls that were under way at the beginning, and calls that count as several.
+    /// Number of excess calls that are tolerated: calls that were active when CUPTI was enabled, and calls that CUPTI
+    /// counts several times.
     const CALL_TOLERANCE: u64 = 16;
     let [on, off] = PASSES
         .each_ref()
@@ -376,7 +382,7 @@ fn is_passed_by(totals: RecordedCounts) -> bool {
     is
 }
 
-/// Makes CUPTI hand over its records at the end of the process. It stays attached.
+/// Makes CUPTI hand over its records when the process ends. CUPTI stays attached.
 fn flush() {
     if is_on() {
         if let Some(driver) = Driver::get()
@@ -388,8 +394,8 @@ fn flush() {
     }
 }
 
-/// Registers an exit handler that flushes CUPTI. CUPTI registers its own handler when it is loaded, which must run
-/// after this one.
+/// Registers an exit handler that flushes CUPTI. Must be called after CUPTI was loaded: handlers run in reverse order
+/// of registration, and CUPTI's handler, which it registers when it is loaded, must run after this one.
 fn mind_exit() {
     extern "C" fn at_exit() {
         if !lifecycle::is_filtered() {

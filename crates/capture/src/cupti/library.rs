@@ -1,4 +1,4 @@
-//! The CUPTI library: one per process, which stays loaded.
+//! Finds and loads the CUPTI library. A process uses only one, which stays loaded.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -14,27 +14,27 @@ use super::refusal::Refusal;
 use tllmprof_platform::{elf, function};
 
 pub type CuptiResult = c_int;
-/// `CUpti_ActivityKind`.
+/// An activity kind (`CUpti_ActivityKind`).
 pub type Kind = c_int;
 pub type Subscriber = *mut c_void;
 pub type OnCallback = extern "C" fn(*mut c_void, c_int, u32, *const c_void);
 pub type BufferRequested = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 pub type BufferCompleted = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
-/// `cuptiGetGraphExecId`.
+/// Type of the function `cuptiGetGraphExecId`.
 pub type GraphExecId = unsafe extern "C" fn(*mut c_void, *mut u32) -> CuptiResult;
 
-/// `CUPTI_API_VERSION` of CUDA 12.0; that of 11.8 is 18 (`cupti_version.h`).
+/// Value of `CUPTI_API_VERSION` in CUDA 12.0; in 11.8 it is 18 (`cupti_version.h`).
 const API_OF_12: u32 = 19;
 const PREFIX: &[u8] = b"libcupti.so.";
 
 macro_rules! functions {
     ($($field:ident: fn($($arg:ty),*) = $name:literal;)*) => {
-        /// The functions of CUPTI that are used.
+        /// The loaded CUPTI library: its path, its API version, and the functions that are used.
         pub struct Cupti {
             pub path: String,
             pub version: u32,
-            /// Present since CUDA 12.
+            /// Available since CUDA 12.
             pub graph_exec_id: Option<GraphExecId>,
             $(pub $field: unsafe extern "C" fn($($arg),*) -> CuptiResult,)*
         }
@@ -46,7 +46,7 @@ macro_rules! functions {
                     version: 0,
                     graph_exec_id: {
                         let address = module.defines(c"cuptiGetGraphExecId", None);
-                        // SAFETY: the type is that of CUPTI's header for this name.
+                        // SAFETY: CUPTI's header declares the function with this type.
                         address.and_then(|address| unsafe { function::at(address) })
                     },
                     $($field: {
@@ -56,7 +56,7 @@ macro_rules! functions {
                             return Err(Refusal::Lacks { path, function });
                         };
                         type Function = unsafe extern "C" fn($($arg),*) -> CuptiResult;
-                        // SAFETY: the types are those of CUPTI's headers for this name.
+                        // SAFETY: CUPTI's headers declare the function with these types.
                         unsafe { core::mem::transmute::<*mut c_void, Function>(address) }
                     },)*
                     path,
@@ -86,14 +86,15 @@ lifecycle::global! {
 }
 
 impl Cupti {
-    /// Returns the CUPTI that was loaded.
+    /// Returns CUPTI if [`Cupti::load`] has loaded it.
     pub fn get() -> Option<&'static Self> {
-        // SAFETY: null, or the value that `load` has leaked, which is never changed or freed.
+        // SAFETY: the pointer is null or a value that `load` has leaked, which is never changed or freed.
         unsafe { LOADED.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Returns the process's CUPTI: the one that it has loaded already, for example by PyTorch, otherwise the newest
-    /// that a driver of version `driver` supports. Runs on the worker's thread, because it may run constructors.
+    /// Finds or loads the process's CUPTI. If the process has already loaded one, for example through PyTorch, that
+    /// is used. Otherwise the newest one is loaded that a driver of version `driver` supports. Runs on the worker
+    /// thread, because loading may run constructors.
     pub fn load(driver: c_int) -> Result<&'static Self, Refusal> {
         if let Some(known) = Self::get() {
             return Ok(known);
@@ -102,7 +103,7 @@ impl Cupti {
             .unwrap_or(0)
             .clamp(OLDEST, NEWEST);
         let path = match mapped(newest) {
-            // A CUPTI that is loaded must not be unloaded while it is used.
+            // Opening the library again keeps the program from unloading it while we use it.
             Some(path) => open(&path, libc::RTLD_NOLOAD).map(|()| path)?,
             None => open_newest(newest)?,
         };
@@ -116,7 +117,7 @@ impl Cupti {
             is_it
         });
         let mut cupti = found?;
-        // SAFETY: writes the version to the field.
+        // SAFETY: CUPTI writes the version to this field.
         unsafe { (cupti.get_version)(&raw mut cupti.version) };
         if cupti.version < API_OF_12 {
             let Self { path, version, .. } = cupti;
@@ -134,12 +135,13 @@ fn is_cupti(module: &elf::Module) -> bool {
         .is_some_and(|soname| soname.to_bytes().starts_with(PREFIX))
 }
 
-/// Returns true if the module is the one that the loader found by a name without a path.
+/// Returns true if `name` has no path and is the module's soname: the loader found the module by this name.
 fn is_named(module: &elf::Module, name: &CStr) -> bool {
     !name.to_bytes().contains(&b'/') && module.soname() == Some(name)
 }
 
-/// Returns the newest of the loaded CUPTIs that the driver supports, or any other if there is none.
+/// Returns the path of the newest loaded CUPTI that the driver supports. If it supports none of them, returns any
+/// loaded CUPTI.
 fn mapped(newest: u32) -> Option<CString> {
     let mut best: Option<(u32, CString)> = None;
     elf::walk(|module| {
@@ -181,7 +183,7 @@ fn open_newest(newest: u32) -> Result<CString, Refusal> {
         .ok_or(Refusal::NotFound { newest })
 }
 
-/// Returns the path in the loader's list, which is the path as it was given when the library was loaded.
+/// Returns the path under which the loader lists the library that was opened by `path`.
 fn real(path: CString) -> CString {
     let mut found = None;
     elf::walk(|module| {
@@ -191,17 +193,18 @@ fn real(path: CString) -> CString {
         }
         is_it
     });
-    // If it was loaded by another name before, the loader has kept that name.
+    // If the library was loaded by another name before, the loader lists it by that name.
     found.or_else(|| mapped(NEWEST)).unwrap_or(path)
 }
 
-/// Loads the library, or with [`libc::RTLD_NOLOAD`] keeps one that is loaded.
+/// Loads the library. With [`libc::RTLD_NOLOAD`], only keeps a library that is already loaded.
 fn open(path: &CStr, flags: c_int) -> Result<(), Refusal> {
     let path = OsStr::from_bytes(path.to_bytes());
-    // SAFETY: CUPTI's constructors run, on a thread for which no other thread has to wait.
+    // SAFETY: opening runs CUPTI's constructors. They run on the worker thread, for which no other thread has to
+    // wait.
     let opened = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL | flags) };
     match opened {
-        // Never closed: the functions are used as long as the process lives.
+        // Never closed, because the functions are used as long as the process lives.
         Ok(library) => core::mem::forget(library),
         Err(libloading::Error::DlOpenUnknown) => {
             return Err(Refusal::NotLoaded("no reason was given".to_owned()));
@@ -234,20 +237,20 @@ pub mod made {
 
     use super::*;
 
-    /// Size of each of its records in bytes.
+    /// Size of one record of the stand-in, in bytes.
     pub const RECORD: usize = 128;
 
-    /// The kinds that it records.
+    /// The activity kinds that are enabled in the stand-in.
     pub static ENABLED: Mutex<BTreeSet<Kind>> = Mutex::new(BTreeSet::new());
-    /// Number of flushes that were requested.
+    /// Number of flushes that the stand-in was asked for.
     pub static FLUSHES: Mutex<u32> = Mutex::new(0);
-    /// Number of records that it reports as dropped.
+    /// Number of records that the stand-in reports as dropped.
     pub static DROPPED: Mutex<usize> = Mutex::new(0);
 
     /// # Safety
-    /// `version` is valid for writing.
+    /// `version` must be valid for writing.
     unsafe extern "C" fn get_version(version: *mut u32) -> CuptiResult {
-        // SAFETY: the caller has room for the version there.
+        // SAFETY: the caller guarantees that `version` is valid for writing.
         unsafe { *version = API_OF_12 };
         0
     }
@@ -283,14 +286,14 @@ pub mod made {
     }
 
     /// # Safety
-    /// `record` holds null or the pointer that this wrote there for the same buffer, of which `valid` bytes are
-    /// records.
+    /// `buffer` must contain `valid` bytes of records. `record` must point to null, or to the pointer that the last
+    /// call for the same buffer wrote there.
     unsafe extern "C" fn next_record(
         buffer: *mut u8,
         valid: usize,
         record: *mut *mut u8,
     ) -> CuptiResult {
-        // SAFETY: null or the last result, which the caller keeps there.
+        // SAFETY: `record` is valid for reading: it contains null or the result of the last call.
         let last = unsafe { *record };
         let at = match last.addr() {
             0 => 0,
@@ -299,20 +302,20 @@ pub mod made {
         if at + RECORD > valid {
             return 12;
         }
-        // SAFETY: the caller keeps the result there; the record ends within the `valid` bytes of the buffer.
+        // SAFETY: `record` is valid for writing, and the new record ends within the `valid` bytes of the buffer.
         unsafe { *record = buffer.add(at) };
         0
     }
 
     /// # Safety
-    /// `dropped` is valid for writing.
+    /// `dropped` must be valid for writing.
     unsafe extern "C" fn dropped_records(
         _: *mut c_void,
         _: u32,
         dropped: *mut usize,
     ) -> CuptiResult {
         let now = core::mem::take(&mut *DROPPED.lock().unwrap());
-        // SAFETY: the caller has room for the number there.
+        // SAFETY: the caller guarantees that `dropped` is valid for writing.
         unsafe { *dropped = now };
         0
     }
@@ -321,7 +324,7 @@ pub mod made {
         0
     }
 
-    /// Makes this the process's CUPTI.
+    /// Makes the stand-in the process's CUPTI.
     pub fn load() {
         static ONCE: std::sync::Once = std::sync::Once::new();
         ONCE.call_once(|| {

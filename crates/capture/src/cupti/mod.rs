@@ -1,17 +1,18 @@
-//! GPU kernels, in an inner window at the beginning of each window (`TLLMPROF_KERNELS`).
+//! Records GPU kernels with CUPTI, in an inner window at the beginning of each window (`TLLMPROF_KERNELS`).
 //!
 //! ```text
 //! window opens ──▶ attach ──▶ N iterations ──▶ detach ──▶ … window closes
 //!                  load, subscribe, enable     gate closed: flush, finalise
 //! ```
 //!
-//! CUPTI is attached only that long: while it is, each launch costs more, and only detaching gives the speed back. When
-//! it detaches, no thread may be in the driver, which the [gate](tllmprof_platform::gate) ensures. If the gate cannot,
-//! CUPTI is only disabled, with a warning. A profiler that already uses CUPTI keeps it.
+//! CUPTI is attached only for these iterations, because every launch costs more while it is attached. Only detaching
+//! restores the speed. No thread may be in the driver while CUPTI detaches, which the [gate](tllmprof_platform::gate)
+//! ensures. If the gate cannot ensure it, CUPTI is only disabled, with a warning. If another profiler already uses
+//! CUPTI, that profiler keeps it.
 //!
-//! Only the thread that switches calls this, one at a time; the [`jobs`] run on the worker. The states are separate
-//! types, which need neither CUPTI nor a lock: [`plan`] says what to do next, [`presence`] is the state of CUPTI in the
-//! driver, and [`attempt`] is the request to the worker.
+//! The functions here are called only by the thread that switches windows, one at a time. The [`jobs`] run on the
+//! worker thread. The states are separate types that need neither CUPTI nor a lock: [`plan`] says what to do next,
+//! [`presence`] is the state of CUPTI in the driver, and [`attempt`] is a request to the worker.
 
 mod activity;
 mod attempt;
@@ -47,29 +48,30 @@ use tllmprof_recorder::Edge;
 use tllmprof_recorder::What;
 use tllmprof_sync::Lock;
 
-/// Free GPU memory that is required, in bytes: CUPTI uses up to 14 MB of it.
+/// Free GPU memory required for attaching, in bytes. CUPTI uses up to 14 MB.
 const MIN_FREE_MEMORY: usize = 32 << 20;
-/// Longest time that the program's thread waits for CUPTI to be loaded.
+/// Maximum time that the program's thread waits until CUPTI is loaded and attached.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest times to wait for the device to become idle before the gate is closed, and for the work while it is closed.
+/// Maximum time to wait for the device to become idle before the gate is closed, and maximum time for the worker to
+/// detach CUPTI with the gate closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
-/// Longest time to wait for CUPTI to detach once that has begun, as it cannot be undone.
+/// Maximum time to wait for a detachment that has begun and so cannot be abandoned.
 const FINALISE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest time that another profiler waits for CUPTI.
+/// Maximum time for which another profiler's call is delayed until CUPTI is released.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest time that the end of the process waits for CUPTI's records.
+/// Maximum time for which the end of the process is delayed until CUPTI has handed over its records.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 lifecycle::global! {
     stage: Sinks;
 
-    /// The iteration at which something must be done next, for the hot path; [`NEVER`] for none.
+    /// The iteration at which the plan has something to do next; [`NEVER`] if nothing. It is a copy for the hot path.
     #[fork(reset)]
     static NEXT: AtomicU64 = AtomicU64::new(NEVER);
-    /// Number of the window's iterations in which kernels are recorded.
+    /// Number of iterations of the current window in which kernels are recorded.
     #[fork(keep = "stored where a window opens")]
     static STEPS: AtomicU64 = AtomicU64::new(0);
-    /// Refusals that were reported, one bit each.
+    /// Set of the refusals that have been reported, by [`Refusal::number`].
     #[fork(keep = "the parent has said it")]
     static REPORTED: AtomicU32 = AtomicU32::new(0);
     #[fork(by = in_child)]
@@ -77,7 +79,8 @@ lifecycle::global! {
     pub(crate) static PLAN: Lock<AttachPlan> = Lock::new(AttachPlan::Off);
 }
 
-/// Returns true if the variables ask for kernels and allow them. Called early and often.
+/// Returns true if the settings request kernels and nothing in the environment rules them out. It is called early and
+/// often.
 pub fn is_wanted(settings: &Settings) -> bool {
     settings.kernels.is_some() && settings.may_open_windows() && settings.obstacle().is_none()
 }
@@ -87,7 +90,7 @@ trait Obstacle {
 }
 
 impl Obstacle for Settings {
-    /// Returns the reason why the variables rule kernels out.
+    /// Returns the reason why the environment rules out the recording of kernels, if there is one.
     fn obstacle(&self) -> Option<Refusal> {
         if !recorder::is_asked_for(self) {
             Some(Refusal::NoRecord)
@@ -103,7 +106,7 @@ impl Obstacle for Settings {
     }
 }
 
-/// Returns true if the process uses an MIG instance, according to its variables.
+/// Returns true if the environment says that the process uses a MIG instance, which is a part of a GPU.
 fn is_part_of_a_gpu() -> bool {
     ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]
         .into_iter()
@@ -121,8 +124,8 @@ pub fn has_edge_at(iteration: u64) -> bool {
     iteration >= NEXT.load(Ordering::Relaxed)
 }
 
-/// Reports why no kernels are sampled, if samples are requested and impossible. Called when the process begins to use
-/// CUDA.
+/// Reports why no kernels can be sampled, if samples are requested but impossible. Called when the process begins to
+/// use CUDA.
 pub fn start(settings: &Settings) {
     let is_sampled = settings.kernels.and_then(Kernels::samples).is_some();
     if let Some(refusal) = settings.obstacle().filter(|_| is_sampled) {
@@ -130,7 +133,8 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// Prepares to record kernels in `kernels` iterations of a window that opens, or of its part with kernels.
+/// Prepares to record kernels in the first `kernels` iterations of a window that opens, or of the part of the window
+/// that has kernels. `None` means that no kernels are recorded.
 pub fn may_take(kernels: Option<u64>) {
     let settings = tllmprof_session::activity::settings();
     let Some((settings, steps)) = settings.zip(kernels) else {
@@ -146,8 +150,8 @@ pub fn may_take(kernels: Option<u64>) {
     }
 }
 
-/// Does what the plan requires before `iteration` begins, after the one before has ended. Returns true if kernels are
-/// recorded from here on. If `capturing`, a stream capture is under way, and the device must not be used.
+/// Does what the plan requires before `iteration` begins. Returns true if kernels are recorded from here on. If
+/// `capturing` is true, a stream capture is active, and the device must not be used.
 pub fn reach(iteration: u64, capturing: bool) -> bool {
     if !has_edge_at(iteration) {
         return false;
@@ -168,7 +172,7 @@ pub fn reach(iteration: u64, capturing: bool) -> bool {
     false
 }
 
-/// Ends the recording of kernels before the window closes, before iteration `over`.
+/// Ends the recording of kernels when the window is about to close. `over` is the first iteration after the window.
 pub fn window_closes(over: u64) {
     let action = PLAN.lock().on(Event::Closes { over });
     write_stop(action, over);
@@ -180,19 +184,21 @@ pub fn window_closes(over: u64) {
     }
 }
 
-/// Releases CUPTI if another profiler in this process is about to take it with this call.
+/// Handles a call of CUPTI that another profiler in this process is about to make. Releases CUPTI first, if that call
+/// would take it.
 pub fn is_called(call: CuptiCall) {
     if others::call(call) {
         yield_to_another();
     }
 }
 
-/// Notes that that call has returned.
+/// Handles the return of another profiler's call of CUPTI.
 pub fn was_called(call: CuptiCall, succeeded: bool) {
     others::returned(call, succeeded);
 }
 
-/// Detaches CUPTI for another profiler, which has priority: otherwise it would be refused, or lose its records.
+/// Detaches CUPTI in favour of another profiler in this process. The other profiler has priority: otherwise its call
+/// would be refused, or it would lose its records.
 fn yield_to_another() {
     if whereabouts() == Where::Out {
         return;
@@ -226,7 +232,7 @@ fn yield_to_another() {
     taking::end();
 }
 
-/// Detaches CUPTI, if that is due, after the window has closed. The device is idle, unless it must not be used.
+/// Detaches CUPTI if that is due, after the window has closed. The device is idle, unless `capturing` is true.
 pub fn window_has_closed(over: u64, capturing: bool) {
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
@@ -240,7 +246,7 @@ pub fn window_has_closed(over: u64, capturing: bool) {
     }
 }
 
-/// Writes the end of the recording, and flushes CUPTI, when the process ends after `over` iterations.
+/// Ends the recording of kernels and flushes CUPTI when the process ends. `over` is the number of iterations.
 pub fn finish(over: u64, capturing: bool) {
     let Some(mut plan) = PLAN.lock_for(EXIT_TIMEOUT) else {
         return;
@@ -251,7 +257,7 @@ pub fn finish(over: u64, capturing: bool) {
     flush_at_exit();
 }
 
-/// Returns the state of CUPTI, including that the worker is attaching it.
+/// Returns the state of CUPTI. Unlike [`presence`], it also says if the worker is attaching CUPTI now.
 fn whereabouts() -> Where {
     if worker::is_about(worker::Job::Cupti(Job::Attach)) {
         Where::Coming
@@ -262,7 +268,7 @@ fn whereabouts() -> Where {
     }
 }
 
-/// Reports why there are no kernels, each reason once.
+/// Reports why there are no kernels. Each reason is reported once.
 fn say_refusal(refusal: &Refusal) {
     let bit = 1 << refusal.number();
     if REPORTED.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
@@ -276,7 +282,7 @@ fn say_refusal(refusal: &Refusal) {
     }
 }
 
-/// Writes that kernels were recorded in the iterations before `over`, if `action` says so.
+/// Writes into the record that kernels were recorded up to iteration `over`, exclusive, if `action` requires this.
 fn write_stop(action: Action, over: u64) {
     let over = match action {
         Action::Stop | Action::StopAndLeave => over,
@@ -286,14 +292,15 @@ fn write_stop(action: Action, over: u64) {
     write_edge(Edge::Close, over.saturating_sub(1));
 }
 
-/// Makes CUPTI hand over its records, at the end of the process.
+/// Makes CUPTI hand over its remaining records when the process ends.
 fn flush_at_exit() {
     lifecycle::global! {
         #[fork(keep = "the child has no worker to wait for")]
         static WAITED: AtomicBool = AtomicBool::new(false);
     }
     if worker::is_about(worker::Job::Cupti(Job::Attach)) {
-        // It has recorded nothing that is wanted, but the process should not end in the middle of the attempt.
+        // An attempt to attach is still running. Nothing that it records is needed, but the process should not end in
+        // the middle of it.
         if !WAITED.swap(true, Ordering::Relaxed) {
             worker::await_rest(EXIT_TIMEOUT);
         }
@@ -311,7 +318,7 @@ fn flush_at_exit() {
 }
 
 impl AttachPlan {
-    /// Handles `event`, and returns what to do about it.
+    /// Handles `event`: changes the plan, and returns the action that is required.
     pub fn on(&mut self, event: Event) -> Action {
         let (next, action) = self.next(event);
         *self = next;
@@ -319,7 +326,7 @@ impl AttachPlan {
         action
     }
 
-    /// Begins to record kernels with `iteration`. Returns true on success.
+    /// Attaches CUPTI and begins to record kernels with `iteration`. Returns true on success.
     fn attach(&mut self, iteration: u64) -> bool {
         jobs::begin_attempt();
         let is_done = worker::run(worker::Job::Cupti(Job::Attach), LOAD_TIMEOUT);
@@ -347,7 +354,7 @@ impl AttachPlan {
         true
     }
 
-    /// Detaches CUPTI when `iteration` begins.
+    /// Tries to detach CUPTI when `iteration` begins, and logs the result.
     fn leave(&mut self, iteration: u64) {
         let since = Instant::now();
         let was_on = jobs::is_on();
@@ -397,16 +404,16 @@ impl AttachPlan {
     }
 }
 
-/// Tries once to detach CUPTI, in a bounded time.
+/// Tries once to detach CUPTI, within a limited time.
 fn leave_once() -> Left {
     if jobs::is_early() {
         return Left::Early;
     }
-    // The program may have another context by now than when the window opened.
+    // The program may use another context now than when the window opened.
     if let Some(driver) = Driver::get() {
         driver.remember_context();
     }
-    // Wait for the work so far while other threads continue.
+    // Wait for the work launched so far. Other threads continue meanwhile.
     if !worker::run(worker::Job::Drain, DRAIN_TIMEOUT) {
         return Left::Busy;
     }
@@ -414,7 +421,8 @@ fn leave_once() -> Left {
     if worker::run(worker::Job::Cupti(Job::Leave), LEAVE_TIMEOUT) {
         return jobs::left();
     }
-    // The device may be busy with work that waits for another thread.
+    // The job took too long. The device may be busy with work that waits for another thread, so the attempt is
+    // abandoned.
     if jobs::abandon_attempt() {
         return Left::Busy;
     }
@@ -454,13 +462,13 @@ fn log_totals() {
     }
 }
 
-/// Writes that the recording of kernels begins or ends.
+/// Writes into the record that the recording of kernels begins or ends at `iteration`.
 pub fn write_edge(edge: Edge, iteration: u64) {
     let what = What::KernelWindow { edge, iteration };
     recorder::late(&recorder::Event::new(recorder::ticks(), 0, what));
 }
 
-/// Writes that the kernels recorded from `iteration` on are a sample.
+/// Writes into the record that the kernels from `iteration` on are a sample.
 pub fn write_sample(samples: KernelSamples, iteration: u64) {
     let what = What::KernelSample {
         steps: u16::try_from(samples.steps).unwrap_or(u16::MAX),
@@ -470,9 +478,9 @@ pub fn write_sample(samples: KernelSamples, iteration: u64) {
     recorder::late(&recorder::Event::new(recorder::ticks(), 0, what));
 }
 
-/// Resets the plan in the child of a fork.
+/// Resets the plan in the child process after a fork.
 fn in_child(alone: &OnlyThread) {
     PLAN.break_open(alone);
-    // The CUPTI that the parent loaded refers to the parent's threads.
+    // A CUPTI that the parent process has loaded refers to the parent's threads, so the child cannot use it.
     *PLAN.lock() = AttachPlan::of_child(library::Cupti::get().is_some());
 }

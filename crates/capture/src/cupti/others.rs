@@ -1,6 +1,6 @@
-//! Other profilers that use CUPTI in this process, as far as their calls reach the library: the PyTorch profiler,
-//! JAX's, a tool's own. CUPTI serves one at a time, and they have priority: this library detaches its own use before
-//! their call, and does not attach while one of them uses CUPTI.
+//! Tracks other profilers in this process that use CUPTI, such as the PyTorch profiler or JAX's profiler. Only those
+//! whose calls reach this library are known. CUPTI serves one profiler at a time, and the others have priority: this
+//! library detaches before their call, and does not attach while one of them uses CUPTI.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -10,13 +10,13 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Number of calls under way that need CUPTI for themselves.
+    /// Number of calls in progress that need CUPTI exclusively.
     #[fork(reset)]
     static COMING: AtomicU32 = AtomicU32::new(0);
-    /// Number of subscriptions.
+    /// Number of subscriptions that other profilers have.
     #[fork(reset)]
     static SUBSCRIBED: AtomicU32 = AtomicU32::new(0);
-    /// True if a profiler has registered functions for CUPTI's buffers, which it may do without a subscription.
+    /// True if a profiler has registered functions for CUPTI's buffers. This is possible without a subscription.
     #[fork(reset)]
     static HAS_REGISTERED: AtomicBool = AtomicBool::new(false);
 }
@@ -31,12 +31,12 @@ pub fn have_it() -> bool {
     SUBSCRIBED.load(Ordering::Acquire) > 0 || HAS_REGISTERED.load(Ordering::Acquire)
 }
 
-/// Returns true if this library must have released CUPTI before another profiler makes this call.
+/// Returns true if this library must release CUPTI before another profiler makes this call.
 const fn takes(call: CuptiCall) -> bool {
     !matches!(call, CuptiCall::Unsubscribe)
 }
 
-/// Handles a call of another profiler. Returns true if CUPTI must be released first.
+/// Handles a call that another profiler is about to make. Returns true if CUPTI must be released first.
 pub fn call(call: CuptiCall) -> bool {
     if takes(call) {
         COMING.fetch_add(1, Ordering::AcqRel);
@@ -44,7 +44,7 @@ pub fn call(call: CuptiCall) -> bool {
     takes(call)
 }
 
-/// Handles the return of the call.
+/// Handles the return of another profiler's call.
 pub fn returned(call: CuptiCall, succeeded: bool) {
     if succeeded {
         match call {
@@ -64,7 +64,7 @@ pub fn returned(call: CuptiCall, succeeded: bool) {
     }
 }
 
-/// Decrements a count, which stays at 0 if a subscription from before this library was loaded ends.
+/// Decrements a count, but not below 0: a subscription that began before this library was loaded may end.
 fn one_less(count: &AtomicU32) {
     let _ = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
         count.checked_sub(1)

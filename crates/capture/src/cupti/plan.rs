@@ -1,4 +1,4 @@
-//! The plan for CUPTI: what the thread that switches must do at each iteration and window.
+//! The plan for CUPTI: a state machine that decides what the switching thread must do at each iteration and window.
 //!
 //! | state             | `Opens`   | `Obstructed` | an iteration `Begins`         | `Closes`      | `Ends`     |
 //! |-------------------|-----------|--------------|-------------------------------|---------------|------------|
@@ -10,41 +10,43 @@
 //! | `Hopeless`        |           |              | leave, where that is due      |               | `Hopeless` |
 //!
 //! Attaching results in `Attached` (`Waiting` → `Taking`) or `NotAttached` (→ `Off`, `Leaving` or `Hopeless`).
-//! Detaching results in `Left` (→ `Off`), `Busy` (→ `Leaving`, to try again later, or `Off`), `Early` (→ `Leaving`, to
-//! try again later) or `Broken` (→ `Hopeless`). `Yields` turns `Taking` into `Cut`; after it no state has anything to
-//! detach. In an empty field nothing changes. `Closed` is like a `Begins` that attaches nothing.
+//! Detaching results in `Left` (→ `Off`), `Busy` (→ `Leaving`, to try again later, or `Off`), `Early` (→ `Leaving`,
+//! to try again later) or `Broken` (→ `Hopeless`). `Yields` turns `Taking` into `Cut`, and removes a pending
+//! detachment from all other states. `Closed` has the same effect as a `Begins` that attaches nothing. A transition
+//! that the table leaves empty changes nothing.
 
 #[cfg(test)]
 mod tests;
 
-/// Largest number of attempts to detach CUPTI. Each waits twice as many iterations as the one before.
+/// Maximum number of attempts to detach CUPTI. The distance to the next attempt, in iterations, doubles each time.
 const MAX_TRIES: u32 = 8;
-/// Number of iterations after which `Early` is checked again.
+/// Number of iterations until the next attempt to detach, if it was too early for one.
 const EARLY_RETRY_ITERATIONS: u64 = 64;
-/// Number of iterations after which an attempt to attach that took too long is checked again.
+/// Number of iterations until the next check of CUPTI, if the worker is still attaching it.
 const LATE_RETRY_ITERATIONS: u64 = 16;
 
 pub const NEVER: u64 = u64::MAX;
 
-/// The state.
+/// The state of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachPlan {
-    /// Nothing must be done.
+    /// Nothing has to be done.
     Off,
-    /// A window is open, and kernels are not recorded yet, maybe because of a stream capture. CUPTI may still be
-    /// attached from the window before.
+    /// A window is open, but kernels are not recorded yet, possibly because of a stream capture. CUPTI may still be
+    /// attached from the previous window.
     Waiting { leave: Option<Leave> },
-    /// Kernels are recorded until before this iteration.
+    /// Kernels are recorded until iteration `until`, exclusive.
     Taking { until: u64 },
-    /// Kernels were recorded until the middle of an iteration, when another profiler took CUPTI.
+    /// Kernels were recorded until another profiler took CUPTI in the middle of an iteration. The end of the
+    /// recording has not been written yet.
     Cut,
-    /// CUPTI must be detached.
+    /// CUPTI has to be detached.
     Leaving(Leave),
-    /// Kernels can never be recorded in this process. CUPTI may still have to be detached.
+    /// Kernels can never be recorded again in this process. CUPTI may still have to be detached.
     Hopeless { leave: Option<Leave> },
 }
 
-/// A detachment that is due.
+/// A detachment that is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leave {
     /// Number of attempts so far.
@@ -53,11 +55,11 @@ pub struct Leave {
     pub at: u64,
 }
 
-/// State of CUPTI, as far as the worker has come.
+/// State of CUPTI, including that the worker is attaching it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Where {
     Out,
-    /// The worker is attaching it.
+    /// The worker is attaching CUPTI.
     Coming,
     In,
 }
@@ -67,66 +69,66 @@ pub enum Where {
 pub enum Event {
     /// A window opens.
     Opens,
-    /// The variables, or another tool, rule kernels out.
+    /// The settings, or another tool, rule out the recording of kernels.
     Obstructed,
-    /// `iteration` is about to begin. If `capturing`, a stream capture is under way, and CUPTI is neither attached nor
-    /// detached.
+    /// `iteration` is about to begin. If `capturing` is true, a stream capture is active, so CUPTI can be neither
+    /// attached nor detached.
     Begins {
         iteration: u64,
         capturing: bool,
         cupti: Where,
     },
-    /// Kernels are recorded until before `until`.
+    /// CUPTI was attached. Kernels are recorded until iteration `until`, exclusive.
     Attached { until: u64 },
-    /// Kernels are not recorded. `may_pass`: the reason may be gone at the next window. `may_be_in`: CUPTI is attached,
-    /// or is being attached.
+    /// CUPTI was not attached, so kernels are not recorded. `may_pass` is true if the reason may be gone at the next
+    /// window. `may_be_in` is true if CUPTI is attached nevertheless, or is still being attached.
     NotAttached {
         iteration: u64,
         may_pass: bool,
         may_be_in: bool,
     },
-    /// The window is about to close.
+    /// The window is about to close. `over` is the first iteration after it.
     Closes { over: u64 },
-    /// The window has closed, before iteration `over`.
+    /// The window has closed. `over` is the first iteration after it.
     Closed {
         over: u64,
         capturing: bool,
         cupti: Where,
     },
-    /// CUPTI was detached, or stays attached until the process ends, but disabled.
+    /// CUPTI was detached, or it stays attached but disabled until the process ends.
     Left,
     /// Another profiler takes CUPTI.
     Yields,
-    /// CUPTI could not be detached now.
+    /// CUPTI could not be detached this time. It is tried again.
     Busy { iteration: u64 },
     /// It is too early to detach CUPTI. This does not count as an attempt.
     Early { iteration: u64 },
-    /// CUPTI could not be detached, and cannot be used any more.
+    /// CUPTI could not be detached, and can no longer be used.
     Broken,
     /// The process ends.
     Ends,
 }
 
-/// The next task of the thread that switches.
+/// The action that the switching thread must take next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Nothing,
-    /// Attach CUPTI; results in [`Event::Attached`] or [`Event::NotAttached`].
+    /// Attach CUPTI. This results in [`Event::Attached`] or [`Event::NotAttached`].
     Attach,
-    /// Write that kernels were recorded up to here.
+    /// Write into the record that kernels were recorded up to here.
     Stop,
-    /// Write that kernels were recorded until before the iteration that has just ended.
+    /// Write into the record that kernels were recorded up to the iteration before the one that has just ended.
     StopBefore,
-    /// Do the same as for [`Action::Stop`], then the same as for [`Action::Leave`].
+    /// Act as for [`Action::Stop`], then as for [`Action::Leave`].
     StopAndLeave,
-    /// Detach CUPTI; results in [`Event::Left`], [`Event::Busy`], [`Event::Early`] or [`Event::Broken`].
+    /// Detach CUPTI. This results in [`Event::Left`], [`Event::Busy`], [`Event::Early`] or [`Event::Broken`].
     Leave,
-    /// Log that a stream was captured during the whole window.
+    /// Log that no kernels were recorded because of stream captures during the whole window.
     SayCaptured,
 }
 
 impl AttachPlan {
-    /// Returns the iteration at which something must be done next; [`NEVER`] for none.
+    /// Returns the iteration at which something has to be done next; [`NEVER`] if nothing.
     pub const fn due(self) -> u64 {
         match self {
             Self::Waiting { .. } | Self::Cut => 0,
@@ -136,9 +138,8 @@ impl AttachPlan {
         }
     }
 
-    /// Returns the state in the child of a fork. `was_loaded` is true if its parent had loaded CUPTI, which refers to
-    /// the
-    /// parent's threads.
+    /// Returns the plan for the child process after a fork. `was_loaded` is true if the parent had loaded CUPTI. The
+    /// child cannot use that CUPTI, because it refers to the parent's threads.
     pub const fn of_child(was_loaded: bool) -> Self {
         if was_loaded {
             Self::Hopeless { leave: None }
@@ -147,7 +148,7 @@ impl AttachPlan {
         }
     }
 
-    /// Returns true if CUPTI must still be detached.
+    /// Returns true if CUPTI still has to be detached.
     pub const fn is_leaving(self) -> bool {
         self.pending().is_some()
     }
@@ -160,7 +161,7 @@ impl AttachPlan {
         }
     }
 
-    /// Returns the state after this one with another pending detachment, and without a window.
+    /// Returns the state without a window and with `leave` as its pending detachment.
     const fn with_leave(self, leave: Option<Leave>) -> Self {
         match (self, leave) {
             (Self::Hopeless { .. }, leave) => Self::Hopeless { leave },
@@ -169,7 +170,7 @@ impl AttachPlan {
         }
     }
 
-    /// Returns the state after `event`, and what to do.
+    /// Returns the state after `event`, and the action that is required.
     pub fn next(self, event: Event) -> (Self, Action) {
         let leave = self.pending();
         match (self, event) {
@@ -192,7 +193,8 @@ impl AttachPlan {
                 },
             ) if until <= iteration => {
                 if capturing {
-                    // CUPTI cannot be disabled during a stream capture.
+                    // CUPTI cannot be disabled during a stream capture, so kernels are recorded for one more
+                    // iteration.
                     let until = iteration.saturating_add(1);
                     return (Self::Taking { until }, Action::Nothing);
                 }
@@ -280,12 +282,12 @@ impl AttachPlan {
         }
     }
 
-    /// Returns the state after kernels were recorded in the iterations before `over`.
+    /// Returns the state after the recording of kernels has stopped before iteration `over`.
     const fn stopped(over: u64) -> Self {
         Self::Leaving(Leave { tries: 0, at: over })
     }
 
-    /// Returns the state when `iteration` begins, and whether CUPTI must be detached there.
+    /// Checks at the beginning of `iteration` if a pending detachment is due. Returns the new state and the action.
     fn look(self, iteration: u64, capturing: bool, cupti: Where) -> (Self, Action) {
         let Some(leave) = self.pending().filter(|leave| leave.at <= iteration) else {
             return (self, Action::Nothing);
@@ -298,7 +300,8 @@ impl AttachPlan {
             )
         };
         match cupti {
-            // It comes too late, and is detached as soon as it is attached.
+            // The worker still attaches CUPTI for an abandoned attempt. It is detached at a later check, once it is
+            // attached.
             Where::Coming => later(LATE_RETRY_ITERATIONS),
             Where::Out => (self.with_leave(None), Action::Nothing),
             Where::In if capturing => later(1),

@@ -1,4 +1,4 @@
-//! The state of CUPTI in the driver. Only the worker changes it; any thread may read it.
+//! The state of CUPTI in the driver. Only the worker thread changes it; any thread may read it.
 //!
 //! | state | `Subscribed` | `Enabled` | `SwitchedOff` | `Finalised`, `Released` |
 //! |-------|--------------|-----------|---------------|-------------------------|
@@ -6,19 +6,20 @@
 //! | `In`  |              | `On`      |               | `Out`                   |
 //! | `On`  |              |           | `In`          |                         |
 //!
-//! In an empty field nothing changes. The child of a fork begins with `Out`: it cannot use its parent's CUPTI.
+//! A transition that the table leaves empty changes nothing. The child process after a fork begins with `Out`,
+//! because it cannot use its parent's CUPTI.
 
 use tllmprof_sync::States;
 
-/// The state.
+/// The state of CUPTI in the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Presence {
-    /// CUPTI is not attached, or belongs to another profiler.
+    /// CUPTI is not attached, or another profiler uses it.
     Out,
-    /// CUPTI is subscribed to: each launch costs more.
+    /// CUPTI is attached but disabled. Each launch already costs more.
     In,
-    /// CUPTI records work.
+    /// CUPTI is attached and records work.
     On,
 }
 

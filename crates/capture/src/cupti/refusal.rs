@@ -2,14 +2,14 @@
 
 use core::fmt;
 
-/// A reason.
+/// A reason why no kernels are recorded.
 #[derive(Clone, Debug)]
 pub enum Refusal {
     NoRecord,
     TorchProfiler,
     /// `CUDA_INJECTION64_PATH` is set.
     Injected,
-    /// Kernels were not requested explicitly, and the GPU is an MIG instance.
+    /// The GPU is a MIG instance, and the user did not request kernels explicitly.
     Mig,
     NoDriver,
     NotFound {
@@ -33,7 +33,7 @@ pub enum Refusal {
         status: i32,
     },
     Slow,
-    /// The process has no memory for the thread-local variables of CUPTI or the driver.
+    /// There is no memory for the thread-local variables of CUPTI or the driver.
     ThreadLocals,
 }
 
@@ -46,7 +46,7 @@ impl Refusal {
         )
     }
 
-    /// Returns the number of the reason: each is reported once.
+    /// Returns a number that identifies the reason, so that each reason is reported only once.
     pub const fn number(&self) -> u32 {
         match self {
             Self::NoRecord => 0,

@@ -1,4 +1,5 @@
-//! Writes CUPTI's activity into the record, on the thread on which CUPTI hands a buffer over, usually its own.
+//! Writes the work that CUPTI reports into the record. This runs on the thread on which CUPTI hands over a buffer,
+//! usually CUPTI's thread.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -25,49 +26,50 @@ lifecycle::global! {
 
     #[fork(reset)]
     static TAKING: Lock<Option<Taking>> = Lock::new(None);
-    /// Number of kernels, copies and memsets recorded, of records dropped without a buffer, and of records without
-    /// times, since [`begin`].
+    /// Totals since [`begin`], in this order: kernels, copies, memsets, records that CUPTI dropped because it had no
+    /// buffer, and records without times.
     #[fork(keep = "cleared where the taking begins")]
     static TOTALS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 }
 
 struct Taking {
-    /// Both clocks at the beginning.
+    /// Both clocks when the recording began.
     since: Reading,
-    /// By how many nanoseconds CUPTI's clock is ahead of `CLOCK_REALTIME`: usually 0.
+    /// Number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`; usually 0.
     ahead: i64,
     names: HashMap<usize, KernelName>,
-    /// The record's era in which the numbers of the names are valid.
+    /// The era of the record (`recorder::era`) for which the string numbers in `names` are valid.
     era: u32,
-    /// Correlation numbers of the calls that submitted work.
+    /// Correlation ids of the calls that submitted work.
     calls: HashSet<u32>,
     last: u32,
-    /// The graph nodes that have run, if scopes are followed.
+    /// The graph nodes whose kernels have run. Used only while scopes are followed.
     replayed: Replayed,
 }
 
-/// A kernel's name, by its address. When a module is unloaded, another name may be loaded at the same address.
+/// A kernel's name, which the table finds by its address. After a module is unloaded, another name may be at the
+/// same address, so the text is compared too.
 struct KernelName {
     text: Box<[u8]>,
     id: StringId,
     hash: u64,
 }
 
-/// Counts of what was recorded so far.
+/// Totals of what was recorded so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RecordedCounts {
     pub kernels: u64,
     pub copies: u64,
     pub sets: u64,
-    /// Records for which CUPTI had no buffer.
+    /// Records that CUPTI dropped because it had no buffer.
     pub dropped: u64,
     /// Records without times.
     pub untimed: u64,
-    /// Calls that submitted the work.
+    /// Number of calls that submitted work.
     pub calls: u64,
 }
 
-/// Begins to record, with both clocks as read now.
+/// Begins a recording. `since` is a reading of both clocks made now.
 pub fn begin(since: Reading, ahead: i64) {
     for total in &TOTALS {
         total.store(0, Ordering::Relaxed);
@@ -83,10 +85,10 @@ pub fn begin(since: Reading, ahead: i64) {
     });
 }
 
-/// Longest time that a thread of the program's waits for CUPTI's thread, which may hang.
+/// Maximum time that a thread of the program waits for CUPTI's thread, which may hang.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Assigns the graph nodes of all records so far to scopes, and writes that into the record.
+/// Assigns the graph nodes of all records so far to scopes, and writes the result into the record.
 pub fn judge() {
     let replayed = TAKING
         .lock_for(LOCK_TIMEOUT)
@@ -96,14 +98,14 @@ pub fn judge() {
     }
 }
 
-/// Ends the recording: CUPTI hands nothing over any more.
+/// Ends the recording. CUPTI hands over nothing more.
 pub fn end() {
     if let Some(mut taking) = TAKING.lock_for(LOCK_TIMEOUT) {
         *taking = None;
     }
 }
 
-/// Returns the counts since [`begin`].
+/// Returns the totals since [`begin`].
 pub fn totals() -> RecordedCounts {
     let calls = TAKING
         .lock_for(LOCK_TIMEOUT)
@@ -121,11 +123,11 @@ pub fn totals() -> RecordedCounts {
     }
 }
 
-/// Gives CUPTI a buffer. CUPTI calls this on a thread of the program's.
+/// Provides a buffer when CUPTI requests one. CUPTI calls this on a thread of the program.
 pub extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most: *mut usize) {
     let _errno = SavedErrno::new();
     let taken = contained(None, buffers::take);
-    // SAFETY: CUPTI calls this with places for its three results, which are on its stack.
+    // SAFETY: CUPTI passes pointers to its three results, which are on its stack.
     unsafe {
         *size = if taken.is_some() { buffers::SIZE } else { 0 };
         *buffer = taken.unwrap_or_default();
@@ -133,7 +135,7 @@ pub extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most: *mut u
     }
 }
 
-/// Takes a buffer that CUPTI has filled.
+/// Receives a buffer that CUPTI has filled.
 pub extern "C" fn completed(
     context: *mut c_void,
     stream: u32,
@@ -148,7 +150,7 @@ pub extern "C" fn completed(
     }
 }
 
-/// Writes the content of a buffer into the record.
+/// Writes the contents of a buffer into the record.
 fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
     if let Some(cupti) = Cupti::get()
         && let Some(taking) = TAKING.lock().as_mut()
@@ -156,8 +158,8 @@ fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
         let now = Reading::now();
         let mut record = core::ptr::null_mut();
         let mut lost = 0;
-        // SAFETY: CUPTI hands the buffer over with `valid` bytes of whole records and walks them itself: a record is
-        // read before the next one is requested, and the last call fails.
+        // SAFETY: CUPTI hands over a buffer with `valid` bytes of whole records. CUPTI itself finds the next record,
+        // and each one is read before the next is requested. The call after the last record fails.
         unsafe {
             while valid > 0 && (cupti.next_record)(buffer, valid, &raw mut record) == 0 {
                 if let Some(activity) = Activity::read(record)
@@ -169,7 +171,7 @@ fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
         }
         TOTALS[4].fetch_add(lost, Ordering::Relaxed);
         let mut dropped = 0;
-        // SAFETY: writes the number of records dropped since the last call.
+        // SAFETY: CUPTI writes the number of records dropped since the last such call to a local.
         if unsafe { (cupti.dropped_records)(context, stream, &raw mut dropped) } == 0 {
             TOTALS[3].fetch_add(dropped as u64, Ordering::Relaxed);
             lost += dropped as u64;
@@ -182,7 +184,7 @@ fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
 }
 
 impl Taking {
-    /// Writes a piece of work into the record; returns false if it has no times.
+    /// Writes one kernel, copy or memset into the record. Returns false if it has no times.
     fn take(&mut self, activity: &Activity, now: &Reading) -> bool {
         if self.calls.is_empty() || self.last != activity.correlation {
             self.last = activity.correlation;
@@ -246,12 +248,12 @@ impl Taking {
         true
     }
 
-    /// Returns the number of a name in the record, and its hash.
+    /// Returns the string number of a name in the record, and the name's hash.
     fn name(&mut self, name: *const c_char) -> (StringId, u64) {
         if name.is_null() {
             return (recorder::id_of("?"), 0);
         }
-        // SAFETY: CUPTI's string, which lives at least as long as the record that refers to it.
+        // SAFETY: this is CUPTI's string, which lives at least as long as the record that refers to it.
         let text = unsafe { CStr::from_ptr(name) };
         let era = recorder::era();
         if core::mem::replace(&mut self.era, era) != era {

@@ -1,4 +1,4 @@
-//! Tests with kernels of a stand-in for CUPTI, in the record of this process.
+//! Tests in which a stand-in for CUPTI reports kernels, which are then read from the record of the test process.
 
 use std::ffi::CString;
 
@@ -13,7 +13,7 @@ use super::*;
 use crate::made::{record, settings};
 use tllmprof_record::contents::on_a_thread;
 
-/// A record of CUPTI's.
+/// One record in CUPTI's format.
 #[repr(C, align(8))]
 struct Bytes([u8; RECORD]);
 
@@ -33,12 +33,13 @@ impl Bytes {
     }
 
     fn read(&self) -> Option<Activity> {
-        // SAFETY: as long as the longest record that is read, with a null or a string's address for a name.
+        // SAFETY: the buffer is as long as the longest record that is read. A kernel's name is null or the address of
+        // a string.
         unsafe { Activity::read(self.0.as_ptr()) }
     }
 }
 
-/// Returns a kernel on device 1, stream 7, in the layout of `CUpti_ActivityKernel9`.
+/// Returns the record of a kernel on device 1 and stream 7, in the layout of `CUpti_ActivityKernel9`.
 fn kernel(name: Option<&CString>, times: [u64; 2], correlation: u32) -> Bytes {
     let name = name.map_or(0, |name| name.as_ptr().expose_provenance() as u64);
     Bytes::new(CONCURRENT_KERNEL)
@@ -50,7 +51,8 @@ fn kernel(name: Option<&CString>, times: [u64; 2], correlation: u32) -> Bytes {
         .long(104, name)
 }
 
-/// Returns a copy or a memset on the same stream, in the layout of `CUpti_ActivityMemcpy5` and `CUpti_ActivityMemset4`.
+/// Returns the record of a copy or a memset on device 1 and stream 7, in the layout of `CUpti_ActivityMemcpy5` and
+/// `CUpti_ActivityMemset4`.
 fn moved(kind: Kind, bytes: u64, times: [u64; 2], correlation: u32) -> Bytes {
     Bytes::new(kind)
         .word(4, CopyKind::DeviceToHost as u32)
@@ -62,13 +64,13 @@ fn moved(kind: Kind, bytes: u64, times: [u64; 2], correlation: u32) -> Bytes {
         .word(44, correlation)
 }
 
-/// Hands records over in a buffer, as CUPTI does.
+/// Hands over the records in a buffer, like CUPTI does.
 fn hand_over(records: &[Bytes]) {
     let (mut buffer, mut size, mut most) = (core::ptr::null_mut(), 0, 1);
     taking::requested(&raw mut buffer, &raw mut size, &raw mut most);
     assert_eq!((size, most), (buffers::SIZE, 0));
     for (index, record) in records.iter().enumerate() {
-        // SAFETY: the buffer belongs to this test, and has room for many records.
+        // SAFETY: the buffer belongs to this test, and has room for many more records.
         unsafe { buffer.cast::<[u8; RECORD]>().add(index).write(record.0) };
     }
     let valid = records.len() * RECORD;
@@ -132,7 +134,7 @@ fn what_cupti_hands_over_is_in_the_record() {
     assert_eq!((totals.dropped, totals.untimed, totals.calls), (2, 1, 6));
     log_totals();
     taking::end();
-    // Nothing is recorded any more, but the buffer becomes free again.
+    // After the end, nothing is recorded, but a buffer that is handed over still becomes free again.
     hand_over(&[kernel(None, [1, 2], 9)]);
     let contents = record.read();
     let events = contents.find_events(thread);
@@ -242,12 +244,12 @@ fn buffers_are_used_again() {
     assert_eq!(buffers::take().unwrap(), first);
     let many: Vec<_> = (0..20).map(|_| buffers::take().unwrap()).collect();
     for buffer in many.into_iter().chain([first, second]) {
-        // SAFETY: the buffer belongs to this test, and has that length.
+        // SAFETY: the buffer belongs to this test, and has this length.
         unsafe { buffer.add(buffers::SIZE - 1).write(1) };
         buffers::give_back(buffer);
     }
     buffers::shrink();
-    // Buffers beyond the prepared ones were unmapped; new ones can be made.
+    // The buffers beyond those allocated in advance were unmapped. New ones can be allocated.
     let again: Vec<_> = (0..20).map(|_| buffers::take().unwrap()).collect();
     again.into_iter().for_each(buffers::give_back);
     buffers::shrink();
@@ -260,7 +262,7 @@ fn an_attempt_is_given_up_once_and_a_late_worker_finds_that() {
     assert_eq!(jobs::left(), Left::Busy);
     assert!(jobs::abandon_attempt());
     assert!(!jobs::abandon_attempt());
-    // There is no driver in this process from which CUPTI could be detached.
+    // Without a driver in this process, CUPTI cannot be detached.
     work(Job::Leave);
     assert_eq!(jobs::left(), Left::Unseen);
 }
@@ -292,7 +294,7 @@ fn the_variables_may_stand_against_kernels() {
     assert!(wanted(&[KERNELS, WINDOW, TRACE]));
     assert!(!wanted(&[WINDOW, TRACE]));
     assert!(!wanted(&[KERNELS, TRACE]));
-    // A window that opens by itself needs no planned window.
+    // A window for a sample of kernels opens by itself, so no window has to be planned.
     assert!(wanted(&[("TLLMPROF_KERNELS", "2@5s"), TRACE]));
     assert!(wanted(&[
         KERNELS,

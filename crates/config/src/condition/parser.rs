@@ -1,4 +1,4 @@
-//! Parser of conditions.
+//! Parses conditions. `condition.rs` describes the grammar.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use crate::comparison::Comparison;
 use crate::error::{Problem, quoted};
 use crate::time;
 
-/// Largest nesting depth of brackets and `not`.
+/// Maximum nesting depth of brackets and `not`.
 const DEPTH: usize = 32;
 
-/// The set of names that a condition can use.
+/// The names that a condition may use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Names {
     Batch,
-    /// Facts of the batch, and times.
+    /// Facts about the batch, and times.
     All,
 }
 
@@ -44,7 +44,7 @@ impl Names {
 pub struct Parser<'a> {
     text: &'a str,
     names: Names,
-    /// Position in the text, in bytes.
+    /// Current position in the text, in bytes.
     at: usize,
     depth: usize,
     parts: Vec<ConditionPart>,
@@ -61,7 +61,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses the whole text into its comparisons and the tree that joins them.
+    /// Parses the whole text. Returns the comparisons, and the tree that combines them by index.
     pub fn parse(mut self) -> Result<(Vec<ConditionPart>, ConditionNode), Problem> {
         let node = self.either()?;
         if !self.rest().is_empty() {
@@ -89,7 +89,7 @@ impl<'a> Parser<'a> {
         has
     }
 
-    /// The next word, without consuming it.
+    /// Returns the next word without consuming it.
     fn word(&mut self) -> &'a str {
         let rest = self.rest();
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -182,7 +182,8 @@ impl<'a> Parser<'a> {
         Ok(ConditionNode::Part(self.parts.len() - 1))
     }
 
-    /// The number or phase that `name` is compared with, without consuming it.
+    /// Returns the number or phase with which `name` is compared, and its text, without consuming
+    /// it.
     fn number(&mut self, name: usize) -> Result<(&'a str, With), Problem> {
         let word = self.word();
         let (with, kind) = if name == PHASE {
@@ -197,7 +198,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The next time, without consuming it.
+    /// Returns the next time, and its text, without consuming it.
     fn time(&mut self) -> Result<(&'a str, With), Problem> {
         let rest = self.rest();
         let is_part = |c: char| c.is_alphanumeric() || c == '.';

@@ -79,7 +79,8 @@ fn a_window_opens_by_itself_where_a_condition_says_so() {
     let trigger = settings.when.unwrap();
     assert_eq!(trigger.condition.to_string(), when.1);
     assert_eq!((trigger.steps, trigger.at_most), (50, AtMost::default()));
-    // The settings that the condition names are measured, and the windows that it opens are recorded.
+    // The times that the condition names have to be measured, and the windows that it opens have to be
+    // recorded.
     assert!(settings.gil && !settings.record_gc);
     assert!(settings.trace.is_some() && settings.trace_on_demand);
     let none = from(&[when, ("TLLMPROF_TRACE", "")]).unwrap();
@@ -236,7 +237,7 @@ fn kernels_and_router() {
         ],
         [Some(20), Some(20), Some(7), None, None, None]
     );
-    // Samples need a record, which begins by itself.
+    // Samples of kernels need a record, so a record begins without being requested.
     let sampled = from(&[("TLLMPROF_KERNELS", "20@60s")]).unwrap();
     assert!(sampled.trace_on_demand && sampled.kernels.unwrap().samples().is_some());
     assert!(from(&[("TLLMPROF_KERNELS", "20")]).unwrap().trace.is_none());
@@ -288,7 +289,7 @@ fn a_value_that_is_not_text_is_reported() {
 fn the_table_lists_exactly_what_is_read() {
     let read = RefCell::new(BTreeSet::new());
     Settings::from_env(|name| {
-        // Names of launchers' variables are in a table of their own.
+        // The names of launchers' variables are in a separate table.
         if JOB_VARIABLES
             .iter()
             .all(|(_, names)| !names.contains(&name))
@@ -304,19 +305,20 @@ fn the_table_lists_exactly_what_is_read() {
     assert_eq!(all().count(), all().collect::<BTreeSet<_>>().len());
 }
 
-/// Variables that some rows require.
+/// Variables that some rows require in addition, because their setting is refused without them.
 const BESIDE: [(&str, &str); 2] = [
     (variable::condition, "tokens>1"),
     (variable::when, "wait > 1s"),
 ];
 
-/// The settings with this value of a variable, or without it, ignoring the facts about what was given.
+/// Returns the settings with this value of a variable, or without the variable, as text. Fields that
+/// only say what the user set are reset.
 fn with(name: &str, value: Option<&str>) -> Result<String, BadValue> {
     let beside = BESIDE.into_iter().filter(|(beside, _)| *beside != name);
     let set: Vec<_> = beside.chain(value.map(|value| (name, value))).collect();
     let mut settings = from(&set)?;
     (settings.windows_from, settings.warmup_given) = (None, false);
-    // These only matter together with `when`.
+    // These two fields have an effect only through `when`.
     (settings.when_at_most, settings.when_steps) = (None, None);
     Ok(format!("{settings:?}"))
 }
@@ -366,7 +368,8 @@ fn each_row_says_what_it_is_for_and_in_the_same_form() {
             !row.variables.is_empty() || !row.option.is_empty(),
             "{row:?}"
         );
-        // An option that switches off a default says so.
+        // An option has a text in `off` and a name like `--no-…` if, and only if, it switches off a
+        // default.
         let is_off = row.value == Value::Flag && row.default == "1";
         assert_eq!(
             (is_off, is_off),
@@ -400,7 +403,8 @@ fn a_run_that_is_named_wins_over_the_launchers_job() {
     );
 }
 
-/// Random bytes, or nearly a valid value: most come from the grammar's own alphabet.
+/// Returns random bytes that are often almost a valid value: most pieces come from the grammar's
+/// alphabet.
 fn any_value(seed: &mut u64) -> Vec<u8> {
     let mut next = || {
         // xorshift64
@@ -446,7 +450,7 @@ fn any_value(seed: &mut u64) -> Vec<u8> {
     let mut value = Vec::new();
     for _ in 0..next() % 12 {
         if next() % 4 == 0 {
-            // An environment cannot hold a zero byte.
+            // The value of an environment variable cannot contain a zero byte.
             value.push((next() % 255 + 1) as u8);
         } else {
             let piece = PIECES[next() as usize % PIECES.len()];

@@ -4,7 +4,8 @@ use std::fmt::Write;
 use super::*;
 use tllmprof_config::Step;
 
-/// Returns a function that recognizes the process's libraries, symbols and Python modules.
+/// Returns a function that recognizes signs like a process that has these libraries, symbols and
+/// Python modules.
 fn process<'a>(has: &'a [Seen]) -> impl Fn(&Seen) -> bool + 'a {
     move |wanted| {
         has.iter().any(|is| match (wanted, is) {
@@ -32,7 +33,7 @@ fn every_row_is_whole() {
     let mut signs = HashSet::new();
     for engine in ENGINES {
         assert!(names.insert(engine.name), "{} twice", engine.name);
-        // One Python module may have several functions that can be the step.
+        // The same module may be the sign of several rows if their step functions differ.
         let step = engine.python_step().unwrap_or_default();
         assert!(
             signs.insert((engine.seen_by, step)),
@@ -73,7 +74,7 @@ fn a_python_row_is_seen_by_the_module_of_its_step() {
 
 #[test]
 fn rules_match_the_names_that_were_read() {
-    // Demangled names of lmdeploy 0.18.0, and of 0.6.0, where the class was a template.
+    // These are demangled names of lmdeploy 0.18.0, and of 0.6.0, where the class was a template.
     let turbomind = symbol_rule("LMDeploy TurboMind");
     for step in [
         "turbomind::ModelExecutor::Impl::Run(turbomind::BatchData&)",
@@ -90,7 +91,7 @@ fn rules_match_the_names_that_were_read() {
     ] {
         assert!(!turbomind.is_match(other.as_bytes()), "{other}");
     }
-    // With and without a namespace for the ABI version.
+    // The namespace may contain one for the ABI version.
     let trtllm = symbol_rule("TensorRT-LLM C++ executor");
     for namespace in ["batch_manager", "_v1::batch_manager"] {
         let step = format!(
@@ -123,7 +124,7 @@ fn the_more_specific_row_wins() {
         named(&[triton, trtllm, backend]),
         Some("TensorRT-LLM C++ executor in Triton")
     );
-    // A Python process, before and after its modules are known.
+    // A Python process, first before and then after its Python modules are known.
     let torch_ops = Module("libth_common.so");
     assert_eq!(
         named(&[trtllm, torch_ops]),
@@ -139,7 +140,7 @@ fn the_more_specific_row_wins() {
     let ort = Module("libonnxruntime.so.1.31.1");
     assert_eq!(named(&[ort, triton]), Some("Triton Inference Server"));
     assert_eq!(named(&[ort]), Some("ONNX Runtime"));
-    // Every engine on PyTorch may import transformers.
+    // Every engine that uses PyTorch may import transformers.
     let generate = Python("transformers.generation.utils");
     for module in [
         "vllm.v1.worker.gpu_model_runner",
@@ -150,7 +151,7 @@ fn the_more_specific_row_wins() {
         let engine = known(process(&[generate, Python(module)])).unwrap();
         assert_eq!(engine.seen_by, Python(module));
     }
-    // Ollama's Go program also contains llama.cpp; its runner does not call llama_decode.
+    // Ollama's Go program also contains llama.cpp, but its runner does not call llama_decode.
     let ollama = Symbol("github.com/ollama/ollama/runner/ollamarunner.Execute");
     assert_eq!(
         named(&[Symbol("llama_decode"), ollama]),
@@ -188,7 +189,7 @@ fn tensorrt_llm_is_recognized_by_its_library() {
     let both = "TLLM_PROFILE_START_STOP";
     let gates = |file| tensorrt_llm_gates_itself(both, process(&[Seen::Module(file)]));
     assert!(gates("libtensorrt_llm.so"));
-    // Programs that run TensorRT themselves load only the plugins.
+    // Programs that run TensorRT themselves load only the plugin libraries.
     assert!(!gates("libnvinfer_plugin_tensorrt_llm.so"));
     assert!(!gates("libtensorrt_llm_nixl_wrapper.so"));
     assert!(!gates("libnvinfer.so.10"));
@@ -201,7 +202,7 @@ fn tensorrt_llm_is_recognized_by_its_library() {
     assert!(!reads("TLLM_GPTM_PROFILE_START_STOP", &python));
     assert!(reads("TLLM_GPTM_PROFILE_START_STOP", &python[..1]));
     assert!(!reads("TLLMPROF_START_STOP", &python));
-    // Each of its rows is an engine that gates itself.
+    // All rows for TensorRT-LLM name its repository as their source.
     for engine in ENGINES.iter().filter(|e| e.name.starts_with("TensorRT")) {
         assert!(engine.source.starts_with("NVIDIA/TensorRT-LLM at "));
     }
@@ -298,7 +299,7 @@ fn python_steps_are_the_python_rows_in_their_order() {
             engine.name
         );
     }
-    // A module that another row's module imports comes after it.
+    // If a module imports the module of another row, its row must come before that row.
     let place = |name| steps.iter().position(|step| *step == name).expect(name);
     assert!(place("vLLM, model runner V2") < place("vLLM, engine V0"));
     assert!(place("TensorRT-LLM PyExecutor") < place("transformers generate"));

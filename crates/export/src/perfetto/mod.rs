@@ -1,8 +1,8 @@
-//! Perfetto's protobuf, which its UI and its trace processor read.
+//! Writes Perfetto's protobuf format, which its UI and its trace processor read.
 //!
-//! Each record is a separate sequence of packets, with its own table of names. A span is a packet at its
-//! start and one at its end. The trace processor sorts packets by their times, and those of one time by
-//! their order in the file.
+//! Each record becomes a separate sequence of packets with its own table of names. A span is written as
+//! two packets, one for its start and one for its end. The trace processor sorts packets by time. It keeps
+//! the order of the file for packets with the same time.
 
 mod proto;
 mod wire;
@@ -28,7 +28,7 @@ pub struct Perfetto<'a> {
     sink: &'a mut Sink,
     sequence: u32,
     names: Names,
-    /// Maximum number of names of a sequence.
+    /// Maximum number of names that a sequence keeps (see `MAX_NAMES`).
     limit: usize,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Perfetto<'a> {
         self.sink.ready()
     }
 
-    /// Clears all names, here and in the reader.
+    /// Clears the table of names, both here and in the reader.
     fn restart(&mut self) -> io::Result<()> {
         self.names = Names::begin();
         self.packet(&TracePacket {
@@ -60,7 +60,8 @@ impl<'a> Perfetto<'a> {
         })
     }
 
-    /// Begins the packet of an event. Returns the bytes, the open packet and its open event.
+    /// Begins the packet of an event. Returns the bytes so far, the open packet, and the open event inside
+    /// it.
     fn event(&self, line: Id, at: u64, kind: u32) -> (Wire, OpenMessage, OpenMessage) {
         let mut wire = Wire::new();
         let packet = wire.begin(proto::TRACE_PACKET as u8);
@@ -82,22 +83,22 @@ impl<'a> Perfetto<'a> {
     }
 }
 
-/// Maximum number of names. They are then cleared and written again, so that memory does not grow with the
-/// record.
+/// Maximum number of names in the table. When it is reached, the table is cleared and names are written
+/// again, so that memory does not grow with the record.
 const MAX_NAMES: usize = 1 << 20;
 
-/// The names that a sequence has written, each with its number.
+/// The table of names that the current sequence has written, each with its number.
 #[derive(Default)]
 struct Names {
     names: HashMap<Name, u64>,
     texts: HashMap<Text, u64>,
-    /// The names that the next packet defines.
+    /// Names that have a number but have not been written yet. The next packet defines them.
     new: InternedData,
     is_new: bool,
 }
 
 impl Names {
-    /// Returns the names of a new sequence.
+    /// Returns the table for a new sequence. Categories and keys of arguments are defined in advance.
     fn begin() -> Self {
         let all = |texts: &mut dyn Iterator<Item = &'static str>| {
             let entries = (1..).zip(texts);
@@ -141,7 +142,7 @@ impl Names {
         })
     }
 
-    /// Returns the names that have not been written yet.
+    /// Returns the names that have not been written yet, and forgets them.
     fn take_new(&mut self) -> Option<InternedData> {
         std::mem::take(&mut self.is_new).then(|| std::mem::take(&mut self.new))
     }
@@ -149,7 +150,7 @@ impl Names {
 
 impl Format for Perfetto<'_> {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()> {
-        // The time of day, if it is later than the clock's zero.
+        // The time of day is written only if it is not before 1970 at the zero of the common clock.
         let clock = |clock_id, timestamp| ProtoClock {
             clock_id: Some(clock_id),
             timestamp: Some(timestamp),
@@ -288,7 +289,7 @@ impl Format for Perfetto<'_> {
     }
 }
 
-/// Appends a packet as a field of the trace.
+/// Appends a packet to the trace, whose repeated field the packets are.
 fn put(to: &mut Vec<u8>, packet: &TracePacket) {
     prost::encoding::message::encode(proto::TRACE_PACKET, packet, to);
 }

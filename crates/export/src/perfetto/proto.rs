@@ -1,11 +1,11 @@
-//! The part of Perfetto's trace format that is written here.
+//! Those messages and fields of Perfetto's trace format that are written here.
 //!
-//! Source: protos/perfetto/trace in Perfetto's repository, with the same names and numbers. The fields of a
-//! `oneof` are written as plain fields: only one of them is ever set.
+//! Source: protos/perfetto/trace in Perfetto's repository. Names and numbers are the same as there. The
+//! fields of a `oneof` are declared as plain fields, because only one of them is ever set.
 
 use prost::Message;
 
-/// The number of a packet as a field of the trace.
+/// Field number of a packet in the trace message.
 pub const TRACE_PACKET: u32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
@@ -110,7 +110,7 @@ pub struct TrackEvent {
     pub name_iid: Option<u64>,
     #[prost(uint64, optional, tag = "11")]
     pub track_uuid: Option<u64>,
-    /// Slices that have a flow in common are connected by arrows, in the order of their times.
+    /// Ids of flows. Slices with the same flow id are connected by arrows, in the order of their times.
     #[prost(fixed64, repeated, packed = "false", tag = "47")]
     pub flow_ids: Vec<u64>,
     #[prost(double, optional, tag = "44")]
@@ -142,12 +142,13 @@ pub struct InternedData {
     pub event_names: Vec<Interned>,
     #[prost(message, repeated, tag = "3")]
     pub debug_annotation_names: Vec<Interned>,
-    /// Values of type bytes, which are encoded like strings.
+    /// Perfetto declares these values as bytes, which are encoded like strings.
     #[prost(message, repeated, tag = "29")]
     pub debug_annotation_string_values: Vec<Interned>,
 }
 
-/// `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`: all have these two fields.
+/// Stands for Perfetto's `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`, all of
+/// which have these two fields.
 #[derive(Clone, PartialEq, Message)]
 pub struct Interned {
     #[prost(uint64, optional, tag = "1")]

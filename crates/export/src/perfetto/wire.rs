@@ -1,18 +1,18 @@
-//! Writes the most frequent packets field by field: by way of a message's structure, they take three times
-//! as long. Fields have the same numbers as in `proto`.
+//! Encodes the most frequent packets directly, field by field. Building a message structure and encoding
+//! that would take three times as long. The field numbers are those in `proto`.
 
-/// Maximum size of a packet of an event, in bytes. With five annotations, each of 64 bits, it has 118 bytes.
-/// With a flow and the three annotations of a launch or of launched work, it has 100. So the length of every
-/// message in it is one byte.
+/// Maximum size of an event's packet, in bytes. With five annotations of 64 bits each, a packet has 118
+/// bytes. With a flow and the three annotations of a launch or of launched work, it has 100 bytes. So the
+/// length of each message inside it fits into one byte.
 const MAX_BYTES: usize = 127;
 
-/// A packet that is being written.
+/// A packet that is being encoded.
 pub struct Wire {
     bytes: [u8; MAX_BYTES],
     length: usize,
 }
 
-/// A message that has not ended: the place of its length.
+/// A message whose end has not been written yet. The value is the position of its length byte.
 #[must_use]
 pub struct OpenMessage(usize);
 
@@ -28,14 +28,14 @@ impl Wire {
         &self.bytes[..self.length]
     }
 
-    /// Writes a field that is a number.
+    /// Writes a field that is a number of variable length.
     #[inline]
     pub const fn number(&mut self, field: u8, value: u64) {
         self.varint((field as u64) << 3);
         self.varint(value);
     }
 
-    /// Writes a field that is a number of eight bytes.
+    /// Writes a field that is a number of fixed length, eight bytes.
     #[inline]
     pub fn fixed(&mut self, field: u8, value: u64) {
         self.varint((field as u64) << 3 | 1);
@@ -44,7 +44,7 @@ impl Wire {
         }
     }
 
-    /// Begins a field that is a message. The next fields are in it.
+    /// Begins a field that is a message. The following fields belong to it, until it is ended.
     #[inline]
     pub const fn begin(&mut self, field: u8) -> OpenMessage {
         self.varint((field as u64) << 3 | 2);

@@ -1,4 +1,4 @@
-//! Rows, stored column by column as Parquet requires.
+//! Stores rows column by column, as Parquet requires.
 
 use std::io::Write;
 
@@ -8,19 +8,19 @@ use ::parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 
 use super::schema::{Kind, Table};
 
-/// The value of a row in a column.
+/// The value of one column in a row.
 #[derive(Clone, Copy, Debug)]
 pub enum Cell {
     Int(i64),
     Real(f64),
     Flag(bool),
-    /// An index into a list of texts.
+    /// A text, as an index into the list of texts.
     Text(usize),
     Null,
 }
 
 impl From<u64> for Cell {
-    /// A value that needs all 64 bits becomes the largest number.
+    /// Converts a number. One that needs all 64 bits becomes the largest signed number.
     fn from(value: u64) -> Self {
         Self::Int(i64::try_from(value).unwrap_or(i64::MAX))
     }
@@ -67,11 +67,12 @@ enum Values {
 #[derive(Debug)]
 struct Column {
     values: Values,
-    /// For each row, 1 if it has a value and 0 if not; `None` if all must have one.
+    /// For each row, 1 if the column has a value and 0 if it is null. `None` if the column cannot
+    /// be null.
     levels: Option<Vec<i16>>,
 }
 
-/// Some rows of a table.
+/// A group of rows of a table, stored by column.
 #[derive(Debug)]
 pub struct RowGroup {
     columns: Vec<Column>,
@@ -99,7 +100,7 @@ impl RowGroup {
         self.count
     }
 
-    /// Adds a row, a cell for each column.
+    /// Adds a row. `cells` has one cell for each column.
     pub fn push(&mut self, cells: &[Cell], texts: &[ByteArray]) {
         debug_assert_eq!(cells.len(), self.columns.len());
         for (column, cell) in self.columns.iter_mut().zip(cells) {
@@ -118,7 +119,7 @@ impl RowGroup {
         self.count += 1;
     }
 
-    /// Writes them as a row group.
+    /// Writes the rows to `file` as one Parquet row group.
     pub fn write<W: Write + Send>(&self, file: &mut SerializedFileWriter<W>) -> Result<()> {
         let mut group = file.next_row_group()?;
         for column in &self.columns {

@@ -1,7 +1,7 @@
-//! Parquet tables, partitioned by run, host, rank and process in Hive's way:
-//! `calls/run=20260102-030405-99-ab12/host=gpu7/rank=0/pid=4000/part-0.parquet`.
+//! Exports records as Parquet tables. They are partitioned by run, host, rank and process, with paths as
+//! Hive uses them: `calls/run=20260102-030405-99-ab12/host=gpu7/rank=0/pid=4000/part-0.parquet`.
 //!
-//! One thread reads the record and gathers rows. Another thread encodes and writes them.
+//! One thread reads the record and collects rows. Another thread encodes and writes them.
 
 mod columns;
 mod rows;
@@ -30,12 +30,12 @@ use crate::exported::Exported;
 use crate::private::private_file;
 use crate::record::Record;
 
-/// Number of rows that are encoded together.
+/// Number of rows that are encoded together, as one row group.
 const GROUP_ROWS: usize = 1 << 17;
-/// Maximum number of groups of rows that wait to be encoded.
+/// Maximum number of row groups that wait to be encoded.
 const MAX_WAITING_GROUPS: usize = 2;
 
-/// Writes the tables of records into `folder`.
+/// Writes the tables of all records into `folder`.
 ///
 /// # Errors
 /// Returns an error if a record cannot be read or a file cannot be written.
@@ -52,7 +52,7 @@ pub fn parquet(records: &[Record], folder: &Path) -> io::Result<Exported> {
     Ok(exported)
 }
 
-/// The part of each table to which the rows of a record are written.
+/// The partition of each table to which the rows of a record belong.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Partition {
     folder: PathBuf,
@@ -62,7 +62,7 @@ struct Partition {
 impl Partition {
     fn new(record: &Record) -> Self {
         let facts = &record.process.facts;
-        // Tables are joined by it, so it is never null.
+        // Tables are joined by the run, so it must not be null.
         let run = match &*facts.run {
             "" => "none",
             run => run,
@@ -75,10 +75,11 @@ impl Partition {
     }
 }
 
-/// Returns a value as a part of a path. Characters that have a meaning in a path or in a pattern for paths
-/// are written as their number. Hive does so, and Spark and DuckDB decode it, only for ASCII.
+/// Returns a value in a form that can be part of a path. Characters that have a meaning in paths or in
+/// path patterns are replaced by `%` and their number. This applies only to ASCII characters, as Hive
+/// does; Spark and DuckDB decode the result.
 fn hive(value: &str) -> String {
-    /// Maximum length of the name of a host or run in bytes, with room for `host=` within a file system's
+    /// Maximum length of a host or run name, in bytes. It leaves room for `host=` within the file system's
     /// limit.
     const MAX_VALUE_BYTES: usize = 240;
     let mut text = String::new();
@@ -147,7 +148,7 @@ fn create(table: &Table, file: &Path) -> Result<SerializedFileWriter<File>, Parq
 
 fn failed(error: ParquetError) -> io::Error {
     match error {
-        // Errors of the disk describe themselves.
+        // An I/O error describes itself better than the wrapper does.
         ParquetError::External(inner) => match inner.downcast::<io::Error>() {
             Ok(error) => *error,
             Err(error) => io::Error::other(error),
@@ -156,7 +157,7 @@ fn failed(error: ParquetError) -> io::Error {
     }
 }
 
-/// RowGroup that wait until there are enough for a group.
+/// The rows of each table that have been collected but not yet passed to the encoder.
 struct Gathered {
     rows: Vec<RowGroup>,
     writer: SyncSender<(usize, RowGroup)>,
@@ -178,7 +179,7 @@ impl Tables for Gathered {
 
 impl Gathered {
     fn send(&self, table: usize, rows: RowGroup) -> io::Result<()> {
-        // If the writer has failed, it returns the reason.
+        // If the encoder thread has failed, joining it returns the reason.
         let sent = self.writer.send((table, rows));
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }

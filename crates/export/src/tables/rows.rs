@@ -1,4 +1,4 @@
-//! The rows of a record.
+//! Converts a record to rows of the tables.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,13 +12,14 @@ use super::columns::Cell;
 use super::schema::{Field, Kind as Column, TABLES, Which};
 use crate::record::Record;
 
-/// Texts, with their indices in `all`.
+/// The texts that cells refer to. The maps return the index in `all` for each kind of text.
 #[derive(Default)]
 pub struct Texts {
     pub all: Vec<ByteArray>,
     strings: HashMap<StringId, usize>,
     fixed: HashMap<&'static str, usize>,
-    /// Texts of sampled frames: only the function (false), or the whole stack (true).
+    /// Texts for sampled frames. The flag is false for the text with only the function, and true for the
+    /// text with the whole stack.
     frames: HashMap<(u32, bool), usize>,
     scopes: HashMap<u32, usize>,
 }
@@ -76,11 +77,11 @@ impl Texts {
 
 /// A consumer of rows.
 pub trait Tables {
-    /// Adds a row, with a cell for each of the columns of the table with this index in [`TABLES`].
+    /// Adds a row to the table with this index in [`TABLES`]. `cells` has one cell for each column.
     fn row(&mut self, table: usize, cells: &[Cell], texts: &Texts) -> io::Result<()>;
 }
 
-/// Passes all rows of a record to `tables`.
+/// Converts all of a record, and passes the rows to `tables`.
 pub fn rows(record: &Record, tables: &mut impl Tables) -> io::Result<()> {
     let mut texts = Texts::default();
     process(record, &mut texts, tables)?;
@@ -217,7 +218,7 @@ fn ledger(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resul
     Ok(())
 }
 
-/// The source of a cell of an item.
+/// The source of a cell in an item's row.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Start,
@@ -230,9 +231,9 @@ enum Source {
     Metric,
     Unit,
     Name,
-    /// The same in all rows: the kind's word.
+    /// A constant that is the same for all items of a kind: the kind's word.
     Fixed(Cell),
-    /// The name's word.
+    /// The word of the item's name.
     Word,
     State,
     Function,
@@ -240,7 +241,7 @@ enum Source {
     Domain,
     Scope,
     Value,
-    /// A thousandth of [`Source::Value`].
+    /// The value of the item divided by 1000, as a real number.
     Real,
     Iteration,
     Capturing,
@@ -250,8 +251,8 @@ enum Source {
 }
 
 impl Source {
-    /// Returns the source of a kind's column. The value is in the column with the name of its key, or in
-    /// `value`.
+    /// Returns the source of a column for items of this kind. An item's value is in the column whose
+    /// name is that of the value's key, or else in `value`.
     fn for_column(kind: Kind, field: &Field, texts: &mut Texts) -> Self {
         let value = kind.row().value;
         let word = kind.row().table.map_or("", |(_, word)| word);
@@ -286,7 +287,8 @@ impl Source {
     }
 }
 
-/// The table of a kind, and the source of each cell of its rows.
+/// For a kind of item, the index of its table and the source of each cell. `None` if the kind has no
+/// table.
 type TablePlan = Option<(usize, Vec<Source>)>;
 
 fn plan(kind: Kind, texts: &mut Texts) -> TablePlan {
@@ -297,16 +299,16 @@ fn plan(kind: Kind, texts: &mut Texts) -> TablePlan {
     Some((place, sources.collect()))
 }
 
-/// Makes the rows of items, one by one.
+/// Converts items to rows, one by one.
 struct Items<'a> {
     record: &'a Record,
     iterations: Iterations,
     texts: Texts,
-    /// The name of each row of the table of calls.
+    /// Cells with the names of CUDA calls, indexed by row of the table of calls.
     calls: Vec<Cell>,
-    /// The plans, by kind.
+    /// The plans, indexed by kind.
     plans: Vec<TablePlan>,
-    /// Kept for its memory.
+    /// A buffer for the current row, kept so that its memory is reused.
     row: Vec<Cell>,
 }
 
@@ -329,7 +331,7 @@ impl<'a> Items<'a> {
     }
 
     fn add(&mut self, item: &Item, to: &mut impl Tables) -> io::Result<()> {
-        // The plan is taken out and put back, as `cell` borrows all of `self`.
+        // The plan is taken out and put back, because `cell` borrows all of `self`.
         let Some((table, sources)) = self.plans[item.kind as usize].take() else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! The tables and their columns, which `docs/export.md` describes.
+//! The schema of the tables: their names and columns. `docs/export.md` describes them for users.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use ::parquet::schema::types::{Type, TypePtr};
 /// The type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Nanoseconds, which grow from row to row or are near each other.
+    /// A time in nanoseconds. Values in successive rows increase or are close to each other, so
+    /// differences are stored.
     Time,
     Int,
     Real,
@@ -17,16 +18,16 @@ pub enum Kind {
     Text,
 }
 
-/// A column.
+/// A column of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     pub name: &'static str,
     pub kind: Kind,
-    /// True if it may be null.
+    /// True if the column may be null.
     pub optional: bool,
 }
 
-/// A table.
+/// A table of the export.
 #[derive(Debug)]
 pub struct Table {
     pub name: &'static str,
@@ -64,7 +65,7 @@ const fn optional(field: Field) -> Field {
     }
 }
 
-/// The index in [`TABLES`] of a table whose rows are not items.
+/// Tables whose rows are not items of a timeline. The value is the table's index in [`TABLES`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Which {
@@ -75,8 +76,8 @@ pub enum Which {
     Ledger,
 }
 
-/// All tables: those of [`Which`] in its order, then those of items, whose columns are filled by their
-/// names.
+/// All tables. Those of [`Which`] come first, in its order. The others contain items; their columns
+/// are filled according to the columns' names.
 pub const TABLES: &[Table] = &[
     Table {
         name: "processes",
@@ -255,7 +256,7 @@ pub const TABLES: &[Table] = &[
 ];
 
 impl Table {
-    /// Returns its schema, as Parquet has it.
+    /// Returns the table's schema in Parquet's form.
     pub fn schema(&self) -> Result<TypePtr> {
         let fields: Result<Vec<_>> = self.fields.iter().map(Field::schema).collect();
         let schema = Type::group_type_builder(self.name).with_fields(fields?);

@@ -1,6 +1,7 @@
-//! Records with an event of every kind, and the events that must be found in an export of them.
+//! Helpers for the tests of exports: records with an event of every kind, and the events that an export of
+//! these records must contain.
 
-#![allow(dead_code)] // each test file uses only a part
+#![allow(dead_code)] // each test file uses only some of these helpers
 
 pub mod scene;
 #[path = "../../../../tests/common/skipped.rs"]
@@ -23,7 +24,7 @@ use tempfile::TempDir;
 use tllmprof_export::Record;
 use tllmprof_record::Source;
 
-/// A record in memory.
+/// A record in memory, as the source for a reader.
 pub struct Bytes(pub Vec<u8>);
 
 impl Source for Bytes {
@@ -36,7 +37,7 @@ pub fn record(name: &str, bytes: Vec<u8>) -> Record {
     Record::new(name.into(), Box::new(Bytes(bytes)), Arc::new(|_| Ok(()))).unwrap()
 }
 
-/// An item, as it must be found in an export.
+/// An item as an export must contain it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Seen {
     pub host: String,
@@ -44,13 +45,13 @@ pub struct Seen {
     pub name: String,
     pub category: String,
     pub start: u64,
-    /// The duration in nanoseconds; `None` for a moment.
+    /// The duration in nanoseconds. `None` for an item that is only a moment.
     pub duration: Option<u64>,
-    /// `key=value`, in the order of the keys.
+    /// The arguments as `key=value`, in the order of their keys.
     pub args: String,
 }
 
-/// The arguments of an event, as text.
+/// Returns the arguments of an event as one text.
 pub fn args(all: &BTreeMap<String, String>) -> String {
     let all: Vec<_> = all
         .iter()
@@ -78,8 +79,8 @@ fn here(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// Returns what a command writes to standard output, or if it fails, what it writes to standard error. It is
-/// killed if it takes longer than `limit`.
+/// Runs a command. Returns its standard output, or its standard error if it fails. The command is killed if
+/// it takes longer than `limit`.
 fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
     let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
@@ -113,8 +114,8 @@ fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
     if status.success() { Ok(out) } else { Err(err) }
 }
 
-/// Returns the answer of one of the scripts in `readers` about an export. Returns `None`, and logs the
-/// reason, if what the script needs is not available.
+/// Runs one of the scripts in `readers` on an export, and returns the JSON that it prints. Returns `None`,
+/// and logs the reason, if something that the script needs is not available.
 pub fn read_by(script: &str, export: &Path) -> Option<Value> {
     let python = match script {
         _ if script.starts_with("spark") => with_spark(),
@@ -142,8 +143,8 @@ pub fn read_by(script: &str, export: &Path) -> Option<Value> {
     }
 }
 
-/// Returns a Python that has Spark: `TLLMPROF_SPARK_PYTHON`, or else the usual one. Only `scripts/test-spark`
-/// installs Spark: with the Java that it needs, it is 900 MB.
+/// Returns a Python interpreter that has Spark: `TLLMPROF_SPARK_PYTHON`, or else `python3`. Only
+/// `scripts/test-spark` installs Spark, because it takes 900 MB with the Java that it needs.
 fn with_spark() -> Result<String, String> {
     let python = std::env::var("TLLMPROF_SPARK_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     for mut command in [Command::new(&python), Command::new("java")] {

@@ -1,4 +1,5 @@
-//! Records of two processes on two machines and of a GPU's metrics, with known contents.
+//! Builds records with known contents: those of two processes on two machines, and one of a GPU's
+//! metrics.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +13,22 @@ use super::{Seen, args};
 
 const US: u64 = 1000;
 
-/// Nanoseconds since 1970 minus `CLOCK_MONOTONIC`: the second machine was started five seconds before the
-/// first.
+/// Nanoseconds since 1970 minus `CLOCK_MONOTONIC`, for each of the two machines. The second machine was
+/// started five seconds before the first.
 pub const UNIX: [u64; 2] = [1_700_000_005_000_000_000, 1_700_000_000_000_000_000];
 
-/// Nanoseconds by which the first machine's times are later on the common clock.
+/// Nanoseconds to add to the first machine's times to get the common clock, which is the second machine's
+/// clock.
 pub const SHIFT: u64 = UNIX[0] - UNIX[1];
 
-/// Names that must be exported unchanged. The last byte of one is not valid UTF-8.
+/// Names that must be exported unchanged, except `BROKEN`, which is not valid UTF-8 and becomes
+/// `REPAIRED`.
 pub const ODD: &str = "void \"f\\g\"<{int}>(\n\t\u{1}\u{7f}é漢)";
 const BROKEN: &[u8] = b"broken \xff\xfe\xc3\xf0";
 pub const REPAIRED: &str = "broken \u{fffd}\u{fffd}\u{fffd}\u{fffd}";
 
-/// Names that try to do harm where they are shown: to a terminal, a reader, a page, a spreadsheet, or to
-/// lines of text.
+/// Names that try to do harm where they are shown: on a terminal, in a JSON reader, in an HTML page, in a
+/// spreadsheet, or as lines of text.
 pub const HOSTILE: [&str; 6] = [
     "\u{1b}]0;owned\u{7}\u{1b}[31m\u{9b}2J",
     "\u{202e}gpj.exe\u{2066}\u{200b}\u{feff}\u{e0041}",
@@ -35,25 +38,26 @@ pub const HOSTILE: [&str; 6] = [
     "../../etc/passwd%2F%00\\",
 ];
 
-/// The longest name that a record holds, in bytes.
+/// Maximum length of a name in a record, in bytes.
 pub const LONGEST: usize = 4096;
 
-/// Arrows from launches to kernels: their start and end times on the first machine.
+/// The arrows that an export must contain, from launches to kernels: their start and end times on the
+/// first machine.
 pub const FLOWS: [(u64, u64); 3] = [
     (2_100 * US, 2_200 * US + 1),
     (2_160 * US, 2_400 * US + 1),
-    // The kernels that one call launched are connected one to the next.
+    // The first call launched two kernels, so another arrow leads from the first kernel to the second.
     (2_200 * US + 1, 2_250 * US + 1),
 ];
 
-/// A record that is being made.
+/// A record under construction, together with the items that its export must contain.
 pub struct Scene {
     pub builder: Builder,
     pub host: &'static str,
     pub pid: u32,
     ticks: u64,
     offset: u64,
-    /// All items that are drawn.
+    /// All items that an export must draw.
     pub seen: Vec<Seen>,
     iteration: Option<u64>,
 }
@@ -142,7 +146,7 @@ impl Scene {
         self.write(self.pid, 1000 * US, 0, What::CallName { row, kind, name });
     }
 
-    /// Notes an item that must be found. `more` has its arguments besides the iteration.
+    /// Adds an item that the export must contain. `more` has its arguments except the iteration.
     fn note(
         &mut self,
         (track, name, category): (&str, &str, &str),
@@ -190,7 +194,7 @@ impl Scene {
             end - start,
             What::Iteration { n, excluded: false },
         );
-        // `n` requests with a token each, and one with a prompt of three tokens.
+        // The batch has `n` requests with one token each, and one request with a prompt of three tokens.
         let batch = Batch::new(n as i64 + 1, n as i64 + 3, 3).unwrap();
         let iteration = n as u16;
         self.write(self.pid, start, 0, What::Batch { iteration, batch });
@@ -218,7 +222,7 @@ impl Scene {
     }
 }
 
-/// Returns the records with their names and bytes, and the items in them.
+/// Returns all records with their names and bytes, and the items that their export must contain.
 pub fn all() -> (Vec<(&'static str, Vec<u8>)>, Vec<Seen>) {
     let (server, other, metrics) = (server(), other(), metrics());
     let records = vec![
@@ -229,7 +233,7 @@ pub fn all() -> (Vec<(&'static str, Vec<u8>)>, Vec<Seen>) {
     (records, [server.seen, other.seen].concat())
 }
 
-/// The values of the metrics: GPU and metric, unit, moment, value.
+/// The metrics that an export must contain: GPU and metric, unit, time in nanoseconds, value.
 pub const METRICS: [(&str, &str, u64, f64); 3] = [
     ("GPU 0 SM busy", "%", 1_000_000, 57.25),
     ("GPU 0 SM busy", "%", 2_000_000, 60.0),
@@ -254,7 +258,7 @@ fn metrics() -> Scene {
     scene
 }
 
-/// Returns a process with the same number on another machine.
+/// Builds the record of a process on another machine, which has the same process id.
 fn other() -> Scene {
     let mut scene = Scene::new("beta/β", 100, 1, ClockKind::Monotonic, UNIX[1]);
     scene.thread(100, "main");
@@ -294,7 +298,7 @@ fn server() -> Scene {
     python(&mut scene, worker);
     gpu(&mut scene, worker.0);
     scene.iteration(6, 4_000 * US, 7_999 * US);
-    // Ranges that overlap: three at once, of which two start together.
+    // Ranges that overlap: three at the same time, of which two start together.
     let domain = scene.builder.string(main.0, "requests");
     for (name, start, end) in [
         ("a", 5_000, 6_000),
@@ -312,7 +316,8 @@ fn server() -> Scene {
         let track = ("NVTX start/end, main", name, "nvtx");
         scene.note(track, start, Some(long), &[("domain", "requests")]);
     }
-    // Thousands of calls, more than one batch, in a function that comes last.
+    // Thousands of calls, which make more than one batch, and the function that contains them, which
+    // comes last.
     for n in 0..6000_u64 {
         let start = 7_000 * US + n * 100;
         scene.call(main, (0, "cuGraphLaunch"), start, start + 50 + n % 50, 0);
@@ -320,7 +325,7 @@ fn server() -> Scene {
     let (start, long) = (6_990 * US, 700 * US);
     function(&mut scene, main, "Engine.step", start, long);
     samples(&mut scene, main);
-    // An item that has no place in time.
+    // An item without a time.
     let (layer, expert, tokens) = (3, 200, 17);
     let what = What::ExpertLoad {
         layer,
@@ -337,7 +342,7 @@ fn function(scene: &mut Scene, (tid, track): (u32, &str), name: &str, start: u64
     scene.note((track, name, "python"), start, Some(long), &[]);
 }
 
-/// Adds a function in a range that begins with it, and a mark.
+/// Adds a function, a range that begins together with it and contains it, and marks.
 fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
     let inner = (ODD, 3_910 * US, 20 * US);
     function(scene, (tid, track), inner.0, inner.1, inner.2);
@@ -364,7 +369,7 @@ fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
     }
 }
 
-/// Adds calls that fail, are captured, are cut, or have no name.
+/// Adds calls that failed, were cut off or were captured in a stream capture. Their row has no name.
 fn odd_calls(scene: &mut Scene, (tid, track): (u32, &str)) {
     type Change = fn(&mut Event);
     let changes: [(&str, bool, Change); 3] = [
@@ -410,10 +415,11 @@ fn python(scene: &mut Scene, (tid, track): (u32, &str)) {
     scene.note(dropped, 2_900 * US, None, &[("events", "41")]);
 }
 
-/// Functions of sampled stacks, the outermost first. One contains a separator of folded stacks.
+/// Function names of a sampled stack, the outermost first. One name contains a semicolon, the separator
+/// of folded stacks.
 pub const STACK: [&str; 2] = ["Engine.step (core.py:10)", "odd; name (sched.py:7)"];
 
-/// Adds samples of a thread's stack, which another thread takes.
+/// Adds samples of a thread's stack, which are recorded by another thread.
 fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {
     let (sampler, track) = (tid + 1, format!("samples, {track}"));
     let asleep = format!("{}, asleep", STACK[1]);
@@ -454,7 +460,8 @@ fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {
     }
 }
 
-/// Adds the scopes in which the graph's first node was captured and the second call was made.
+/// Adds two scopes: one in which the graph's first node was captured, and one in which the second call
+/// was made.
 fn scopes(scene: &mut Scene) {
     for (id, name) in [(1, "model.layers.3"), (2, "sample")] {
         let name = scene.builder.string(scene.pid, name);
@@ -489,7 +496,7 @@ fn gpu(scene: &mut Scene, tid: u32) {
         correlation,
     };
     scopes(scene);
-    // A graph's nodes may run at once. The call of the second one was not followed.
+    // Two nodes of a graph may run at the same time. The second node was captured in no known scope.
     for (correlation, start, long, node, scope) in [
         (7, 2_200, 100, Some(0), "model.layers.3"),
         (7, 2_250, 100, Some(1), ""),

@@ -1,25 +1,30 @@
-//! A site that recurs, and the intervals between its occurrences.
+//! A candidate for the end of an iteration: a call site that recurs, with statistics of the intervals between
+//! its occurrences.
 
 use crate::history::Entry;
 
 use super::{BUSY, LITTLE, LITTLE_TO_EXPLAIN, MIN_OUTER, PERIODS_BEYOND_LAYERS};
 
-/// Number of periods after which a choice can be relied on.
+/// Number of periods (intervals between two occurrences of the call site) after which a choice counts as
+/// reliable.
 const SURE_AFTER: u32 = 32;
-/// The number of periods for an iteration of little work.
+/// The same number of periods, for iterations with few launches.
 const SURE_OF_LITTLE_AFTER: u32 = PERIODS_BEYOND_LAYERS + 1;
-/// Number of launches, without graphs, in a few iterations of a model with many layers.
+/// Number of launches that the required periods should contain together: about as many as a few iterations of
+/// a model with many layers. Graphs are not counted.
 const WORK_OF_A_FEW: u32 = 4096;
-/// Duration of an interval, in nanoseconds, from which on it is no layer: a mixture of eight experts takes 10
-/// ms, eagerly, on an H200.
+/// Duration in nanoseconds that no layer of a model reaches, so that a longer interval is not a layer. For
+/// comparison: a mixture of eight experts takes 10 ms on an H200 in eager mode.
 const BEYOND_LAYERS: u64 = 40_000_000;
-/// Total duration, in nanoseconds, for which such an interval must have recurred before it is relied on …
+/// Total duration of the periods, in nanoseconds, after which a choice counts as reliable, if each period
+/// lasts at least `BEYOND_LAYERS`.
 const MIN_DURATION: u64 = 3_000_000_000;
-/// … and the least number of its periods.
+/// Minimum number of such long periods, even if they reach `MIN_DURATION` earlier.
 const MIN_SURE: u64 = 8;
-/// A site is missing in many steps if one in this number of its intervals is longer than usual.
+/// A call site is missing in many steps if at least one in eight (this number) of its intervals is longer
+/// than usual.
 const MISSING_IN: u32 = 8;
-/// Minimum number of launches in a layer.
+/// Minimum number of launches in a layer of a model.
 const LAYER: u32 = 24;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,35 +34,35 @@ pub(super) struct Candidate {
     pub last: u16,
     pub count: u32,
     pub signature: u32,
-    /// Mean number of waits and copies in an interval.
+    /// Mean number of waits and copies between two occurrences.
     pub calls: usize,
-    /// Median work of an interval.
+    /// Median work of an interval, in launches.
     pub median: u32,
     /// Mean number of graphs in an interval.
     pub graphs: u32,
-    /// Lower quartile of the intervals' work.
+    /// Lower quartile of the intervals' work, in launches.
     pub least: u32,
-    /// Work of the longest interval.
+    /// Work of the interval with the most work, in launches.
     pub longest: u32,
-    /// Number of intervals unlike the median one.
+    /// Number of odd intervals: intervals whose work differs clearly from the median (see `usual`).
     pub odd: u32,
-    /// Number of these odd intervals that are shorter than the median one: something else came between.
+    /// Number of odd intervals with less work than the median: another occurrence came in between.
     pub short: u32,
-    /// Number of the odd intervals that are longer than the median one.
+    /// Number of odd intervals with more work than the median.
     pub long: u32,
-    /// Number of intervals since the last of these longer ones.
+    /// Number of intervals since the last one that was counted in `long`.
     pub since_long: u32,
-    /// Number of intervals since the last one that may include a model's first and last kernels besides a
-    /// layer.
+    /// Number of intervals since the last one that may contain a layer plus the first and last kernels of a
+    /// model.
     pub since_more: u32,
-    /// True if it is the site that is followed now.
+    /// True if this is the call site that the learner follows now.
     pub current: bool,
-    /// True if it is the site of one helper thread. A pool's other threads reach the same place in the
-    /// program.
+    /// True if this call site belongs to one helper thread, which launches nothing itself. The other threads
+    /// of a pool reach the same place in the program.
     pub one_helper: bool,
-    /// True if it is a pass over the layers of a model.
+    /// True if each interval is a pass over the layers of a model.
     pub layered: bool,
-    /// Duration of an interval, in nanoseconds; 0 if it is not known.
+    /// Lower quartile of the intervals' durations, in nanoseconds; 0 if unknown.
     pub lasts: u64,
 }
 
@@ -84,15 +89,17 @@ impl Candidate {
         lasts: 0,
     };
 
-    /// Returns true if `other` occurs about as often.
+    /// Returns true if `other` occurs about as often: 70 to 130 % as many times.
     pub fn alike(&self, other: &Self) -> bool {
         other.count * 10 >= self.count * 7 && other.count * 10 <= self.count * 13
     }
 
-    /// Returns the minimum number of periods until it has recurred for long enough. Either no interval was
-    /// longer, as an outer loop makes it, or enough were for an outer loop to have been found. Little
-    /// work takes longer, as it may be a layer of a model, or a warm-up that tries kernels out. `steady` is
-    /// the number of periods that were not longer, including those before the history.
+    /// Returns the number of further periods for which the call site must recur before the choice counts as
+    /// reliable; 0 if it has recurred long enough. The site qualifies if no interval was longer than usual,
+    /// which would point to an outer loop, or if enough intervals were longer for that outer loop to have
+    /// been found. Sites with little work need more periods: they may be a layer of a model, or a warm-up
+    /// that tries out kernels. `steady` is the number of periods since the last longer one, including periods
+    /// that the history no longer holds.
     pub fn unsteady_for(&self, steady: u32) -> u32 {
         let even = self.wanted();
         let uneven = if self.little() { 2 * even } else { even };
@@ -107,8 +114,9 @@ impl Candidate {
         .min(explained.max((MIN_OUTER + 1).saturating_sub(self.long)))
     }
 
-    /// Returns true if it is the same call as `other` with a shorter context, so that it includes all
-    /// occurrences of `other`, and `other` is missing in many steps: these come to the call another way.
+    /// Returns true if this call site is the same call as `other` with a shorter context, and `other` misses
+    /// many steps that this site has. The program then reaches the call in more than one way, and only the
+    /// shorter context matches all of them.
     pub fn completes(&self, other: &Self, entries: &[Entry]) -> bool {
         let level = usize::from(self.level);
         let site = |candidate: &Self| {
@@ -121,12 +129,13 @@ impl Candidate {
             && self.long * MISSING_IN < self.count
     }
 
-    /// Returns true if no interval was far longer than usual.
+    /// Returns true if no interval in the history was much longer than usual.
     pub const fn is_unbroken(&self) -> bool {
         self.since_long + 1 >= self.count
     }
 
-    /// Returns the number of periods after which it is relied on.
+    /// Returns the number of periods (intervals between occurrences) after which the call site counts as
+    /// reliable.
     pub fn wanted(&self) -> u32 {
         let by_work = match self.graphs {
             0 => (WORK_OF_A_FEW / self.median.max(1)).clamp(SURE_AFTER, SURE_OF_LITTLE_AFTER),
@@ -138,7 +147,7 @@ impl Candidate {
         }
     }
 
-    /// Returns true if its intervals last longer than any layer.
+    /// Returns true if the intervals last longer than any layer of a model.
     pub const fn is_beyond_layers(&self) -> bool {
         self.lasts >= BEYOND_LAYERS
     }
@@ -147,20 +156,21 @@ impl Candidate {
         self.graphs == 0 && self.median < LITTLE
     }
 
-    /// Returns the minimum number of periods until it has recurred more often in a row than a model has
-    /// layers, without an interval that includes a model's first and last kernels. After that, rarer sites
-    /// explain nothing.
+    /// Returns the number of further periods until the call site has recurred more often in a row than a
+    /// model has layers. Only intervals without a model's first and last kernels count. Once the result is 0,
+    /// the intervals cannot be layers, so no outer loop has to be searched for.
     pub fn varied_for(&self) -> u32 {
         PERIODS_BEYOND_LAYERS.saturating_sub(self.since_more)
     }
 
-    /// Returns true if requests end and begin in an interval: it has many more calls than usual, but not much
-    /// more work. A model has few waits before and after its layers.
+    /// Returns true if requests probably ended and began in this interval: it has many more calls than usual,
+    /// but not much more work. The first and last kernels of a model do not look like this, because a model
+    /// has few waits before and after its layers.
     pub fn between_requests(&self, from: usize, to: usize, work: u32) -> bool {
         to - from > BUSY + 4 * self.calls && work < 4 * self.median
     }
 
-    /// Returns true if its intervals are as large as iterations, and alike.
+    /// Returns true if the intervals are as large as whole iterations and nearly all alike.
     pub fn even(&self) -> bool {
         (self.graphs > 0 || self.median >= LITTLE_TO_EXPLAIN) && self.odd * 16 <= self.count
     }
@@ -170,13 +180,13 @@ impl Candidate {
         work * 2 >= median && work * 2 <= median * 3
     }
 
-    /// Returns true if its intervals may be layers: alike, with many waits and copies, and without a graph,
-    /// as when a layer loops over its experts.
+    /// Returns true if the intervals may be layers of a model: alike, with many waits and copies, and without
+    /// a graph. A layer that loops over its experts looks like this.
     pub fn may_be_layer(&self) -> bool {
         self.is_busy() && self.median >= LAYER && self.odd * 4 <= self.count
     }
 
-    /// Returns true if there are many waits and copies in an interval, and no graph.
+    /// Returns true if an interval has many waits and copies, and no graph.
     pub fn is_busy(&self) -> bool {
         self.graphs == 0 && self.calls >= BUSY
     }

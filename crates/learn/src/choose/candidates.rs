@@ -1,4 +1,4 @@
-//! The sites that recur, and the intervals between their occurrences.
+//! Lists the call sites that recur, and measures the intervals between their occurrences.
 
 use super::kind::preference;
 use super::{
@@ -12,8 +12,8 @@ use crate::site::LEVELS;
 use crate::trail::{GRAPH_WEIGHT, Threads};
 
 impl Scratch {
-    /// Sums up the work of the followed threads, and links the occurrences of every site at every level.
-    /// Earlier results for the same entries and threads are kept.
+    /// Sums up the work of the followed threads, and links the occurrences of every call site at every level
+    /// of context. Results for entries that were listed before are reused if the threads are still the same.
     pub(super) fn list(&mut self, history: &History, engine: &Engine) {
         let entries = history.entries();
         let all = ListContents {
@@ -47,7 +47,8 @@ impl Scratch {
                     continue;
                 };
                 if slot.used && slot.at == at || !slot.used && at == 0 {
-                    // Nothing was launched since, so no iteration ended.
+                    // The followed threads launched nothing since the last occurrence, so no iteration ended
+                    // here.
                     continue;
                 }
                 if slot.used {
@@ -93,7 +94,8 @@ impl Scratch {
         }
     }
 
-    /// Gathers the sites that still recur, the most frequent first. Returns their number.
+    /// Collects the call sites that still recur as candidates, the most frequent first. Returns the number
+    /// of candidates.
     pub(super) fn candidates(&mut self, entries: &[Entry], current: Option<&Rule>) -> usize {
         let total = match entries.len() {
             0 => return 0,
@@ -126,7 +128,8 @@ impl Scratch {
         kept
     }
 
-    /// Lists the sites that occurred at least `least` times, each once. Returns `None` if they are too many.
+    /// Lists the call sites that occurred at least `least` times, each once. Returns `None` if there are
+    /// more of them than the table holds.
     fn recurring(
         &mut self,
         entries: &[Entry],
@@ -153,7 +156,8 @@ impl Scratch {
                 one_helper: helper && slot.level > 0,
                 ..Candidate::NONE
             };
-            // A site that is known at two levels is listed once.
+            // Two levels of context may describe the same occurrences. Such a call site is listed once, at
+            // the better level.
             let same = known.find_or_add(&self.candidates, &candidate, found);
             if let Some(same) = same.and_then(|same| self.candidates.get_mut(same)) {
                 let better = preference(helper, candidate.level) < preference(helper, same.level);
@@ -194,7 +198,7 @@ impl Scratch {
                 _ => *shorter.select_nth_unstable(intervals / 4).1,
             };
         }
-        // At least every other interval has this number of graphs.
+        // Rounded to the nearest number of graphs per interval.
         candidate.graphs = (graphs + intervals as u32 / 2) / intervals as u32;
         if candidate.median < GRAPH_WEIGHT {
             candidate.graphs = 0;
@@ -207,7 +211,7 @@ impl Scratch {
         }
         for (from, to) in Occurrences::new(&self.next, candidate).pairs() {
             let work = self.work[to] - self.work[from];
-            // An interval with fewer graphs than usual has other work in their place: a prefill step.
+            // An interval with fewer graphs than usual launched kernels instead, like a prefill step does.
             let replaced = self.graphs[to] - self.graphs[from] < candidate.graphs
                 && work >= candidate.median / 8;
             if !replaced && !candidate.usual(work) {
@@ -224,11 +228,13 @@ impl Scratch {
     }
 }
 
-/// A hash table that finds candidates by their occurrences.
+/// A hash table that finds a candidate by the occurrences of its call site. It stores indices into the list
+/// of candidates.
 struct CandidateTable([u8; Self::PLACES]);
 
 impl CandidateTable {
-    /// Number of places: more than twice the number of candidates, so that there is always a free one.
+    /// Number of cells: more than twice the number of candidates, so that one cell is always free and a
+    /// search ends.
     const PLACES: usize = 512;
     const FREE: u8 = u8::MAX;
 
@@ -237,8 +243,8 @@ impl CandidateTable {
         Self([Self::FREE; Self::PLACES])
     }
 
-    /// Returns the number of the candidate that has the same occurrences as `candidate`. If there is none,
-    /// adds `candidate` under the number `new`.
+    /// Returns the index of the candidate that has the same occurrences as `candidate`. If there is none,
+    /// adds `candidate` with the index `new` and returns `None`.
     fn find_or_add(
         &mut self,
         candidates: &[Candidate],
@@ -276,7 +282,7 @@ fn find(slots: &mut [SiteSlot; MAX_SLOTS], key: u32, level: u8) -> Option<(usize
     Some((place, slots.get_mut(place)?))
 }
 
-/// The entries at which a site occurs.
+/// An iterator over the indices of the history entries at which a call site occurs.
 pub(super) struct Occurrences<'a> {
     next: &'a [u16; MAX_ENTRIES],
     at: u16,
@@ -290,7 +296,7 @@ impl<'a> Occurrences<'a> {
         }
     }
 
-    /// Returns the first and last entry of each interval.
+    /// Returns the indices of the first and last entry of each interval between two occurrences.
     pub(super) fn pairs(mut self) -> impl Iterator<Item = (usize, usize)> {
         let mut from = self.next();
         core::iter::from_fn(move || {

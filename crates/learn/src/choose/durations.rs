@@ -1,21 +1,21 @@
-//! Passes of a target model among those of its draft model, if both are graphs: their work looks the same, and
-//! only their durations differ.
+//! Distinguishes the passes of a target model from those of its draft model if both are graphs: their work then
+//! looks the same, and only their durations differ.
 
 use super::candidates::Occurrences;
 use super::{CONTENDER, Candidate, OUTER_LEVEL, Scratch};
 use crate::history::Entry;
 
-/// Minimum number of passes before durations count.
+/// Minimum number of passes before durations are compared.
 const MIN_PASSES: u32 = 16;
-/// Most inner intervals of a pass: as many tokens as are drafted at a time.
+/// Maximum number of short intervals in a pass, one for each token that is drafted.
 const MAX_DRAFTS: u32 = 16;
-/// Minimum difference of the shortest and the longest pass.
+/// Minimum difference between the lowest and the highest number of drafts in a pass.
 const VARIES: u32 = 2;
-/// An interval at the outer site lasts at least this many times as long as the others.
+/// The interval at the end of a pass must last at least this many times as long as the mean of the others.
 const LONGER: u64 = 2;
 
 impl Scratch {
-    /// Returns true if `chosen` may turn out to be a draft model's pass.
+    /// Returns true if the intervals of `chosen` may turn out to be passes of a draft model.
     pub(super) fn may_end_in_long_interval(
         &self,
         entries: &[Entry],
@@ -31,9 +31,10 @@ impl Scratch {
             })
     }
 
-    /// Returns true if each pass of `outer` is made of a varying number of short intervals of `inner` and a long one
-    /// at its end. Arrivals, such as those of prompts among tokens, also come one after another. If `early` is
-    /// true, it is enough that this may turn out to be so.
+    /// Returns true if each pass of `outer` is made of short intervals of `inner`, in varying number, with one long
+    /// interval at its end. The number must stay small, because intervals between arrivals, such as those of prompts
+    /// among tokens, look similar. If `early` is true, fewer passes suffice: the result then means that the pattern
+    /// may turn out to hold.
     pub(super) fn ends_in_long_interval(
         &self,
         entries: &[Entry],
@@ -52,7 +53,8 @@ impl Scratch {
         let mut outers = Occurrences::new(&self.next, outer).peekable();
         let (mut long, mut longs, mut short, mut shorts) = (0, 0, 0, 0);
         let (mut drafts, mut fewest, mut most) = (0, u32::MAX, 0);
-        // The longest of the pass's short intervals, and the number of passes whose last interval is the longest.
+        // `longest`: the longest of the pass's short intervals. `agreeing`: number of passes whose last interval is
+        // longer than all others.
         let (mut longest, mut agreeing) = (0, 0);
         for (from, to) in Occurrences::new(&self.next, inner).pairs() {
             let lasted = lasted(from, to);
@@ -70,7 +72,8 @@ impl Scratch {
             agreeing += u64::from(lasted > longest);
             (drafts, longest) = (0, 0);
         }
-        // As many each time are steps, each n-th of which takes longer.
+        // If the number of short intervals were constant, these would be ordinary steps of which each n-th takes
+        // longer.
         let vary = longs > 1 && fewest > 0 && most <= MAX_DRAFTS && most - fewest >= VARIES;
         let average = |lasted: u64, intervals: u64| lasted / intervals.max(1);
         vary && agreeing * 8 >= longs * 7 && average(long, longs) >= average(short, shorts) * LONGER

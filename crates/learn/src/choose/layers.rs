@@ -1,22 +1,23 @@
-//! Layers of a model, each of which is waited for.
+//! Recognizes layers of a model in programs that wait at each layer.
 
 use super::candidates::Occurrences;
 use super::{BUSY, Candidate, ENDS, LITTLE_TO_EXPLAIN, Scratch};
 
-/// The most layers that a model has.
+/// Maximum number of layers that a model has.
 const MAX_LAYERS: usize = 128;
-/// Minimum number of passes before a site is taken for a layer.
+/// Minimum number of equal passes before a call site is taken for a layer.
 const MIN_PASSES: u32 = 2;
-/// The least work of a model's first and last kernels, in tenths of a layer's work.
+/// Minimum work of a model's first and last kernels together, in tenths of a layer's work.
 const ENDS_OF_LAYER: i64 = 3;
-/// The calls of a layer that loops over its experts vary by at least one part in this number.
+/// The number of calls in an interval counts as varying if its mean deviation is at least 1/16 of the usual
+/// number, where 16 is this constant. It varies in a layer that loops over its experts.
 const VARIES: usize = 16;
 
 impl Scratch {
-    /// Returns true if `inner` occurs at each layer of a model and `outer` once in each pass over them. Then
-    /// the number of layers is always the same, and once in a pass there is more work, that of the model's
-    /// first and last kernels. Requests with the same number of tokens are different: little is launched
-    /// between them, compared with a token.
+    /// Returns true if `inner` occurs at each layer of a model and `outer` once in each pass over the
+    /// layers. There are two signs: each pass has the same number of layers, and one interval of each pass
+    /// has more work, because it includes the first and last kernels of the model. Requests of equal length
+    /// do not match: little is launched between requests, compared with the work of a token.
     pub(super) fn passes_over_layers(&self, outer: &Candidate, inner: &Candidate) -> bool {
         let Some((ends, others)) = self.passes(outer, inner) else {
             return false;
@@ -31,9 +32,9 @@ impl Scratch {
         ends.1 - others.1 <= BUSY as i64 && more >= wanted.max(i64::from(ENDS))
     }
 
-    /// Returns the mean work and calls of the intervals of `inner` at which `outer` occurs, and those of its
-    /// other intervals. Returns `None` if `inner` cannot be a layer or does not always occur equally often
-    /// between two occurrences of `outer`.
+    /// Returns the mean work and calls of two groups of intervals of `inner`: first, those at which `outer`
+    /// occurs, and second, all others. Returns `None` if `inner` cannot be a layer, or if the number of its
+    /// occurrences varies between the occurrences of `outer`.
     fn passes(&self, outer: &Candidate, inner: &Candidate) -> Option<(Mean, Mean)> {
         if inner.count < 2 * outer.count || !inner.may_be_layer() {
             return None;
@@ -52,7 +53,7 @@ impl Scratch {
                     continue;
                 }
                 (holds, next_begins) = (true, at == to);
-                // The intervals before the first occurrence of `outer` may be incomplete.
+                // The pass before the first occurrence of `outer` may be incomplete, so it is not counted.
                 if periods > 0 {
                     let count = counts.get_mut(passes)?;
                     *count += 1;
@@ -80,7 +81,8 @@ impl Scratch {
             .then(|| (ending.mean().max(beginning.mean()), others.mean()))
     }
 
-    /// Returns true if `chosen` may be a layer of a model that is so deep that the history has few passes.
+    /// Returns true if `chosen` may be a layer of a very deep model, of which the history holds only
+    /// a few passes.
     pub(super) fn may_be_layer(&self, found: usize, chosen: &Candidate) -> bool {
         let layers = |c: &Candidate| self.passes(chosen, c).is_some();
         chosen.is_busy()
@@ -89,7 +91,8 @@ impl Scratch {
             && !self.candidates[..found].iter().any(layers)
     }
 
-    /// Returns true if most of the work is not in one piece, and the pieces are smaller than a whole model.
+    /// Returns true if most of the work is split into pieces by waits, and each piece is smaller than a
+    /// whole model.
     fn is_in_pieces(&self, of: &Candidate) -> bool {
         let (mut pieces, mut all) = (0u64, 0u64);
         for (from, to) in Occurrences::new(&self.next, of).pairs() {
@@ -102,8 +105,8 @@ impl Scratch {
         pieces * 3 < all * 2 && pieces < models
     }
 
-    /// Returns true if the number of calls varies between its intervals, as when a layer loops over the
-    /// chosen experts.
+    /// Returns true if the number of calls varies between the intervals of `inner`. It does if a layer loops
+    /// over the experts that the router chose.
     fn varies(&self, inner: &Candidate) -> bool {
         let calls = inner.calls;
         let pairs = Occurrences::new(&self.next, inner).pairs();
@@ -112,10 +115,10 @@ impl Scratch {
     }
 }
 
-/// Mean work and mean number of calls of an interval.
+/// Mean work, in launches, and mean number of calls of an interval.
 type Mean = (i64, i64);
 
-/// Sums of the work and calls of intervals.
+/// Sums over a group of intervals, from which its mean is computed.
 struct IntervalSum {
     work: u64,
     calls: u64,

@@ -1,4 +1,4 @@
-//! Chooses the site that ends an iteration, among the sites that recur.
+//! Chooses the call site that ends an iteration, from the sites that recur in the history.
 
 mod candidate;
 mod candidates;
@@ -18,50 +18,52 @@ use crate::rule::Rule;
 use crate::site::LEVELS;
 use crate::trail::{Threads, Work};
 
-/// Minimum number of periods before a site is chosen.
+/// Minimum number of periods (intervals between two occurrences) before a call site is chosen.
 const MIN_PERIODS: u32 = 8;
-/// The minimum for an iteration of so little work that it may be one layer of a model.
+/// The same minimum number of periods, for iterations so small that each may be one layer of a model.
 const MIN_PERIODS_OF_LITTLE: u32 = 20;
-/// Number of launches below which an interval without a graph is little work.
+/// Number of launches below which an interval without a graph counts as little work.
 const LITTLE: u32 = 48;
-/// Minimum number of occurrences at which a rarer site replaces a more frequent one.
+/// Minimum number of occurrences for a rarer call site to replace a more frequent one.
 const MIN_OUTER: u32 = 5;
-/// Number of occurrences at which a rarer site may still do so. Nothing is chosen until that is clear.
+/// Number of occurrences from which a rarer call site may still turn out to be the outer loop. While there is
+/// such a site, nothing is chosen.
 const CONTENDER: u32 = 3;
-/// Number of launches below which an interval is so little work that a smaller share has to be explained.
-/// Models' layers are meant again.
+/// Number of launches below which an interval may be a layer of a model. For such small intervals a rarer
+/// call site replaces the more frequent one even if it explains a smaller share of the work.
 const LITTLE_TO_EXPLAIN: u32 = 96;
-/// An iteration counts as ended, before anything was known, only after at least one part in this number of
-/// its usual work.
+/// An occurrence from before the choice counts as an iteration only if it follows at least a quarter (1 /
+/// this number) of the usual work.
 const MIN_WORK_DIVISOR: u32 = 4;
-/// Number of periods without a model's first and last kernels that rules out layers: more than a model has.
+/// More layers than a model has. If this number of periods passed without a model's first and last kernels,
+/// the periods are not layers.
 pub(crate) const PERIODS_BEYOND_LAYERS: u32 = 127;
-/// Minimum number of periods until the next look at a site that is steady.
+/// Minimum number of periods until the next look at a call site that has been steady.
 pub(crate) const MIN_PERIODS_TO_NEXT_LOOK: u32 = 8;
-/// Minimum number of launches that a model has before and after its layers: an embedding, a norm, a head, a
-/// choice.
+/// Minimum number of launches of a model outside its layers: an embedding, a norm, the output head and the
+/// sampling of a token.
 const ENDS: u32 = 4;
-/// Number of waits and copies that a model does not have before and after its layers.
+/// A model has fewer waits and copies than this before and after its layers. An interval with more is "busy".
 const BUSY: usize = 8;
-/// The level of the longest context of an outer loop. Longer contexts also separate iterations that alternate
-/// between kernels, or that follow a prefill step.
+/// Longest context (as a level of `site::REACH`) that identifies an outer loop. Longer contexts also separate
+/// iterations that only alternate between kernels, or that follow a prefill step.
 const OUTER_LEVEL: u8 = 2;
-/// The least share of periods, in thousandths, that must agree.
+/// Minimum share of periods with the usual work, in thousandths.
 const MIN_AGREEING: u32 = 500;
 
 const MAX_SLOTS: usize = 1024;
 const MAX_CANDIDATES: usize = 192;
 const END: u16 = u16::MAX;
 
-/// The working memory of a choice.
+/// Working memory of a choice. The lists are kept between choices, so that only new entries are processed.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     listed: ListContents,
-    /// For each entry, the next one with the same key, by level.
+    /// For each level of context and each history entry, the index of the next entry with the same key.
     next: [[u16; MAX_ENTRIES]; LEVELS],
-    /// The followed threads' work up to and including each entry.
+    /// Cumulative work of the followed threads, up to and including each entry.
     work: [u32; MAX_ENTRIES],
-    /// The graphs in that work.
+    /// Cumulative number of graphs in that work.
     graphs: [u32; MAX_ENTRIES],
     sorted: [u32; MAX_ENTRIES],
     slots: [SiteSlot; MAX_SLOTS],
@@ -71,8 +73,8 @@ pub(crate) struct Scratch {
     candidates: [Candidate; MAX_CANDIDATES],
 }
 
-/// The contents of the lists: the number of entries of the history, and the threads whose work and sites they
-/// have.
+/// Describes what the lists of `Scratch` were computed from: a number of history entries, the number of times
+/// the history had dropped entries, and the threads whose work and call sites were used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ListContents {
     entries: usize,
@@ -89,14 +91,14 @@ struct SiteSlot {
     first: u16,
     last: u16,
     count: u16,
-    /// The followed threads' work at `last`.
+    /// Cumulative work of the followed threads at entry `last`.
     at: u32,
-    /// A hash of the entries in the list.
+    /// A hash of the indices of all entries at which the call site occurs.
     signature: u32,
 }
 
-/// A chosen site, the number of its occurrences in the whole history, and the followed threads' work since
-/// the last.
+/// A chosen call site, the number of its occurrences in the whole history, and the followed threads' work
+/// since its last occurrence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub rule: Rule,
@@ -104,23 +106,23 @@ pub(crate) struct Choice {
     /// Lower quartile of the work between occurrences, in launches.
     pub least: u32,
     pub since: Work,
-    /// Number of occurrences of the site that was followed until now.
+    /// Number of occurrences, in the same history, of the call site that was followed until now.
     pub replaced: u32,
-    /// Number of iterations that the old site seems to have ended before this one first occurred.
+    /// Number of iterations that the old call site seems to have ended before the new site first occurred.
     pub earlier: u32,
-    /// Minimum number of periods until it can be relied on; 0 if it can be already.
+    /// Number of further periods until the choice counts as reliable; 0 if it already does.
     pub unsure_for: u32,
-    /// Says if the occurrences are parts of a step.
+    /// Says whether an occurrence ends a whole step or only a part of one.
     pub parts: Parts,
     /// Number of periods since the last one that was far longer than usual.
     steady: u32,
-    /// True if none in the history was.
+    /// True if no period in the history was far longer than usual.
     unbroken: bool,
 }
 
 impl Choice {
-    /// Returns the number of periods since the last one that was far longer than usual; `before` were known
-    /// before.
+    /// Returns the number of periods since the last one that was far longer than usual. `before` is that
+    /// number from the previous look, which may include periods that the history no longer holds.
     pub const fn steady(&self, before: u32) -> u32 {
         if self.unbroken && before > self.steady {
             before
@@ -130,14 +132,14 @@ impl Choice {
     }
 }
 
-/// The rule that was followed until now.
+/// The rule that was followed until now, as input for a new choice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Followed<'a> {
     pub rule: &'a Rule,
-    /// True if windows may have been opened by it.
+    /// True if the rule counted as reliable, so that windows may have been opened by it.
     pub relied_on: bool,
-    /// Number of periods since the last one that was far longer than usual, including those before the
-    /// history.
+    /// Number of periods since the last one that was far longer than usual, including periods that the
+    /// history no longer holds.
     pub steady: u32,
 }
 
@@ -175,8 +177,8 @@ impl Scratch {
         taken.filter_map(|&place| self.slots.get(usize::from(place)))
     }
 
-    /// Returns the site at which iterations end, if the history shows one. `current` is kept unless another
-    /// is clearly better.
+    /// Returns the call site at which iterations end, if the history shows one. The site of `current` is kept
+    /// unless another is clearly better.
     ///
     /// Occurrences are counted from entry number `counted` on.
     pub fn choose(
@@ -222,7 +224,8 @@ impl Scratch {
         let mut chosen = self.best_of_its_kind(entries, found, chosen);
         chosen.lasts = self.lasts(entries, &chosen);
         if let Some(current) = current {
-            // A good choice is not replaced by an inner loop, nor if the history has too few of its periods.
+            // A good choice is not replaced by the call site of an inner loop. It is also not replaced if the
+            // history is too short to show the current site.
             let inner = was.is_some_and(|c| {
                 chosen.count * 10 > c.count * 13 && !chosen.completes(&c, entries)
             });
@@ -263,15 +266,15 @@ impl Scratch {
                 .max(MIN_PERIODS_TO_NEXT_LOOK),
             periods => periods,
         };
-        // A rule that is relied on is replaced only by a site that has recurred for long.
+        // A reliable rule is replaced only by a call site that has recurred for a long time.
         let relied_on = followed.is_some_and(|followed| followed.relied_on);
         let other = was.is_some_and(|c| !c.alike(&chosen));
         let kept = relied_on && other && chosen.count <= 2 * MIN_PERIODS;
         (!kept).then_some((chosen, rule, unsure_for))
     }
 
-    /// Returns the duration of the shorter intervals of a site, in nanoseconds: three quarters of the
-    /// intervals last at least as long. Returns 0 if it is not known.
+    /// Returns the lower quartile of a call site's interval durations, in nanoseconds: three quarters of the
+    /// intervals last at least as long. Returns 0 if it is unknown.
     fn lasts(&mut self, entries: &[Entry], site: &Candidate) -> u64 {
         let mut count = 0;
         for (from, to) in Occurrences::new(&self.next, site).pairs() {
@@ -289,8 +292,8 @@ impl Scratch {
         lasted.get(count / 4).map_or(0, |lasts| u64::from(*lasts))
     }
 
-    /// Returns true if no site has been seen recently that is too rare to know if it is an outer loop.
-    /// Iterations that are alike have no outer loop to find, if they are large or many.
+    /// Returns true if no rarer call site occurred recently that might still turn out to be an outer loop.
+    /// This search is skipped if the iterations are alike and large, or if there were many of them.
     fn is_alone(&self, length: usize, found: usize, chosen: &Candidate) -> bool {
         let wanted = chosen.wanted();
         let total = length.checked_sub(1).map_or(0, |last| self.work[last]);
@@ -308,7 +311,7 @@ impl Scratch {
             })
     }
 
-    /// Returns true if there is enough evidence.
+    /// Returns true if there is enough evidence that `chosen` ends the iterations.
     fn certain(&self, entries: &[Entry], found: usize, chosen: &Candidate) -> bool {
         let periods = chosen.count - 1;
         let wanted = if chosen.little() && !chosen.is_beyond_layers() {
@@ -322,7 +325,8 @@ impl Scratch {
         let last = entries.len().checked_sub(1);
         let total = last.map_or(0, |last| self.work[last]);
         !self.candidates[..found].iter().any(|c| {
-            // Seen recently, relative to its interval.
+            // True for a rarer call site that occurred recently, relative to its interval, and may become an
+            // outer loop.
             let since = total - self.work[c.last as usize];
             (CONTENDER..MIN_PERIODS).contains(&c.count)
                 && u64::from(since) * 2 <= u64::from(c.median) * 3
@@ -331,14 +335,14 @@ impl Scratch {
     }
 }
 
-/// Returns true if this much work may include a model's first and last kernels besides a layer, where
+/// Returns true if an interval with this work may contain a layer plus the first and last kernels of a model.
 /// `median` is the work of a layer.
 pub(crate) const fn may_hold_ends(work: u32, median: u32) -> bool {
     work >= median + ENDS || work * 2 < median
 }
 
-/// Returns the number of iterations that the site of `rule` ended, and the work since. Occurrences after
-/// little work do not count: the site may have occurred in a warm-up, too.
+/// Returns the number of iterations that the call site of `rule` ended in `entries`, and the work since the
+/// last one. Occurrences after little work are not counted: they may belong to a warm-up.
 pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
     let mut count = 0;
     let mut since = Work::default();
@@ -360,8 +364,8 @@ pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
     (count, since)
 }
 
-/// Returns the number of iterations that the site of `old` seems to have ended before the site of `new` first
-/// occurred. Each must have at least half the usual work.
+/// Returns the number of iterations that the call site of `old` seems to have ended before the site of `new`
+/// first occurred. An iteration is counted only if it has at least half the usual work.
 fn earlier(entries: &[Entry], old: &Rule, new: &Rule) -> u32 {
     let mut count = 0;
     let mut since = Work::default();

@@ -1,46 +1,49 @@
-//! Finds the outer loop that explains why the work varies, beginning with the most frequent site.
+//! Finds the outer loop that explains why the work of intervals varies. The search begins with the most frequent
+//! call site and moves to rarer ones.
 
 use super::candidates::Occurrences;
 use super::{Candidate, LITTLE_TO_EXPLAIN, MIN_OUTER, MIN_PERIODS, OUTER_LEVEL, Scratch};
 use crate::history::Entry;
 
-/// The share of the work, in thousandths, that a rarer site must explain to replace a more frequent one.
+/// Minimum share of the work, in thousandths, that must be additional work at a rarer call site for it to replace a
+/// more frequent one.
 const EXPLAINED: u64 = 60;
-/// The threshold for intervals of little work.
+/// The same minimum share, for intervals of little work.
 const EXPLAINED_OF_LITTLE: u64 = 10;
-/// An interval has most of an iteration's work if it has this many times the work of the mean interval.
+/// An interval counts as large if it has at least this many times the mean work of an interval.
 const LARGE_FACTOR: u32 = 4;
-/// Largest unevenness, in thousandths, of an outer loop's counts of inner passes: random arrivals reach 740,
-/// draft lengths do not.
+/// Maximum unevenness, in thousandths, of the number of inner intervals per pass. A pass is the stretch between two
+/// occurrences of the outer call site. In measurements, random arrivals reach 740; draft lengths stay below this
+/// limit.
 const MAX_UNEVENNESS: u64 = 600;
-/// If an iteration always has the same number of occurrences, and at most this number, they are parts of it.
+/// Maximum number of occurrences that can be equal parts of one iteration. The number must be the same in each
+/// iteration.
 pub(super) const MAX_PARTS_BY_COUNT: u32 = 4;
 
-/// Number of passes whose counts of inner intervals are compared.
+/// Maximum number of passes for which the numbers of inner intervals are stored and compared.
 const MAX_COUNTED_PASSES: usize = 64;
 
-/// The reason why a rarer site replaces another.
+/// The reason for which a rarer call site replaces a more frequent one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Why {
-    /// The outer site explains why the work varies.
+    /// The outer call site explains why the work varies.
     Work,
-    /// The inner site occurs at each layer of a model.
+    /// The inner call site occurs at each layer of a model.
     Layers,
 }
 
-/// The intervals of an inner site from one occurrence of an outer site to the next.
+/// One pass: the intervals of an inner call site between two occurrences of an outer site.
 #[derive(Clone, Copy, Default, Debug)]
 struct Pass {
-    /// True if the pass began at an occurrence of the outer site.
+    /// True if the pass began at an occurrence of the outer call site. False only for the first pass.
     is_whole: bool,
     inners: u32,
     work: u64,
-    /// Sum of the work by which the intervals exceed the shorter ones.
+    /// Sum of the excess work of all intervals, that is, of their work beyond the lower quartile.
     deviations: u64,
-    /// The work by which the interval at which the outer site occurs exceeds the shorter ones.
+    /// Excess work of the interval in which the outer call site occurs.
     at_outer: u32,
-    /// Number of intervals that are far larger than the mean one, and the work by which they exceed the shorter
-    /// ones.
+    /// Number of large intervals (see `LARGE_FACTOR`), and their excess work.
     large: u32,
     excess: u64,
     is_between_requests: bool,
@@ -58,8 +61,8 @@ impl Pass {
     }
 }
 
-/// Returns true if the intervals of `outer` are as large as iterations and alike, and those of `inner` are not: what
-/// occurs besides `outer` adds hardly any work, as where some tokens are read twice.
+/// Returns true if the intervals of `outer` are as large as iterations and alike, and those of `inner` are not. The
+/// additional occurrences of `inner` then add hardly any work, for example because some tokens are read twice.
 fn is_steadier(outer: &Candidate, inner: &Candidate) -> bool {
     outer.level <= OUTER_LEVEL
         && !outer.one_helper
@@ -69,12 +72,12 @@ fn is_steadier(outer: &Candidate, inner: &Candidate) -> bool {
         && inner.short * 4 >= inner.count
 }
 
-/// The numbers of inner intervals that whole passes have, as evidence for or against an outer loop.
+/// Numbers of inner intervals in whole passes, as evidence for or against an outer loop.
 struct PassCounts {
     periods: u32,
     fewest: u32,
     most: u32,
-    /// The numbers of the first passes.
+    /// Number of inner intervals in each of the first passes.
     first: [u32; MAX_COUNTED_PASSES],
     sum: u64,
 }
@@ -101,17 +104,17 @@ impl PassCounts {
         self.most = self.most.max(pass.inners);
     }
 
-    /// Returns true if all passes have the same number.
+    /// Returns true if all passes have the same number of inner intervals.
     const fn are_same(&self) -> bool {
         self.fewest == self.most
     }
 
-    /// Returns true if all passes so far have the same small number.
+    /// Returns true if all passes so far have the same small number of inner intervals.
     const fn may_be_parts(&self) -> bool {
         self.periods == 0 || self.are_same() && self.most <= MAX_PARTS_BY_COUNT
     }
 
-    /// Returns true if the numbers vary as those of random arrivals do.
+    /// Returns true if the numbers of inner intervals vary as much as random arrivals do.
     fn are_uneven(&self) -> bool {
         let each = u64::from(self.periods);
         let first = self.first.iter().take(self.periods as usize);
@@ -124,7 +127,7 @@ impl PassCounts {
     }
 }
 
-/// Evidence by work: the share of it that the outer site explains.
+/// Evidence from the work of passes: sums that show how much of the work the outer call site explains.
 struct Works {
     passes: u64,
     all: u64,
@@ -147,17 +150,17 @@ impl Works {
         self.at_outer += u64::from(pass.at_outer);
     }
 
-    /// Returns the work that there is more of at the outer site than elsewhere.
+    /// Returns the work at the outer call site beyond what is usual elsewhere.
     fn explained(&self, inner: &Candidate) -> u64 {
         let usual = self.deviations * self.passes / u64::from(inner.count).max(1);
         self.at_outer.saturating_sub(usual)
     }
 }
 
-/// Evidence by one large interval: most of an iteration's work is in one interval of each pass, wherever in it
-/// the outer site is.
+/// Evidence by one large interval: each pass has most of its work in one interval, at any position relative to the
+/// outer call site.
 struct Large {
-    /// Number of whole passes with exactly one such interval, and the excess work of these.
+    /// Number of whole passes with exactly one large interval, and the excess work of those intervals.
     once: u32,
     excess: u64,
 }
@@ -178,7 +181,7 @@ impl Large {
 }
 
 impl Scratch {
-    /// Returns the outermost site, found by moving outward from the most frequent one.
+    /// Returns the outermost call site. The search starts at the most frequent site and moves outward.
     pub(super) fn outermost(&self, entries: &[Entry], found: usize) -> Option<Candidate> {
         let mut chosen = *self.candidates[..found].first()?;
         for candidate in &self.candidates[1..found] {
@@ -198,8 +201,8 @@ impl Scratch {
         Some(chosen)
     }
 
-    /// Returns the reason why `outer` replaces `inner` or a site that occurs as often, if it does. If `early`
-    /// is true, it is enough that `outer` may turn out to replace it.
+    /// Returns the reason for which `outer` replaces `inner`, or a call site that occurs equally often. Returns
+    /// `None` if it does not. If `early` is true, it suffices that `outer` may turn out to replace it.
     pub(super) fn replaces_any(
         &self,
         entries: &[Entry],
@@ -211,9 +214,11 @@ impl Scratch {
         let alike = |c: &Candidate| {
             c.level <= OUTER_LEVEL && c.count.abs_diff(inner.count) * 5 <= inner.count
         };
-        // If its intervals are alike, no outer loop is needed to explain them.
+        // If the intervals of `inner` are alike, no outer loop is needed to explain them, and `inner` can only be
+        // replaced because it is a part of a step.
         let alone = inner.even();
-        // A pool's threads take turns. The turn of one of them is not a loop around the others'.
+        // The threads of a pool take turns, so the call site of a single thread recurs more rarely than that of
+        // all. It is not an outer loop.
         if outer.one_helper {
             return None;
         }
@@ -237,9 +242,9 @@ impl Scratch {
         inners().any(explains).then_some(Why::Work)
     }
 
-    /// Returns true if the rarer `outer` explains why the work between `inner`'s occurrences varies, so that
-    /// `outer` ends the iteration and not `inner`. If `only_parts` is true, returns true only if `outer`
-    /// consists of a few of them.
+    /// Returns true if the rarer call site `outer` explains why the work between occurrences of `inner` varies, so
+    /// that `outer` ends the iteration. If `only_parts` is true, returns true only if each interval of `outer`
+    /// consists of the same small number of inner intervals.
     fn replaces(&self, outer: &Candidate, inner: &Candidate, only_parts: bool) -> bool {
         if outer.count * 17 > inner.count * 10 {
             return false;
@@ -266,7 +271,7 @@ impl Scratch {
         if little && large.is_once(&counts, &works) {
             return true;
         }
-        // A model has the same number of layers in each pass.
+        // The number of inner intervals is the same in each pass, as for the layers of a model.
         let layers = counts.are_same() && requests * 2 < works.passes;
         let wanted = if little && layers {
             EXPLAINED_OF_LITTLE
@@ -276,8 +281,9 @@ impl Scratch {
         works.explained(inner) * 1000 >= works.all * wanted
     }
 
-    /// Returns true if each pass of `outer` has one large interval, with nearly all of its work, and `outer` occurs
-    /// there: the boxes that a detector found are read one by one.
+    /// Returns true if each pass of `outer` has one large interval with nearly all of its work, and `outer` occurs
+    /// in that interval. An example is a text detector followed by a recognizer that reads the found boxes one by
+    /// one.
     fn begins_with_most_work(&self, outer: &Candidate, inner: &Candidate) -> bool {
         if outer.count * 17 > inner.count * 10 || outer.count < MIN_PERIODS {
             return false;
@@ -295,7 +301,7 @@ impl Scratch {
             && nearly_all(works.explained(inner))
     }
 
-    /// Returns the passes of `outer`. The first one ends at its first occurrence, and its begin is not known.
+    /// Returns the passes of `outer`. The first one ends at the first occurrence; its beginning is unknown.
     fn passes_of(&self, outer: &Candidate, inner: &Candidate) -> impl Iterator<Item = Pass> {
         let even = inner.even();
         let much = self.mean(inner).saturating_mul(LARGE_FACTOR);
@@ -306,14 +312,16 @@ impl Scratch {
                 is_whole: n > 0,
                 ..Pass::default()
             };
-            // Inner intervals that end by `at`, then the one that contains it or begins there.
+            // Adds the inner intervals that end by `at`, the occurrence of `outer`. The next interval contains `at`
+            // or begins there. It only contributes to `at_outer`, and is added to the next pass.
             while let Some(&(from, to)) = inner_pairs.peek() {
                 if from > at {
                     break;
                 }
                 let work = self.work[to] - self.work[from];
                 let deviation = self.deviation(inner, from, to);
-                // If passes are as large as iterations and alike, a usual one needs no explanation.
+                // If the inner intervals are as large as iterations and alike, an interval of usual size needs no
+                // explanation.
                 if to >= at && !(even && inner.usual(work)) {
                     pass.at_outer = pass.at_outer.max(deviation);
                     pass.is_between_requests |= inner.between_requests(from, to, work);
@@ -328,8 +336,9 @@ impl Scratch {
         })
     }
 
-    /// Returns true if `outer` mostly occurs at each pass of `inner`, for a while, and so is no loop around
-    /// it.
+    /// Returns true if `outer` occurs at almost each pass of `inner`, so that it is no loop around `inner`: the
+    /// work between its occurrences is less than 1.5 times that of `inner`. Its count is lower because it occurs
+    /// only for a while.
     fn at_each(&self, outer: &Candidate, inner: &Candidate) -> bool {
         u64::from(outer.median) * 10 < u64::from(self.mean(inner)) * 15
     }
@@ -339,11 +348,11 @@ impl Scratch {
         all / (of.count - 1).max(1)
     }
 
-    /// Returns the work by which an interval exceeds the shorter ones.
+    /// Returns the excess work of an interval: its work beyond the lower quartile.
     fn deviation(&self, of: &Candidate, from: usize, to: usize) -> u32 {
         let graphs = self.graphs[to] - self.graphs[from];
         if graphs < of.graphs {
-            // This is other work in place of the usual one: a prefill step.
+            // A kernel sequence in place of the usual graph, such as a prefill step, does not count as excess.
             return 0;
         }
         (self.work[to] - self.work[from]).saturating_sub(of.least)

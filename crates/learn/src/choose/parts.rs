@@ -1,48 +1,48 @@
-//! Steps of several equal parts, each of which is waited for.
+//! Recognizes steps that consist of several equal parts, with a wait after each part.
 //!
-//! If a site's intervals have about the same work, no other site distinguishes a step from its parts. The host's time
-//! does: the program does more before the first part of a step than before the others. So if a step has `k` parts,
-//! the longest of `k` pauses in a row always comes before the same part, and for no other `k`. Parts may differ in
-//! work, as the first one follows an embedding, if they differ in the same way in each step.
+//! If a call site's intervals have about the same work, no other site distinguishes a step from its parts. The host's
+//! time does: the program does more on the host before the first part of a step than before the others. So if a step
+//! has `k` parts, the longest of each `k` successive pauses always comes before the same part. For any other number
+//! than `k` it does not. Parts may differ in work (an embedding precedes the first one) if they differ in the same
+//! way in each step.
 //!
-//! Work alone distinguishes only a few parts: micro-batches, after the last of which the optimizer runs. In a loop
-//! of more, each ninth step may have more work than the others.
+//! Work without pauses can distinguish only a few parts, such as micro-batches: the optimizer runs after the last
+//! one. With more parts, the work could also be that of a loop in which, say, each ninth step does more.
 
 use super::candidates::Occurrences;
 use super::outer::MAX_PARTS_BY_COUNT;
 use super::{Candidate, ENDS, Scratch};
 use crate::history::{Entry, MAX_ENTRIES};
 
-/// Maximum number of parts of a step: as many layers as a small model has, and fewer than the tokens of most
-/// requests.
+/// Maximum number of parts of a step. It is the number of layers of a small model, and less than the number of tokens
+/// of most requests.
 const MAX_PARTS: usize = 32;
-/// Longest mean duration of a part, in nanoseconds. A longer one is a step, and what recurs around it is a
-/// log line, a collection or a request. The longest pause of a step of up to [`MAX_PARTS_BY_COUNT`] parts
-/// does not count: few programs log or collect that often.
+/// Maximum mean duration of a part, in nanoseconds. A longer interval is a step, and what recurs around it is a log
+/// line, a garbage collection or a request. The longest pause of a step of up to [`MAX_PARTS_BY_COUNT`] parts is left
+/// out, because few programs log or collect that often.
 const LONGEST_PART: u64 = 2_000_000;
-/// Maximum number of launches by which the same part of two steps differs.
+/// Maximum difference in launches between the same part of two successive steps.
 const MAX_DIFFERENCE: u32 = 4;
-/// The least share of steps, in hundredths, in which the longest pause comes before the same part.
+/// Minimum share of steps, in hundredths, whose longest pause comes before the same part.
 const MIN_AGREEING: usize = 60;
-/// Evidence, as returned by [`evidence`], from which on parts are relied on. It is high, as the history is
-/// examined dozens of times, with 31 numbers of parts each time.
+/// Minimum [`evidence`] for relying on parts. It is high because the history is examined dozens of times, each time
+/// for 31 possible numbers of parts.
 const IMPROBABLE: u32 = 20 * 256;
-/// Number of steps whose parts must have the same work as those of the step before, if only work distinguishes
-/// them.
+/// Number of successive steps whose parts must have exactly the same work if only work distinguishes the parts.
 const MIN_REPEATS: usize = 12;
-/// Evidence from which on the learner waits for more.
+/// Minimum [`evidence`] for a suspicion: the learner waits for more steps before it relies on the call site.
 const SUSPICIOUS: u32 = 8 * 256;
-/// Number of occurrences after which a suspicion no longer counts: six steps of [`MAX_PARTS`].
+/// Number of occurrences from which a suspicion of parts is ignored: six steps of [`MAX_PARTS`].
 const MAX_SUSPECTED_OCCURRENCES: u32 = 192;
 
-/// The knowledge about a site's occurrences as parts of a step.
+/// The relation between the occurrences of a call site and the steps of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Parts {
     /// Each occurrence is a step.
     Whole,
-    /// Few steps were seen, and their pauses may distinguish parts.
+    /// The pauses may distinguish parts, but too few steps have been seen.
     Suspected,
-    /// A step has `each` occurrences.
+    /// A step has `each` occurrences of the call site.
     Of {
         each: u32,
         /// Number of occurrences since the last one that ended a step.
@@ -67,7 +67,7 @@ impl Scratch {
             let evidence = evidence(agreeing, count / each, each);
             suspected |= evidence >= SUSPICIOUS && site.count < MAX_SUSPECTED_OCCURRENCES;
             if evidence >= IMPROBABLE && self.repeats_after(site, count, each) {
-                // Interval `part` begins where a step ends.
+                // Interval number `part` begins where a step ends.
                 let since = (count - part) % each;
                 return Parts::Of {
                     each: each as u32,
@@ -82,7 +82,8 @@ impl Scratch {
         }
     }
 
-    /// Returns true if each of the latest `count` intervals has about the work of the one `each` before it.
+    /// Returns true if each of the latest `count` intervals has about the same work as the interval `each` positions
+    /// before it.
     fn repeats_after(&self, site: &Candidate, count: usize, each: usize) -> bool {
         let skipped = (site.count as usize).saturating_sub(count + 1);
         let mut before = [0; MAX_PARTS];
@@ -94,7 +95,8 @@ impl Scratch {
         })
     }
 
-    /// Returns the parts of a step if there are few, and one of them always has more work than the others.
+    /// Returns the parts of a step if there are only a few, and the same one has more work than the others in each
+    /// step.
     fn parts_by_work(&self, site: &Candidate) -> Option<Parts> {
         let intervals = (site.count as usize).checked_sub(1)?;
         let work = |(from, to): (usize, usize)| self.work[to] - self.work[from];
@@ -119,8 +121,8 @@ impl Scratch {
         })
     }
 
-    /// Writes the pauses in the latest intervals, as far back as they are alike, to `sorted`. Returns their
-    /// number, and how long these intervals took together, in nanoseconds.
+    /// Writes the longest pause of each of the latest intervals to `sorted`, as far back as the intervals are alike.
+    /// Returns their number and their total duration in nanoseconds.
     fn measure_pauses(&mut self, entries: &[Entry], site: &Candidate) -> (usize, u64) {
         let mut count = 0;
         let (mut calls, mut first) = (0, 0);
@@ -160,8 +162,8 @@ fn duration_of_parts(pauses: &[u32], duration: u64, each: usize, part: usize) ->
     duration.saturating_sub(longest.map(u64::from).sum())
 }
 
-/// Returns the part, of `each` parts, before which the longest pause comes most often, and the number of
-/// steps in which it does. A pause counts as the longest if it is a tenth longer than the others.
+/// Returns the part, out of `each` parts, before which the longest pause comes most often, and the number of steps
+/// that agree. A pause counts as the longest if it is a tenth longer than the others.
 fn longest_before(pauses: &[u32], each: usize) -> (usize, usize) {
     let mut times = [0usize; MAX_PARTS];
     for step in pauses.chunks_exact(each) {
@@ -178,13 +180,13 @@ fn longest_before(pauses: &[u32], each: usize) -> (usize, usize) {
     most.map_or((0, 0), |part| (part, times[part % MAX_PARTS]))
 }
 
-/// Returns how improbable it is that this number of steps agree by chance, as a power of two in 256ths. By
-/// chance, one step in `each` does.
+/// Returns how improbable it is that `agreeing` of `steps` steps have their longest pause before the same part by
+/// chance. The result is the exponent of a power of two, in 256ths. By chance, one step in `each` agrees.
 fn evidence(agreeing: usize, steps: usize, each: usize) -> u32 {
     if agreeing * 100 < steps * MIN_AGREEING {
         return 0;
     }
-    // Any part may be the one, and any `agreeing` of the steps may be those that agree: each * C(steps,
+    // Probability that they agree by chance, for any part and any selection of `agreeing` steps: each * C(steps,
     // agreeing) / each^agreeing.
     let exceptions = steps - agreeing;
     let choices: u32 = (0..exceptions)
@@ -193,7 +195,7 @@ fn evidence(agreeing: usize, steps: usize, each: usize) -> u32 {
     (agreeing.saturating_sub(1) as u32 * log2(each)).saturating_sub(choices)
 }
 
-/// Returns the logarithm to base 2, in 256ths. The result is at most 22 of them too low.
+/// Returns the logarithm to base 2, in 256ths. The result is too low by at most 22 of these 256ths.
 const fn log2(number: usize) -> u32 {
     let whole = number.ilog2();
     let rest = (number << 8 >> whole) as u32 - 256;

@@ -1,4 +1,5 @@
-//! The learner: it takes calls in and says when an iteration opens.
+//! The learner: it receives calls, learns what an iteration is, and returns the points at which iterations
+//! open.
 
 mod passes;
 mod record;
@@ -18,27 +19,29 @@ use crate::rule::Rule;
 use crate::site;
 use crate::trail::{DEPTH, THREADS, Trail, Trails, Work, slot};
 
-/// Number of copies that are not waited for, in a row, after which no wait is expected.
+/// Number of copies in a row for which the program did not wait. After these, no wait is expected.
 const UNAWAITED: u32 = 4;
 /// The learner's knowledge of what an iteration is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Nothing is known yet, and no iteration opens.
+    /// Nothing is known yet, so no iteration opens.
     Learning,
-    /// The learner knows what an iteration is.
+    /// The learner has a rule for iterations, and iterations open.
     Settled,
-    /// The pattern has ended. No iteration opens until there is a new one.
+    /// The pattern has ended. No iteration opens until a new rule is found.
     Lost,
 }
 
 /// The opening of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Boundary {
-    /// Number of iterations that have closed, which is also the number of the one that opens.
+    /// Number of iterations closed so far, which is also the number, counted from 0, of the iteration that
+    /// opens.
     pub iteration: u64,
 }
 
-/// Learns which site ends an iteration, and then reports each one.
+/// Learns which call site (a wait or a copy, see `lib.rs`) ends an iteration, and then reports each
+/// iteration.
 #[derive(Debug)]
 pub struct Learner {
     history: History,
@@ -47,83 +50,86 @@ pub struct Learner {
     rule: Rule,
     /// Number of iterations closed, including those found in hindsight.
     closed: u64,
-    /// Number of closed iterations before the begin of the history.
+    /// Number of iterations that closed before the oldest entry of the history.
     before: u64,
-    /// Number of closed iterations that were counted by rules that were understood.
+    /// Number of closed iterations that stay counted if the current rule turns out wrong: those counted by
+    /// rules that were `understood`.
     confirmed: u64,
-    /// True if the rule has held for long enough to be relied on.
+    /// True if the rule has held for long enough to count as reliable.
     understood: bool,
-    /// Work of a new pattern before the change was noticed.
+    /// Work, in launches, that a new pattern had already done when the learner noticed that the old one had
+    /// ended.
     unseen: u32,
-    /// Value of `closed` when the rule was understood.
+    /// Value of `closed` when the rule became reliable.
     since: u64,
-    /// Number of entries of the history before the count began.
+    /// Number of history entries from before the count of iterations began.
     uncounted: usize,
-    /// True if no entries are kept, as nothing has to be chosen or checked.
+    /// True if no entries are recorded, because nothing has to be chosen or checked.
     resting: bool,
-    /// Number of entries until the history is examined next.
+    /// Number of entries until the next look, the next examination of the history.
     look: usize,
-    /// Number of iterations until it is checked again whether the rule can be relied on.
+    /// Number of iterations until the learner checks again whether the rule is reliable.
     patience: u32,
     /// Number of iterations since the last one that was far longer than usual.
     steady: u32,
-    /// Number of iterations since the last one that may have contained a model's first and last kernels
-    /// besides a layer.
+    /// Number of iterations since the last one that may have contained a layer plus the first and last
+    /// kernels of a model.
     even: u32,
-    /// Number of entries since it was last checked which threads launch.
+    /// Number of entries since the last check of which threads launch.
     check: usize,
     /// True if the followed threads have stopped and others continue: a choice is needed soon.
     hurried: bool,
-    /// The thread that launched most at that last check.
+    /// The thread that launched most at the last check.
     foremost: usize,
-    /// Number of entries until the watch after a choice ends.
+    /// Number of further entries for which the learner watches its choice before it rests.
     watch: usize,
-    /// Work of each thread at its last entry.
+    /// Cumulative work of each thread at its last entry, indexed by thread slot.
     seen: [Work; THREADS],
-    /// The followed threads' work when the last iteration closed.
+    /// Cumulative work of the followed threads when the last iteration closed.
     at: Work,
-    /// The thread whose copy closed an iteration, until it has waited for that copy.
+    /// The thread whose copy closed an iteration, until that thread waits for the copy. The next iteration
+    /// opens only then.
     pending: Option<u32>,
-    /// The thread of the last copy that closed an iteration.
+    /// The thread that made the last copy that closed an iteration.
     copier: u32,
-    /// Number of copies that closed an iteration and were not waited for before the next launch, since the
-    /// last one that was.
+    /// Number of iteration-closing copies in a row for which the thread did not wait before the next launch.
     unawaited: u32,
-    /// Number of waits of launching threads since the last occurrence.
+    /// Number of waits by launching threads since the last occurrence of the call site.
     waits: u32,
-    /// Counter that selects which of the calls that are not the site are examined.
+    /// Counter that selects which of the other calls, those not at the call site, are examined.
     misses: u32,
-    /// Number of entries kept since the last occurrence.
+    /// Number of entries recorded since the last occurrence of the call site.
     entries_since: usize,
-    /// Number of the latest periods that are judged.
+    /// Number of periods judged so far in the current group of `JUDGED_PERIODS`.
     judged: u32,
-    /// Number of unusual periods among the judged ones.
+    /// Number of unusual periods in the current group.
     unusual: u32,
-    /// Number of times that the rule was doubted without need.
+    /// Number of times that unusual periods put the rule in doubt.
     doubts: u32,
-    /// Number of calls of [`Learner::event`] that were not asked for.
+    /// Number of calls passed to [`Learner::event`] that the learner had not asked for.
     unasked: u32,
-    /// True if a window has opened, which relies on what an iteration is and where the next one begins.
+    /// True if a window has opened. From then on the meaning of an iteration must not change.
     relied_on: bool,
     /// True if iterations may turn out to be parts of larger ones.
     suspects_parts: bool,
-    /// Number of parts of the current iteration that have ended, where an iteration has several parts.
+    /// Number of parts of the current iteration that have ended, if iterations have several parts.
     part: u32,
     pauses: Pauses,
-    /// Another thread that reached the site, with its work and the followed threads' work at that time.
+    /// A thread that is not followed but has reached the call site: its id, its work at that time, and the
+    /// followed threads' work at that time. It may join the followed threads.
     heir: Option<(u32, Work, Work)>,
-    /// The period of the launches themselves.
+    /// The search for periods among the launches themselves, for loops without waits.
     periods: Periods,
-    /// True if the parts of steps are counted, where there are two levels.
+    /// True if the parts of steps are counted instead of whole steps, where two levels were found.
     counts_inner: bool,
-    /// True if passes are counted although waits recur, as those waits come late.
+    /// True if iterations are counted by passes although waits recur, because those waits come late.
     follows_passes: bool,
-    /// The launches at the begin of a pass, the latest first, and the key that identifies them.
+    /// The launches at the begin of a pass, the latest first, and below them the key that identifies them.
     pass_context: [u64; DEPTH],
     pass_key: u32,
     /// Number of passes when the last iteration ended.
     passes_at_end: u64,
-    /// Number of passes in that iteration.
+    /// Number of passes in the last iteration.
     held: u32,
 }
 
@@ -179,8 +185,8 @@ impl Learner {
         }
     }
 
-    /// Begins in a process whose trails may have been in use, as after a fork. If `inner` is true, the parts
-    /// of steps are counted where there are two levels.
+    /// Starts learning in a process whose trails may already have been in use, such as after a fork. If
+    /// `inner` is true, parts of steps are counted where two levels are found.
     pub fn begin(&mut self, trails: &Trails, inner: bool) {
         if self.closed > 0 || !self.history.entries().is_empty() {
             self.forget();
@@ -191,15 +197,15 @@ impl Learner {
         }
     }
 
-    /// Resets the learner. This is a separate function as it takes 120 KiB of stack, and threads may have
-    /// less.
+    /// Resets the learner. This is a separate function because it needs 120 KiB of stack, and the stacks of
+    /// some threads are smaller.
     #[cold]
     #[inline(never)]
     fn forget(&mut self) {
         *self = Self::new();
     }
 
-    /// Returns what is known.
+    /// Returns the current state of learning.
     #[must_use]
     pub fn state(&self) -> State {
         if self.counts_passes() {
@@ -209,7 +215,8 @@ impl Learner {
         }
     }
 
-    /// Returns the rule for iterations, the last one if the pattern has ended.
+    /// Returns the rule for iterations. If the pattern has ended, this is the last rule. Returns `None` while
+    /// learning.
     #[must_use]
     pub fn rule(&self) -> Option<Rule> {
         if self.counts_passes() {
@@ -233,8 +240,9 @@ impl Learner {
         }
     }
 
-    /// Returns the number of iterations whose work has been launched completely. If a launch begins them and
-    /// no wait ends them, the newest counts as soon as it has as many launches as the others.
+    /// Returns the number of iterations that have been launched completely. This is normally the number that
+    /// have closed. If iterations begin with a launch and end without a wait, the newest one is included as
+    /// soon as it has as many launches as the others.
     #[must_use]
     pub fn launched_whole(&self, trails: &Trails) -> u64 {
         let detected = self.detected();
@@ -242,12 +250,12 @@ impl Learner {
             return detected;
         };
         let since = trails.work_of(self.rule.threads).since(self.at);
-        // `since` does not include the launch that began it.
+        // `since` does not include the launch that began the iteration, so 1 is added.
         let is_whole = since.launches + since.graphs + 1 >= usual.launches + usual.graphs;
         detected + u64::from(is_whole && detected > 0)
     }
 
-    /// Returns true if the rule has held for long enough to be relied on.
+    /// Returns true if the rule has held for long enough to count as reliable.
     #[must_use]
     pub fn understands(&self) -> bool {
         if self.counts_passes() {
@@ -256,14 +264,15 @@ impl Learner {
         self.understood && matches!(self.state, State::Settled)
     }
 
-    /// Notes that a window has opened: from now on, an iteration is no longer reinterpreted as a part of one.
+    /// Notes that a window has opened. From now on, what was counted as an iteration is not reinterpreted as
+    /// a part of one.
     pub fn rely(&mut self) {
         self.relied_on = true;
         self.periods
             .rest(self.counts_passes() || self.rule.is_pass());
     }
 
-    /// Restarts the count at 0. What is known is kept.
+    /// Restarts the count of iterations at 0. The rule is kept.
     pub fn restart(&mut self) {
         (self.closed, self.before, self.confirmed) = (0, 0, 0);
         self.unseen = 0;
@@ -271,8 +280,8 @@ impl Learner {
         self.periods.restart();
     }
 
-    /// Returns the calls that have to be reported. `near` is true if the places where iterations open matter
-    /// now, and not only their number.
+    /// Returns the set of calls that have to be reported. `near` is true if the exact points at which
+    /// iterations open matter now, not only their number.
     #[must_use]
     pub fn asks(&self, near: bool) -> Asked {
         match self.rule.call.filter(|_| self.resting) {
@@ -283,27 +292,27 @@ impl Learner {
         }
     }
 
-    /// Returns the threads whose next launch has to be reported: an iteration opens at it, or it ends a pause
-    /// that is measured. `near` is as for [`Learner::asks`].
+    /// Returns the threads whose next launch has to be reported, either because an iteration opens at it, or
+    /// because it ends a pause that is being measured. `near` has the same meaning as for [`Learner::asks`].
     #[must_use]
     pub fn asks_for_launch(&self, near: bool) -> Option<[u32; 2]> {
         let pending = self.pending.filter(|_| near);
         let paused = self.pauses.waits_for_launch_of().filter(|_| !self.resting);
         let followed = pending.map(|_| u32::from(self.rule.thread));
-        // A copier that is pending has not waited yet, so that no pause of its own is measured.
+        // A thread in `pending` has not waited yet, so it has no pause that is being measured.
         let first = pending.or(paused)?;
         Some([first, followed.or(paused).unwrap_or(first)])
     }
 
-    /// Returns the launches that have to be reported besides those of [`Learner::asks_for_launch`].
+    /// Returns the launches that have to be reported in addition to those of [`Learner::asks_for_launch`].
     #[inline]
     #[must_use]
     pub fn asks_for_launches(&self) -> Launches {
         self.periods.asks()
     }
 
-    /// Takes a call in, in the order of the process's calls. Returns the iteration that opens at it, if any:
-    /// at a launch before it is made, at a wait after it has returned.
+    /// Handles a call, in the order of the process's calls. Returns the iteration that opens at the call, if
+    /// any. A launch is passed before it is made, a wait after it has returned.
     #[inline]
     pub fn event(
         &mut self,
@@ -367,7 +376,8 @@ impl Learner {
         }
     }
 
-    /// Notes `calls` calls that were not asked for, the latest of them by this thread.
+    /// Notes that `calls` calls were made that were not asked for, the latest of them by this thread. This is
+    /// how the learner notices that a pattern has ended.
     pub fn missed(&mut self, trails: &Trails, thread: u32, calls: u32) {
         if self.state == State::Settled {
             self.count_misses(trails, thread, calls);
@@ -375,8 +385,8 @@ impl Learner {
         }
     }
 
-    /// Handles a launch that a thread is about to make and that its trail has. Returns the iteration that
-    /// opens before the launch, if any.
+    /// Handles a launch that the thread is about to make and that its trail already contains. Returns the
+    /// iteration that opens before the launch, if any.
     #[inline]
     pub fn launched(&mut self, trails: &Trails, thread: u32, clock: Clock) -> Option<Boundary> {
         self.pauses.launched(thread, clock);
@@ -392,9 +402,9 @@ impl Learner {
         Some(self.open())
     }
 
-    /// Handles a copy to the host that may return before it is done, noted in the thread's trail. If it ends
-    /// an iteration, the next one opens when its thread has waited, or at the next launch if it does not
-    /// wait. It opens at once if threads that copy are known not to wait.
+    /// Handles a copy to the host that may return before it is done. The thread's trail already contains it.
+    /// If the copy ends an iteration, the next one opens when its thread has waited for the copy, or at the
+    /// next launch if it does not wait. It opens at once if the copying threads are known not to wait.
     #[inline]
     pub fn copied_to_host(
         &mut self,
@@ -410,8 +420,8 @@ impl Learner {
         (self.unawaited >= UNAWAITED).then(|| self.open())
     }
 
-    /// Handles the return of a wait that was noted in the thread's trail. Returns the iteration that opens,
-    /// if any.
+    /// Handles the return of a wait that the thread's trail already contains. Returns the iteration that
+    /// opens, if any.
     #[inline]
     pub fn returned(
         &mut self,
@@ -502,9 +512,10 @@ impl Learner {
         ends || self.counts_parts()
     }
 
-    /// Handles another thread that has reached the site. It joins the followed threads if these are silent
-    /// between two of its occurrences. It joins at once if it has just begun to launch and they are between
-    /// iterations. Servers that run each request on a thread of its own need this.
+    /// Handles a thread that has reached the call site but is not one of the followed threads. Returns true
+    /// if it joins them. It joins if the followed threads launch nothing between two of its occurrences, or
+    /// at once if it has only begun to launch while the followed threads are between iterations. Servers that
+    /// run each request on a separate thread need this.
     fn join(&mut self, trails: &Trails, thread: u32) -> bool {
         let own = 1 << slot(thread);
         if self.rule.rivals & own != 0 {
@@ -519,7 +530,7 @@ impl Learner {
         let idle = followed.since(self.at).weight() <= self.rule.median / 8;
         let start = match self.heir {
             Some((heir, then, at)) if heir == thread && followed == at => {
-                // The period in which it became the heir counts as well.
+                // The period at whose end the thread became the heir counts as an iteration too.
                 self.closed += u64::from(usual(work.since(then)));
                 then
             }
@@ -538,7 +549,7 @@ impl Learner {
         true
     }
 
-    /// Keeps the calls that led to the site, for the message.
+    /// Stores the calls that led to the call site, for the message that describes the rule.
     fn note_context(&mut self, trails: &Trails, thread: u32) {
         for (token, last) in self.rule.context.iter_mut().zip(trails.before(thread)) {
             *token = last;

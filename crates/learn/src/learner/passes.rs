@@ -1,5 +1,5 @@
-//! Passes that launches begin and no wait ends. They are iterations if nothing is waited for, or else parts
-//! of an iteration.
+//! Passes: periods that a launch begins and no wait ends. They are the iterations if the program waits for
+//! nothing. Otherwise they are parts of an iteration.
 
 use super::{Boundary, Learner, State};
 use crate::choose::{Choice, MIN_PERIODS_TO_NEXT_LOOK};
@@ -7,19 +7,20 @@ use crate::periods::{Recurrence, UNWAITED, UNWAITED_FOR_LONG};
 use crate::rule::Rule;
 use crate::trail::{DEPTH, Trails};
 
-/// Number of periods after which passes within an iteration can be relied on.
+/// Number of periods after which passes within an iteration count as reliable.
 const SURE_AFTER: u32 = 32;
-/// Number of equal intervals in a row after which launches are trusted more than another thread's reads.
+/// Number of equal intervals in a row after which launches are trusted more than the reads of another
+/// thread.
 const EVEN_RUN: u16 = 32;
 
-/// The level below an iteration.
+/// The level below iterations: the equal parts of which each iteration consists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inner {
-    /// The rule for what begins or ends a part.
+    /// The rule for the event that begins or ends a part.
     pub rule: Rule,
     /// Number of parts in an iteration.
     pub each: u32,
-    /// The rule for an iteration.
+    /// The rule for iterations.
     pub outer: Rule,
 }
 
@@ -51,20 +52,20 @@ impl Learner {
         .filter(|inner| inner.each > 1)
     }
 
-    /// Returns the context that begins a pass, if an iteration ends by a wait and has several passes.
+    /// Returns the launch context that begins a pass, if iterations end with a wait and have several passes.
     fn part_of_iteration(&self) -> Option<&Recurrence> {
         let anchor = self.periods.found()?;
         let own = self.rule.threads & 1 << anchor.thread != 0;
         (self.rule.period.is_none() && own && anchor.is_part()).then_some(anchor)
     }
 
-    /// Returns the number of passes found, including passes that are not iterations.
+    /// Returns the number of passes found. This includes passes that are only parts of an iteration.
     #[must_use]
     pub fn passes_found(&self) -> u64 {
         self.periods.passes()
     }
 
-    /// Returns true if passes are counted as parts.
+    /// Returns true if passes are counted as parts of iterations.
     #[inline]
     pub(super) fn counts_passes(&self) -> bool {
         self.counts_inner && self.has_passes()
@@ -78,13 +79,13 @@ impl Learner {
         }
     }
 
-    /// Returns true if equal parts that are waited for are counted.
+    /// Returns true if the learner counts the equal parts of an iteration, each of which ends with a wait.
     #[inline]
     pub(super) fn counts_parts(&self) -> bool {
         self.counts_inner && self.state == State::Settled && self.rule.more_parts > 0
     }
 
-    /// Returns the rule for one of the equal parts.
+    /// Returns the rule for one of the equal parts of an iteration.
     pub(super) fn part_rule(&self) -> Rule {
         Rule {
             more_parts: 0,
@@ -92,7 +93,7 @@ impl Learner {
         }
     }
 
-    /// Returns the rule for what begins a pass.
+    /// Returns the rule that counts passes: each pass begins with the same launch in the same context.
     pub(super) fn pass_rule(&self) -> Option<Rule> {
         let anchor = self.periods.found()?;
         let thread = anchor.thread;
@@ -110,7 +111,7 @@ impl Learner {
         })
     }
 
-    /// Returns true if passes have recurred for long enough to be relied on as parts.
+    /// Returns true if passes have recurred for long enough to count as reliable parts.
     pub(super) fn understands_passes(&self) -> bool {
         self.periods.found().is_some_and(|anchor| {
             let outer = anchor.intervals().1 >= 2;
@@ -120,8 +121,8 @@ impl Learner {
         })
     }
 
-    /// Returns true if the launches recur more steadily than the reads of another thread, which may come
-    /// late. Reads that come several at a time, after several passes, come after one pass at other times.
+    /// Returns true if the launches that begin passes recur more steadily than the reads of another thread.
+    /// Such reads may come late: then several of them come together after several passes.
     pub(super) fn passes_are_steadier(&self, choice: &Choice) -> bool {
         let rule = &choice.rule;
         self.periods.found().is_some_and(|anchor| {
@@ -135,20 +136,21 @@ impl Learner {
         })
     }
 
-    /// Counts iterations by the launch that begins a pass, instead of by another thread's reads. `ends` is
-    /// true if such a read ends an iteration now. Returns true if that read still opens one.
+    /// Counts iterations by the launch that begins a pass, instead of by the reads of another thread. `ends`
+    /// is true if such a read ends an iteration at this call. Returns true if this read still opens the next
+    /// iteration.
     pub(super) fn follow_passes(&mut self, trails: &Trails, ends: bool, unsure_for: u32) -> bool {
         let Some(anchor) = self.periods.found().copied() else {
             return ends;
         };
         self.patience = unsure_for.max(MIN_PERIODS_TO_NEXT_LOOK);
-        // If a pass is one launch, a read follows its launch, and the next launch opens the iteration that
-        // the read would have opened.
+        // If a pass is a single launch, its read comes after that launch. The next launch then opens the
+        // iteration that the read would have opened.
         let is_read = ends && anchor.is_one_launch();
         if self.state != State::Settled || self.rule.period.is_none() {
             let counted = self.closed - u64::from(is_read);
             self.settle_on_passes(trails, &anchor);
-            // The passes are the same iterations, so the larger count is right.
+            // Passes and reads count the same iterations, so the larger count is right.
             self.closed = counted.max(u64::from(anchor.count));
         }
         self.follows_passes = true;
@@ -158,7 +160,8 @@ impl Learner {
         ends && !is_read
     }
 
-    /// Notes that something was waited for: passes that were taken for iterations may be parts of them.
+    /// Notes that the program waited for something. Passes that were taken for iterations may then be parts
+    /// of iterations.
     pub(super) fn waited(&mut self) {
         self.periods.waited();
         let settled = self.rule.period.is_some() && self.state == State::Settled;
@@ -167,7 +170,7 @@ impl Learner {
         }
     }
 
-    /// Stops counting passes as iterations. Nothing has relied on them.
+    /// Stops counting passes as iterations. This is safe because no window has relied on them.
     fn give_up_passes(&mut self) {
         self.state = State::Learning;
         self.follows_passes = false;
@@ -175,7 +178,7 @@ impl Learner {
         self.before = self.closed;
     }
 
-    /// Notes the number of passes in the iteration that has ended.
+    /// Stores the number of passes in the iteration that has just ended.
     pub(super) fn note_held(&mut self) {
         let passes = self.periods.passes();
         let held = passes.saturating_sub(self.passes_at_end);
@@ -185,8 +188,8 @@ impl Learner {
         }
     }
 
-    /// Handles a launch of a thread. Returns the iteration that opens at it, if passes are iterations or are
-    /// counted.
+    /// Handles a launch of a thread. Returns the iteration that opens at this launch, if passes are counted
+    /// as iterations or as parts.
     #[inline]
     pub(super) fn passes(&mut self, trails: &Trails, thread: u32) -> Option<Boundary> {
         if self.periods.launched(trails, thread) {
@@ -224,7 +227,7 @@ impl Learner {
         self.counts_passes().then(|| self.open())
     }
 
-    /// Counts passes as iterations.
+    /// Begins to count passes as iterations.
     fn settle_on_passes(&mut self, trails: &Trails, anchor: &Recurrence) {
         let Some(rule) = self.pass_rule() else { return };
         self.before = self.standing();

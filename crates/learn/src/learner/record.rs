@@ -11,13 +11,14 @@ use crate::trail::{THREADS, Trails, Work, slot};
 
 /// Number of entries before the history is examined for the first time.
 const FIRST_LOOK: usize = 16;
-/// Number of entries that are watched after a choice.
+/// Number of entries for which the learner watches a new choice before it may rest.
 const WATCHED_ENTRIES: usize = 2 * history::MAX_ENTRIES;
-/// Maximum number of iterations that are watched after a choice was understood.
+/// Maximum number of iterations for which the learner watches a choice after it has become reliable.
 const WATCHED_PERIODS: u64 = 64;
 
 impl Learner {
-    /// Records the call, and makes a choice if it is time for one. Returns true if an iteration ends.
+    /// Records the call in the history, and examines the history if it is time to. Returns true if an iteration
+    /// ends at this call.
     #[cold]
     pub(super) fn record(
         &mut self,
@@ -42,8 +43,8 @@ impl Learner {
         }
         let copied = trails.before(thread).next() == Some(token::COPY_TO_HOST);
         if idle && call != SiteCall::CopyToHost && !copied {
-            // Nothing was launched since the last entry, so that entry represents this call as well: waits in
-            // a row, weights on their way to the device, polling.
+            // Nothing was launched since the last entry, so that entry also stands for this call. Examples are
+            // several waits in a row, the upload of weights, and polling.
             return ends;
         }
         let work = self.fresh(trails, own);
@@ -79,7 +80,7 @@ impl Learner {
         full
     }
 
-    /// Requests a choice soon if the thread that launches most has changed.
+    /// Checks which thread launches most, and requests a new choice soon if that has changed.
     fn check_who_launches(&mut self) {
         let settled = self.state == State::Settled;
         let followed = if settled {
@@ -102,7 +103,7 @@ impl Learner {
         self.hurried = true;
     }
 
-    /// Computes again the number of iterations before the history.
+    /// Recomputes the number of iterations before the history, after entries were dropped.
     fn rebase(&mut self) {
         if self.state == State::Settled {
             let (within, _) = choose::occurrences(self.history.since(self.uncounted), &self.rule);
@@ -112,8 +113,8 @@ impl Learner {
         }
     }
 
-    /// Leaves most of a thread's work since its last entry out of the history: a stream capture begins, and the
-    /// work is its warm-up. One launch is kept, so that what waits for it is kept as well.
+    /// Leaves most of a thread's work since its last entry out of the history. A stream capture begins, so this
+    /// work was the warm-up for it. One launch is kept, so that the wait that follows it is recorded too.
     pub(super) fn leave_out_warm_up(&mut self, trails: &Trails, thread: u32) {
         let own = slot(thread);
         let fresh = self.fresh(trails, own);
@@ -175,7 +176,8 @@ impl Learner {
             if !self.relied_on {
                 self.divide(choice.parts);
             }
-            // The history may have room for fewer iterations than a model has layers.
+            // The second condition is needed because the history may hold fewer iterations than a model has
+            // layers.
             let is_sure = choice.unsure_for == 0 || self.even > choose::PERIODS_BEYOND_LAYERS;
             if is_sure && !self.understood {
                 self.understood = true;
@@ -184,21 +186,21 @@ impl Learner {
                     self.periods.rest(self.counts_passes());
                 }
             }
-            // What was counted as an iteration may have been a part of one.
+            // If the rule was divided into parts above, this occurrence may end only a part.
             return self.stop_watching(ends && self.part == 0);
         }
         let last = entries.last().copied();
-        // True if the new site seems to end the same iterations as the old one.
+        // True if the new call site seems to end the same iterations as the old one.
         let mut alike = false;
         if settled && !overlap {
-            // The old count was of threads that did other work.
+            // The old count came from threads that did other work, so it is kept separately.
             self.before = self.standing();
         } else if settled && choice.replaced > 0 {
             let (new, old) = (u64::from(choice.occurrences), u64::from(choice.replaced));
             alike = new * 13 >= old * 10 && new * 10 <= old * 13;
             if !alike {
-                // The iterations before were counted by a site that does not end them: scale their number by
-                // the ratio of both sites' occurrences.
+                // The earlier iterations were counted by a call site that does not end iterations. Scale their
+                // number by the ratio of both sites' occurrences.
                 self.before = self.before.saturating_mul(new) / old;
             }
         }
@@ -237,11 +239,12 @@ impl Learner {
         if self.part > 0 && !self.counts_inner {
             return false;
         }
-        // The old site ends an iteration now that the new one has ended already.
+        // If the old call site ends an iteration at this call, the new site may have ended the same iteration
+        // shortly before.
         is_site || ends && alike && choice.since.weight() < new.median / 2
     }
 
-    /// Switches from counting parts to counting steps.
+    /// Switches from counting parts to counting whole steps, if a step has several parts.
     fn divide(&mut self, parts: Parts) {
         let Parts::Of { each, since } = parts else {
             return;
@@ -254,8 +257,8 @@ impl Learner {
         self.part = since;
     }
 
-    /// Returns the number of entries until the next look: few enough to miss little after a long warm-up, and
-    /// enough to keep the cost per call low.
+    /// Returns the number of entries until the next look. A short distance misses little after a long warm-up;
+    /// a long one keeps the cost per call low.
     fn next_look(length: usize, settled: bool) -> usize {
         let next = if settled {
             length / 2

@@ -1,30 +1,31 @@
-//! Checks that the chosen site still recurs as it did.
+//! Checks that the chosen call site still recurs as it did.
 
 use super::{Learner, State};
 use crate::trail::Trails;
 
-/// The pattern has ended after this many times the work of the longest period, plus `GONE_WORK`, without an
-/// occurrence …
+/// The pattern has ended if no occurrence came for `GONE` times the work of the longest period plus
+/// `GONE_WORK` launches, …
 const GONE: u32 = 4;
 const GONE_WORK: u32 = 128;
-/// … or after this many times the waits of a period, plus `GONE_WAITS`, without an occurrence.
+/// … or for `GONE_PERIODS` times the waits of a period plus `GONE_WAITS`.
 const GONE_PERIODS: u32 = 8;
 const GONE_WAITS: u32 = 64;
-/// One in this number of calls that are not the site is examined …
+/// One in this number of the calls elsewhere in the program is examined …
 const EXAMINED_IN: u32 = 4;
-/// … chosen by steps of the golden ratio, which do not coincide with any rhythm of the process.
+/// … and the golden ratio, as a step modulo 2^32, selects it. Such steps do not coincide with any rhythm of
+/// the process.
 const GOLDEN: u32 = 0x9e37_79b9;
-/// Number of entries that are watched when the choice is in doubt.
+/// Number of entries for which the learner watches its choice when it is in doubt.
 const WATCHED_IN_DOUBT: usize = 512;
 /// Number of periods that are judged together.
 const JUDGED_PERIODS: u32 = 32;
-/// Number of unusual periods among them that put the choice in doubt.
+/// Number of unusual periods in such a group that put the choice in doubt.
 const UNUSUAL_PERIODS: u32 = 4;
 
 impl Learner {
-    /// Handles a call that is not the site, and checks if the pattern has ended. Only one call in
-    /// [`EXAMINED_IN`] is examined, and counts as that many. The distances are uneven, as threads may take
-    /// turns.
+    /// Handles a call that is not at the chosen call site, and checks if the pattern has ended. Only one
+    /// call in [`EXAMINED_IN`] is examined, and it counts as that many. The distance between examined calls
+    /// varies, because threads may take turns in a fixed rhythm. Always returns false.
     #[inline]
     pub(super) fn miss(&mut self, trails: &Trails, thread: u32) -> bool {
         self.misses = self.misses.wrapping_add(GOLDEN);
@@ -36,7 +37,7 @@ impl Learner {
     }
 
     pub(super) fn count_misses(&mut self, trails: &Trails, thread: u32, calls: u32) {
-        // Polling by a thread that launches nothing is no sign.
+        // Polling by a thread that launches nothing is no sign that the pattern has ended.
         if !trails.helper(thread) {
             self.waits = self.waits.saturating_add(calls);
         }
@@ -53,8 +54,8 @@ impl Learner {
         }
     }
 
-    /// Returns the number of iterations that remain counted when the pattern has ended. A rule that was never
-    /// understood counted a warm-up.
+    /// Returns the number of iterations that stay counted when the pattern has ended. A rule that never
+    /// became reliable probably counted a warm-up.
     pub(super) const fn standing(&self) -> u64 {
         if self.understood {
             self.closed
@@ -84,14 +85,15 @@ impl Learner {
         }
     }
 
-    /// Drops all but the last `last` entries.
+    /// Drops all but the last `last` entries of the history.
     pub(super) fn keep(&mut self, last: usize) {
         let forgotten = self.history.entries().len().saturating_sub(last);
         self.history.keep(last);
         self.uncounted = self.uncounted.saturating_sub(forgotten);
     }
 
-    /// Checks that periods are still like those from which the rule was chosen.
+    /// Compares the work of the period that has just ended, `since`, with that of the periods from which the
+    /// rule was chosen. If many differ, the history is recorded again for a new choice.
     pub(super) fn judge(&mut self, trails: &Trails, since: u32) {
         let (since, median) = (u64::from(since), u64::from(self.rule.median));
         self.judged += 1;
@@ -103,7 +105,7 @@ impl Learner {
             self.judged = 0;
             self.unusual = 0;
         }
-        // After each doubt without need, more unusual periods are required for the next.
+        // The number of unusual periods required doubles with each of the first three doubts.
         let patience = UNUSUAL_PERIODS << self.doubts.min(3);
         if self.unusual >= patience && self.resting {
             self.judged = 0;

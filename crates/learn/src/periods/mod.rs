@@ -1,11 +1,12 @@
-//! The period of the launches themselves, for loops that wait for nothing: the passes of a network
+//! Finds the period of the launches themselves. Loops without waits need this: the passes of a network
 //! within an image, or a training loop that reads nothing back.
 //!
-//! While the learner learns, it examines each launch together with the seven before it, its *context*.
-//! A context that always recurs after the same number of launches marks a pass ([`Recurrence`]). The
-//! choice begins with the shortest such interval. It moves to a longer one while that explains why the
-//! shorter is not always equal, as among waits: from layers to passes, but not from passes to images
-//! that add almost nothing. Later the learner only looks for the chosen context, the *anchor*.
+//! While the learner learns, it examines each launch together with the seven launches before it, its
+//! *context*. A context that always recurs after the same number of launches marks a pass ([`Recurrence`]).
+//! The choice begins with the context that has the shortest interval. It moves to a longer interval while
+//! that one explains why the shorter intervals are not all equal, just as for waits ([`crate::choose`]). So
+//! it moves from layers to passes, but not from passes to images, which add almost no work. After the
+//! choice, the learner only looks for the chosen context, the *anchor*.
 
 mod recurrence;
 
@@ -14,69 +15,73 @@ pub(crate) use recurrence::Recurrence;
 use crate::site;
 use crate::trail::{THREADS, Threads, Trails, slot};
 
-/// Minimum number of launches in a period that is more than an operator.
+/// Minimum number of launches in a period of launches that repeats. Fewer may be a single operator.
 const LAYER: u32 = 24;
-/// Number of launches below which a period may be a layer of a model.
+/// Number of launches below which a repeating period may be a layer of a model.
 const LITTLE: u32 = 96;
-/// Number of sets of contexts, of [`WAYS`] contexts each.
+/// Number of sets in the table of contexts. Each set holds [`WAYS`] contexts.
 const SETS: usize = 56;
 const WAYS: usize = 8;
-/// Number of launches between two looks at the contexts.
+/// Number of launches between two looks, that is, examinations of all contexts.
 const LOOK_EVERY: u32 = 32;
-/// Maximum number of different intervals of a thread that are compared.
+/// Maximum number of different interval lengths of a thread that are compared.
 const MAX_INTERVALS: usize = 24;
-/// Number of launches after which lost contexts are counted.
+/// Number of launches after which the lost contexts are counted.
 const LOSSES_COUNTED_EVERY: u32 = 8192;
-/// If at least this number of contexts were lost in that time, for lack of room, half of the contexts are
-/// left out.
+/// Maximum number of contexts that may be lost for lack of room, in that number of launches. From this
+/// number on, only half as many contexts are sampled.
 const MAX_LOST: u32 = 512;
-/// Number of launches examined before the search is suspended.
+/// Number of launches after which an unsuccessful search is paused.
 const LONGEST_SEARCH: u32 = 1 << 17;
-/// Length of the first such pause, in launches. Each pause is four times as long as the one before.
+/// Length of the first pause of the search, in launches. Each further pause is four times as long.
 const FIRST_PAUSE: u32 = 1 << 20;
 const MAX_PAUSES: u32 = 5;
-/// Number of periods without a wait after which periods are counted as iterations.
+/// Number of successive periods (intervals between occurrences of the anchor) without a wait after which
+/// periods are counted as iterations.
 pub(crate) const UNWAITED: u16 = 24;
-/// Number of periods without a wait after which periods open windows. Most images have fewer passes.
+/// Number of successive periods without a wait after which periods may open windows. Most images have fewer
+/// passes, so these periods are not the passes of an image.
 pub(crate) const UNWAITED_FOR_LONG: u16 = 120;
 
-/// The launches that have to be reported.
+/// The launches that have to be reported to the learner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Launches {
     /// No launch.
     None,
     /// All launches.
     All,
-    /// The launches of this thread, which launches the anchor.
+    /// The launches of this thread. It launches the anchor, the context that marks the begin of a pass.
     Of(u32),
-    /// The first launch after this number of launches of a thread. The search then begins again.
+    /// The first launch after the process has made this number of further launches. The search then begins
+    /// again.
     After(u32),
 }
 
-/// The search for the period, and its result.
+/// The search for the period in which the launches of a loop repeat, and its result, the anchor.
 #[derive(Debug)]
 pub(crate) struct Periods {
     contexts: [[Recurrence; WAYS]; SETS],
-    /// Number of zero bits in which a context's key must end for the context to be kept.
+    /// Number of zero bits in which a context's key must end. Other contexts are not kept, to save room.
     sampled: u32,
-    /// Number of contexts that were lost for lack of room since that was last checked.
+    /// Number of contexts lost for lack of room since the last check (see `LOSSES_COUNTED_EVERY`).
     lost: u32,
     /// Number of launches examined in this search.
     seen: u32,
     /// True if the search is over or paused.
     is_idle: bool,
     pauses: u32,
-    /// The work of all threads when the search was paused.
+    /// Total work of `threads` when the search was paused.
     paused_at: u32,
     /// Threads that have launched since the search began.
     threads: Threads,
-    /// Number of waits of the process.
+    /// Number of waits of the process so far.
     waits: u32,
-    /// The context that was chosen.
+    /// The context that was chosen to mark the begin of a pass. It is unused (`is_used` is false) if there
+    /// is none.
     anchor: Recurrence,
-    /// True if the anchor is still looked for after the search.
+    /// True if the learner still looks for the anchor after the search has ended.
     is_followed: bool,
-    /// Number of passes by anchors that were lost.
+    /// Number of passes counted by earlier anchors, which no longer recur.
     before: u64,
 }
 
@@ -98,12 +103,12 @@ impl Periods {
         }
     }
 
-    /// Returns the anchor if one was found.
+    /// Returns the anchor, the context that marks the begin of a pass, if one was found.
     pub fn found(&self) -> Option<&Recurrence> {
         self.anchor.is_used.then_some(&self.anchor)
     }
 
-    /// Returns the number of passes.
+    /// Returns the number of passes found so far.
     pub fn passes(&self) -> u64 {
         self.before + u64::from(self.anchor.count)
     }
@@ -114,26 +119,28 @@ impl Periods {
         self.anchor.count = 0;
     }
 
-    /// Notes that something was waited for.
+    /// Notes that the process has waited for something.
     pub fn waited(&mut self) {
         self.waits = self.waits.wrapping_add(1);
     }
 
-    /// Ends the search. If `keeps_anchor` is true, the anchor is still looked for.
+    /// Ends the search for contexts that repeat. If `keeps_anchor` is true, the learner still looks for the
+    /// one that was found to mark the begin of a pass, the anchor.
     pub fn rest(&mut self, keeps_anchor: bool) {
         self.is_idle = true;
         self.pauses = MAX_PAUSES;
         self.is_followed = keeps_anchor;
     }
 
-    /// Restarts the search. The anchor is kept until it no longer recurs.
+    /// Restarts the search for contexts that repeat. The anchor, which marks the begin of a pass, is kept
+    /// until it no longer recurs.
     pub fn search(&mut self) {
         self.contexts = [[Recurrence::NONE; WAYS]; SETS];
         (self.sampled, self.lost, self.seen) = (0, 0, 0);
         (self.is_idle, self.is_followed, self.threads) = (false, true, 0);
     }
 
-    /// The launches that have to be reported.
+    /// Returns the launches that have to be reported.
     #[inline]
     pub fn asks(&self) -> Launches {
         if !self.is_idle {
@@ -150,7 +157,8 @@ impl Periods {
         FIRST_PAUSE << (2 * self.pauses.saturating_sub(1))
     }
 
-    /// Handles a launch of a thread that its trail has. Returns true if a pass begins with it.
+    /// Handles a launch of a thread whose trail already contains it. Returns true if a pass begins with this
+    /// launch.
     pub fn launched(&mut self, trails: &Trails, thread: u32) -> bool {
         let follows = self.anchor.is_used
             && (self.is_followed || !self.is_idle)
@@ -184,7 +192,8 @@ impl Periods {
         }
     }
 
-    /// Keeps a launch's context, and examines all contexts from time to time.
+    /// Stores a launch's context. At fixed numbers of launches it also adapts the sampling, examines all
+    /// contexts, and pauses the search.
     fn note(&mut self, trails: &Trails, thread: u32, key: u32) {
         self.seen += 1;
         self.threads |= 1 << slot(thread);
@@ -220,7 +229,8 @@ impl Periods {
             return known.recur(at, waits);
         }
         let is_stale = |c: &Recurrence| c.is_stale(trails.work(u32::from(c.thread)));
-        // Contexts that never recurred are replaced first, the oldest of them first.
+        // The context to replace is, in this order: an unused one, the oldest that occurred only once or is
+        // stale, any other.
         let least = set.iter_mut().min_by_key(|c| match () {
             () if !c.is_used => (0, 0),
             () if c.count == 1 || is_stale(c) => (1, u32::MAX - c.age(trails)),
@@ -236,7 +246,8 @@ impl Periods {
         *place = Recurrence::first(key, own, at, waits);
     }
 
-    /// Chooses the anchor among the contexts of the thread that launches most in regular passes.
+    /// Chooses the anchor, the context that marks the begin of a pass, among the contexts of all threads.
+    /// The thread whose regular passes contain the most work wins.
     fn look(&mut self, trails: &Trails) {
         let mut best: Option<Recurrence> = None;
         for thread in 0..THREADS {
@@ -262,7 +273,8 @@ impl Periods {
         self.anchor = Recurrence::NONE;
     }
 
-    /// Returns the outermost context of a thread, found by moving outward from the shortest interval.
+    /// Returns the context that marks the outermost loop of a thread's launches. The search starts at the
+    /// shortest interval and moves outward.
     fn outermost(&self, trails: &Trails, thread: usize) -> Option<Recurrence> {
         let mut found: [Option<&Recurrence>; MAX_INTERVALS] = [None; MAX_INTERVALS];
         let mut count = 0;
@@ -296,8 +308,9 @@ impl Periods {
             .copied()
     }
 
-    /// Returns the rank of a context among those of a pass. A context that recurs in every pass is best, and
-    /// the anchor is kept unless another is clearly better.
+    /// Returns the rank of a context among those with the same interval; the highest is best. A context that
+    /// recurs in every pass is best. The anchor gets a small bonus, so that it is kept unless another
+    /// context is clearly better.
     fn rank(&self, context: &Recurrence) -> (u32, u16, u32) {
         let is_anchor = self.anchor.is_used
             && (self.anchor.key, self.anchor.thread) == (context.key, context.thread);

@@ -3,26 +3,27 @@
 use super::{LAYER, LITTLE};
 use crate::trail::{DEPTH, Trails, Work};
 
-/// The least work of a model's first and last kernels, in tenths of a layer's work.
+/// Minimum work of a model's first and last kernels together, in tenths of a layer's work.
 const ENDS_OF_LAYER: u32 = 3;
-/// Intervals are nearly equal if their lengths differ by at most one part in this number.
+/// Intervals are nearly equal if their work differs by at most a quarter (1 / this number).
 const NEAR: u32 = 4;
-/// The share of the work, in thousandths, that a longer period must explain to replace the shorter.
+/// Minimum share of the work, in thousandths, that a longer period must explain to replace the shorter one.
 const EXPLAINED: u64 = 60;
-/// The largest share of the work, in thousandths, that may be outside of all periods.
+/// Maximum share of the work, in thousandths, that may be in addition to equal intervals.
 const UNCOVERED: u64 = 250;
-/// The least number of launches that a model has before and after its layers.
+/// Minimum number of launches of a model outside its layers.
 const ENDS: u32 = 4;
-/// Number of equal intervals at which all counts are halved, so that old ones matter less.
+/// Number of equal intervals at which all counts are halved, so that older intervals count less.
 const HALVED_AT: u16 = 128;
-/// Minimum number of equal intervals of a period.
+/// Minimum number of equal intervals before a context counts as steady.
 const MIN_INTERVALS: u16 = 8;
-/// Minimum number of runs of equal intervals whose lengths can be compared.
+/// Minimum number of runs (series of equal intervals) before their lengths are compared.
 const MIN_RUNS: u16 = 4;
-/// A context is stale if it has not recurred in four intervals and this many launches more.
+/// A context is stale if it has not recurred within the work of four intervals plus this number of launches.
 const STALE_AFTER: u32 = 48;
 
-/// A launch with the seven before it, and the intervals between its occurrences.
+/// Statistics of one context: a launch with the seven launches before it, and the intervals between its
+/// occurrences.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recurrence {
     pub key: u32,
@@ -30,31 +31,32 @@ pub(crate) struct Recurrence {
     pub is_used: bool,
     /// Number of occurrences.
     pub count: u32,
-    /// The thread's work at the last occurrence.
+    /// The thread's cumulative work at the last occurrence.
     at: Work,
-    /// Number of waits of the process at that time.
+    /// Number of waits of the process at the last occurrence.
     waits: u32,
     pub interval: Work,
-    /// Number of intervals of that length.
+    /// Number of intervals with exactly the length `interval`.
     pub equal: u16,
-    /// Number of intervals of nearly that length.
+    /// Number of intervals with nearly that length.
     near: u16,
-    /// Number of intervals of another length without a wait.
+    /// Number of intervals of another length that contain no wait.
     odd: u16,
-    /// Number of intervals of another length with a wait: an outer loop may have ended there.
+    /// Number of intervals of another length that contain a wait: an outer loop may have ended in them.
     broken: u16,
-    /// Sum of the work by which the intervals of other lengths exceed the usual one.
+    /// Sum of the work by which intervals of other lengths exceed `interval`.
     excess: u32,
-    /// Length of the current run of equal intervals, and of the last one before it.
+    /// Number of equal intervals in the current run, and in the run before it. A run is a series of equal
+    /// intervals.
     pub run: u16,
     last_run: u16,
-    /// Number of runs that were as long as the one before, and number of the other runs.
+    /// Number of runs that were as long as the run before, and number of runs that were not.
     same_runs: u8,
     other_runs: u8,
-    /// Number of intervals since the last wait, and the most in a row before that.
+    /// Number of intervals since the last wait, and the highest such number before that wait.
     pub unwaited: u16,
     most_unwaited: u16,
-    /// Number of intervals with a wait.
+    /// Number of intervals that contain a wait.
     waited: u16,
 }
 
@@ -81,7 +83,7 @@ impl Recurrence {
         waited: 0,
     };
 
-    /// Returns the statistics of a first occurrence.
+    /// Returns the statistics of a context that occurs for the first time.
     pub fn first(key: u32, thread: usize, at: Work, waits: u32) -> Self {
         Self {
             key,
@@ -94,7 +96,8 @@ impl Recurrence {
         }
     }
 
-    /// Adds an occurrence. `at` is the thread's work and `waits` the number of the process's waits so far.
+    /// Adds an occurrence. `at` is the thread's cumulative work, and `waits` the number of the process's
+    /// waits so far.
     pub fn recur(&mut self, at: Work, waits: u32) {
         let interval = at.since(self.at);
         let waited = waits != self.waits;
@@ -171,27 +174,28 @@ impl Recurrence {
         self.excess /= 2;
     }
 
-    /// Returns the number of intervals, and the number of those with a wait.
+    /// Returns the number of intervals, and the number of intervals that contain a wait.
     pub const fn intervals(&self) -> (u16, u16) {
         (self.equal + self.others(), self.waited)
     }
 
-    /// Returns the number of intervals of another length.
+    /// Returns the number of intervals whose length is not exactly `interval`.
     pub const fn others(&self) -> u16 {
         self.near + self.odd + self.broken
     }
 
-    /// Returns the work of an interval.
+    /// Returns the work of a usual interval, in launches.
     pub const fn weight(&self) -> u32 {
         self.interval.weight()
     }
 
-    /// Returns true if an interval is one launch, of a kernel or of a graph.
+    /// Returns true if an interval is a single launch, of a kernel or of a graph.
     pub const fn is_one_launch(&self) -> bool {
         self.interval.launches + self.interval.graphs == 1
     }
 
-    /// Returns true if its intervals are equal, except those in which an outer loop may have ended.
+    /// Returns true if nearly all intervals are equal, apart from those in which an outer loop may have
+    /// ended.
     pub const fn is_regular(&self) -> bool {
         let (equal, odd) = (self.equal as u32, self.odd as u32);
         let alike = equal + self.near as u32;
@@ -200,7 +204,7 @@ impl Recurrence {
             && equal * 3 >= (alike + odd + self.broken as u32) * 2
     }
 
-    /// Returns true if it has stopped recurring by now, when its thread has done this work.
+    /// Returns true if the context has stopped recurring. `now` is its thread's cumulative work.
     pub const fn is_stale(&self, now: Work) -> bool {
         now.since(self.at).weight() > self.weight().saturating_mul(4).saturating_add(STALE_AFTER)
     }
@@ -210,8 +214,9 @@ impl Recurrence {
         self.excess / u32::from(self.others()).max(1)
     }
 
-    /// Returns true if intervals as small as a model's layer are sometimes longer by at least the work of a
-    /// model's first and last kernels. If nothing is waited for, any additional work may be theirs.
+    /// Returns true if the intervals are as small as a model's layer, and some exceed the usual work by at
+    /// least that of a model's first and last kernels. If the program waits for nothing, any additional work
+    /// counts as those kernels.
     fn has_ends(&self) -> bool {
         let ends = match self.waited {
             0 => 1,
@@ -220,19 +225,20 @@ impl Recurrence {
         self.weight() < LITTLE && self.others() > 0 && self.mean_excess() >= ends
     }
 
-    /// Returns the share of the work, in thousandths, by which other intervals exceed the usual one.
+    /// Returns the share of the work, in thousandths, by which intervals of other lengths exceed the usual
+    /// one.
     fn excess_share(&self) -> u64 {
         u64::from(self.excess) * 1000 / self.work().max(1)
     }
 
-    /// Returns the work of all intervals.
+    /// Returns the total work of all intervals, in launches.
     fn work(&self) -> u64 {
         let equal = u64::from(self.weight()) * u64::from(self.equal + self.others());
         equal + u64::from(self.excess)
     }
 
-    /// Returns true if `outer`, which is longer, explains why the intervals are not all equal: they differ
-    /// once in each of its own. An outer loop that adds almost no work explains nothing.
+    /// Returns true if the longer period `outer` explains why the intervals are not all equal: one interval
+    /// in each period of `outer` differs. An outer loop that adds almost no work explains nothing.
     pub fn is_explained_by(&self, outer: &Self) -> bool {
         if outer.equal < MIN_INTERVALS / 2 || self.others() == 0 {
             return false;
@@ -242,8 +248,8 @@ impl Recurrence {
             && (self.has_ends() || self.excess_share() >= EXPLAINED)
     }
 
-    /// Returns true if its intervals are equal, make up most of the work, and contain more than a kernel that
-    /// is launched repeatedly.
+    /// Returns true if the intervals are equal, make up most of the work, and contain more than one kernel
+    /// launched repeatedly.
     pub fn is_steady(&self) -> bool {
         self.weight() >= DEPTH as u32
             && self.equal >= MIN_INTERVALS
@@ -251,36 +257,37 @@ impl Recurrence {
             && self.covers_work()
     }
 
-    /// Returns true if its intervals make up most of the work.
+    /// Returns true if the intervals make up most of the work.
     pub fn covers_work(&self) -> bool {
         self.excess_share() <= UNCOVERED
     }
 
-    /// Returns true if hardly any interval differs.
+    /// Returns true if hardly any interval has another length.
     pub const fn is_even(&self) -> bool {
         self.others() as u32 * 32 <= self.equal as u32
     }
 
-    /// Returns true if it may be a layer of a model: a model always has the same number of layers, and some
-    /// more work before and after them.
+    /// Returns true if the context may be a layer of a model: a model always has the same number of layers,
+    /// and some additional work before and after them.
     pub fn may_be_layer(&self) -> bool {
         self.has_ends() && self.other_runs <= self.same_runs
     }
 
-    /// Returns the work of its thread since the last occurrence.
+    /// Returns the thread's work since the last occurrence, in launches.
     pub fn age(&self, trails: &Trails) -> u32 {
         trails.work(u32::from(self.thread)).since(self.at).weight()
     }
 
-    /// Returns true if it is a part of a longer iteration: many intervals have no wait, and it is neither a
-    /// layer nor as small as an operator.
+    /// Returns true if the period is a part of a longer iteration: many intervals contain no wait, and the
+    /// period is neither a layer nor as small as an operator.
     pub fn is_part(&self) -> bool {
         let all = self.equal + self.others();
         self.weight() >= LAYER && !self.may_be_layer() && self.waited * 3 <= all * 2
     }
 
-    /// Returns true if it is an iteration itself: at least the last `intervals` intervals had no wait, and
-    /// these are twice as many as in any such row before. Small intervals must be more.
+    /// Returns true if the period is an iteration itself: at least the last `intervals` intervals had no
+    /// wait, and they are at least twice as many as in any earlier row without a wait. Small intervals need a
+    /// longer row.
     pub fn is_unwaited(&self, intervals: u16) -> bool {
         let small = u32::from(intervals) * LAYER / self.weight().max(1);
         let wanted = intervals.max(small.min(u32::from(u16::MAX)) as u16);
@@ -288,7 +295,7 @@ impl Recurrence {
             && self.stands_alone(wanted)
     }
 
-    /// Returns true if it is certain that no outer loop is missed for lack of intervals.
+    /// Returns true if there are enough intervals to exclude an outer loop.
     fn stands_alone(&self, intervals: u16) -> bool {
         let runs = u16::from(self.same_runs) + u16::from(self.other_runs);
         let is_long = self.weight() >= LITTLE || self.weight() >= LAYER && runs >= MIN_RUNS;

@@ -1,19 +1,20 @@
-//! Replays call streams and compares the learner's results with the truth.
+//! Replays call streams and compares the learner's iterations with the true ones.
 
 use super::recorded::Record;
 use tllmprof_learn::{Learner, Trails};
 
-/// Number of true iterations in which the learner may still be learning.
+/// Number of true iterations during which the learner may still be learning. They are not judged.
 const LEARNING: usize = 32;
 
-/// Returns the number of iterations detected, and the number of boundaries in each true one.
+/// Returns the number of iterations that the learner detected, and the number of its boundaries in each
+/// true iteration.
 pub fn replay(records: &[Record]) -> (u64, Vec<u32>) {
     let (learner, boundaries) = replay_level(records, false);
     (learner.detected(), boundaries)
 }
 
-/// Returns a learner that has seen the records, and the number of boundaries in each true iteration. If
-/// `inner` is true, they are those of the level below.
+/// Replays the records. Returns the learner, and the number of its boundaries in each true iteration. If
+/// `inner` is true, the learner counts the parts of iterations instead, where it finds two levels.
 pub fn replay_level(records: &[Record], inner: bool) -> (Box<Learner>, Vec<u32>) {
     let trails = Trails::new();
     let mut learner = Box::new(Learner::new());
@@ -47,15 +48,17 @@ pub fn assert_holds(name: &str, records: &[Record]) {
     assert!(apart * 100 <= marks, "{name}: {detected} of {marks}");
 }
 
-/// A window, with the iterations that it got.
+/// A window and the iterations that it captured.
 pub struct Taken {
     pub first: u64,
-    /// Number of marks between each boundary and the next, for the window's iterations.
+    /// Number of true iterations (marks) between each boundary of the window and the next. Each should be
+    /// 1.
     pub marks: Vec<u32>,
 }
 
-/// Returns the iterations of a window. It opens at its first iteration, or, if that has passed before the
-/// step was understood, at the next one after that.
+/// Replays the records and returns the window that opens for the iterations `asked`. It opens at its
+/// first iteration. If that has passed before the learner understands the step, it opens at the next
+/// boundary.
 pub fn take(records: &[Record], asked: (u64, u64)) -> Option<Taken> {
     let trails = Trails::new();
     let mut learner = Box::new(Learner::new());

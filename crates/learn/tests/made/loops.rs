@@ -1,5 +1,5 @@
-//! More programs: loops of servers, of training and of media, as their authors write them. Each mark is where such an author
-//! would say that a step begins.
+//! More synthetic programs: typical loops of servers, of training and of media processing. Each mark is where the
+//! author of such a program would say that a step begins.
 
 use super::Program;
 use crate::recorded::Record;
@@ -33,8 +33,8 @@ pub fn all() -> Vec<(String, Vec<Record>)> {
     all.map(|(name, records)| (name.to_owned(), records)).into()
 }
 
-/// A stage of a pipeline: each micro-batch comes from the stage before, and is sent on. It waits for the buffer of the one
-/// before last.
+/// A middle stage of a pipeline. It receives each micro-batch from the previous stage and sends it on. Before it
+/// reuses one of two send buffers, it waits for the send of two steps earlier.
 fn stage_in_the_middle() -> Vec<Record> {
     let mut program = Program::new(401);
     let mut sent = [0; 2];
@@ -50,7 +50,8 @@ fn stage_in_the_middle() -> Vec<Record> {
     program.records()
 }
 
-/// Three passes of a draft model and one that checks them, each a graph whose result is read.
+/// Three passes of a draft model and one pass of the target model that verifies them. Each pass is a graph whose
+/// result is read.
 fn drafts_as_graphs_of_two_sizes() -> Vec<Record> {
     let mut program = Program::new(402);
     program.capture(0, 10, 30);
@@ -72,7 +73,7 @@ fn drafts_as_graphs_of_two_sizes() -> Vec<Record> {
     program.records()
 }
 
-/// A step decodes as a graph; in a quarter of them a chunk of a prompt is computed as well, by eager kernels.
+/// Decode steps that launch a graph. A quarter of them also compute a chunk of a prompt, with eager kernels.
 fn chunks_mixed_with_decode() -> Vec<Record> {
     let mut program = Program::new(403);
     program.capture(0, 10, 90);
@@ -90,7 +91,7 @@ fn chunks_mixed_with_decode() -> Vec<Record> {
     program.records()
 }
 
-/// Denoising steps of two passes each, with a read of the noise level; an image has twenty, and a decoder after them.
+/// Denoising steps of two passes each, with one read of the noise level. An image has twenty steps, then a decoder.
 fn guidance_in_two_passes() -> Vec<Record> {
     let mut program = Program::new(404);
     for _ in 0..25 {
@@ -109,7 +110,8 @@ fn guidance_in_two_passes() -> Vec<Record> {
     program.records()
 }
 
-/// Tokens of a beam search: the scores are read, beams are put in another order, and it is asked whether all have ended.
+/// Tokens of a beam search, with two reads each: the scores, before the beams are reordered, and then a flag that
+/// says if all beams have ended.
 fn beams_with_two_reads() -> Vec<Record> {
     let mut program = Program::new(405);
     for _ in 0..500 {
@@ -127,7 +129,7 @@ fn beams_with_two_reads() -> Vec<Record> {
     program.records()
 }
 
-/// Requests: an encoder's pass, then a decoder's for each token, 20 to 60 of them.
+/// Requests that consist of one encoder pass and 20 to 60 decoder passes, one for each token.
 fn encoder_and_decoder() -> Vec<Record> {
     let mut program = Program::new(406);
     for _ in 0..15 {
@@ -144,7 +146,7 @@ fn encoder_and_decoder() -> Vec<Record> {
     program.records()
 }
 
-/// Embeddings of batches of one of three lengths. Another thread uploads the tokens.
+/// Computes embeddings of batches that have one of three lengths. Another thread tokenises and uploads the tokens.
 fn embeddings_tokenised_beside() -> Vec<Record> {
     let mut program = Program::new(407);
     for _ in 0..500 {
@@ -165,7 +167,7 @@ fn embeddings_tokenised_beside() -> Vec<Record> {
     program.records()
 }
 
-/// A server's step is a graph of one of four sizes. Without requests it polls the stream.
+/// A batching server whose step is a graph of one of four sizes. While it has no requests, it polls the stream.
 fn batching_with_idle_polls() -> Vec<Record> {
     let mut program = Program::new(408);
     for size in 0..4 {
@@ -194,7 +196,8 @@ fn batching_with_idle_polls() -> Vec<Record> {
     program.records()
 }
 
-/// Tokens, some of them with an adapter, whose weights are copied when it is switched.
+/// Tokens of requests, every second of which uses an adapter. The adapter's weights are uploaded when it is switched
+/// on.
 fn adapters_switched() -> Vec<Record> {
     let mut program = Program::new(409);
     for request in 0..20 {
@@ -218,7 +221,7 @@ fn adapters_switched() -> Vec<Record> {
     program.records()
 }
 
-/// Six layers, each of which reads how many tokens each expert has; then a head.
+/// Six layers, each of which reads the number of tokens for each expert, then an output head.
 fn experts_counted_in_each_layer() -> Vec<Record> {
     let mut program = Program::new(410);
     for _ in 0..400 {
@@ -238,7 +241,7 @@ fn experts_counted_in_each_layer() -> Vec<Record> {
     program.records()
 }
 
-/// A chunk of audio: an encoder's pass, then a small network for each symbol, which is read.
+/// Chunks of audio: one encoder pass, then a small network for each symbol, whose result is read.
 fn transducer() -> Vec<Record> {
     let mut program = Program::new(411);
     for _ in 0..300 {
@@ -254,7 +257,7 @@ fn transducer() -> Vec<Record> {
     program.records()
 }
 
-/// Each request goes to one of two models.
+/// Each request runs one of two models.
 fn two_models() -> Vec<Record> {
     let mut program = Program::new(412);
     for _ in 0..500 {
@@ -272,7 +275,7 @@ fn two_models() -> Vec<Record> {
     program.records()
 }
 
-/// Frames of three kinds, each a graph of its own, in the order of a group of pictures.
+/// Video frames of three types, in the order of a group of pictures. Each type has its graph.
 fn video_frames() -> Vec<Record> {
     let mut program = Program::new(413);
     for kind in 0..3 {
@@ -294,7 +297,8 @@ fn video_frames() -> Vec<Record> {
     program.records()
 }
 
-/// Training: eight micro-batches, the loss of each of which is read; the norm of the gradients is read; the optimizer.
+/// Training with eight micro-batches per step. The loss of each is read, then the norm of the gradients; then the
+/// optimizer runs.
 fn accumulate_8_with_norm() -> Vec<Record> {
     let mut program = Program::new(414);
     for _ in 0..120 {
@@ -312,7 +316,7 @@ fn accumulate_8_with_norm() -> Vec<Record> {
     program.records()
 }
 
-/// Training whose batches another thread copies ahead; the loss is read in each step.
+/// Training in which another thread uploads batches ahead of time. The loss is read in each step.
 fn loader_thread() -> Vec<Record> {
     let mut program = Program::new(415);
     for _ in 0..400 {

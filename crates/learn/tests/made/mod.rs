@@ -1,4 +1,5 @@
-//! Made-up programs: the calls of their threads, with the times that a host and a GPU would need.
+//! Synthetic programs: the calls of their threads, with the times that a host and a GPU would need
+//! for them.
 
 mod loops;
 mod programs;
@@ -33,12 +34,13 @@ impl Random {
     }
 }
 
-/// A program that runs. Each thread has its own time on the host, and all share the GPU.
+/// A synthetic program and its simulated clocks. Each thread has a separate host time, and all
+/// threads share one GPU.
 pub struct Program {
     pub random: Random,
     records: Vec<(u64, Record)>,
     host: [u64; 8],
-    /// The time at which the GPU has done all that was launched, in nanoseconds.
+    /// The time, in nanoseconds, at which the GPU has finished everything launched so far.
     gpu: u64,
     /// The duration of a kernel, in nanoseconds.
     pub kernel: u64,
@@ -55,7 +57,7 @@ impl Program {
         }
     }
 
-    /// Returns the records of all threads in the order of their times.
+    /// Returns the records of all threads, ordered by time.
     pub fn records(mut self) -> Vec<Record> {
         self.records.sort_by_key(|&(time, _)| time);
         self.records.into_iter().map(|(_, record)| record).collect()
@@ -69,9 +71,9 @@ impl Program {
         self.records.push((self.now(thread), Record::Mark));
     }
 
-    /// The thread runs code without calls for about `micros` microseconds.
+    /// Lets the thread run code without CUDA calls for about `micros` microseconds.
     pub fn work(&mut self, thread: u32, micros: u64) {
-        // A fortieth of the pieces are interrupted.
+        // One in forty of these pieces of work is interrupted.
         let late = if self.random.below(40) == 0 {
             60_000
         } else {
@@ -82,7 +84,7 @@ impl Program {
         self.host[thread as usize] += nanos - nanos / 10 + jitter + self.random.below(late + 1);
     }
 
-    /// The thread does nothing until this time.
+    /// Lets the thread do nothing until `time`.
     pub fn until(&mut self, thread: u32, time: u64) {
         let host = &mut self.host[thread as usize];
         *host = (*host).max(time);
@@ -94,7 +96,7 @@ impl Program {
         self.work(thread, 3);
     }
 
-    /// Launches the kernels numbered from `first` on.
+    /// Launches `count` kernels with successive handles from `first` on.
     pub fn launch(&mut self, thread: u32, first: u64, count: u64) {
         for kernel in first..first + count {
             self.call(thread, Call::Launch((1 << 32) + kernel));
@@ -102,7 +104,7 @@ impl Program {
         }
     }
 
-    /// Launches a graph of this number of kernels.
+    /// Launches a graph that contains this number of kernels.
     pub fn graph(&mut self, thread: u32, kernels: u64) {
         self.call(thread, Call::GraphLaunch);
         self.gpu = self.gpu.max(self.now(thread)) + kernels * self.kernel;
@@ -112,12 +114,12 @@ impl Program {
         self.call(thread, Call::CopyToDevice);
     }
 
-    /// Returns the time at which the GPU will have done what was launched.
+    /// Returns the time at which the GPU will have finished everything launched so far.
     pub fn done(&self) -> u64 {
         self.gpu
     }
 
-    /// Waits until the GPU has done what was launched by `done`.
+    /// Waits until the time `done`, at which the GPU has finished the work to wait for.
     pub fn wait_until(&mut self, thread: u32, wait: Wait, done: u64) {
         self.until(thread, done);
         self.work(thread, 6);
@@ -128,7 +130,7 @@ impl Program {
         self.wait_until(thread, wait, self.gpu);
     }
 
-    /// Waits for an event that the GPU has passed long ago.
+    /// Waits for an event that the GPU passed long ago, so that the wait returns at once.
     pub fn call_event(&mut self, thread: u32) {
         self.call(thread, Call::Returned(Wait::Event));
     }
@@ -139,7 +141,7 @@ impl Program {
         self.wait(thread, Wait::Stream);
     }
 
-    /// Captures a graph of this number of kernels.
+    /// Captures a graph with this number of kernels.
     pub fn capture(&mut self, thread: u32, first: u64, count: u64) {
         self.call(thread, Call::CaptureBegin);
         for kernel in first..first + count {

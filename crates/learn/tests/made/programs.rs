@@ -1,4 +1,4 @@
-//! The programs. A kernel's number is that of its place in the program.
+//! The synthetic programs. A kernel's number stands for its place in the program's code.
 
 use super::Program;
 use crate::recorded::Record;
@@ -94,7 +94,7 @@ fn sleep_within(parts: u64) -> Vec<Record> {
     program.records()
 }
 
-/// A wait after each of 24 layers, as when a program is debugged.
+/// 24 layers with a device wait after each of them, as in a program that is being debugged.
 pub fn synced_layers() -> Vec<Record> {
     let mut program = Program::new(77);
     for _ in 0..400 {
@@ -115,7 +115,8 @@ pub fn synced_layers() -> Vec<Record> {
     program.records()
 }
 
-/// A server of embeddings. Long inputs, three in ten, run other kernels, so that the read has another context.
+/// An embedding server. Three in ten inputs are long and run different kernels, so that the read after them has
+/// a different context.
 fn other_kernels(seed: u64) -> Vec<Record> {
     let mut program = Program::new(200 + seed);
     for _ in 0..500 {
@@ -134,7 +135,7 @@ fn other_kernels(seed: u64) -> Vec<Record> {
     program.records()
 }
 
-/// A frame of an audio codec: a pass of the model, then seven small ones, each of which is read back.
+/// Frames of an audio codec: one pass of the model, then seven small passes, each of which is read back.
 fn depth_passes() -> Vec<Record> {
     let mut program = Program::new(221);
     for _ in 0..400 {
@@ -151,7 +152,8 @@ fn depth_passes() -> Vec<Record> {
     program.records()
 }
 
-/// A tree of drafts as five graphs, a pass that checks it, and a kernel for each token that is kept.
+/// A tree of drafts as five graphs, then a pass that verifies them, then one kernel for each token that is
+/// kept.
 fn tree_drafts() -> Vec<Record> {
     let mut program = Program::new(222);
     program.capture(0, 10, 30);
@@ -174,7 +176,7 @@ fn tree_drafts() -> Vec<Record> {
     program.records()
 }
 
-/// As `items`, but each part runs other kernels.
+/// Like [`items`], but each part of a step runs different kernels.
 fn items_of_kinds(parts: u64) -> Vec<Record> {
     let mut program = Program::new(101);
     for _ in 0..600 {
@@ -189,7 +191,7 @@ fn items_of_kinds(parts: u64) -> Vec<Record> {
     program.records()
 }
 
-/// Each step's result is waited for after the next step was launched.
+/// Each step's result is waited for only after the next step has been launched.
 fn read_ahead() -> Vec<Record> {
     let mut program = Program::new(103);
     let mut done = 0;
@@ -212,7 +214,7 @@ fn read_ahead() -> Vec<Record> {
     program.records()
 }
 
-/// A token is read each step, and its probability too where a request asked for it.
+/// Each step reads a token, and also its probability if the request asked for it.
 fn second_read_at_times() -> Vec<Record> {
     let mut program = Program::new(107);
     for step in 0..500u64 {
@@ -230,7 +232,7 @@ fn second_read_at_times() -> Vec<Record> {
     program.records()
 }
 
-/// Training that reads the loss every so many steps: those are the outer level.
+/// Training that reads the loss only once in `steps` steps. The interval between reads is the outer level.
 fn log_each(steps: u64) -> Vec<Record> {
     let mut program = Program::new(109);
     for step in 0..800u64 {
@@ -254,7 +256,8 @@ fn log_each(steps: u64) -> Vec<Record> {
     program.records()
 }
 
-/// Speech from text: a sentence is 20 to 60 frames, a frame a large pass and eight small ones, read at its end.
+/// Text to speech: a sentence has 20 to 60 frames. Each frame has a large and a small part of eight blocks
+/// each, and its result is read at the end.
 fn codebooks() -> Vec<Record> {
     let mut program = Program::new(113);
     for _ in 0..16 {
@@ -276,7 +279,8 @@ fn codebooks() -> Vec<Record> {
     program.records()
 }
 
-/// 12 steps a video, each read, then 9 tiles that are decoded and read one by one.
+/// Video generation: 12 denoising steps, each of which is read, then 9 tiles that are decoded and read one by
+/// one.
 fn tiles() -> Vec<Record> {
     let mut program = Program::new(127);
     for _ in 0..40 {
@@ -295,7 +299,7 @@ fn tiles() -> Vec<Record> {
     program.records()
 }
 
-/// A sequence of 64 small steps that nothing waits for, read at its end.
+/// A recurrent network: 64 small steps without a wait between them, and one read at the end.
 fn recurrent() -> Vec<Record> {
     let mut program = Program::new(131);
     for _ in 0..200 {
@@ -311,7 +315,7 @@ fn recurrent() -> Vec<Record> {
     program.records()
 }
 
-/// A detector: a large pass, then 2 to 15 small reads, one for each class of boxes.
+/// An object detector: a large pass, then 2 to 15 small reads, one for each class of boxes.
 fn boxes() -> Vec<Record> {
     let mut program = Program::new(137);
     for _ in 0..400 {
@@ -329,7 +333,7 @@ fn boxes() -> Vec<Record> {
     program.records()
 }
 
-/// A network on graphs: three layers, each of which reads sizes that vary, and a read at the end.
+/// A network for graph data: three layers, each of which reads a size that varies, and one read at the end.
 fn graph_sizes() -> Vec<Record> {
     let mut program = Program::new(139);
     for _ in 0..400 {
@@ -348,7 +352,8 @@ fn graph_sizes() -> Vec<Record> {
     program.records()
 }
 
-/// A second thread launches on a stream of its own, tied by events; the first reads at a place that moves.
+/// A second thread launches on a separate stream, tied to the first by events. The first thread reads at a
+/// place that moves.
 fn two_threads_tied() -> Vec<Record> {
     let mut program = Program::new(149);
     for step in 0..500u64 {
@@ -391,8 +396,8 @@ fn polled() -> Vec<Record> {
     program.records()
 }
 
-/// `.item()` after each of several equal parts; `pause` microseconds of code and `kernels` more kernels
-/// before a step.
+/// A step of equal parts with an `.item()` call after each part. Before each step, `pause` microseconds of code
+/// and `kernels` additional kernels run.
 fn items(parts: u64, pause: u64, kernels: u64) -> Vec<Record> {
     let mut program = Program::new(parts * 1000 + pause + kernels);
     for _ in 0..600 {
@@ -408,7 +413,7 @@ fn items(parts: u64, pause: u64, kernels: u64) -> Vec<Record> {
     program.records()
 }
 
-/// A second stream's result is waited for at a place that moves every `every` steps.
+/// Each step waits once for the result of a second stream, at a place that moves every `every` steps.
 fn tied_drift(every: u64) -> Vec<Record> {
     let mut program = Program::new(7);
     for step in 0..600u64 {
@@ -428,7 +433,7 @@ fn tied_drift(every: u64) -> Vec<Record> {
     program.records()
 }
 
-/// Decode steps with chunks of prompts among them.
+/// Decode steps mixed with chunks of prompts. If `graphs` is true, a decode step launches a graph.
 fn chunked_prefill(graphs: bool) -> Vec<Record> {
     let mut program = Program::new(11);
     let mut chunks = 0;
@@ -463,7 +468,7 @@ fn chunked_prefill(graphs: bool) -> Vec<Record> {
     program.records()
 }
 
-/// A draft model proposes one to six tokens, each read back; the target model checks them.
+/// A draft model proposes one to six tokens and reads each back. Then the target model verifies them.
 fn draft_varies(graphs: bool) -> Vec<Record> {
     let mut program = Program::new(13);
     for _ in 0..400 {
@@ -492,7 +497,7 @@ fn draft_varies(graphs: bool) -> Vec<Record> {
     program.records()
 }
 
-/// A second thread copies each step's result to the host, `lag` steps late.
+/// A second thread copies each step's result to the host, `lag` steps later.
 fn late_read(lag: usize) -> Vec<Record> {
     let mut program = Program::new(17);
     let mut done = Vec::new();
@@ -514,7 +519,7 @@ fn late_read(lag: usize) -> Vec<Record> {
     program.records()
 }
 
-/// The same with kernels; the thread reads at any time.
+/// Like [`late_read`], but with eager kernels, and the second thread reads at random times.
 fn late_read_eager() -> Vec<Record> {
     let mut program = Program::new(19);
     program.kernel = 8_000;
@@ -538,7 +543,7 @@ fn late_read_eager() -> Vec<Record> {
     program.records()
 }
 
-/// Graphs that are captured again every `every` steps, with a warm-up pass each.
+/// Four graphs that are captured again every `every` steps, each after a warm-up pass.
 fn recapture(every: u64) -> Vec<Record> {
     let mut program = Program::new(23);
     for step in 0..600u64 {
@@ -559,7 +564,7 @@ fn recapture(every: u64) -> Vec<Record> {
     program.records()
 }
 
-/// A language model's tokens, with another model's pass and read every seventh step.
+/// A language model's tokens. Every seventh step is followed by a pass and a read of another model.
 fn reranker(graphs: bool) -> Vec<Record> {
     let mut program = Program::new(29);
     for step in 0..500u64 {
@@ -576,7 +581,7 @@ fn reranker(graphs: bool) -> Vec<Record> {
         }
         program.read(0);
         if step % 7 == 6 {
-            // The other model's pass is an iteration as well.
+            // The pass of the other model is an iteration as well.
             program.mark(0);
             for _ in 0..6 {
                 program.launch(0, 500, 12);
@@ -588,7 +593,8 @@ fn reranker(graphs: bool) -> Vec<Record> {
     program.records()
 }
 
-/// Four micro-batches, forward here and backward on another thread, then the optimizer.
+/// Training with four micro-batches, which run forward on this thread and backward on another, then the
+/// optimizer. If `each` is true, each micro-batch is read, otherwise only the whole step.
 fn accumulate(each: bool) -> Vec<Record> {
     let mut program = Program::new(31);
     for _ in 0..200 {
@@ -619,7 +625,8 @@ fn accumulate(each: bool) -> Vec<Record> {
     program.records()
 }
 
-/// Images of 30 steps of two passes each, then a decoder. `synced`: the scheduler reads a number each step.
+/// Images of 30 denoising steps with two passes each (classifier-free guidance), then a decoder. If `synced` is
+/// true, the scheduler reads a number in each step.
 fn cfg(synced: bool) -> Vec<Record> {
     let mut program = Program::new(37);
     for _ in 0..20 {
@@ -647,7 +654,7 @@ fn cfg(synced: bool) -> Vec<Record> {
     program.records()
 }
 
-/// The same with both passes in one.
+/// Like [`cfg`], but with both passes batched into one.
 fn cfg_batched() -> Vec<Record> {
     let mut program = Program::new(41);
     for _ in 0..20 {
@@ -669,7 +676,7 @@ fn cfg_batched() -> Vec<Record> {
     program.records()
 }
 
-/// An encoder once an utterance, then 5 to 60 tokens.
+/// Speech recognition: one encoder pass for each utterance, then 5 to 60 tokens.
 fn speech() -> Vec<Record> {
     let mut program = Program::new(43);
     for _ in 0..24 {
@@ -695,7 +702,8 @@ fn speech() -> Vec<Record> {
     program.records()
 }
 
-/// Layers that read back which experts were chosen. `uneven`: a varying number of experts run in each.
+/// A mixture-of-experts model whose layers read back which experts were chosen. If `uneven` is true, the number
+/// of experts that run varies between layers.
 fn moe(layers: u64, uneven: bool) -> Vec<Record> {
     let mut program = Program::new(47);
     for _ in 0..150 {
@@ -720,7 +728,7 @@ fn moe(layers: u64, uneven: bool) -> Vec<Record> {
     program.records()
 }
 
-/// A step of few kernels.
+/// Steps with only a few kernels each. If `waits` is true, each step reads a result.
 fn tiny_step(kernels: u64, waits: bool) -> Vec<Record> {
     let mut program = Program::new(53);
     for _ in 0..800 {
@@ -734,7 +742,7 @@ fn tiny_step(kernels: u64, waits: bool) -> Vec<Record> {
     program.records()
 }
 
-/// Steps that nothing waits for, with an evaluation every 50.
+/// Steps without any wait, with an evaluation after every 50th step.
 fn no_wait() -> Vec<Record> {
     let mut program = Program::new(59);
     for step in 0..600u64 {
@@ -751,7 +759,7 @@ fn no_wait() -> Vec<Record> {
     program.records()
 }
 
-/// Beams, two reads a step; the cache is reordered if a beam was replaced.
+/// A beam search with two reads in each step. The cache is reordered if a beam was replaced.
 fn beam_reorder() -> Vec<Record> {
     let mut program = Program::new(61);
     for step in 0..400u64 {
@@ -776,7 +784,7 @@ fn beam_reorder() -> Vec<Record> {
     program.records()
 }
 
-/// Batches of any size: small ones take other kernels, and large ones are split.
+/// Batches of varying size, from 0 to 4. Each size runs different kernels, and larger ones run more.
 fn embed_batches() -> Vec<Record> {
     let mut program = Program::new(67);
     for _ in 0..400 {
@@ -795,7 +803,7 @@ fn embed_batches() -> Vec<Record> {
     program.records()
 }
 
-/// A graph a step, read by other threads every so many steps.
+/// One graph per step. Two other threads take turns to read a result, once in `every` steps.
 fn jax_every(every: u64) -> Vec<Record> {
     let mut program = Program::new(71);
     for step in 0..1200u64 {
@@ -813,7 +821,7 @@ fn jax_every(every: u64) -> Vec<Record> {
     program.records()
 }
 
-/// The same, but nothing waits for the reader.
+/// Like [`jax_every`], but the launching thread does not wait for the readers.
 fn jax_every_late(every: u64) -> Vec<Record> {
     let mut program = Program::new(73);
     for step in 0..1200u64 {
@@ -831,7 +839,7 @@ fn jax_every_late(every: u64) -> Vec<Record> {
     program.records()
 }
 
-/// Requests of 1 to 4 tokens: a prompt pass, then graphs.
+/// Requests of a few tokens: a prompt pass first, then one graph for each further token.
 fn requests_varied() -> Vec<Record> {
     let mut program = Program::new(79);
     for _ in 0..160 {
@@ -854,7 +862,7 @@ fn requests_varied() -> Vec<Record> {
     program.records()
 }
 
-/// A token's graph is not waited for; whether to stop is read every `every` steps.
+/// One graph per token, without a wait. Every `every` steps the program reads whether to stop.
 fn stop_check(every: u64) -> Vec<Record> {
     let mut program = Program::new(83);
     for step in 0..1000u64 {
@@ -868,7 +876,7 @@ fn stop_check(every: u64) -> Vec<Record> {
     program.records()
 }
 
-/// Four stages on threads of their own; the first takes a batch in, the last gives the result out.
+/// Four pipeline stages, each on a separate thread. The first receives a batch, and the last reads the result.
 fn pipeline_stages() -> Vec<Record> {
     let mut program = Program::new(89);
     for _ in 0..400 {
@@ -885,7 +893,7 @@ fn pipeline_stages() -> Vec<Record> {
     program.records()
 }
 
-/// 20 tokens are generated, then a training step is made. An iteration is a token.
+/// Reinforcement learning: 20 tokens are generated, then a training step runs. Each token is an iteration.
 fn rollout_train() -> Vec<Record> {
     let mut program = Program::new(97);
     for _ in 0..40 {

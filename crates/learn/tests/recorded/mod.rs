@@ -9,15 +9,15 @@ use tllmprof_learn::Call;
 /// A line of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Record {
-    /// A true iteration begins. The learner never sees this.
+    /// The begin of a true iteration. The learner never receives marks.
     Mark,
-    /// A call by this thread, at this time in nanoseconds.
+    /// A call: the thread that makes it, the call, and its time in nanoseconds.
     Call(u32, Call, u64),
     /// A call that the learner does not use.
     Other,
 }
 
-/// Returns the stream in a file.
+/// Returns the records of the stream in this file.
 pub fn read(path: &str) -> Vec<Record> {
     let mut text = String::new();
     GzDecoder::new(File::open(path).expect(path))

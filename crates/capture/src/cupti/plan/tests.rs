@@ -42,7 +42,7 @@ fn closed(over: u64, cupti: Where) -> Event {
     }
 }
 
-/// Returns what to do at each of `events`, and the plan after them.
+/// Returns the action at each of the `events`, and the plan after all of them.
 fn after(events: &[Event]) -> (Vec<Action>, AttachPlan) {
     let mut plan = Off;
     let on = |event: &Event| {
@@ -210,7 +210,7 @@ fn a_window_that_opens_before_cupti_could_go_takes_it_as_it_is() {
     let (plan, action) = plan.next(begins(7, Where::In));
     assert_eq!(action, Action::Attach);
     assert_eq!(plan.next(Attached { until: 8 }).0, Taking { until: 8 });
-    // If that window closes before any iteration of its own, CUPTI is detached as planned before.
+    // If the new window closes before any of its iterations begins, CUPTI is detached as planned before.
     let (plan, action) = plan.next(Closes { over: 7 });
     assert_eq!((plan.is_leaving(), action), (true, SayCaptured));
 }
@@ -262,7 +262,7 @@ fn cupti_attaches_too_late_and_the_process_exits() {
     let (_, plan) = after(&[Opens, begins(5, Where::Out)]);
     attempt = attempt.next(attempt::Event::Begins).unwrap_or(attempt);
     let number = attempt.number();
-    // The program's thread waits no longer, and continues.
+    // The program's thread stops waiting and continues.
     attempt = attempt.next(attempt::Event::Abandons).unwrap_or(attempt);
     let (plan, _) = plan.next(SLOW);
     // The worker finishes the attempt.
@@ -273,7 +273,7 @@ fn cupti_attaches_too_late_and_the_process_exits() {
     presence = presence
         .next(presence::Event::SwitchedOff)
         .unwrap_or(presence);
-    // The process ends before anything is due.
+    // The process ends before the plan has anything to do.
     let (plan, action) = plan.next(Ends);
     assert_eq!((action, plan.due()), (Nothing, NEVER));
     assert_eq!(presence, Presence::In);
@@ -307,7 +307,8 @@ fn the_child_of_a_fork_has_no_window_and_not_its_parents_cupti() {
     );
 }
 
-/// Calls `act` with the plan before and after each event, for all lists of `length` events.
+/// Visits all sequences of up to `length` events. Calls `act` for each event, with the plan before it, the plan
+/// after it, and the action.
 fn walk(
     plan: AttachPlan,
     events: &[Event],
@@ -362,7 +363,8 @@ fn whatever_happens_in_whatever_order() {
         let writes_stop = matches!(action, Stop | StopAndLeave);
         let was_taking = matches!(before, Taking { .. });
         let is_taking = matches!(after, Taking { .. });
-        // A recording of kernels that has begun in the record ends there, unless the record itself is ruled out.
+        // When recording of kernels ends, its end is written into the record, unless there is no record
+        // (`Obstructed`).
         let ends = was_taking && !is_taking && event != Obstructed;
         assert_eq!(writes_stop, ends, "{list:?}");
         let leaves = matches!(action, Action::Leave | StopAndLeave);
@@ -386,7 +388,8 @@ fn answers_to_what_was_not_asked_change_nothing() {
     }
 }
 
-/// Checks that kernels do not count as recorded in the iteration in which another profiler takes CUPTI.
+/// The recording ends before the iteration in which another profiler takes CUPTI, because that iteration is
+/// incomplete.
 #[test]
 fn another_profiler_ends_it_in_the_middle_of_an_iteration() {
     let taking = [Opens, begins(5, Where::Out), Attached { until: 9 }, Yields];
