@@ -1,4 +1,5 @@
-/* A thread is cancelled in a tool's push, which by TOOL_WAITS says when it is there. */
+/* A thread is cancelled while it is in a tool's push. The tool reports that the thread is there
+ * through the descriptor TOOL_WAITS. */
 #include "loop.h"
 
 #include <pthread.h>
