@@ -28,7 +28,7 @@ def named(formulas):
     return {"TLLMPROF_BATCH": FUNCTION + "=" + formulas}
 
 
-# The variables of each kind, the requests in its batch, and the kind that it is compared with.
+# Each entry: the variables, the number of requests in a batch, and the entry that it is compared with.
 KINDS = {
     "without the library": (None, 16, None),
     "counted": (COUNTED, 16, "without the library"),

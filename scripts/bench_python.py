@@ -7,10 +7,10 @@ import subprocess
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CHILD_SECONDS = 120
 
-# What is asked for. A function is marked to be counted, with a window that no process comes to.
+# All options are on. A function is a step, so its calls are counted, and the window is never reached.
 EVERYTHING = {"TLLMPROF_GIL": "1", "TLLM_PROFILE_RECORD_GC": "1", "TLLMPROF_STEP": "py:__main__:step",
               "TLLMPROF_START_STOP": "1000000000000"}
-# What bench/python.py measures, and what it is called: a column for each.
+# The measurements of bench/python.py and their titles, a column each.
 MEASURED = {
     "handoff": "the GIL dropped and taken",
     "collection": "a collection of generation 0",

@@ -21,7 +21,8 @@ KINDS = {
     "1000 Hz": RECORDED | {"TLLMPROF_STACKS": "1000"},
     "and native": RECORDED | {"TLLMPROF_STACKS": "1000", "TLLMPROF_NATIVE_STACKS": "1"},
 }
-# Of the step's thread. The second is what it takes where the sampler has no processor of its own, too.
+# Measurements of the step's thread. "ns" includes time that the thread loses if the sampler has no processor for
+# itself.
 MEASURED = {"cpu": "CPU time", "ns": "time"}
 
 

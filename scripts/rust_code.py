@@ -8,7 +8,7 @@ TOKEN = re.compile(
     re.S,
 )
 
-# What is compiled for tests alone.
+# Code that is compiled only for tests.
 FOR_TESTS = re.compile(r"#\[cfg\((?:all\()?test\b[^\]]*\]")
 
 

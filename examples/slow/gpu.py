@@ -4,7 +4,7 @@ import ctypes
 
 BLOCKS, THREADS = 128, 1024
 
-# Each thread looks at the GPU's clock until so many nanoseconds are over.
+# The kernel: each thread reads the GPU's clock until `ns` nanoseconds have passed.
 PTX = b"""
 .version 7.0
 .target sm_70

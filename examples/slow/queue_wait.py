@@ -16,7 +16,7 @@ STEPS = int(sys.argv[1]) if sys.argv[1:] else 30
 
 def make_batches():
     for batch in range(STEPS):
-        time.sleep(MAKES)  # asks another process for it
+        time.sleep(MAKES)  # stands for a request to another process
         batches.put(batch)
 
 

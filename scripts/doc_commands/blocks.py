@@ -3,7 +3,7 @@ import re
 from dataclasses import dataclass, field
 
 FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1[ \t]*$", re.M | re.S)
-# What looks like a command of ours in a block that is not run.
+# Text that looks like one of our commands, in a block that is not run.
 COMMAND = re.compile(r"^(?:\$ |(?:eval |[A-Z_]+=\S+ )*(?:tllmprof (?!:)|scripts/|cargo ))", re.M)
 
 
@@ -16,7 +16,7 @@ class Block:
     page: str
     line: int
     needs: str  # "", "gpu", "repo" or "needs=NAME"
-    commands: list = field(default_factory=list)  # (command, expected lines)
+    commands: list = field(default_factory=list)  # (command, expected lines of output)
 
 
 def blocks(page, text):
@@ -26,7 +26,7 @@ def blocks(page, text):
         language, _, needs = match[2].strip().partition(" ")
         line = text.count("\n", 0, match.start()) + 1
         if language != "console":
-            # What a text shows may begin with the command that printed it.
+            # A `text` block may show a command together with its output.
             if language != "text" and (wrong := COMMAND.search(match[3])):
                 raise Unmarked(f"{page}:{line}: {wrong[0].strip()!r} is a command in a block that is not run (wanted: console)")
             continue
@@ -58,7 +58,8 @@ def handled(needs, on_gpu):
     """What is done with the commands of a block: they run, their options are checked, or they have to be there."""
     if needs == "repo":
         return "there"
-    # A command with a name that the reader is to replace, or that changes the machine, cannot run anywhere.
+    # Commands with a placeholder to replace, and commands that change the machine, cannot run anywhere. Only their
+    # options are checked.
     return "options" if needs.startswith("needs=") or needs == "gpu" and not on_gpu else "run"
 
 
@@ -67,7 +68,7 @@ def options_of(command):
     for inside in re.findall(r"\$\((tllmprof [^()]*)\)", command):
         yield inside
     if found := re.match(r"tllmprof (?:run|env) (?:.*? )?-- ", command, re.S):
-        # A program that every machine has, and no windows in it.
+        # The program is replaced by one that every machine has. No window opens in it.
         yield found[0] + "true"
     elif command.startswith("tllmprof "):
         yield command + " --help"

@@ -11,9 +11,9 @@ from .blocks import Unmarked, blocks, handled, missing, options_of
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PATIENCE = 120
-# What a page calls the library, and where it is.
+# The library's path in the documentation, which is replaced by the real path.
 INSTALLED = "/opt/tllmprof/libtllmprof.so"
-# A profiler that runs the program and nothing else.
+# A fake nsys that only runs the program.
 STUB = """#!/bin/sh
 export NSYS_PROFILING_SESSION_ID=1
 while [ $# -gt 0 ]; do
@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 """
-# Steps of the example, as a server that ends by itself.
+# A fake server: it makes steps of the example and then ends by itself.
 SERVER = """#!/bin/sh
 exec "$(dirname "$0")/engine" --steps 300
 """

@@ -37,7 +37,7 @@ def fatbins(elf, offset, size):
             yield at + 16, at + 16 + length
             at += 16 + length
         else:
-            at += 4  # the four bytes by chance
+            at += 4  # these four bytes were not a header
 
 
 def entries(elf, at, end):

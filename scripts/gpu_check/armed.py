@@ -14,7 +14,7 @@ NAME = "armed"
 AIM = 0.998
 ROUNDS, BLOCK_SECONDS = 12, 0.06
 STEP_ROUNDS, STEP_SECONDS = 20, 0.25
-# Of 95 %, by the number of starts.
+# Student's t for a 95 % interval, by the number of starts.
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 TITLE = ("## Armed", "", "Processor time a step without the library, of that with it and its window far off: the mean of the starts' medians "
          f"and its 95 % interval; the aim is {AIM}. *Again*: a second process without it, which is the noise. Of replays, the steps a second, too.")
@@ -52,7 +52,7 @@ def judge(values):
 
 
 def measured(bench, report, loop, ways=ways):
-    # All on one core, which is always as fast as itself.
+    # All processes run on one core, so that the cores' different speeds do not matter.
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(before)})
     try:

@@ -15,19 +15,19 @@ from . import child, nsys
 from .checks import Check
 from .router_ranks import NO_MULTICAST, free_port
 
-# Of the window's first step it is not known: its ranks wait for each other as long as CUPTI took to come.
+# The first step of the window is left out of the judgement: its ranks wait for each other while CUPTI attaches.
 FIRST, LAST, STEPS = 12, 32, 40
-# Ranks of a program, each with a GPU of its own.
+# Numbers of ranks. Each rank has its own GPU.
 RANKS = (2, 4)
-# By what is planted in rank 1: what it may be called, the detail with it.
+# By the cause planted in rank 1: the texts that may name it, each with its detail.
 CAUSES = {"none": (), "sleep": ("asleep or blocked", "late launch"), "gc": ("GC",), "kernels": ("GPU work",),
           "tokens": ("GPU work, 4.00 times the tokens of the median rank",)}
-# How the ranks reduce: the rule that counts their steps.
+# How the ranks' reductions are launched, and the rule that counts their steps.
 WAYS = {"graph": "cudaGraphLaunch", "eager": "py:__main__:step"}
-# Of an engine: the steps that are taken, and what a collective's kernel is called.
+# In an engine: the first recorded step, the number of steps, and patterns of the collectives' kernel names.
 ENGINE_FIRST, MANY = 300, 60
 COLLECTIVE = ("%nccl%", "%cross_device_reduce%", "%multimem%")
-# Parts of the collectives' time that the ranks wait may be so far apart in our records and in nsys's.
+# Maximum difference between our record's and nsys's share of the collectives' time that the ranks wait.
 APART = 0.05
 
 
@@ -60,7 +60,7 @@ def judge(cause, report):
         wrong.append("; ".join(found["notes"]))
     finding = next(one for one in report["findings"] if one["rule"] == "arrival-skew")
     if cause == "none":
-        # The ranks are as they are: neither is late by much.
+        # No rank may be late by more than 5 % of its time.
         if any(rank["late_ns"] > 0.05 * rank["iteration_ns"] * len(found["iterations"]) for rank in found["ranks"]):
             wrong.append(f"a rank is late by {[rank['late_ns'] for rank in found['ranks']]} ns")
         return got, wrong
@@ -227,7 +227,8 @@ def check_engine(bench, report, own, run):
     found, names = shown["collectives"], [process["rank"] for process in shown["processes"]]
     if not found:
         return report.check(what, f"no collectives in {len(names)} processes' kernels", False)
-    # Ranks open their windows at moments of their own: at the ends a rank has kernels whose collectives another has not.
+    # Ranks open their windows at different times. At the ends of a window, a rank has kernels of collectives that other
+    # ranks did not record.
     matched = sum(one["matched"] for process in shown["processes"] for one in process["collectives"])
     all_of_them = sum(one["count"] for process in shown["processes"] for one in process["collectives"])
     wrong = unlike_sums(shown) + (found["notes"] if matched < 0.9 * all_of_them else [])

@@ -24,11 +24,12 @@ from .throughput import Block
 NAME = "attach"
 TIMES, STEPS = 20, 50
 BLOCK_SECONDS, LONG_SECONDS = 0.06, 0.5
-# Blocks of a loop and of its twin in turn: at least so many, and at most, until the interval is no wider to either side.
+# Blocks of a loop and of its twin in turn: the minimum and maximum number, and the width to either side of the interval
+# at which to stop.
 FEWEST_ROUNDS, MOST_ROUNDS, NARROW = 40, 400, 0.0015
-# Of the GPU's memory, for each of two programs in JAX: by itself it takes three quarters.
+# Share of the GPU's memory for each of two JAX programs. By default, one takes three quarters.
 SHARE = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}
-# Steps a second after the last detach, of those before the first attach.
+# Steps per second after the last detach, as a share of those before the first attach.
 AFTERWARDS = 0.995
 TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the library: `tllmprof attach --steps {STEPS}` and `tllmprof detach`, "
          f"{TIMES} times each. *Afterwards*: steps a second after the last detach of those before the first attach, and the 95 % interval of the "
@@ -36,16 +37,17 @@ TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the
          "is in Python); of an engine, by the medians of spans of steps, its process on cores of its own. "
          f"{AFTERWARDS} is wanted. What changes by itself meanwhile is shown beside it.")
 ENGINE_ROUNDS = 300
-# How long an engine's steps are looked at before the first attach, after its detach, and after the last one.
+# Seconds for which an engine's steps are measured before the first attach, after each detach, and after the last one.
 ENGINE_SECONDS = 8
-# Steps of an engine whose median counts as one, and how many such are the fewest that say something.
+# Number of an engine's steps whose median counts as one value, and the minimum number of such values.
 SPAN, FEWEST_SPANS = 40, 5
 LLAMA_RULE = "sym:^llama_decode$"
-# Layers and width of llama.cpp's model, 2.5 GB, so that a step is the GPU's: a processor's speed varies by more than is wanted.
+# Layers and width of llama.cpp's model (2.5 GB). With this size, a step depends on the GPU: the speed of a processor
+# varies by more than the limit.
 LLAMA = (8, 4096)
-# Options of the first attach that have the library enter Python.
+# Options of the first attach that make the library enter Python.
 PYTHON = ("--gc", "--gil", "--stacks")
-# Namespaces of a container's, in which the program is the first process.
+# Creates a container's namespaces, in which the program is the first process.
 CONTAINER = ("unshare", "--mount", "--pid", "--ipc", "--uts", "--net", "--cgroup", "--fork", "--mount-proc")
 
 
@@ -298,7 +300,7 @@ def check_engine(bench, report, own, run):
         report.after += ["", what, "```", open(f"{folder}/out").read()[-2000:], open(f"{folder}/log").read()[-3000:] if os.path.exists(f"{folder}/log") else "", "```"]
         raise
     finally:
-        # By its own end, so that the server is stopped as its driver stops it.
+        # SIGINT lets the driver end by itself, so it also stops its server.
         driver.send_signal(signal.SIGINT)
         try:
             driver.wait(40)

@@ -14,7 +14,7 @@ from .record_file import process_of
 
 NAME = "busy"
 MANY = 60
-# Of vLLM, which takes long to start.
+# Fewer rounds and iterations for vLLM, which takes long to start.
 ENGINE_ROUNDS, ENGINE_FIRST = 2, 300
 WITHIN = 0.03
 WORK = ("KERNEL", "MEMCPY", "MEMSET")
@@ -28,7 +28,7 @@ class Loop:
     rule: str
     rounds: int = 5
     first: int = 200
-    steps: object = 400  # None: the program knows
+    steps: object = 400  # None: the program knows the number
 
 
 LOOPS = (Loop("torch_graph", "cudaGraphLaunch"), Loop("loop-shared", "cudaGraphLaunch"), Loop("hf_generate", "auto", 2),
@@ -153,6 +153,6 @@ def table(bench, _cuda, log):
     for loop in LOOPS:
         try:
             check(bench, report, loop)
-        except Exception as error:  # one program's fault must not lose the others' rows
+        except Exception as error:  # an error of one program must not lose the rows of the others
             report.check(loop.program, f"{type(error).__name__}: {error}", False)
     return report.page(*TITLE)

@@ -22,18 +22,19 @@ from .record_file import process_of
 
 NAME = "captures"
 MANY, STEPS = 100, 5
-# Of an engine: its steps differ more than what is looked for behind a window.
+# For an engine, because its steps vary more than the effect that is looked for after a window.
 ENGINE_MANY = 400
 PROFILED = 20
-# The first iteration of a window, at most so many after the count when the request was confirmed.
+# A window's first iteration may be at most this number after the count at the time when the request was confirmed.
 SOON = 2
-# A capture delays no step by more.
+# A capture must not delay a step by more than this.
 DELAY_NS = 50_000_000
 PATIENCE = 120
-# Between two captures of an engine, so that steps behind a window are not those before the next one.
+# Pause between two captures of an engine, in seconds, so that steps after a window are not those before the next
+# window.
 PAUSE = 0.05
 AROUND = 8
-# Steps behind a window may take so much longer than those before it; fewer windows do not say.
+# Maximum slowdown of steps after a window against steps before it, and the minimum number of windows for a result.
 LEFT, LEAST_WINDOWS = 0.005, 10
 TITLE = ("## Captures on demand", "", f"{MANY} in a row of {STEPS} iterations of one process: windows that hold exactly the iterations that "
          f"were named, and how far behind the count the first one was, at most {SOON} is wanted.")
@@ -69,8 +70,8 @@ class Client:
 
 @dataclass
 class Captured:
-    before: int  # iterations when it was asked for
-    after: int  # and when it had been confirmed
+    before: int  # iterations when it was requested
+    after: int  # iterations when it was confirmed
     first: int
     last: int
     why: str = ""
@@ -117,7 +118,7 @@ def judge(found, process, seconds, many=MANY):
     refused = [one.why for one in found if one.why]
     right = [one for one in found if not one.why and held.get(one.first) == list(range(one.first, one.last + 1))
              and one.last - one.first + 1 == STEPS]
-    # The count may have gone on between the confirmation and the second question, not back.
+    # The count may have increased between the confirmation and the second query, but not decreased.
     late = [one.first - one.after for one in found if not one.why]
     ok = len(right) == len(found) == many == len(process["windows"]) and max(late, default=0) <= SOON and not process["dropped"]
     return (f"{len(right)} of {len(found)} in {seconds:.1f} s, {len(process['windows'])} windows; first at most {max(late, default=0)} "

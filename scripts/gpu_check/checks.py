@@ -18,7 +18,7 @@ class Row:
     rule: str
     wanted: str
     got: str
-    ok: object  # True, False, or None where it was skipped
+    ok: object  # True, False, or None if it was skipped
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Bench:
 
     def variables(self, **more):
         return child.variables(TRUTH_LIBRARY=os.path.join(self.folder, "bin", "libtruth.so"),
-                               # JAX else takes most of the GPU's memory from the programs beside it.
+                               # otherwise JAX takes most of the GPU's memory from other programs
                                XLA_PYTHON_CLIENT_PREALLOCATE="false", TOKENIZERS_PARALLELISM="false",
                                HF_HUB_OFFLINE="1", CUBLAS_WORKSPACE_CONFIG=":4096:8", **more)
 
@@ -52,7 +52,7 @@ class Check:
 
     def __init__(self, program, label, rule_text, wanted, apart=False):
         self.program, self.label, self.rule_text, self.wanted = program, label, rule_text, wanted
-        self.apart = apart  # must not run beside other checks
+        self.apart = apart  # must not run at the same time as other checks
 
     @property
     def name(self):
@@ -177,7 +177,7 @@ class AgainstWholeRun(Check):
         words = self.program.words(self.steps, *self.words)
         _, (whole,) = nsys.traces(bench.nsys, words, bench.variables(), bench.folder, self.name + " whole", None,
                                   bench.graph_trace)
-        # Steps from 90 on: a program may do more in its first ones.
+        # The rule is looked for in steps from 90 on, because a program may do more in its first steps.
         rule = (steady_rule(whole, self.candidates, FIRST - 10, LAST + 10) if whole.marks else self.candidates[0])
         if not rule:
             return self.row("no call that every step makes equally often: "

@@ -5,7 +5,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-# Process groups that run: whoever ends the check ends them, too. A server that is left keeps its port and the GPU's memory.
+# Process groups that are running. The end of the check ends them, too: a server that is left keeps its port and the
+# GPU's memory.
 _running = set()
 
 
@@ -60,7 +61,7 @@ def run(command, environment, seconds=150, folder=None):
         _kill(child.pid)
         try:
             out, err = child.communicate(timeout=10)
-        except subprocess.TimeoutExpired:  # a process of another session holds the pipe
+        except subprocess.TimeoutExpired:  # a process in another session still has the pipe open
             out = err = ""
         return Ended("time-out", out, err)
     finally:

@@ -11,7 +11,8 @@ from .record_file import Record
 
 NAME = "consumers"
 STEPS, WINDOW, INNER = 100, "20-80", 60
-# The program's profiler, while the library has CUPTI; before it wants it; and after it has given it back.
+# Steps in which the program's own profiler runs: while the library has CUPTI, before the library wants CUPTI, and after
+# the library has removed it.
 DURING, BEFORE, AFTER = (40, 50), (5, 90), (90, 95)
 YIELDED = "another profiler in this process takes CUPTI: no kernels from here"
 REFUSED = "no kernels: another profiler has CUPTI"
@@ -60,7 +61,7 @@ def programs_own(bench, report, cuda, folder):
     made, cupti = build(cuda, folder)
     for how, program in made.items():
         for use in ("both", "buffers", "subscription"):
-            # The iteration that begins where it comes is its own.
+            # A window ends before the iteration in which the profiler begins.
             for when, (first, last), line, windows in (
                     ("comes during", DURING, YIELDED, [(20, DURING[0] - 1)]), ("was there before", BEFORE, REFUSED, []),
                     ("comes after", AFTER, None, [(20, 79)])):

@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-if __name__ == "__main__":  # not this folder, whose modules have names of the standard library
+if __name__ == "__main__":  # without this folder, some of whose modules have names of standard modules
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from gpu_check import child, host  # noqa: E402
@@ -25,9 +25,9 @@ from gpu_check.first import own_steps, parsed, process_of, windows_of  # noqa: E
 NAME = "counting"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "counting")
 PYTHON, NATIVE, BUILT = "python_loops.py", "recapture.cu", "native"
-# Of JAX's loop: starts, and windows in each.
+# For JAX's loop: number of starts, windows per start, and their length, first iteration and distance.
 STARTS, WINDOWS, LENGTH, FIRST, APART = 5, 20, 50, 400, 80
-# The part of the iterations that hold exactly one step.
+# Minimum share of iterations that contain exactly one step.
 SHARE = 0.98
 BUDGET, REPORTS, LEAST = 110, 30, 5
 TITLE = ("## What auto counts", "", "Each once by `tllmprof run`, with no option but the window. *One step each*: the part of the iterations of "
@@ -39,7 +39,7 @@ class Counted:
     name: str
     file: str
     words: tuple
-    windows: tuple = ()  # (first, last), or none: the default window
+    windows: tuple = ()  # (first, last); empty: the default window
     module: object = None
 
     @property
@@ -64,7 +64,7 @@ def chosen(names):
     return [[one for one in queue if not names or any(name in one.name for name in names)] for queue in queues()]
 
 
-# ---- judging a run
+# ---- judging the result of a run
 
 
 def steps_in(began, start, end):
@@ -100,7 +100,7 @@ def judge(counted, ended, report):
     return text, faults
 
 
-# ---- running them
+# ---- running the programs
 
 
 def build(folder):
@@ -118,10 +118,10 @@ def build(folder):
 
 @dataclass
 class Runner:
-    command: str  # tllmprof
-    lib: object  # the library, or None for the one that the command finds
+    command: str  # path of tllmprof
+    lib: object  # path of the library; None: the one that the command finds
     folder: str
-    until: float  # when all has to be over, by time.monotonic
+    until: float  # deadline for all programs, by time.monotonic
 
     def left(self):
         return self.until - time.monotonic()
@@ -150,7 +150,7 @@ class Runner:
     def guarded(self, counted):
         try:
             return self.run(counted)
-        except Exception as error:  # one program's fault must not lose the others' rows
+        except Exception as error:  # an error of one program must not lose the rows of the others
             return f"{type(error).__name__}: {error}", ["failed"]
 
 

@@ -18,14 +18,14 @@ NAME = "diagnosis"
 FOLDER = os.path.join(ROOT, "examples", "slow")
 TABLE = os.path.join(FOLDER, "causes.txt")
 NONE = "-"
-# Each program is run so often: it has to be named every time.
+# Number of runs of each program. The cause has to be found in every run.
 TIMES = 3
 TITLE = ("## Planted causes", "", f"Each program {TIMES} times by `tllmprof run`: what is found first, and all causes that are found.")
 
 
 @dataclass(frozen=True)
 class Planted:
-    program: tuple  # the file, and its words
+    program: tuple  # the file and its arguments
     finds: str
     says: str
     step: str
@@ -117,6 +117,6 @@ def table(bench, _cuda, log):
     for one in planted:
         try:
             check(bench, report, one)
-        except Exception as error:  # one program's fault must not lose the others' rows
+        except Exception as error:  # an error of one program must not lose the rows of the others
             report.check(one.name, f"{type(error).__name__}: {error}", False)
     return report.page(*TITLE)

@@ -15,7 +15,7 @@ from .engines import DRIVERS, MODEL_OF_EXPERTS, counted, largest, unlike_facts
 from .record_file import Record
 from .router import INNER, judge_kernels, judge_proof, judge_routing
 
-# In the first round: all others are outside.
+# The window is in the first round. All other rounds are outside.
 FIRST, LAST = 30, 70
 KINDS = {"learned": {"TLLMPROF_KERNELS": INNER}, "perfect": {"TLLMPROF_KERNELS": INNER, "ENABLE_PERFECT_ROUTER": 1},
          "window": {"TLLMPROF_PERFECT_ROUTER": "window"}}
@@ -48,7 +48,8 @@ def judge_outputs(plain, learned, window):
     repeats = plain == learned
     said = (f"{same} of {len(after)} after the window's round with the plain run's tokens and log probabilities, {inside} changed in it; "
             f"{'the same' if repeats else 'others'} with the library alone")
-    # The engines' own dummy weights are so small that an expert changes no output: the loads show that others were chosen.
+    # The engines' own dummy weights are so small that experts do not change the output. Then only the loads show that
+    # other experts were chosen.
     if not after:
         return said, False
     return said, same == len(after) if repeats else None
@@ -56,7 +57,7 @@ def judge_outputs(plain, learned, window):
 
 def gate_of(own, config):
     """Kernels that a gate of the model needs by itself."""
-    # Releases of transformers differ in what they call it.
+    # Releases of transformers use different names for the number of experts.
     words = [config["hidden_size"], config.get("num_experts") or config["num_local_experts"], BATCH]
     ended = child.run([sys.executable, os.path.join(DRIVERS, "gate_alone.py"), *map(str, words)], own.variables())
     return json.loads(ended.out) if ended.status == 0 else []
@@ -72,7 +73,8 @@ def check(bench, report, own, run):
         one = own.made(run, kind, settings)
         return one, *largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
 
-    # vLLM takes what others take of the GPU's memory meanwhile for its own.
+    # Servers run at the same time. vLLM by itself runs one after the other, because it counts memory that other
+    # processes take meanwhile as its own.
     with ThreadPoolExecutor(len(KINDS) if run.is_server else 1) as pool:
         found = dict(zip(KINDS, pool.map(made, KINDS)))
     everything = {"plain": plain, **{kind: one for kind, (one, _, _) in found.items()}}
@@ -99,7 +101,7 @@ def check(bench, report, own, run):
     report.check(f"{what}: gates", "; ".join([got, *wrong]), not wrong)
     for kind, one in (("perfect", perfect), ("window", window)):
         got, wrong = judge_proof(one.log, layers)
-        if run.is_server:  # it is killed before its last line
+        if run.is_server:  # a server is killed before the library's last message
             got, wrong = "killed at its end", [line for line in one.log.split("\n") if "router stays" in line or "keeps its" in line
                                                or "routers stay" in line]
         if "output is intentionally wrong" not in one.log:

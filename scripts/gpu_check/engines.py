@@ -26,21 +26,21 @@ from .router_ranks import free_port
 NAME = "engines"
 DRIVERS = os.path.join(ROOT, "scripts", "engines", "drivers")
 MODEL, MODEL_WITH_WEIGHTS, MODEL_OF_EXPERTS = "tiny-llama", "tiny-llama-float16", "tiny-moe"
-# Its steps take as long as the GPU does: 21 GB are read in each.
+# A step reads 21 GB of weights, so it takes as long as the GPU takes.
 WIDE_MODEL = "wide-llama"
-# Of the shape of Llama 3 8B.
+# A model of the shape of Llama 3 8B.
 MODEL_8B = "llama-8b"
-# By its layers.
+# Models by their number of layers.
 MODELS_OF = {layers: f"tiny-llama-float16-{layers}" for layers in (4, 8, 32)}
 MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--moe"],
           WIDE_MODEL: ["--wide", "--layers", "12"], MODEL_8B: ["--8b"],
           **{name: ["--weights", "--layers", str(layers)] for layers, name in MODELS_OF.items()}}
-# The first is what nsys captures, too; the others show in one process what a step costs inside windows and outside.
+# nsys captures the first window, too. The others show the cost of a step inside and outside windows in one process.
 FIRST = (20, 60)
 WINDOWS = [FIRST] + [(first, first + 49) for first in range(100, 1600, 100)]
 SECONDS = 300
-FEW = 4  # launches: less than a model's of one layer
-LONE = 3  # times the median: a step that holds the pause between two rounds
+FEW = 4  # launches: fewer than one layer of a model has
+LONE = 3  # times the median: a longer step contains the pause between two rounds
 TITLE = ("## Real engines", "", "Each engine plain and with the library. *Steps*: by the library, and by the engine itself. *Cost*: "
          "medians of steps, in one process inside and outside its windows; processor time of the process a step, plain and with it.")
 
@@ -112,7 +112,7 @@ def plain_site(site, _):
     return before("PYTHONPATH", site)
 
 
-# Iterations that a split window is to hold, and the condition: it does not hold for the prompts of a round.
+# Iterations that a split window must have, and its condition, which does not hold for the prompts of a round.
 SPLIT, CONDITION = (20, 319), "phase=decode and requests>=16"
 LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
 ROUTED = dict(REQS=16, TOKENS=96, ROUNDS=3, WARM=8, SCORES=1, LOADS=1)
@@ -130,7 +130,7 @@ ENGINES = {
               variables=dict(LONG, ROUNDS=24, TP=ranks, **arrivals.NO_MULTICAST)) for ranks in arrivals.RANKS),
         *(Run(f"arrivals of {ranks} ranks, {way}", (os.path.join(HERE, "arrivals.py"),), "", looks_at="arrivals", variables=dict(TP=ranks, WAY=way))
           for ranks in arrivals.RANKS for way in arrivals.WAYS),
-        # A graph from the engine's cache has no modules (docs/layers.md).
+        # A graph from the engine's compile cache has no modules (docs/layers.md), so the cache is off.
         Run("layers", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
             variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1)),
         Run("layers, runner V1", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
@@ -149,7 +149,7 @@ ENGINES = {
         Run("attach", ("serve.py", "vllm", WIDE_MODEL), "^auto$", is_server=True, looks_at="attach",
             variables=dict(LONG, MORE="--gpu-memory-utilization 0.6 --max-num-seqs 16")),
         Run("sources", (sources.PROGRAM, "vllm", MODEL), "", looks_at="sources", variables=dict(VLLM_ENABLE_V1_MULTIPROCESSING=0)),
-        # In one process, which ends by itself: the library's last line is about the routers.
+        # With one process, which ends by itself, the library's last message about the routers is seen.
         Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", looks_at="router",
             variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
     "sglang": Engine("sglang", sglang, (
@@ -228,7 +228,7 @@ class Made:
     """What a run gave: what its driver printed, the engine's own rows of its steps, and what the engine wrote."""
 
     ended: object
-    said: dict  # {what: [values]}
+    said: dict  # {label: [values]}
     rows: list
     log: str = ""
 
@@ -428,7 +428,7 @@ def check_run(bench, report, own, run):
     shutil.copy(path, own.kept(run.label))
     report.check(f"{what}: rule", f"{process['rule']}: {process['rule_why']}", re.search(run.rule, process["rule"]) is not None)
     steps = counted(process, armed.ended.err)
-    # The step in which a process is killed may be missing.
+    # If the process is killed, the step in progress may be missing.
     killed = int(process["state"] == "unfinished")
     if run.kernel:
         guarded(report, f"{what}: steps", check_kernel, bench, report, own, run)
@@ -437,7 +437,7 @@ def check_run(bench, report, own, run):
                      len(armed.rows) > 0 and run.extra[0] - killed <= steps - len(armed.rows) <= run.extra[1])
     wrong = wrong_windows(process, WINDOWS, steps)
     if process["rule"] == "auto" and wrong and wrong[0].startswith(f"window {FIRST[0]}"):
-        wrong = wrong[1:]  # may pass while the step is being learnt
+        wrong = wrong[1:]  # this window may pass while the step is being learnt
     report.check(f"{what}: windows", "; ".join(wrong) or f"{len(process['windows'])}, with all their iterations; record "
                  f"{process['state']}, {process['dropped']} dropped", not wrong and not process["dropped"])
     apart = 0
@@ -475,7 +475,8 @@ def unlike_split(process, first, wanted):
     wrong = [f"{one['n']} is marked wrongly" for one in held if one.get("qualifies") is not (one in right)]
     if len(right) != wanted or any(one["n"] < first for one in held):
         wrong.append(f"{len(right)} of {wanted} iterations qualify, from {held[0]['n'] if held else 'none'} on")
-    # A part is closed before the first iteration that does not qualify, but not within 100 ms of its opening.
+    # A part of the window closes before the first iteration that does not qualify, but not within 100 ms of its
+    # opening.
     if len(process["windows"]) < 2:
         wrong.append("it was never closed in between")
     return wrong
@@ -511,7 +512,7 @@ def check_cost(report, what, plain, armed, apart):
 def check_nsys(bench, report, own, run, what):
     base = nsys.report_base(bench.folder, what)
     first, last = FIRST
-    # What is learnt comes later.
+    # A learnt step is counted later, so the window is later.
     later = 180 if run.rule == "^auto$" else 0
     made = own.under_nsys(run, base, own.settings((first + later, last + later)), bench.graph_trace)
     try:

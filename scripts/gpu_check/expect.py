@@ -2,14 +2,14 @@
 from dataclasses import dataclass, field
 from math import inf
 
-RESET = -1  # the mark at which a count starts again
+RESET = -1  # mark at which the count starts again
 
 
 @dataclass(frozen=True)
 class Rule:
-    name: str  # as TLLMPROF_STEP has it, without /N
-    kind: str  # of the calls in a trace
-    opens: bool  # an iteration begins where the call is entered; else the next one begins where it returns
+    name: str  # like in TLLMPROF_STEP, without /N
+    kind: str  # kind of its calls in a trace
+    opens: bool  # True: a call begins an iteration when it is entered. False: the next iteration begins when it returns
     every: int = 1
 
     @property
@@ -32,10 +32,10 @@ class Expected:
     first: int
     last: int
     marks: list
-    calls: dict = field(default_factory=dict)  # kind -> how many
-    graphs: int = None  # executed on the GPU
-    grids: list = None  # of the kernels that ran outside graphs
-    steps: list = None  # numbers of the ranges that the program opens itself
+    calls: dict = field(default_factory=dict)  # number of calls by kind
+    graphs: int = None  # number of graphs that the GPU ran
+    grids: list = None  # grid sizes of the kernels outside graphs
+    steps: list = None  # numbers in the names of the program's own ranges
 
 
 def known(first, last, graphs=1, kernels=1, grids=False, waits_after=0):

@@ -17,7 +17,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-if __name__ == "__main__":  # not this folder, whose modules have names of the standard library
+if __name__ == "__main__":  # without this folder, some of whose modules have names of standard modules
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from gpu_check import child, host, reader  # noqa: E402
@@ -26,11 +26,11 @@ NAME = "first"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "first")
 TABLE = os.path.join(FOLDER, "programs.txt")
 HEALTHY, IDLE = "healthy", "idle"
-WORDS = ("evidence", "advice", "cause", "where")  # the parts of a finding that may name a function
-# Findings whose loss is time in which the GPU has nothing to do.
+WORDS = ("evidence", "advice", "cause", "where")  # parts of a finding that may name a function
+# Findings whose loss is time in which the GPU is idle.
 OF_IDLE_GPU = ("host-bound", "host-blocked")
 RATIO, TYPICAL, SLACK = 0.1, 2, 0.05
-SECONDS, STARTS, REPORTS = 8, 90, 60  # a program's loop; at most: its start and end; a report
+SECONDS, STARTS, REPORTS = 8, 90, 60  # duration of a program's loop; limits for its start and end, and for a report
 SHOWN = 160
 TITLE = ("## The first answer", "", "Each program once by `tllmprof run -- PROGRAM`, with no option.")
 
@@ -41,10 +41,10 @@ class Planted:
     file: str
     finds: tuple
     names: tuple
-    multiples: tuple  # how many own steps an iteration may be
+    multiples: tuple  # allowed numbers of the program's own steps per iteration
     modules: tuple
     gpus: int
-    seconds: float  # at least
+    seconds: float  # minimum duration
 
     @property
     def wanted(self):
@@ -74,7 +74,7 @@ def table_of_programs(names=()):
     return [one for one in table if not names or any(name == one.name or name not in whole and name in one.name for name in names)]
 
 
-# ---- reading a run
+# ---- reading the result of a run
 
 
 def own_steps(out):
@@ -122,7 +122,7 @@ def lengths(began):
     return [after - before for before, after in zip(began, began[1:])]
 
 
-# ---- judging it
+# ---- judging the result of a run
 
 
 def window_faults(planted, began, process):
@@ -135,7 +135,7 @@ def window_faults(planted, began, process):
     ratio = len(within) / len(iterations)
     text = f"{len(iterations)} iterations of {duration(statistics.median(one['dur_ns'] for one in iterations))}, {len(within)} steps"
     faults = []
-    # The edges of a short window may be one iteration off.
+    # In a short window, both ends together may be off by one iteration.
     if not within or all(abs(ratio - multiple) > max(RATIO, multiple / len(iterations)) for multiple in planted.multiples):
         faults.append(f"{ratio:.2f} of its steps an iteration, not {' or '.join(map(str, planted.multiples))}")
     if len(within) > 2:
@@ -244,7 +244,7 @@ def judge(planted, ended, report):
     return row
 
 
-# ---- running them
+# ---- running the programs
 
 
 def build(folder):
@@ -253,7 +253,7 @@ def build(folder):
     if not cuda:
         return None, "no nvcc"
     libraries = next((p for p in (f"{cuda}/lib64", f"{cuda}/targets/x86_64-linux/lib", f"{cuda}/lib") if os.path.isdir(p)), "")
-    # A path that also holds for what NVRTC opens by itself.
+    # The library path must be an RPATH, which also applies to libraries that NVRTC opens.
     command = [os.path.join(cuda, "bin", "nvcc"), "-O2", "-std=c++17", "-arch=native", "-o", built, os.path.join(FOLDER, "native.cu"),
                f"-L{libraries}", "-lnvrtc", "-Xlinker", "--disable-new-dtags", "-Xlinker", f"-rpath={libraries}"]
     try:
@@ -265,8 +265,8 @@ def build(folder):
 
 @dataclass
 class Runner:
-    command: str  # tllmprof
-    lib: object  # the library, or None for the one that the command finds
+    command: str  # path of tllmprof
+    lib: object  # path of the library; None: the one that the command finds
     folder: str
     seconds: float = SECONDS
     gpus: int = 1
@@ -297,7 +297,7 @@ class Runner:
         seconds = max(self.seconds, planted.seconds)
         given = child.variables(TLLMPROF_LIB=self.lib, SECONDS_EACH=seconds, PYTHONDONTWRITEBYTECODE=1, TOKENIZERS_PARALLELISM="false")
         ended = child.run([self.command, "run", "--", *words], given, seconds + STARTS, folder)
-        # The newest run in this folder.
+        # Without a name, `report` reads the newest run in this folder.
         reported = child.run([self.command, "report", "--json"], child.variables(), REPORTS, folder)
         for name, text in (("stdout", ended.out), ("stderr", ended.err), ("report.json", reported.out), ("report.err", reported.err)):
             with open(os.path.join(folder, name), "w") as file:
@@ -312,7 +312,7 @@ class Runner:
     def guarded(self, planted):
         try:
             return self.run(planted)
-        except Exception as error:  # one program's fault must not lose the others' rows
+        except Exception as error:  # an error of one program must not lose the rows of the others
             return Row(planted.name, [f"{type(error).__name__}: {error}"], wanted=planted.wanted)
 
 

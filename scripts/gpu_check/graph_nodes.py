@@ -9,7 +9,7 @@ from . import child
 from .programs import HERE
 
 CASES = ("plain", "others", "relaxed", "thread-local", "global", "empty", "child", "grandchild", "children", "if", "while")
-ENDS = 3  # the program's own status
+ENDS = 3  # exit status of the program
 SECONDS = 60
 CONTAINERS = ("child", "if", "while", "type4", "type13")
 Node = namedtuple("Node", "graph index kind name")
@@ -77,7 +77,7 @@ def numbered(order):
     return {node.name: at for at, node in enumerate(order)}
 
 
-# The first is what the library goes by (crates/scopes/src/graphs.rs).
+# The first rule is the one that the library uses (crates/scopes/src/graphs.rs).
 RULE = "graph by graph"
 RULES = {
     RULE: lambda made: {name: at for root, nodes in by_root(made).items() for name, at in numbered(deep(nodes, root)).items()},

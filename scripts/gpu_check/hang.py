@@ -10,10 +10,10 @@ from .arrivals import OfRanks
 from .router_ranks import NO_MULTICAST, free_port
 
 RANKS = 2
-# By fault: the kinds that the verdict may have, and what its text has in it.
+# By fault: the kinds of verdict that are right, and a part of the verdict's text.
 FAULTS = {"none": (("moves",), "slow, not stuck"), "sleep": (("not-entered",), "hold_up"), "killed": (("dead",), "rank 1"),
           "stopped": (("stopped",), "rank 1"), "gil": (("gil",), "hold_gil"), "kernel": (("gpu",), "waits for the GPU")}
-# NCCL and the ranks may take this long to begin and to come to the fault.
+# Time limit in seconds for NCCL and the ranks to start and to reach the fault.
 LONGEST_S = 120
 RULE = "py:__main__:step"
 

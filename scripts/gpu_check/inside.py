@@ -12,13 +12,14 @@ from .kernels import Report
 
 NAME = "inside windows"
 FIRST, SPAN, TURNS = 200, 50, 60
-# Steps at the ends of a span that are left out: a window opens and closes in them.
+# Number of steps at each end of a span that are left out, because a window opens or closes there.
 EDGE = 4
 AIM = 0.98
 ENGINE_TURNS = 40
 SECONDS = 120
-ENDS = 3  # loop.cu's own status
-# Of llama.cpp, whose steps grow over the 100 of a round: a window is a round, and the next is without one.
+ENDS = 3  # exit status of loop.cu
+# For llama.cpp, whose steps get longer over the 100 steps of a round: a window covers one round, and the next round has
+# none.
 ROUND = 100
 TITLE = (f"## {NAME.capitalize()}", "", f"{TURNS} windows of {SPAN} steps (llama.cpp: {ROUND}) in turn with as many steps without, in one "
          "process: medians of the program's own steps. *Outside of inside*: the median of the windows' ratios, each to the spans before and behind it, and its "
@@ -101,7 +102,7 @@ def check_engine(bench, report, own, run):
         return report.check(what, made.ended.why(), False)
     wrong = wrong_windows(process, windows(turns), counted(process, made.ended.err))
     _, _, apart = unlike_facts(process, made.rows)
-    # Row n of the engine is iteration n + apart.
+    # Row n of the engine's own data belongs to iteration n + apart.
     began = dict(enumerate((row[0] for row in made.rows), apart))
     batches = dict(enumerate((row[2:5] for row in made.rows), apart))
     commonest = statistics.mode(batches.values())

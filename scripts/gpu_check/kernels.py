@@ -18,17 +18,18 @@ NAME = "kernels"
 ROUNDS, BEFORE, WINDOW, INNER, AFTER = 3, 400, 60, 40, 400
 KINDS = ("graph", "eager", "long")
 OF_STEP = {"graph": 300, "eager": 300, "long": 60}
-# How much longer a step should take while kernels are taken: reported, as machines differ.
+# Expected slowdown of a step while kernels are recorded. It is only reported, because machines differ.
 COST = {"graph": 0.68, "eager": 0.16, "long": 0.08}
 AFTERWARDS = 0.005
-# Pairs of runs that have to show a cost that lasts.
+# Number of pairs of runs that all have to show a lasting cost.
 PAIRS = 3
 GPU_TIME = 0.02
-# The GPU's clock moves in ticks of 32 ns, and what a tool does at both ends of a kernel is not the same: two ticks.
+# The GPU's clock has ticks of 32 ns, and two tools differ in their work at both ends of a kernel, so two ticks are
+# allowed.
 TICK = 32
 THREADS, WINDOWS, GAP, STEPS = 8, 50, 12, 4
 RULE = "cudaEventSynchronize"
-OUT, ERR = 2500, 4000  # characters of a program's own words that are shown
+OUT, ERR = 2500, 4000  # characters of a program's output that are shown
 
 
 class Report:
@@ -174,7 +175,7 @@ def against_torch(bench, report):
     trace, ended = torch_run(bench, "kernels-torch", INNER, "profile")
     report.raw("torch, three kinds of steps, then the PyTorch profiler", ended)
     given = said(ended)
-    # What each pair of runs printed; the first is the one whose kernels are judged.
+    # The output of each pair of runs. The first pair has the run whose kernels are judged.
     printed = []
 
     def pair(number, kind):
@@ -238,7 +239,7 @@ def nsys_kernels(bench, path):
                           "JOIN StringIds s ON s.id = k.mangledName").fetchall()
 
 
-# Whole programs: the same window by us and by nsys.
+# Programs whose whole window is recorded by this library and by nsys.
 WHOLE = {"loop-static": ("cudaGraphLaunch", 100, 150, 160), "jax_jit": ("cudaMemcpyAsync", 1000, 1050, 1200),
          "hf_generate": ("auto", 100, 150, 160)}
 
@@ -256,7 +257,7 @@ def whole_program(bench, report, name):
         "nsys": ([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *program.words(steps)],
                  bench.shimmed(f"{first}-{last}", rule)),
     }
-    for way, (command, variables) in ways.items():  # one after the other: a GPU that is shared stretches kernels
+    for way, (command, variables) in ways.items():  # one after the other, because kernels take longer on a shared GPU
         report.raw(f"{name}, {way}", child.run(command, variables, 150))
     record = Record(bench.command, trace)
     ours = Counter(kernel for _, _, kernel in record.kernels)

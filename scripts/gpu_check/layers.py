@@ -17,31 +17,33 @@ from .record_file import events, output_of, process_of
 NAME = "layers"
 STEPS, WINDOW, TAKEN = 100, "20-79", 20
 MODES = ("chain", "streams", "clone", "update", "copies", "child", "children", "conditional", "explicit", "swapped")
-# What graphs in the graph were captured in.
+# Scopes in which the graphs within the graph were captured.
 INNER = {"child": ("child",), "children": ("first", "second", "third"), "conditional": ("body",)}
-ENDS = 3  # layers.cu's own status
-COLD = 2  # starts with nothing cached
+ENDS = 3  # exit status of layers.cu
+COLD = 2  # starts with an empty cache
 ENGINE_WINDOW = (300, 359)
-# How the label of an engine's run ends that launches each kernel by itself.
+# End of the label of an engine's run without graphs, which launches each kernel separately.
 NO_GRAPHS = "no graphs"
-GRAPHS_OFF = ("GRAPHS", "MORE")  # variables of a run that say so
-# By how much times may differ from nsys's: 1 is as long.
+GRAPHS_OFF = ("GRAPHS", "MORE")  # variables of such a run
+# Maximum relative difference from nsys's times.
 APART = 0.02
 SAMPLE = {"sample": 2}
-# A layer's own function, by its mangled or demangled name.
+# The function that only one layer launches, by its mangled or demangled name.
 MARKER = re.compile(r"of_layer(?:ILi|<)(\d+)[E>]")
-# Of models in torch: the least part of the kernels' time that has a module, by the way they run.
+# For models in torch: the minimum share of the kernels' time that has a module, by the way in which the models run.
 MODELS = ("llama", "mixtral", "gpt_oss")
-# llama.cpp's operations: functions of libggml-cuda by name, few enough to be scopes (its templates of attention are hundreds).
+# llama.cpp's operations: functions of libggml-cuda by name. Its hundreds of attention templates are left out, because
+# there is a limit for scopes.
 LLAMA_WINDOW, LLAMA_TURNS, LLAMA_ROWS = "120-159", 3, 25
 LLAMA_WAYS = {"graph": {}, "eager": {"GGML_CUDA_DISABLE_GRAPHS": 1}}
-LLAMA_LEAST = 0.8  # of its kernels' time
+LLAMA_LEAST = 0.8  # minimum share of its kernels' time
 LLAMA_SCOPES = r"sym:^ggml_cuda_op_@ggml|llama,sym:^ggml_cuda_(mul_mat(_id|_q|_vec_q|_vec_f|_f|_cublas)?|cpy|dup|flash_attn_ext|argmax)\(@ggml|llama"
-# As it calls them on an H200 (driver 580).
+# The driver's own kernels, by their names on an H200 (driver 580).
 DRIVERS_OWN = re.compile(r"mem(cpy|set)\d+(_post)?$")
-# Launched eagerly, kernels have gaps between them, in which the GPU rests and its clocks rise: they are quicker than in a graph. To compare
-# times, both are queued behind one kernel that keeps the GPU busy until all is launched; a second such run shows what two runs differ by, and
-# that kernel has no module. The first word of a way is what the program is given.
+# In an eager run, there are gaps between kernels in which the GPU rests and its clocks rise, so kernels are faster than
+# in a graph. To compare times, both runs are queued after one kernel that keeps the GPU busy until everything is
+# launched. A second queued run shows the difference between two equal runs. The busy kernel has no module. The first
+# word of a way is the program's argument.
 QUEUED, AGAIN, QUEUED_GRAPH = "queued", "queued again", "queued_graph"
 KEEPS_BUSY = "spin_kernel"
 WAYS = {"eager": 0.99, "graph": 0.99, QUEUED: 0, AGAIN: 0, QUEUED_GRAPH: 0, "compiled": 0.95}
@@ -55,7 +57,7 @@ def judge(mode, process):
     """What is wrong with the report of a process; None: nothing."""
     found = {row["name"]: row["kernels"] / TAKEN for row in process["layers"]}
     if mode == "copies":
-        found.pop("model", None)  # the driver runs kernels of its own for some copies and sets, which are between the layers
+        found.pop("model", None)  # the driver's own kernels for copies and memsets are launched between the layers
     wanted = SAMPLE if mode == "swapped" else SAMPLE | GRAPH | ({"added": 1} if mode == "explicit" else {})
     for inner in INNER.get(mode, ()):
         wanted |= {name.replace("model", inner): kernels for name, kernels in GRAPH.items()}

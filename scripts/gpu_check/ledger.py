@@ -1,6 +1,6 @@
 """How much of a record's time has no cause: "other" and "unknown" of its ledger."""
 
-# Of the host's time, and of the GPU's.
+# Maximum share of the host's time, and of the GPU's, without a known cause.
 MOST = {"host": 0.10, "gpu": 0.05}
 NONE = ("other", "unknown")
 

@@ -60,7 +60,7 @@ def options(doc):
         given.llama = given.llama or os.path.join(given.engines, LLAMA)
         given.only.append(LLAMA)
     if given.engine or given.records or given.docs:
-        # No name of a check has this in it.
+        # No check has this text in its name, so none runs.
         given.only = given.only or ["--engine"]
         given.no_throughput = True
     return given
@@ -94,7 +94,7 @@ def guarded(check, bench, log):
     began = time.monotonic()
     try:
         row = check.run(bench)
-    except Exception as error:  # one check's fault must not lose the others' rows
+    except Exception as error:  # an error of one check must not lose the rows of the others
         row = Row(check.name, check.program.linkage, check.rule_text, check.wanted,
                   f"{type(error).__name__}: {error}", False)
     said = "ok" if row.ok else f"skipped: {row.got}" if row.ok is None else f"DIFFERS: {row.got}"
@@ -205,7 +205,7 @@ def main(doc):
             left_out += more_left_out
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if loops:
-            log("throughput")  # after all else: it wants the machine to itself
+            log("throughput")  # last, because it needs the machine to itself
             page += ["", "## Throughput", ""]
             page += measured(lambda: throughput.table(loops, bench, given.rounds, BLOCK_SECONDS))
         if recorded:

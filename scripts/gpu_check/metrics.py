@@ -8,7 +8,7 @@ from . import child
 from .checks import Check
 
 SECONDS = 3
-# The first iterations come while the context is made.
+# The first iterations come while the context is created.
 WINDOW = "5-"
 SM_BUSY = "SM busy"
 

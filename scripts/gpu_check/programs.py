@@ -17,14 +17,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 @dataclass(frozen=True)
 class Program:
     name: str
-    linkage: str  # how it comes to CUDA
-    command: tuple  # without the number of steps
-    missing: str = None  # why it cannot be run here
-    inlined_runtime: bool = False  # its runtime calls are entered before the shim sees them
-    count_option: tuple = ()  # words before the number of steps
+    linkage: str  # how it gets CUDA's functions
+    command: tuple  # without the argument for the number of steps
+    missing: str = None  # the reason why it cannot run here
+    inlined_runtime: bool = False  # the shim does not see where its runtime calls begin
+    count_option: tuple = ()  # words in front of the number of steps
 
     def words(self, steps, *more):
-        if steps is None:  # it knows by itself
+        if steps is None:  # the program knows the number
             return [*self.command, *more]
         return [*self.command, *self.count_option, str(steps), *more]
 
@@ -100,7 +100,7 @@ def all_programs(folder, failed):
         python("hang", "torch", "torch and NCCL"),
         python("jax_jit", "jax", "JAX, driver only"),
         python("cupy_graph", "cupy", "CuPy, its own cudart", inlined_runtime=True),
-        # 200 steps, always.
+        # This program always makes 200 steps.
         Program("llama.cpp", "a plugin of its own, shared cudart",
                 (f"{llama}/llama_loop", f"{llama}/tiny.gguf", "single"),
                 f"not built: {failed['llama']}" if "llama" in failed else None),

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 MAX_CALLS, MAX_CHARACTERS = 3, 16_000
-# A finding of the brief is two columns in, and has its name first.
+# A finding in the brief is indented by two columns and begins with its name.
 FINDING = re.compile(r"^  ([a-z][a-z-]+)(?: \(costs [^)]*\))?: ", re.MULTILINE)
 IDENTIFIER = re.compile(r"\bid ([a-z-]+), confidence (low|medium|high); more: ")
 

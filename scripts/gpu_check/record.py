@@ -17,9 +17,9 @@ from .record_file import events, process_of, spans
 
 NAME = "record"
 WINDOW = f"{FIRST}-{LAST}"
-NEAR = 0.01  # of nsys's time
-INSIDE, OUTSIDE = 0.02, 0.001  # aims for what recording costs of the steps a second
-SHOWN = 10  # iterations that are printed where something is wrong
+NEAR = 0.01  # relative difference from nsys's time
+INSIDE, OUTSIDE = 0.02, 0.001  # limits for the cost of recording, as a share of the steps per second
+SHOWN = 10  # number of iterations that are printed if something is wrong
 GPU_TABLES = ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY",
               "CUPTI_ACTIVITY_KIND_MEMSET")
 
@@ -30,8 +30,8 @@ class Truth:
 
     extent: int
     busy: int
-    after_launch: int  # from the entry of the graph launch to the first work
-    pieces: tuple  # of (start, duration), from the entry of the graph launch
+    after_launch: int  # ns from the begin of the graph launch to the first work on the GPU
+    pieces: tuple  # (start, duration) of each piece of work, from the begin of the graph launch
 
 
 def covered(pieces):
@@ -78,7 +78,7 @@ class Recorded:
     gpus: list
     inside: dict
     spans: dict  # {iteration: [(ns, cut)]}
-    launch_us: float  # mean of graph launches on the host
+    launch_us: float  # mean duration of graph launches on the host
 
 
 def reported(command, path):
@@ -256,13 +256,13 @@ def checks(programs):
             Steps(programs["serving"], "cudaStreamSynchronize", TLLMPROF_WARMUP="capture")]
 
 
-# What recording costs.
+# ---- measuring the cost of recording
 
 def loops(programs):
     static, torch = programs["loop-static"], programs["torch_graph"]
     return [
         throughput.Loop(static, "decode", "graph of 20 kernels of arithmetic, 1 kernel, wait", ("--decode",), 3),
-        # One process can be a tenth faster than its twin here, for as long as it lives.
+        # Here, one process can be a tenth faster than an equal one for its whole life, so there are more starts.
         throughput.Loop(static, "300 kernels", "graph of 300 tiny kernels, 1 kernel, wait", ("--kernels", "300"), 8),
         throughput.Loop(torch, "decode", "graph of 17 kernels of 36 000 cycles and 3 tiny ones, 1 kernel, wait",
                         ("--decode",), 2),

@@ -42,7 +42,7 @@ class Record:
                          for event in found if event.get("cat") == "kernel")
         windows = sorted((event["start"], event["name"]) for event in found
                          if event.get("cat") == "window" and tracks[event["tid"]] == "kernels taken"
-                         and not event["name"].endswith("-"))  # of one that never closed
+                         and not event["name"].endswith("-"))  # such a window never closed
         self.kernels = [(launch, ns, name) for _, launch, ns, name in kernels]
         self.inner = [tuple(int(edge) for edge in name.removeprefix("window ").split("-")) for _, name in windows]
         edges = [start for start, _ in windows] + [float("inf")]

@@ -13,7 +13,8 @@ from . import child, engines, ledger
 from .kernels import Report
 
 NAME = "records"
-# (window's first iteration, how many, how many with kernels): the next where the record is too large.
+# (first iteration of the window, number of iterations, number of those with kernels). If a record is too large, the
+# next size is tried.
 SIZES = ((300, 20, 4), (300, 10, 2), (300, 4, 1))
 LARGEST = 120_000
 LOOPS = {"torch-graph": ("torch_graph", "auto", 400), "hf-generate": ("hf_generate", "auto", 400), "llama.cpp": ("llama.cpp", "auto", ("10",))}

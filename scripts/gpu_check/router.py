@@ -14,13 +14,13 @@ from .kernels import demangled, short
 from .record_file import Record
 
 FIRST, LAST, STEPS = 10, 19, 30
-# Steps whose kernels are taken.
+# Number of steps whose kernels are recorded.
 INNER = 6
-# Of a run whose speed is taken.
+# Window and steps of a run whose speed is measured.
 STEADY, STEADY_END, STEADY_STEPS = 100, 399, 420
-# How far the program's own clock may be from the record's.
+# Maximum relative difference between the program's own times and the record's.
 CLOCK = 0.03
-# Words in the names of kernels that multiply matrices, cuBLAS's and Inductor's.
+# Parts of names of kernels that multiply matrices, by cuBLAS and by Inductor.
 PRODUCTS = ("gemm", "gemv", "nvjet", "cutlass", "splitk", "_mm")
 
 
@@ -121,10 +121,10 @@ class PerfectRouter(Check):
         return self.program.missing or (None if bench.command else "no tllmprof command built")
 
     def measure(self, bench):
-        # Not every version of PyTorch captures the first.
+        # Some versions of PyTorch cannot capture the first way.
         ways, window = ("grouped_mm", "batched_mm"), f"{FIRST}-{LAST}"
         kernels = {"TLLMPROF_KERNELS": INNER}
-        # Side by side: their speeds are taken elsewhere.
+        # These runs may be at the same time, because other runs measure the speed.
         with ThreadPoolExecutor() as pool:
             windowed = pool.submit(run, self, bench, self.words, "window", window, ways, TLLMPROF_PERFECT_ROUTER="window")
             learned = pool.submit(run, self, bench, self.words, "learned", window, ways, OF_GATE=1, **kernels)
@@ -141,7 +141,8 @@ class PerfectRouter(Check):
                 wrong.append(f"{what}: loads {apart} apart")
         if min(step["spread"] for step in outside) <= 1:
             wrong.append("balanced outside the window")
-        # What Inductor makes of the model around an operator that it does not know is rounded otherwise.
+        # Inductor compiles the model around an unknown operator with other rounding, so compiled runs are compared with
+        # the first step outside.
         base_logits = outside[0]["logits"] if self.words[1] == "compiled" else plain[0]["logits"]
         unlike = sum(step["logits"] != base_logits for step in outside)
         if unlike:

@@ -11,7 +11,7 @@ from .checks import Check
 
 FIRST, LAST, STEPS = 10, 19, 30
 RANKS = 2
-# What ranks need no multicast for, which not every machine has.
+# Variables that turn off multicast, which not every machine supports.
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 
 

@@ -9,11 +9,11 @@ from .record_file import process_of
 
 NAME = "sampled"
 SAMPLE, PERIOD, SECONDS = 20, 10, 50
-# Steps before and behind a sample that are compared.
+# Number of steps before and after a sample that are compared.
 SPAN = 1000
-# Of a program that is sampled once a minute, and of steps between two samples.
+# Maximum loss of a program that is sampled once a minute, and maximum slowdown of steps between two samples.
 MOST, LEFT = 0.003, 0.001
-# A step that takes so many times the median is one of those that a sample makes slow.
+# A step that takes more than this number of medians counts as slowed by a sample.
 SLOW = 1.02
 TITLE = ("## Sampled kernels", "", f"Kernels of {SAMPLE} steps, once in each {PERIOD} s of {SECONDS}. *Lost*: what slow steps take more than the median "
          f"step does, a sample, less what they take in as many seconds without the library, of a minute: at most {MOST:.1%}. *Between*: steps behind a sample against those "

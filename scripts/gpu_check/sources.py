@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
-if __name__ == "__main__":  # not this folder, whose modules have names of the standard library
+if __name__ == "__main__":  # without this folder, some of whose modules have names of standard modules
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from gpu_check import child, host, nsys  # noqa: E402
@@ -28,9 +28,9 @@ PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "
 RULE = "nvtx:^ProfilerStep#"
 KINDS = ("eager", "graph", "cpu")
 FIRST, COUNT = 300, 200
-# Of vLLM.
+# First step and number of steps for vLLM.
 SERVED_FIRST, SERVED = 20, 60
-# When another round may begin, after the first did; how long one run may take.
+# Seconds from the start of a round until another round may begin, and the time limit of a run.
 ANOTHER_ROUND, RUN_SECONDS = 25, 150
 ROUNDS = 2
 TITLE = ("## One loop by three recorders", "", "The same steps, recorded in turn. *Busy*: the median step's, by `tllmprof report`, as the "
@@ -61,8 +61,8 @@ class Seen:
     """What a report says of the process with the most steps."""
 
     steps: int
-    kernels: Counter  # by name, in all
-    busy: list  # of each step, ns
+    kernels: Counter  # number by name, in all steps
+    busy: list  # ns for each step
     lacks: list
     notes: list
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from . import child
 
-# All that can be switched on at once; windows while a test is short and while it is long.
+# Everything that can be turned on at once, with windows for short and for long tests.
 ALL_ON = {
     "TLLM_PROFILE_START_STOP": "5-24,100-119,1000-1019,5000-5099,50000-50099", "TLLMPROF_STEP": "cudaLaunchKernel",
     "TLLMPROF_KERNELS": 5, "TLLM_PROFILE_RECORD_GC": 1, "TLLMPROF_GIL": 1, "TLLM_LLMAPI_ENABLE_NVTX": 1,
@@ -21,14 +21,14 @@ ALL_ON = {
     "TLLMPROF_LOG": "error",
 }
 SECONDS, SHORT = 900, 120
-# Tests whose outcome differs are run again, both ways, so often.
+# Number of times that tests with different results run again, with and without the library.
 AGAIN = 2
 WHOLE = "the whole suite"
-# CuPy's that wait for ever for a fourth GPU.
+# A test of CuPy that waits forever if there is no fourth GPU.
 FOUR_GPUS = ("cupy_tests/cuda_tests/test_nccl.py::TestCommSplit",)
-# The older of pytest's JUnit files name each test's file.
+# In this older format of pytest's JUnit files, each test has its file name.
 PYTEST = ("-q", "-p", "no:cacheprovider", "-W", "ignore", "-o", "junit_family=xunit1", f"--timeout={SHORT}")
-# Samples whose folder holds all that they need, that end by themselves and check what they computed.
+# Groups of samples that need nothing outside their folder, end by themselves, and check their results.
 SAMPLE_GROUPS = ("0_Introduction", "2_Concepts_and_Techniques", "3_CUDA_Features", "6_Performance")
 NAMES = ("cupy", "numba-cuda", "torch", "torch-profiler", "samples", "nccl-tests", "compute-sanitizer")
 NCCL = ("all_reduce_perf", "all_gather_perf", "broadcast_perf", "reduce_scatter_perf", "sendrecv_perf")
@@ -56,7 +56,7 @@ class Suite:
 
     def __init__(self, name, folder, bench):
         self.name, self.folder, self.bench, self.runs = name, folder, bench, 0
-        self.why = {}  # of tests that failed with the library
+        self.why = {}  # the reason for each test that failed with the library
 
     def prepare(self):
         return None
@@ -80,7 +80,7 @@ def outcomes(path):
     """({test: passed, failed, skipped}, {failed test: why}) of a JUnit file; a test is named as pytest takes it."""
     found, why = {}, {}
     for case in ElementTree.parse(path).getroot().iter("testcase"):
-        # The class's name begins with the module's, which is the file's.
+        # The class's name begins with the name of the module, which is the file's name.
         module = os.path.splitext(os.path.basename(case.get("file") or ""))[0]
         inside = f".{case.get('classname')}.".rpartition(f".{module}.")[2].strip(".")
         name = "::".join(filter(None, (case.get("file"), inside.replace(".", "::"), case.get("name"))))
@@ -184,7 +184,7 @@ def build_nccl(cuda, gpus):
         if not nccl:
             return {}, ["NCCL's Python package is not installed"]
         shutil.copytree(folder, built)
-        # The package has libnccl.so.2 alone.
+        # The package lacks the link libnccl.so, so a folder with it is made.
         home = os.path.join(built, "nccl")
         os.makedirs(f"{home}/lib")
         os.symlink(f"{nccl}/include", f"{home}/include")
@@ -270,7 +270,7 @@ def table(folder, bench, cuda, log, names):
     def one(suite):
         try:
             text, ok = judged(suite)
-        except Exception as error:  # one suite's fault must not lose the others' rows
+        except Exception as error:  # an error of one suite must not lose the rows of the others
             text, ok = f"{type(error).__name__}: {error}", False
         log(f"{'ok' if ok else 'left out' if ok is None else 'DIFFERS'}: {suite.name}: {text[:600]}")
         return suite.name, text, ok

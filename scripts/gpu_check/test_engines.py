@@ -114,7 +114,7 @@ class Driver(unittest.TestCase):
                                      check=True, capture_output=True, text=True).stdout
             self.assertEqual([one[2:] for one in engines.rows_of(path)], [(4, 8, 2, -1)] * 5)
             self.assertEqual(engines.said_in("noise\n" + out), {"UP": [dict(a=1)]})
-            with open(path + ".1", "wb") as file:  # a row that was being written
+            with open(path + ".1", "wb") as file:  # the last row is incomplete
                 file.write(ROW.pack(*row(1)) * 7 + b"\0" * 10)
             self.assertEqual(len(engines.rows_of(path)), 7)
 

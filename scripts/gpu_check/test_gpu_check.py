@@ -233,7 +233,7 @@ class WholeRunTest(ExportCase):
         trace = self.export.trace()
         rule = steady_rule(trace, [STREAM_WAIT], 5, 30)
         expected = from_whole_run(trace, rule, 10, 12)
-        # 20 waits end before it: five at the start, two in each of steps 0 to 6, one in step 7.
+        # 20 waits end before iteration 10: five at the start, two in each of steps 0 to 6, and one in step 7.
         self.assertEqual(expected.marks, [8, 9, 10])
         self.assertEqual(expected.calls, {"graph launch": 0, "kernel launch": 6, "stream wait": 6})
         self.assertIsNone(from_whole_run(trace, rule, 10, 500))
@@ -411,7 +411,7 @@ class RecordTest(unittest.TestCase):
                 at = 100 * n + 1010
                 export.insert("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", at, at + 20, n, 1)
                 export.insert("CUPTI_ACTIVITY_KIND_KERNEL", at + 30, at + 40 + n, n, 1, None)
-            export.insert("CUPTI_ACTIVITY_KIND_KERNEL", 1, 9, 7, 1, None)  # in none
+            export.insert("CUPTI_ACTIVITY_KIND_KERNEL", 1, 9, 7, 1, None)  # belongs to no iteration
             export.db.commit()
             by_nsys = record.truth(path)
         self.assertEqual({n: (one.extent, one.busy, one.after_launch) for n, one in by_nsys.items()},

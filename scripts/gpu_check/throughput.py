@@ -19,14 +19,15 @@ def closed(rule):
     return {"TLLM_PROFILE_START_STOP": FAR, "TLLMPROF_STEP": rule}
 
 
-# How a program is run, and the variables of the shim where it is.
+# Ways to run a program, each with the shim's variables; None: without the shim.
 WAYS = (
     ("without", None),
     ("without, again", None),
     ("cudaGraphLaunch, window closed", closed("cudaGraphLaunch")),
     ("auto, window closed", closed("auto")),
 )
-# One way a place. In four rounds each way has had every place and has followed each of the others once.
+# The order of the ways in each round. In four rounds, each way is once in every position and once directly after each
+# other way.
 ORDERS = ((0, 1, 3, 2), (1, 2, 0, 3), (2, 3, 1, 0), (3, 0, 2, 1))
 START_SECONDS = 90
 
@@ -37,7 +38,7 @@ class Loop:
 
     program: object
     size: str
-    text: str  # what a step is
+    text: str  # describes a step
     words: tuple = ()
     starts: int = 6
 
@@ -55,9 +56,9 @@ class Speed:
 
     way: str
     steps_a_second: float  # median
-    ratio: float  # median
+    ratio: float  # median, of the steps per second compared with the first way
     quartiles: tuple
-    of_starts: tuple  # lowest and highest of the medians of each start
+    of_starts: tuple  # lowest and highest median of the starts
 
 
 def loops(programs):
@@ -76,7 +77,7 @@ class Block:
 
     def __init__(self, command, environment, said=subprocess.DEVNULL):
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, bufsize=0)
-        self.graph_us = None  # what its graph takes on the GPU, where it says so
+        self.graph_us = None  # duration of its graph on the GPU, if the program prints it
         self.unread = b""
 
     def line(self, seconds):
@@ -141,7 +142,7 @@ def run_in_turn(loop, bench, rounds, seconds, alone, ways, measured=Block.steps_
         for block in blocks[1 if alone else 0:]:
             block.wait_until_ready()
         for block in blocks:
-            measured(block, seconds)  # warm
+            measured(block, seconds)  # a warm-up
         for turn in range(rounds):
             for way in ORDERS[turn % len(ORDERS)]:
                 speeds[way].append(measured(blocks[way], seconds))

@@ -16,18 +16,19 @@ from .surroundings import AFTER_A_SIGNAL, AT_FORK, LOADER
 INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside.py")
 STREAMS = ["out", "err", "files", "left", "census"]
 OURS = "tllmprof:"
-# What says how long a thread has waited for a processor lies at 64 or above; the control socket, too, but for the moment in
-# which it is made. No program that uses CUDA here has sockets of its own.
+# Descriptors of the library that may appear: a file with a thread's scheduling times, at 64 or above, and the control
+# socket, which has such a number except while it is being created. Programs here that use CUDA have no sockets
+# themselves.
 DESCRIPTOR = re.compile(r"\d+=socket:|(?:6[4-9]|[7-9]\d|\d{3,})=/proc/\d+/task/\d+/schedstat")
-# gdb names a child by its number, and the library's threads have numbers, too.
+# gdb numbers a program's children, and the library's threads also take numbers.
 CHILD = re.compile(r"(?<=child process )\d+")
 THREADS = {f"thread {name}" for name in ("tllmprof", "tllmprof-stacks", "tllmprof-live")}
 BROKEN = ("command not found", "error while loading shared libraries", "No such file or directory: '/usr/lib",
           "cannot execute", "not started:")
-# Runs without the library: at first, and for what differs up to so many more, as what happens every other time is the
-# same in a few runs by chance.
+# Number of runs without the library: at first, and the maximum of further runs if a result differs. Something that
+# changes in every other run may be the same in a few runs by chance.
 BASELINES, MORE_BASELINES = 2, 6
-# How often the calls of a program are traced before a filter of them is given up.
+# Number of attempts to trace a program's calls before no filter is made for it.
 FITS = 4
 FOLDERS = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
 NAMESPACES = [["unshare", "-rmpnf", "--mount-proc", "--kill-child"], []]
@@ -36,12 +37,12 @@ NAMESPACES = [["unshare", "-rmpnf", "--mount-proc", "--kill-child"], []]
 @dataclass
 class Outcome:
     program: str
-    where: str                   # a surrounding, or other preloads in their order
+    where: str                   # a surrounding, or the other preloads in their order
     setting: str
-    verdict: str                 # same, once, different, left out
+    verdict: str                 # same, once, different or left out
     why: list = field(default_factory=list)
     varies: tuple = ()
-    seconds: tuple = ()          # without, with
+    seconds: tuple = ()          # without and with the library
 
 
 class Bench:
@@ -51,9 +52,9 @@ class Bench:
         self.library, self.built, self.packages, self.keep, self.folder = library, built, packages, keep, folder
         self.namespaces = next(way for way in NAMESPACES if not way or self.works(way))
         self.probed = {}
-        self.patience = 2    # seconds for what is about to end with the program
+        self.patience = 2    # seconds for processes that are about to end with the program
         self.changing, self.is_stopped = threading.Lock(), False
-        self.held = set()    # what the runs hold on to: their standard input
+        self.held = set()    # write ends of the runs' standard input, kept open
 
     @staticmethod
     def works(way):

@@ -22,13 +22,13 @@ import stat
 import struct
 import sys
 import time
-import zlib  # nothing larger than these: a run is often shorter than the imports
+import zlib  # no larger modules, because a run is often shorter than their import
 
 WORK = "/tmp/work"
 SET_CHILD_SUBREAPER = 36
 LIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC, "as": resource.RLIMIT_AS,
           "stack": resource.RLIMIT_STACK, "fsize": resource.RLIMIT_FSIZE}
-# What keeps a result from differing by more than the machine's load: no file is compared deeper than this.
+# Maximum number of bytes of a file that are compared, which limits the time of a comparison.
 LARGEST = 1 << 24
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -63,7 +63,7 @@ def own_view(spec):
                 pass
         mount(f"/proc/self/fd/{descriptor}", path, "rbind")
         os.close(descriptor)
-    any_socket = libc.socket(2, 2, 0)  # lo, up
+    any_socket = libc.socket(2, 2, 0)  # brings up the loopback interface
     fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14s", b"lo", 1 | 0x40, b""))
     os.close(any_socket)
 
@@ -97,7 +97,7 @@ def all_files(spec):
         return listing(spec["work"], "", skipped)
     lines = []
     for folder in ("/tmp", "/run", "/dev/shm"):
-        # The mount points of what is kept are ours.
+        # Mount points of folders that are kept belong to this script.
         ours = {path for kept in skipped for path in ancestors(kept)}
         lines += [line for line in listing(folder, folder, skipped) if line.split(" ")[0] not in ours]
     for name in ("usr", "etc", "var", "opt"):
@@ -160,7 +160,7 @@ def become(spec, out, err, failure):
         for descriptor, at in ((os.open("/dev/null", os.O_RDONLY), 0), (out, 1), (err, 2)):
             os.dup2(descriptor, at)
         os.chdir(spec["work"])
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         for name, value in spec["limits"].items():
@@ -182,7 +182,7 @@ def run(spec):
         become(spec, out_end, err_end, failure_end)
     written = {out: [], err: [], failure: []}
     poll = select.poll()
-    poll.register(0, 0)  # its end alone
+    poll.register(0, 0)  # only reports a hang-up
     for descriptor, end in ((out, out_end), (err, err_end), (failure, failure_end)):
         os.close(end)
         poll.register(descriptor, select.POLLIN)
@@ -190,7 +190,7 @@ def run(spec):
     while reading or status is None:
         left = began + patience - time.monotonic()
         if left <= 0 and status == "time-out":
-            break  # something still holds what it was killed with
+            break  # a process that cannot be killed still holds a pipe
         if left <= 0:
             for pid, _ in [*children(), (child, "")]:
                 try:
@@ -221,14 +221,14 @@ def run(spec):
 def lines_of(data):
     text = data.decode(errors="backslashreplace")
     lines = text.split("\n")
-    # A last line without an end is another than one with it.
+    # A last line without a newline is marked, because it differs from the same line with one.
     return lines[:-1] if lines[-1] == "" else lines[:-1] + [lines[-1] + "\\"]
 
 
 def main():
     with open(sys.argv[1]) as file:
         spec = json.load(file)
-    result_file = open(spec["result"], "w")  # before /tmp is another
+    result_file = open(spec["result"], "w")  # before another /tmp is mounted
     libc.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if spec["own_view"]:
         own_view(spec)
@@ -242,7 +242,7 @@ def main():
               "files": all_files(spec), "census": [], "records": sorted(os.listdir(spec["records"])), "trace": []}
     if spec["census"] and os.path.exists(census):
         with open(census, errors="backslashreplace") as file:
-            # A file without a name is shown by the number of its inode.
+            # The name of a deleted file without a name is the number of its inode, which differs.
             result["census"] = sorted(re.sub(r"#\d+ \(deleted\)", "#(deleted)", file.read()).splitlines())
     trace = os.path.join(spec["records"], ".trace")
     if os.path.exists(trace):

@@ -19,7 +19,7 @@ class Kept:
         with open(path, "a+") as file:
             file.seek(0)
             text = file.read()
-            if not text.endswith("\n"):  # a run was killed while it wrote
+            if not text.endswith("\n"):  # an earlier run was killed while it wrote
                 file.write("\n")
         for line in text.splitlines():
             try:

@@ -74,9 +74,9 @@ class Job:
     """A program in one place."""
     program: programs.Program
     where: str
-    rank: tuple      # the lower, the earlier
-    act: object      # gives outcomes
-    what: tuple = () # all that they depend on, but for the library
+    rank: tuple      # lower ranks run first
+    act: object      # function that returns outcomes
+    what: tuple = () # everything that the outcomes depend on, except the library
 
     def not_run(self, settings, why):
         return [cells.Outcome(self.program.name, self.where, setting.name, "left out", [why]) for setting in settings]
@@ -193,7 +193,7 @@ def main(doc):
         def work(job):
             if bench.is_stopped:
                 return []
-            # Each run builds its programs in a folder of its own.
+            # Each run builds its programs in a different folder, so the folder is removed from the key.
             key = kept and kept.key(str(job.what).replace(folder, ""))
             done = kept.take(key) if kept else None
             if done:

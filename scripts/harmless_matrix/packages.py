@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 UNPACKED = "unpacked"
-# What the packages' own scripts would have made.
+# Links that the packages' install scripts would have made.
 LINKS = [("usr/lib/x86_64-linux-gnu/libblas.so.3", "blas/libblas.so.3"),
          ("usr/lib/x86_64-linux-gnu/liblapack.so.3", "lapack/liblapack.so.3")]
 

@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from . import surroundings
 from .settings import PRELOADS, SETTINGS
 
-# A part of the page that tests/odd.rs writes.
+# The part of the page that tests/odd.rs writes, by its first and last line.
 SITUATIONS = ("## Other situations\n", "<!-- end of situations -->\n")
 COMPARED = ("same", "once", "different")
-# The columns of the table of programs, and the places in them; the rest are other preloads.
+# The columns of the table of programs, each with its surroundings. All others are other preloads.
 COLUMNS = {"plain": ["plain"], "descriptors, threads": ["census"], "gdb, strace, rr": ["gdb", "strace", "rr"],
            "valgrind": ["valgrind"],
            "limits": [s.name for s in surroundings.ALL if s.limits], "seccomp": ["seccomp"], "user namespace": ["user namespace"],

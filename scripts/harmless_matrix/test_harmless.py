@@ -121,7 +121,7 @@ class Allowed(unittest.TestCase):
             self.assertEqual(group.streams(found)["out"], [f"[Detaching after fork from child process {expected}]"])
 
 
-# Runs at a time: some of them only wait.
+# Number of runs at the same time. Some runs only wait, so it may exceed the number of processors.
 WORKERS = 4
 HARMS = {
     "nothing": "",
@@ -252,7 +252,7 @@ class Harmful(unittest.TestCase):
         self.assertEqual(self.verdict("out", program=varies).verdict, "different")
 
 
-# Runs a program that leaves a process in a session of its own, until it is killed.
+# Runs a program that starts a process in a new session, until the program is killed.
 LONG_RUN = """
 import sys
 sys.dont_write_bytecode = True

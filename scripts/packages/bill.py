@@ -53,7 +53,7 @@ def bill(version):
         package = packages[key]
         component = {"type": "library", "bom-ref": name(key), "name": package["name"], "version": package["version"], "purl": name(key)}
         if package["license"]:
-            # Before SPDX had expressions, a slash stood for OR.
+            # Before SPDX had expressions, a slash meant OR.
             component["licenses"] = [{"expression": re.sub(r"\s*/\s*", " OR ", package["license"])}]
         if checksum := sums.get((package["name"], package["version"])):
             component["hashes"] = [{"alg": "SHA-256", "content": checksum}]
@@ -61,7 +61,7 @@ def bill(version):
     scripts = []
     with open(os.path.join(ROOT, "crates/page/web/package-lock.json"), encoding="utf-8") as lock:
         for path, package in sorted(json.load(lock)["packages"].items()):
-            if path and not package.get("dev"):  # part of the page that the command writes
+            if path and not package.get("dev"):  # it is part of the page that the command writes
                 module = path.rpartition("node_modules/")[2]
                 purl = f"pkg:npm/{module}@{package['version']}"
                 scripts.append(purl)

@@ -27,7 +27,7 @@ programs with the library and reports on the records.
 MACROS = {
     "_buildhost": "localhost",
     "_build_id_links": "none",
-    "_binary_payload": "w9.xzdio",  # older ones read no zstd
+    "_binary_payload": "w9.xzdio",  # xz, because older rpms cannot read zstd
     "_source_filedigest_algorithm": "8",
     "_binary_filedigest_algorithm": "8",
     "use_source_date_epoch_as_buildtime": "1",

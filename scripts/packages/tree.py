@@ -8,7 +8,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ARCHITECTURES = ("x86_64", "aarch64")
-# The oldest C library that the packages run with.
+# The oldest glibc version that the packages run with.
 GLIBC = "2.17"
 SUMMARY = "Profile any CUDA program by iteration"
 LICENSES = ("LICENSE-MIT", "LICENSE-APACHE")
@@ -86,7 +86,7 @@ def compressed(files):
 
 def newest_glibc(path):
     """The newest version of the C library that an ELF file asks for, as text, and what else it needs."""
-    # Unlike objdump it reads those of other processors.
+    # readelf also reads files of other processors, unlike objdump.
     shown = subprocess.run(["readelf", "-dVW", path], stdout=subprocess.PIPE, text=True, check=True).stdout
     versions = {tuple(map(int, found.split("."))) for found in re.findall(r"Name: GLIBC_([0-9.]+)", shown)}
     needed = [name for name in re.findall(r"\(NEEDED\).*\[(.*)\]", shown)

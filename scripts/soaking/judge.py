@@ -6,13 +6,13 @@ run is left out, and a series grows if it does so in both of the last quarters, 
 import math
 from dataclasses import dataclass
 
-# Fewer show nothing in a quarter.
+# Minimum number of readings in a quarter.
 LEAST = 5
 
 
 @dataclass
 class Growth:
-    third: float  # by how much it grew in each quarter, at least
+    third: float  # growth in the third quarter of the run, at least; `last` is that of the last quarter
     last: float
 
     def exceeds(self, bound):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SOURCES = os.path.join(ROOT, "tests", "soak")
 FIXTURES = os.path.join(ROOT, "tests", "fixtures")
-# The variable with the windows must be shorter than 128 KiB, the kernel's limit for one.
+# The variable with the windows must be shorter than 128 KiB, which is the kernel's limit for a variable.
 MOST_WINDOWS = 14_400
 WINDOWS_A_SECOND = 4
 APART = 20  # iterations from one window to the next
@@ -32,10 +32,10 @@ class Load:
     seconds: float
     rule: str
     windows: str
-    expected: int = 0  # windows; 0: it is not known how many
-    is_plain: bool = False  # without the library
-    beside: str = ""  # the load without the library that it is compared with
-    has_children: bool = False  # which leave records
+    expected: int = 0  # number of windows; 0: not known
+    is_plain: bool = False  # runs without the library
+    beside: str = ""  # name of the load without the library that this one is compared with
+    has_children: bool = False  # they leave records, too
     variables: dict = field(default_factory=dict)
 
     def command(self):
@@ -153,14 +153,14 @@ def loads(shop, seconds):
     def plain(name, program, tickets):
         return Load(name, program, tickets, seconds, "", "", is_plain=True)
 
-    # The stand-in keeps what was destroyed, to notice its use, so the programs grow by themselves.
+    # The stand-in keeps destroyed objects to notice their use. So even the programs without the library grow.
     beside = {"beside": "steps-plain"}
     yield plain("steps-plain", [steps], APART * count)
     yield windows("launches", [steps], "cudaGraphLaunch", one_in(APART, count), count, **beside)
     yield windows("waits", [steps], "cudaStreamSynchronize", one_in(APART, count), count, **beside)
     yield windows("ranges", [steps], "nvtx:^step$", one_in(APART, count), count, **beside)
     yield windows("functions", [steps], "sym:^soak_step$", one_in(APART, count), count, **beside)
-    # It learns first, and among so many threads it may take fewer steps than there are.
+    # `auto` learns first. With this number of threads, it may count fewer steps than the program makes.
     yield windows("auto", [steps], "auto", three_in(2 * APART, few), 0, **beside,
                   variables={"TLLMPROF_TRACE_MAX": "2M"})
     found = pythons()

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 class Kind:
     name: str
     unit: str
-    bound: int  # by which it may grow in the second half of a run
+    bound: int  # maximum growth in the second half of a run
 
 
-# glibc's malloc keeps up to 128 KiB of freed memory at the end of a heap: two of these are no leak. The rest is counted,
-# and one more comes and goes while a window is switched.
+# glibc's malloc keeps up to 128 KiB of freed memory at the end of a heap. Growth by twice that is not a leak. Of the
+# other kinds, one more comes and goes while a window is switched.
 MEMORY = Kind("anonymous memory", " KiB", 256)
 RESIDENT = Kind("resident memory", " KiB", 256)
 DESCRIPTORS = Kind("descriptors", "", 2)
@@ -42,7 +42,8 @@ def read(pid):
     """A reading of each kind; None where the process is gone."""
     try:
         mapped = mappings(pid)
-        # Not shares of what several processes have: those change when another process starts or ends.
+        # The total is counted instead of the process's share of memory that several processes use. The share changes
+        # when another process starts or ends.
         counts = [count for path, count in mapped if not is_record(path)]
         return {
             MEMORY: sum(count["Anonymous"] for count in counts),

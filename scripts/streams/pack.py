@@ -3,7 +3,7 @@ import gzip
 import io
 from dataclasses import dataclass
 
-# The letters of a call's two handles; None is a number, or nothing.
+# The types of a call's two handles, as letters. None: a number or nothing.
 HANDLES = {
     "launch": "fs", "launch_ex": "fs", "launch_cooperative": "fs", "graph_launch": "gs", "event_record": "es",
     "stream_wait_event": "se", "event_query": "e", "event_sync": "e", "event_sync_end": "e", "stream_sync": "s",

@@ -75,7 +75,7 @@ def run_rank(program, rank, port, folder, library, options):
                 TORCHINDUCTOR_COMPILE_THREADS="4")
     if program.ranks > 1:
         more.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=program.ranks, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                    NCCL_NVLS_ENABLE="0")  # the two ranks need no multicast, which not every machine has
+                    NCCL_NVLS_ENABLE="0")  # turns off multicast, which two ranks do not need and not every machine supports
     began = time.monotonic()
     ended = child.run(program.command, child.variables(**more), options.limit)
     seconds = f"{time.monotonic() - began:.0f} s"

@@ -13,7 +13,7 @@ import warnings
 sys.path.insert(0, os.environ["FIXTURES"])
 from py_ctypes import Runtime  # noqa: E402
 
-warnings.simplefilter("ignore")  # of forks beside threads
+warnings.simplefilter("ignore")  # about forks in a process with several threads
 kind = sys.argv[1]
 most = int(sys.argv[2]) if len(sys.argv) > 2 else 1 << 40
 loop = Runtime("libcudart.so.12")
@@ -122,9 +122,9 @@ def steps():
             bad += fork()
         if os.path.exists("block"):
             os.remove("block")
-            holding.sleep(8)  # with the GIL
+            holding.sleep(8)  # while holding the GIL
         if kind == "holds":
-            holding.usleep(20_000)  # with the GIL
+            holding.usleep(20_000)  # while holding the GIL
         elif kind == "computes":
             sum(i * i for i in range(20_000))
         else:

@@ -2,7 +2,7 @@
 
 from collections import namedtuple
 
-# What a batch has of a request: how many tokens were computed before, and how many are computed now.
+# A request's part of a batch: the number of tokens computed before, and the number computed now.
 Part = namedtuple("Part", "request done tokens")
 
 
@@ -54,6 +54,6 @@ def truth(parts):
     return {"requests": len(parts), "tokens": tokens, "prefill_tokens": prefill, "decode_tokens": decode, "phase": phase}
 
 
-# A prompt, one in parts beside decodes, one of one token, a pause, and a thousand requests.
+# A prompt, a prompt in parts together with decodes, a prompt of one token, a pause, and a thousand requests.
 REQUESTS = [(0, 5, 4), (2, 20, 3), (3, 1, 3), (40, 7, 2)] + [(60, 1, 2)] * 1000
 BUDGET = 8

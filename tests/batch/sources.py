@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-# What objects of Python's own and of torch have: an enum's member its name, a tensor its shape.
+# Attributes of Python's and torch's own classes: an enum member's name and a tensor's shape.
 OTHERS = {"_name_", "shape"}
 
 

@@ -103,18 +103,18 @@ for place, wrong in enumerate(WRONG):
     step(wrong, None)
     if place % 8 == 0:
         step(output(3), right(3))
-# As many as are looked at, and one more.
+# The longest list that the library reads, and a list with one more item.
 step(output(4096), right(4096))
 step(output(4097), None)
 step(output(0), {"requests": 0, "tokens": 0, "prefill_tokens": 0, "decode_tokens": 0, "phase": "idle"})
-# An exception that is handled meanwhile stays what it is.
+# An exception that the program is handling must not change.
 try:
     raise KeyError("kept")
 except KeyError as error:
     step(7, None)
     step(output(), right(2))
     assert error.args == ("kept",) and sys.exc_info()[1] is error
-# After many steps that could not be read no more are tried.
+# After many steps that could not be read, the library stops trying.
 for _ in range(70):
     step(None, None)
 step(output(), None)

@@ -7,7 +7,7 @@ before = gc.get_stats()
 print("from", time.monotonic_ns())
 
 try:
-    from _testcapi import with_tp_del  # what has a legacy finaliser cannot be collected
+    from _testcapi import with_tp_del  # objects with a legacy finaliser are uncollectable
 except ImportError:
     with_tp_del = None
 

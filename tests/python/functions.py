@@ -10,7 +10,7 @@ import warnings
 
 from truth_of_calls import enters, leaves, lines, local, paused, ran, report
 
-warnings.simplefilter("ignore")  # of forks beside threads
+warnings.simplefilter("ignore")  # about forks in a process with several threads
 
 
 def plain(a, b=2, *more, c=3, **others):
@@ -123,7 +123,7 @@ def forks():
     return False
 
 
-# Python looks for these when it imports: by now there are functions to be found.
+# The library looks for marked functions when a module is imported. This import makes it find those above.
 import colorsys  # noqa: E402
 
 

@@ -32,15 +32,16 @@ class Last:
     """
 
     def __del__(self):
-        latest = time.monotonic() + 1  # CPython 3.14 lets such threads hang
+        latest = time.monotonic() + 1  # CPython 3.14 never ends such threads, so the wait has a limit
         while len(os.listdir("/proc/self/task")) > 2 and time.monotonic() < latest:
             time.sleep(0.001)
 
 
-# Python looks for these when it imports: by now there are functions to be found.
+# The library looks for marked functions when a module is imported. This import makes it find those
+# above.
 import colorsys  # noqa: E402
 
-# Python clears this name first of all.
+# At its end, the interpreter clears this name first.
 sys.last_value = Last()
 for target in (endless, endless, waits, endless):
     threading.Thread(target=target, daemon=True).start()

@@ -78,15 +78,15 @@ try:
     model(x, raises=True)
 except ValueError:
     pass
-# Behind an exception a root is a root, and what is known keeps its name as one.
+# After an exception, a root module is a root again, and a module with a known name keeps this name as a root.
 other = Mlp()
 learn(other)
 other(x)
 model.layers[1].mlp(x)
-# What was put there later is called by its class.
+# A module that is added later has its class's name.
 model.layers[1].mlp = Mlp()
 model(x)
-# In hooks, and beside another thread.
+# Calls in a hook, and in a second thread.
 def hook(module, args, result):
     other(x)
 
@@ -96,14 +96,14 @@ thread = threading.Thread(target=model, args=(x,))
 thread.start()
 thread.join()
 handle.remove()
-# Where one was, another may lie: it is a root of its own.
+# A new module may be at the address of a deleted one. It must count as a separate root.
 for _ in range(50):
     one = Linear(4, 4)
     names[id(one)] = "Linear"
     one(x)
     del one
 gc.collect()
-# During a stream capture of the thread there are none.
+# While the thread captures a stream, modules get no ranges.
 driver = Driver("libcuda.so.1")
 assert driver.lib.cuStreamBeginCapture_v2(driver.stream, 0) == 0
 captures = True
@@ -112,7 +112,7 @@ captures = False
 graph = ctypes.c_void_p()
 assert driver.lib.cuStreamEndCapture(driver.stream, ctypes.byref(graph)) == 0
 model(x)
-# What is compiled has none, but for what is around it.
+# A compiled module has no ranges, but modules around it do.
 compiled = torch.compile(model, backend="eager")
 for _ in range(2):
     print("compiled Model")

@@ -9,7 +9,7 @@ def collections():
     return [generation["collections"] for generation in gc.get_stats()]
 
 
-# Those before it were had by the interpreter while it started, or by another process.
+# Earlier collections happened while the interpreter started, or in a parent process.
 begun = collections()
 
 

@@ -2,7 +2,7 @@
 import os
 import threading
 
-DEPTH = 256  # calls inside so many others have no ranges
+DEPTH = 256  # calls nested deeper than this have no ranges
 
 lines = []
 local = threading.local()

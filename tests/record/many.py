@@ -21,7 +21,7 @@ def run():
 
 
 assert runtime.cudaDeviceSynchronize() == 0
-# The threads take turns within a step.
+# A short switch interval makes threads take turns within a step.
 sys.setswitchinterval(1e-5)
 all_threads = [threading.Thread(target=run) for _ in range(threads)]
 for thread in all_threads:

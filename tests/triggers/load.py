@@ -44,7 +44,7 @@ def needs_gil():
             pass
 
     threading.Thread(target=spin).start()
-    # Now it is the other's.
+    # From here on, the other thread holds the GIL.
     time.sleep(0.01)
 
 

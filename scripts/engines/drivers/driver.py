@@ -11,8 +11,9 @@ import struct
 import sys
 import time
 
-# A step, as the engine itself sees it: when it began (ns of CLOCK_MONOTONIC), the processor time of its process until then (ns),
-# its requests, tokens and tokens of prompts, and how many tokens more than the idlest the busiest expert of a layer got; -1: not known.
+# A row for a step, by the engine itself: the time when the step began (ns of CLOCK_MONOTONIC); the process's CPU time
+# until then (ns); the number of requests, of tokens, and of prompt tokens; and the number of tokens by which the
+# busiest expert of a layer exceeds the idlest. -1: not known.
 ROW = struct.Struct("<6q")
 
 

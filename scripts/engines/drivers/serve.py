@@ -81,7 +81,7 @@ def stop(server):
     except subprocess.TimeoutExpired:
         pass
     try:
-        os.killpg(server.pid, signal.SIGKILL)  # what it has left behind
+        os.killpg(server.pid, signal.SIGKILL)  # also kills processes that the server left
     except ProcessLookupError:
         pass
     return server.wait()
@@ -92,7 +92,7 @@ def main():
     began = time.time()
     log = open(os.environ.get("LOG", f"{ENGINE}.log"), "wb")
     command = [*shlex.split(env("WRAP", "")), sys.executable, *SERVERS[ENGINE], *shlex.split(env("MORE", ""))]
-    # A shell's background jobs ignore SIGINT, and what they start inherits that: the server must not.
+    # Background jobs of a shell ignore SIGINT, and their children inherit that. The server must handle SIGINT.
     server = subprocess.Popen(["env", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     try:

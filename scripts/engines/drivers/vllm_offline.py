@@ -38,5 +38,5 @@ def main():
         said_round(number, began, sum(len(one.token_ids) for one in done), [output(one, has_scores) for one in done])
 
 
-if __name__ == "__main__":  # vLLM starts its workers by spawn
+if __name__ == "__main__":  # vLLM starts its workers with spawn, which imports this file again
     main()

@@ -11,7 +11,7 @@ def serve(step):
     for line in sys.stdin:
         seconds, took = float(line), []
         warm = time.perf_counter() + 0.02
-        for _ in range(20):  # what a sleeping process has lost: caches, the GPU's attention
+        for _ in range(20):  # warms up the caches and the GPU's clocks after the sleep
             step()
             if time.perf_counter() > warm:
                 break

@@ -32,13 +32,13 @@ tokens = jnp.zeros((8,), jnp.int32)
 def step(i=0):
     global tokens, result
     tokens = forward(weights, table, tokens)
-    # After the read: the step is launched from another thread, and has been once its result is here.
+    # The mark comes after the read: another thread launches the step, which is certain only once its result is here.
     result = jax.device_get(tokens)
     mark(i)
 
 
 if sys.argv[1] == "--blocks":
-    step()  # compiles it
+    step()  # compiles the step
     blocks.serve(step)
 else:
     for i in range(int(sys.argv[1])):

@@ -9,7 +9,7 @@ import transformers
 
 CUDA = os.environ.get("MOE_DEVICE", "cuda") == "cuda"
 VOCABULARY = 8192
-# Experts, and experts a token.
+# Number of experts, and number of experts per token.
 SHAPES = {"gpt_oss": (128, 4), "deepseek_v3": (256, 8)}
 SMALL = {} if CUDA else dict(hidden_size=128, num_hidden_layers=2)
 
@@ -34,7 +34,7 @@ def configuration(name, **other):
     if name == "gpt_oss":
         given["layer_types"] = ["full_attention"] * given["num_hidden_layers"]
     made = getattr(transformers, family + "Config")(**given)
-    # One whose shapes do not depend on the routing, as a capture needs.
+    # A capture needs an implementation whose shapes do not depend on the routing.
     made._experts_implementation = os.environ.get("MOE_EXPERTS", "grouped_mm")
     return getattr(transformers, family + "ForCausalLM"), made
 
@@ -86,7 +86,7 @@ class Steps:
         cell = torch.zeros(1, device="cuda")
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        # NCCL has a thread of its own, which may ask for events meanwhile.
+        # NCCL's own thread may query events during the capture.
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             if work:
                 self.result = work()

@@ -18,7 +18,8 @@ from moe_models import CUDA, VOCABULARY, Steps, blocks, build, ids_of, wait
 
 TOKENS, WARM = 50, 3
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-# Experts, and experts a token; what is left of TOKENS times these is not even for one rank.
+# Number of experts, and number of experts per token. With TOKENS tokens, no rank's choices divide evenly among the
+# experts.
 SHAPES = {"gpt_oss": (32, 4), "deepseek_v3": (64, 8)}
 
 
@@ -87,7 +88,7 @@ class Truth:
 
     def count(self, place, gate, args, result):
         ids = ids_of(result, self.top_k).reshape(-1)
-        if self.how == "same":  # this rank's experts, by their numbers here; the number behind these is for the others'
+        if self.how == "same":  # this rank's experts by their local numbers; the next number stands for all others
             ids = ids[ids < self.here] + RANK * self.here
         self.loads[place] += torch.bincount(ids, minlength=len(self.loads[place]))
 

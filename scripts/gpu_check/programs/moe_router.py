@@ -17,7 +17,7 @@ from moe_models import CUDA, SHAPES, VOCABULARY, Steps, blocks, build, ids_of, w
 BATCH, MANY = 64, 2048 if CUDA else 64
 WARM = 6
 DEVICE = "cuda" if CUDA else "cpu"
-# Words in the names of kernels that multiply matrices, cuBLAS's and Inductor's.
+# Parts of names of kernels that multiply matrices, by cuBLAS and by Inductor.
 PRODUCTS = ("gemm", "gemv", "nvjet", "cutlass", "splitk", "_mm")
 
 
@@ -60,7 +60,7 @@ def main():
     tokens = torch.randint(3, VOCABULARY, (batch, 1), device=DEVICE)
     given = {"position_ids": torch.zeros(batch, 1, dtype=torch.long, device=DEVICE)}
     if name == "gpt_oss":
-        # The model makes its own by a copy from the host, which no capture can hold.
+        # The model itself would make its mask with a copy from the host, which a capture does not allow.
         nothing = torch.zeros(batch, 1, 1, 1, dtype=next(model.parameters()).dtype, device=DEVICE)
         given["attention_mask"] = {"full_attention": nothing}
     run = torch.compile(model) if how == "compiled" else model

@@ -37,7 +37,7 @@ class Model:
         self.words = weight(WORDS, WIDTH)
         self.layers = [{"qkv": weight(3 * WIDTH, WIDTH), "out": weight(WIDTH, WIDTH), "up": weight(4 * WIDTH, WIDTH),
                         "down": weight(WIDTH, 4 * WIDTH)} for _ in range(LAYERS)]
-        # The last row is for those of a batch that are none.
+        # The last slot is for rows of a batch that have no request.
         self.cache = torch.zeros(LAYERS, 2, SLOTS + 1, LENGTH, WIDTH, device=device, dtype=torch.half)
         self.places = torch.arange(LENGTH, device=device)
 
@@ -137,7 +137,7 @@ def main(steps):
                 results.append(decodes[size]([(one.token, one.slot, one.place) for one in batch])[:len(batch)])
                 for one in batch:
                     one.place += 1
-            tokens = torch.cat(results).tolist()  # the wait
+            tokens = torch.cat(results).tolist()  # waits for the GPU
             for one, token in zip(([running[-1]] if len(running) > len(batch) else []) + batch, tokens):
                 one.token, one.left = token, one.left - 1
                 total += token

@@ -14,7 +14,7 @@ import sys
 
 import torch
 
-# Steps after those that are recorded.
+# Number of steps after the recorded ones.
 AFTER = 8
 LAYERS, HIDDEN, TOKENS = 12, 2048, 1024
 
@@ -112,7 +112,7 @@ def serve(way, out, first, steps, model):
 
     prompts = [f"hello my name is number {i} and the quick brown fox" for i in range(8)]
     params = SamplingParams(temperature=0.0, max_tokens=first + steps + AFTER, ignore_eos=True)
-    llm.generate(prompts, params, use_tqdm=False)  # nothing is compiled after this
+    llm.generate(prompts, params, use_tqdm=False)  # everything is compiled before the recording
     UniProcExecutor.execute_model = execute_model
     llm.generate(prompts, params, use_tqdm=False)
     recorder.finish()
@@ -126,5 +126,5 @@ def main():
         loop(kind, way, out, int(first), int(steps))
 
 
-if __name__ == "__main__":  # vLLM may start processes by spawn
+if __name__ == "__main__":  # vLLM may start processes with spawn, which import this file again
     main()

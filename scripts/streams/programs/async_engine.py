@@ -58,7 +58,7 @@ for step in range(STEPS):
     size = next(size for size in SIZES if size >= running)
     positions = torch.randint(0, VOCABULARY, (running,)).pin_memory().to("cuda", non_blocking=True)
     inputs[size][:running].copy_(table[last[:running]] + table[positions])
-    if not graphs_on or random.random() < 0.05:  # a step with a prompt in it runs eagerly
+    if not graphs_on or random.random() < 0.05:  # a step with a prompt runs without a graph
         hidden = layers(inputs[size])
     else:
         graph, hidden = graphs[size]

@@ -6,7 +6,7 @@ import random
 
 import torch
 
-DEVICE = os.environ.get("STREAM_DEVICE", "cuda")  # "cpu": to try a program without a GPU
+DEVICE = os.environ.get("STREAM_DEVICE", "cuda")  # "cpu" is for trying a program without a GPU
 VOCABULARY = 8000
 
 _mark = getattr(ctypes.CDLL(None), "tllmprof_mark", None)
@@ -32,7 +32,7 @@ def marked(model):
 def ready(model, dtype=torch.bfloat16):
     model = model.to(dtype).to(DEVICE).eval()
     config = getattr(model, "generation_config", None)
-    if config is not None:  # random weights must not end a sequence
+    if config is not None:  # the random weights must not generate an end of the sequence
         config.eos_token_id = config.forced_eos_token_id = None
         config.pad_token_id = 0
     return model

@@ -20,7 +20,7 @@ position = torch.arange(16, device=DEVICE)
 read = []
 with torch.inference_mode():
     mark()
-    token = forward(tokens(2, 16), position.unsqueeze(0))  # the prompt, not compiled
+    token = forward(tokens(2, 16), position.unsqueeze(0))  # the forward pass of the prompt is not compiled
     read.append(token.tolist())
     for i in range(16, 256):
         mark()

@@ -4,7 +4,7 @@ import struct
 import sys
 
 HEAD, VOCABULARY = 32, 4096
-# Types of the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+# Type numbers of the file format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 UINT32, FLOAT32, STRING = 4, 6, 8
 F32, F16 = 0, 1
 ALIGNMENT = 32

@@ -80,7 +80,7 @@ class Graph:
             self.node("linear_1", "L['self']._orig_mod.layers['1'].mlp"),
             self.node("add_1", "L['self'].layers.1"),
             self.node("unknown"),
-            # Two of a name, as a graph within the graph may have.
+            # Two nodes with the same name, like in a graph within a graph.
             self.node("twice", "L['self'].layers.0"),
             self.node("twice", "L['self'].layers.1"),
         ]
@@ -130,7 +130,7 @@ class Inner(modules.Module):
         super().__init__()
         self.layers = Layers()
         self.compiled = compile_fx(Graph(), [1], code=(WRAPPER, "compiled", NAMES))
-        # One that another process has compiled has the scope of what is around it.
+        # Code that another process has compiled has no modules, so its kernels get the scope around it.
         elsewhere = re.sub('"Model/[^"]*"', '"Model/model"', WRAPPER)
         self.found = CompiledFxGraph(elsewhere, "found", NAMES)
         self.found.post_compile([1], None, {})

@@ -4,8 +4,8 @@ replayed, and called by themselves. There is nothing to fuse, for which a compil
 import ctypes
 import sys
 
-sys.path.pop(0)  # where a torch lies that is made up
-ctypes.CDLL("libcupti.so.13")  # the driver's, before torch brings another one
+sys.path.pop(0)  # the script's folder has a fake torch
+ctypes.CDLL("libcupti.so.13")  # loaded first, because torch brings a different CUPTI
 import torch
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])

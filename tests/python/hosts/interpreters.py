@@ -39,7 +39,7 @@ for kind in ("isolated", "legacy"):
     use(kind)
 for kind in ("isolated", "legacy"):
     if kind == "legacy" and sys.version_info < (3, 12):
-        continue  # the same thing
+        continue  # there is only one kind of interpreter
     threads = [threading.Thread(target=use, args=(kind,)) for _ in range(4)]
     for thread in threads:
         thread.start()

@@ -22,9 +22,10 @@ import models
 import run
 from py_ctypes import Driver
 
-# A gate that gives the experts, one that gives their scores, and a block that chooses by a plain gate's logits.
+# Three kinds of gates: one returns the experts, one returns their scores, and one returns plain logits from which the
+# block chooses.
 CLASSES = {"mixtral": "MixtralTopKRouter", "llama4": "Llama4Router", "jamba": "JambaSparseMoeBlock"}
-# (logits, experts) of each layer.
+# A pair (logits, experts) for each layer.
 chose = []
 
 
@@ -110,7 +111,7 @@ def build(name):
     kind = getattr(module, CLASSES[name])
     stand_in(name, kind)
     model = models.build(name)
-    # Experts whose shapes do not depend on the routing.
+    # With this implementation of experts, shapes do not depend on the routing.
     model.config._experts_implementation = "batched_mm"
     blocks = list(run.blocks(model))
     if "disobeys" in sys.argv:

@@ -15,7 +15,7 @@ from unittest import mock
 
 import torch
 import torch._dynamo
-import torch.utils.flop_counter  # before there is a stand-in for triton
+import torch.utils.flop_counter  # before triton is replaced by a fake
 
 really_compile = torch.compile
 PACKAGES = ("vllm", "sglang", "triton", "flashinfer", "sgl_kernel", "triton_kernels")
@@ -105,7 +105,7 @@ class StandIn(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        # Classes are bases, too.
+        # A fake class may be used as a base class, so it must be a real class.
         value = NAMES.get(name)
         if value is None:
             value = False if name.strip("_").isupper() else mock.MagicMock(name=name)
@@ -137,7 +137,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name.split(".")[0] not in PACKAGES:
             return None
         file = os.path.join(self.folder, name.replace(".", "/") + ".py")
-        # Other tests have other parts of the engine there.
+        # Only layers come from the engine's source; other tests have their own versions of other parts.
         if ".layers." in name and os.path.exists(file):
             return importlib.machinery.ModuleSpec(name, Loader(name, file), origin=file)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -151,7 +151,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def install(folder, changes):
     Loader.changes = changes
-    # There is no compiler for what they compile at once.
+    # There is no compiler for functions that are compiled when they are defined.
     torch.compile = lambda *args, **named: args[0] if args and callable(args[0]) else lambda function: function
     sys.meta_path.insert(0, Finder(folder))
     sys.dont_write_bytecode = True

@@ -134,7 +134,7 @@ def vllm(is_renamed):
             quant_method=method, _quant_method=method, gate=gate, layer_name="layer", _fse_fuse_gate=False,
             shared_experts=None, _shared_experts=None, shared_experts_stream=None, use_dp_chunking=False,
             ensure_moe_quant_config_init=lambda: None, ensure_dp_chunking_init=lambda: None)
-        # What they compute is given.
+        # Values that these properties would compute are given in `parts`.
         computed = {name: None for name in parts if isinstance(getattr(Runner, name, None), property)}
         made = object.__new__(type(Runner.__name__, (Runner,), computed))
         if isinstance(made, torch.nn.Module):
@@ -170,7 +170,7 @@ def vllm(is_renamed):
         "gathered 0": run(rank=0, gathers=True),
         "gathered 1": run(rank=1, gathers=True),
     }
-    # As some release has it: the object has the method, not its class.
+    # In some releases, the object itself has the method instead of its class.
     by_object = (RenamedExperts if is_renamed else Experts)(lambda given: given.sigmoid())
     by_object.apply_monolithic = by_object.apply_monolithic
     ways["monolithic, chosen"] = run(method=by_object)
@@ -234,7 +234,7 @@ def sglang(is_renamed):
         return compiled[0]()[:2]
 
     ways["compiled"] = compiles
-    # It gathers tokens, or each rank has its own.
+    # Either the layer gathers all ranks' tokens, or each rank has its own tokens.
     for rank, exchanges in ((0, True), (1, True), (1, False)):
         name = "rank %d" % rank if exchanges else "gathered %d" % rank
         ways[name] = on_rank(rank, exchanges, chosen(run("forward_native")))
@@ -323,7 +323,7 @@ def run(number, folder, engine, *words):
     ways, gate = {"vllm": vllm, "sglang": sglang}[engine](change == "renamed")
     router = sys.modules.get("_tllmprof_router")
     wanted = [way for way in ways if way in words] or list(ways)
-    # A model is built: its modules are looked at.
+    # This imitates building a model, which makes the library look at its modules.
     torch.nn.Module().child = torch.nn.Module()
     for way in wanted:
         call = ways[way]

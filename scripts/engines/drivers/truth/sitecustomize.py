@@ -23,7 +23,7 @@ def wrap(owner, name, make):
 
 def vllm_executor(module):
     """A step is a call of the executor with tokens to run. Tokens of prompts are counted by request."""
-    left = {}  # of each request's prompt
+    left = {}  # number of prompt tokens left, by request
 
     def prefill(output):
         for new in output.scheduled_new_reqs:
@@ -56,7 +56,7 @@ def vllm_executor(module):
             wrap(vars(module)[name], "execute_model", make)
 
 
-BATCH = []  # of SGLang's step: what its forward passes were given
+BATCH = []  # inputs of the forward passes in SGLang's current step
 
 
 def sglang_scheduler(module):
@@ -96,7 +96,7 @@ class Loads:
     captured graph counts, too. Its steps wait for the device."""
 
     def __init__(self):
-        self.most = {}  # by layer
+        self.most = {}  # the largest value, by layer
 
     def count(self, layer, ids, experts):
         """The experts of a call's tokens. Negative ones are of rows that only fill the batch up."""
@@ -147,7 +147,7 @@ def sglang_experts(module):
     """The experts are told by what chose them."""
     def make(inner):
         def forward(self, hidden_states, topk_output, *args, **kwargs):
-            ids = getattr(topk_output, "topk_ids", None)  # a kernel may choose them later
+            ids = getattr(topk_output, "topk_ids", None)  # missing if a kernel chooses the experts later
             if ids is not None:
                 LOADS.count(id(self), ids, self.num_experts)
             return inner(self, hidden_states, topk_output, *args, **kwargs)
