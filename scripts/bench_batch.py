@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What it costs to read a batch, and to ask at every step whether a window opens by it: the part of scripts/bench that
-runs bench/batch.py in one CPython of each version.
+"""Measures the cost of reading a batch, and of checking in every step if a window opens because of it. This is the part
+of scripts/bench that runs bench/batch.py in one CPython of each version.
 
     scripts/bench_batch.py [LIBRARY] [ROUNDS]
 """

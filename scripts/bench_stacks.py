@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What sampled stacks cost the thread that makes steps: the part of scripts/bench that runs bench/stacks.py in one
-CPython of each version.
+"""Measures what sampled stacks cost the thread that makes steps. This is the part of scripts/bench that runs
+bench/stacks.py in one CPython of each version.
 
     scripts/bench_stacks.py [LIBRARY] [ROUNDS] [SECONDS]
 """
@@ -40,7 +40,7 @@ def run(python, shim, driver, kind, seconds):
 
 
 def measure(shim, driver, rounds, seconds=2):
-    """What steps take in one Python of each version, all kinds in turn."""
+    """Returns the times of steps in one Python of each version, with all kinds in turn."""
     versions = {}
     for python in bench_python.listed():
         versions.setdefault((python.version.rsplit(".", 1)[0], python.gil), python)

@@ -1,4 +1,4 @@
-"""As much of CUDA as the examples need, by ctypes: one stream, and a kernel that keeps the GPU busy."""
+"""The part of CUDA that the examples need, through ctypes: one stream, and a kernel that keeps the GPU busy."""
 
 import ctypes
 
@@ -58,5 +58,5 @@ class Gpu:
         self.call("cuLaunchKernel", self.kernel, *grid, self.stream, parameters, None)
 
     def wait(self):
-        """Waits until it has nothing left to do."""
+        """Waits until the stream has done all its work."""
         self.call("cuStreamSynchronize", self.stream)

@@ -8,7 +8,7 @@ COMMAND = re.compile(r"^(?:\$ |(?:eval |[A-Z_]+=\S+ )*(?:tllmprof (?!:)|scripts/
 
 
 class Unmarked(Exception):
-    """A command that nobody runs."""
+    """A command in a block that is not run."""
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Block:
 
 
 def blocks(page, text):
-    """The blocks with commands, in their order."""
+    """Returns the blocks with commands, in order."""
     found = []
     for match in FENCE.finditer(text):
         language, _, needs = match[2].strip().partition(" ")
@@ -39,7 +39,7 @@ def blocks(page, text):
 
 
 def commands(body):
-    """(command, the lines behind it) of a block."""
+    """Yields each command of a block, with the lines after it: (command, lines)."""
     command, shown = None, []
     for line in body.splitlines():
         if line.startswith("$ "):
@@ -55,7 +55,8 @@ def commands(body):
 
 
 def handled(needs, on_gpu):
-    """What is done with the commands of a block: they run, their options are checked, or they have to be there."""
+    """Returns what is done with a block's commands: they run ("run"), only their options are checked ("options"), or
+    they only have to exist ("there")."""
     if needs == "repo":
         return "there"
     # Commands with a placeholder to replace, and commands that change the machine, cannot run anywhere. Only their
@@ -64,7 +65,7 @@ def handled(needs, on_gpu):
 
 
 def options_of(command):
-    """Commands that do nothing, and fail where tllmprof does not know the options of the command."""
+    """Yields commands that do nothing and that fail if tllmprof does not know the options of `command`."""
     for inside in re.findall(r"\$\((tllmprof [^()]*)\)", command):
         yield inside
     if found := re.match(r"tllmprof (?:run|env) (?:.*? )?-- ", command, re.S):
@@ -75,11 +76,11 @@ def options_of(command):
 
 
 def shape(line):
-    """A line without what differs from run to run: numbers, and units of time."""
+    """Returns a line without the parts that differ from run to run: numbers and units of time."""
     return re.sub(r"\s+", " ", re.sub(r"\b(ns|us|µs|ms|s)\b", "T", re.sub(r"\d+(\.\d+)?", "N", line))).strip()
 
 
 def missing(shown, printed):
-    """The lines of ours that were to be printed and were not."""
+    """Returns our lines that should have been printed and were not."""
     there = {shape(line) for line in printed.splitlines()}
     return [line for line in shown if line.startswith("tllmprof: ") and shape(line) not in there]

@@ -80,7 +80,7 @@ RULES = {
 
 
 def versions(name):
-    """The engine's section of versions.txt."""
+    """Returns the engine's section of versions.txt."""
     found, section = [], None
     with open(os.path.join(HERE, "versions.txt")) as lines:
         for line in lines:

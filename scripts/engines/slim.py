@@ -60,7 +60,7 @@ def wanted(found, arch, ptx):
 
 
 def slim(path, arch=90, ptx=True):
-    """Slims the file; returns one line that says what was kept and what was zeroed."""
+    """Slims the file. Returns a line that describes what was kept and what was zeroed."""
     kept, gone, number = collections.Counter(), collections.Counter(), 0
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as elf:
         for section in list(fatbin_sections(elf)):

@@ -1,4 +1,4 @@
-"""Other users of CUPTI beside the library: they get what they get without it, whoever came first."""
+"""Checks other users of CUPTI in the same process. They must get the same as without the library, whoever came first."""
 import os
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ TITLE = ("## Other users of CUPTI", "", "Each program without the library and wi
 
 
 def build(cuda, folder):
-    """{how the profiler comes to CUPTI: its program}, and CUPTI's folder."""
+    """Builds the programs. Returns {how the profiler gets CUPTI: its program}, and CUPTI's folder."""
     folders = [os.path.join(cuda, *parts) for parts in (("extras", "CUPTI", "lib64"), ("lib64",))]
     cupti = next((one for one in folders if os.path.exists(os.path.join(one, "libcupti.so.13"))), None)
     if not cupti:
@@ -40,8 +40,8 @@ def build(cuda, folder):
 
 
 def compare(bench, report, what, command, line, windows=None, **more):
-    """A program without and with the library: the same output; `line` is logged where the library gives way, and
-    `windows` are the iterations in which kernels were taken."""
+    """Compares a program's output without and with the library. `line` is the message with which the library gives
+    CUPTI up, and `windows` are the iterations with recorded kernels."""
     plain = child.run(command, bench.variables(**more))
     trace, variables = environment(bench, "consumer", WINDOW, INNER, TLLM_PROFILE_RECORD_GC=1, TLLMPROF_GIL=1, **more)
     armed = child.run(command, variables)
@@ -97,7 +97,7 @@ def under_ncu(bench, report, program):
 
 
 def table(bench, cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     if not bench.command:
         report.check(NAME, "skipped: no tllmprof command built", None)

@@ -52,7 +52,7 @@ def every_window():
 
 
 def queues():
-    """The programs, in queues that run side by side."""
+    """Returns the programs in queues that run at the same time."""
     jax = [Counted(f"jax_decode {start}", PYTHON, ("jax_decode", str(FIRST + (WINDOWS + 5) * APART)), every_window(), "jax")
            for start in range(1, STARTS + 1)]
     return jax, [Counted("recapture", NATIVE, ("600",), ((200, 399),)),
@@ -68,12 +68,12 @@ def chosen(names):
 
 
 def steps_in(began, start, end):
-    """Number of steps that began from `start` to before `end`."""
+    """Returns the number of steps that began from `start` until before `end`."""
     return bisect.bisect_left(began, end) - bisect.bisect_left(began, start)
 
 
 def judge(counted, ended, report):
-    """(the counted and the true steps in words, the faults)."""
+    """Returns (the counted and the true steps in words, the errors)."""
     said = own_steps(ended.out)
     if ended.status != 0 or not said:
         return ended.why(), ["the program failed"]
@@ -104,7 +104,7 @@ def judge(counted, ended, report):
 
 
 def build(folder):
-    """The compiler's error for the native program, or None."""
+    """Builds the native program. Returns the compiler's error, or None."""
     cuda = host.find_cuda()
     if not cuda:
         return "no nvcc"
@@ -127,7 +127,7 @@ class Runner:
         return self.until - time.monotonic()
 
     def run(self, counted):
-        """(in words, the faults; None: it did not run)."""
+        """Runs a program. Returns (description, errors; None: it did not run)."""
         if counted.module and not host.has_module(counted.module):
             return f"no {counted.module}", None
         error = build(self.folder) if counted.file == NATIVE else None
@@ -155,7 +155,8 @@ class Runner:
 
 
 def run_all(runner, names, log):
-    """[(name, in words, the faults or None)] of the programs that `names` choose; queues run side by side."""
+    """Runs the programs that `names` select; queues run at the same time. Returns [(name, description, errors or
+    None)]."""
     def run_queue(queue):
         rows = []
         for one in queue:
@@ -172,7 +173,7 @@ def line(name, text, faults):
 
 
 def table(bench, _cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     from gpu_check.kernels import Report
     report = Report(NAME, log)
     if not bench.command:

@@ -1,7 +1,9 @@
-"""The routers of real engines (`--engine vllm --only "vllm, router"`): a model with experts, learned, balanced, and in turn.
+"""Checks the routers of real engines (`--engine vllm --only "vllm, router"`), for a model with experts: learned,
+balanced, and in turn.
 
-Four runs of the same load: plain; with the library; with balanced routers; with these in one window. An operator in the engine counts
-each layer's chosen experts where they are used (scripts/engines/drivers/truth), also in captured graphs.
+Four runs have the same load: without the library, with the library, with balanced routers, and with these in one
+window. An operator in the engine counts each layer's chosen experts where they are used
+(scripts/engines/drivers/truth), also in captured graphs.
 """
 import glob
 import json
@@ -23,12 +25,13 @@ BATCH = 16
 
 
 def loads(rows, apart=0):
-    """{iteration: how far the experts' loads were apart} of the steps of more than a token, which can be uneven."""
+    """Returns {iteration: difference between the experts' loads} for steps with more than one token, which can be
+    uneven."""
     return {at + apart: row[5] for at, row in enumerate(rows) if row[3] > 1 and row[5] >= 0}
 
 
 def judge_loads(perfect, window):
-    """(in words, what is wrong). `perfect`, `window`: what `loads` says of them."""
+    """Returns (description, errors). `perfect`, `window`: results of `loads`."""
     inside = [one for n, one in window.items() if FIRST <= n <= LAST]
     outside = [one for n, one in window.items() if not FIRST <= n <= LAST]
     if not perfect or not outside or len(inside) != LAST - FIRST + 1:
@@ -41,7 +44,8 @@ def judge_loads(perfect, window):
 
 
 def judge_outputs(plain, learned, window):
-    """(in words, whether they are right or None where the engine does not repeat itself), each by round and request."""
+    """Judges the outputs by round and request. Returns (description, True or False; None if the engine's outputs vary
+    between equal runs)."""
     after = [(one, other) for mine, theirs in zip(plain[1:], window[1:]) for one, other in zip(mine, theirs)]
     same = sum(one == other for one, other in after)
     inside = sum(one != other for one, other in zip((plain or [[]])[0], (window or [[]])[0]))
@@ -56,7 +60,7 @@ def judge_outputs(plain, learned, window):
 
 
 def gate_of(own, config):
-    """Kernels that a gate of the model needs by itself."""
+    """Returns the kernels that a single gate of the model launches."""
     # Releases of transformers use different names for the number of experts.
     words = [config["hidden_size"], config.get("num_experts") or config["num_local_experts"], BATCH]
     ended = child.run([sys.executable, os.path.join(DRIVERS, "gate_alone.py"), *map(str, words)], own.variables())

@@ -1,4 +1,5 @@
-"""transformers_offline.py generate|batching MODEL: transformers' generate, or generate_batch (continuous batching)."""
+"""transformers_offline.py generate|batching MODEL: runs transformers' generate, or generate_batch (continuous
+batching)."""
 import sys
 import time
 

@@ -1,5 +1,5 @@
-"""vllm_offline.py MODEL: vLLM's LLM.generate with weights made up. TP: GPUs that share the model. GRAPHS: vLLM's
-cudagraph_mode."""
+"""vllm_offline.py MODEL: runs vLLM's LLM.generate with random weights. TP is the number of GPUs that share the model,
+and GRAPHS is vLLM's cudagraph_mode."""
 import os
 import sys
 import time
@@ -8,7 +8,7 @@ from driver import digest, env, load, said_round, say
 
 
 def output(one, has_scores):
-    """A request's output, shortened."""
+    """Returns a short hash of a request's output."""
     scores = [token.logprob for tokens in one.logprobs for token in tokens.values()] if has_scores else []
     return digest([list(one.token_ids), scores])
 
