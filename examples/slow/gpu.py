@@ -51,7 +51,7 @@ class Gpu:
             raise RuntimeError(f"{function}: error {error}")
 
     def launch(self, ns):
-        """Has it busy for so many nanoseconds, after what it has to do already."""
+        """Keeps the GPU busy for `ns` nanoseconds, after its present work."""
         ns = ctypes.c_uint64(ns)
         parameters = (ctypes.c_void_p * 2)(ctypes.addressof(self.state), ctypes.addressof(ns))
         grid = BLOCKS, 1, 1, THREADS, 1, 1, 0

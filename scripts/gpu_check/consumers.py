@@ -1,4 +1,5 @@
-"""Checks other users of CUPTI in the same process. They must get the same as without the library, whoever came first."""
+"""Checks other users of CUPTI in the same process. They must get the same as without the library, both if the library
+came first and if they did."""
 import os
 import shutil
 import subprocess

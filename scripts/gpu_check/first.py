@@ -67,7 +67,8 @@ def planted_in(text):
 
 
 def table_of_programs(names=()):
-    """The rows that `names` choose, each by a whole name or else a part of it; all rows where there are no names."""
+    """Returns the rows of the table that `names` select, each by its whole name or by a part of it. Without names,
+    returns all rows."""
     with open(TABLE) as text:
         table = planted_in(text.read())
     whole = {one.name for one in table}
@@ -78,7 +79,7 @@ def table_of_programs(names=()):
 
 
 def own_steps(out):
-    """The program's last line: its process ID and when each of its steps began; None if it is missing."""
+    """Returns the program's last line: its process ID and the time when each step began; None if the line is missing."""
     for line in reversed(out.splitlines()):
         if line.startswith("{"):
             try:
@@ -91,7 +92,7 @@ def own_steps(out):
 
 
 def windows_of(process):
-    """The iterations of each window that has some."""
+    """Returns the iterations of each window that has any."""
     return [window["iterations"] for window in process["windows"] if window["iterations"]]
 
 
@@ -100,7 +101,8 @@ def iterations_of(process):
 
 
 def process_of(report, pid):
-    """The program's own process in the report, else the one with the most iterations; None: there is none."""
+    """Returns the program's own process in the report, or else the one with the most iterations; None if there is no
+    process."""
     processes = report["processes"]
     own = [one for one in processes if one["pid"] == pid]
     return max(own or processes, key=lambda one: len(iterations_of(one)), default=None)
@@ -126,7 +128,7 @@ def lengths(began):
 
 
 def window_faults(planted, began, process):
-    """(the window in words, its faults)."""
+    """Returns (a description of the window, its errors)."""
     iterations = iterations_of(process)
     if not iterations:
         return "none", [f"no window: {process['rule']}: {process['rule_why']}"]
@@ -161,7 +163,7 @@ def finding_faults(planted, findings):
 
 
 def values_of(key, value):
-    """All values under this key in a part of a report, at any depth."""
+    """Returns all values of this key in a part of a report, at any depth."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from [inner] if name == key else values_of(key, inner)
@@ -171,7 +173,8 @@ def values_of(key, value):
 
 
 def span_share(process):
-    """The part of the iterations' time from the first to the last work on the GPU; None: not measured."""
+    """Returns the share of the iterations' time from the first to the last work on the GPU; None if it was not
+    measured."""
     return process.get("gpu_span_share")
 
 
@@ -197,7 +200,7 @@ def contradictions(process, findings):
 
 
 def reader_faults(planted, said):
-    """What a scripted reader, which sees the brief and the tools alone, got wrong."""
+    """Returns errors of the scripted reader, which sees only the brief and the tools."""
     found = reader.faults(said)
     if planted.finds in ((HEALTHY,), (IDLE,)):
         return found
@@ -224,7 +227,7 @@ class Row:
 
 
 def judge(planted, ended, report):
-    """A run's row; `report` is the report's JSON, or None."""
+    """Returns the row of a run. `report`: the report's JSON, or None."""
     row = Row(planted.name, [], wanted=planted.wanted)
     said = own_steps(ended.out)
     if ended.status != 0 or not said:
@@ -248,7 +251,7 @@ def judge(planted, ended, report):
 
 
 def build(folder):
-    """(the native programs' file, or None; the compiler's error)."""
+    """Builds the native programs. Returns (their file or None, the compiler's error)."""
     cuda, built = host.find_cuda(), os.path.join(folder, "native")
     if not cuda:
         return None, "no nvcc"
@@ -274,7 +277,7 @@ class Runner:
     not_built: str = ""
 
     def missing(self, planted):
-        """The reason why it cannot run here, or None."""
+        """Returns the reason why the program cannot run here, or None."""
         modules = [f"no {name}" for name in planted.modules if not host.has_module(name)]
         if planted.gpus > self.gpus:
             modules.append(f"{planted.gpus} GPUs wanted, {self.gpus} there")
@@ -324,7 +327,8 @@ def parsed(text):
 
 
 def run_all(runner, planted, budget, log):
-    """(rows, {name: the reason why it did not run}). No program starts once `budget` seconds are over; `log` gets each row's line."""
+    """Runs the programs. Returns (rows, {name: the reason why it did not run}). No program starts after `budget`
+    seconds. `log` gets each row's line."""
     began, rows, left_out = time.monotonic(), [], {}
     for one in planted:
         why = runner.missing(one)
@@ -339,7 +343,7 @@ def run_all(runner, planted, budget, log):
 
 
 class Part:
-    """As a part of gpu-check's page."""
+    """This check as a part of gpu-check's page."""
 
     NAME = NAME
 
@@ -347,7 +351,7 @@ class Part:
         self.names = names
 
     def table(self, bench, _cuda, log):
-        """(lines of the page, how many were as wanted, how many were not)."""
+        """Returns (lines of the page, number of passed checks, number of failed checks)."""
         from gpu_check.kernels import Report
         report = Report(NAME, log)
         if not bench.command:
@@ -365,7 +369,8 @@ class Part:
 
 
 def parts(only):
-    """The part of gpu-check that its --only names: `first` runs all programs, `first: NAME` some. Unnamed it does not run: it takes too long."""
+    """Returns the part that gpu-check's option --only names: `first` runs all programs, and `first: NAME` some. Without
+    the option it does not run, because it takes too long."""
     asked = [words for words in only if re.match(rf"{NAME}(:|$)", words)]
     names = [words.partition(":")[2].strip() for words in asked]
     return [Part([] if "" in names else names)] if asked else []

@@ -1,4 +1,4 @@
-"""Command line, order of the checks, and the page."""
+"""The command line, the order of the checks, and the page."""
 import argparse
 import os
 import shutil
@@ -67,13 +67,13 @@ def options(doc):
 
 
 def wanted(given, name):
-    """Whether a measurement of speed is asked for; a program's name alone asks for none."""
+    """Returns True if a measurement of speed is selected. A program's name by itself selects none."""
     return not given.no_throughput and (not given.only or any(
         only in name for only in given.only if only.startswith("throughput")))
 
 
 def recording(given):
-    """Whether what recording costs is asked for."""
+    """Returns True if the measurement of recording costs is selected."""
     return not given.no_throughput and (not given.only or record.NAME in given.only)
 
 
@@ -103,7 +103,7 @@ def guarded(check, bench, log):
 
 
 def measured(table):
-    """A table's lines; a fault in it must not lose what was found before."""
+    """Returns a table's lines. An error in it must not lose the earlier results."""
     try:
         return list(table())
     except Exception as error:
@@ -111,7 +111,7 @@ def measured(table):
 
 
 def documented(nsys, ncu, shim, log):
-    """The commands of the documentation: (lines, how many succeeded, how many failed, how many were skipped)."""
+    """Runs the commands of the documentation. Returns (lines, numbers that succeeded, failed, and were skipped)."""
     os.environ.update({"TLLMPROF_NSYS": nsys, "TLLMPROF_LIB": shim, "TLLMPROF_COMMAND": COMMAND} |
                       ({"TLLMPROF_NCU": ncu} if ncu else {}))
     ran, skipped, failed = documentation.run(documentation.pages(), True, log)

@@ -1,4 +1,4 @@
-"""Which checks there are, in the order in which they are run."""
+"""The list of checks, in the order in which they run."""
 from dataclasses import replace
 
 from . import arrivals, hang, inside_python, metrics, record, router, router_ranks

@@ -30,7 +30,7 @@ class Program:
 
 
 def build(cuda, folder):
-    """Builds what is compiled into `folder`; {name: what the compiler said} for what failed."""
+    """Builds the compiled programs into `folder`. Returns {name: the compiler's error} for those that failed."""
     os.makedirs(folder, exist_ok=True)
     nvcc, loop = os.path.join(cuda, "bin", "nvcc"), os.path.join(HERE, "loop.cu")
     cc = os.environ.get("CC") or shutil.which("cc") or "gcc"
@@ -61,7 +61,7 @@ def build(cuda, folder):
 
 
 def build_llama(source, cuda, folder):
-    """As build, for llama.cpp and the program that uses it."""
+    """Like build, for llama.cpp and the program that uses it."""
     if source is None:
         return {"llama": "llama.cpp's source is not given (--llama)"}
     error = llama_cpp.build(os.path.abspath(source), os.path.join(folder, "llama"),
@@ -70,7 +70,7 @@ def build_llama(source, cuda, folder):
 
 
 def all_programs(folder, failed):
-    """Every program by name; `folder` is the one that they were built into."""
+    """Returns every program by name. `folder`: the folder into which they were built."""
     llama = os.path.join(folder, "llama")
 
     def compiled(name, target, linkage, **more):
@@ -109,7 +109,7 @@ def all_programs(folder, failed):
 
 
 def llama_with(program, path, *shape):
-    """llama.cpp's program with a model of its own: layers, and how wide they are (tiny_gguf.py)."""
+    """Returns llama.cpp's program with a new model of this shape: number of layers, and their width (tiny_gguf.py)."""
     if program.missing:
         return program
     command, _, *words = program.command

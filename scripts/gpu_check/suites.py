@@ -1,4 +1,5 @@
-"""Other projects' own tests with and without the library (`--suites FOLDER`, which get-suites fills): the same must pass."""
+"""Runs other projects' own tests with and without the library (`--suites FOLDER`, which get-suites fills). The same
+tests must pass."""
 import glob
 import os
 import re
@@ -38,7 +39,7 @@ SANITIZED, SANITIZED_STEPS = ("loop-static", "loop-shared"), 40
 
 @dataclass
 class Outcome:
-    """What became of one test both ways, by its name."""
+    """The outcome of one test with and without the library, and its name."""
 
     plain: dict
     armed: dict
@@ -52,7 +53,8 @@ class Outcome:
 
 
 class Suite:
-    """A suite: `prepare` says what is missing, `run` gives {test: outcome}, `again` that of some tests."""
+    """A test suite. `prepare` returns what is missing, `run` returns {test: outcome}, and `again` the outcomes of some
+    tests."""
 
     def __init__(self, name, folder, bench):
         self.name, self.folder, self.bench, self.runs = name, folder, bench, 0
@@ -62,7 +64,7 @@ class Suite:
         return None
 
     def variables(self, is_armed, **more):
-        """A run's environment, and its own folder for what it leaves."""
+        """Returns a run's environment, with a new folder for its files."""
         self.runs += 1
         own = os.path.join(self.bench.folder, "suites", f"{self.name}-{self.runs}")
         os.makedirs(own)
@@ -71,13 +73,14 @@ class Suite:
         return own, child.variables(**more)
 
     def again(self, is_armed, names):
-        """The same of some tests."""
+        """Returns the outcomes of some tests that run again."""
         outcome = self.run(is_armed)
         return {name: outcome.get(name) for name in names}
 
 
 def outcomes(path):
-    """({test: passed, failed, skipped}, {failed test: why}) of a JUnit file; a test is named as pytest takes it."""
+    """Reads a JUnit file. Returns ({test: passed, failed or skipped}, {failed test: reason}). Tests have the names that
+    pytest accepts."""
     found, why = {}, {}
     for case in ElementTree.parse(path).getroot().iter("testcase"):
         # The class's name begins with the name of the module, which is the file's name.
@@ -91,7 +94,7 @@ def outcomes(path):
 
 
 class Pytest(Suite):
-    """A suite that pytest runs, some at a time."""
+    """A suite that pytest runs, several tests at a time."""
 
     def __init__(self, name, folder, bench, python, tests, jobs, module):
         super().__init__(name, folder, bench)
@@ -107,7 +110,7 @@ class Pytest(Suite):
         return self.pytest(is_armed, ["-n", str(self.jobs), *self.tests], SECONDS, WHOLE)
 
     def pytest(self, is_armed, words, seconds, label):
-        """{test: outcome}, and of `label` how pytest itself ended."""
+        """Returns {test: outcome}. The outcome of `label` is how pytest itself ended."""
         own, variables = self.variables(is_armed)
         report = os.path.join(own, "report.xml")
         command = [self.python, "-m", "pytest", *PYTEST, f"--rootdir={self.folder}", f"--junitxml={report}", *words]
@@ -120,7 +123,7 @@ class Pytest(Suite):
         return {**found, label: "passed" if ended.status in (0, 1) else ended.why()}
 
     def again(self, is_armed, names):
-        """Each in a process of its own: in one, a test's outcome hangs on those before it."""
+        """Runs each test in a new process. In one process, a test's outcome could depend on those before it."""
         if WHOLE in names:
             return self.run(is_armed)
         found = {}
@@ -130,7 +133,7 @@ class Pytest(Suite):
 
 
 class Programs(Suite):
-    """Programs whose exit status says whether they succeeded."""
+    """Programs whose exit status is 0 if they succeeded."""
 
     def __init__(self, name, folder, bench, build, jobs=8, well=0):
         super().__init__(name, folder, bench)
@@ -211,7 +214,7 @@ def build_sanitized(cuda, programs):
 
 
 def make_python(folder, into):
-    """A Python that sees this one's packages and pytest's wheels in FOLDER."""
+    """Makes a Python that can import this Python's packages and pytest's wheels in FOLDER."""
     wheels = glob.glob(os.path.join(folder, "runners", "*.whl"))
     venv.create(into, with_pip=False, symlinks=True, system_site_packages=True)
     packages = glob.glob(os.path.join(into, "lib", "python*", "site-packages"))[0]
@@ -241,7 +244,7 @@ def all_suites(folder, bench, cuda):
 
 
 def judged(suite):
-    """(in words, whether the library changes nothing) of a suite."""
+    """Judges a suite. Returns (description, True if the library changes nothing)."""
     missing = suite.prepare()
     if missing:
         return f"left out: {missing}", None
@@ -264,7 +267,7 @@ def judged(suite):
 
 
 def table(folder, bench, cuda, log, names):
-    """(lines of the page, how many were as wanted, how many were not, how many were left out)."""
+    """Returns (lines of the page, number of passed, failed and skipped suites)."""
     suites = [suite for suite in all_suites(os.path.abspath(folder), bench, cuda) if suite.name in names]
 
     def one(suite):

@@ -1,4 +1,4 @@
-"""Tests of what is said of captures and of ledgers, which need no GPU."""
+"""Tests how gpu-check judges captures and ledgers. They need no GPU."""
 import os
 import sys
 import unittest

@@ -1,4 +1,4 @@
-"""Tests of the engines' comparison, which need neither a GPU nor an engine."""
+"""Tests of the comparison of engines. They need neither a GPU nor an engine."""
 import os
 import subprocess
 import sys
@@ -41,7 +41,8 @@ class Windows(unittest.TestCase):
 
 class Split(unittest.TestCase):
     def split(self, parts, prompts=(), wrong=()):
-        """A window in parts, with these iterations' batches prompts and the marks of those wrong."""
+        """Makes a window in parts. `prompts`: iterations whose batches are prompts. `wrong`: iterations whose marks are
+        wrong."""
         held = process(parts, 0, lambda n: dict(requests=16, phase="prefill" if n in prompts else "decode"))
         for window in held["windows"]:
             for one in window["iterations"]:

@@ -1,4 +1,4 @@
-"""The logic of gpu-check on exports made by hand: python3 -m unittest discover -s scripts/gpu_check -t scripts"""
+"""Tests of gpu-check's logic with exports made by hand: python3 -m unittest discover -s scripts/gpu_check -t scripts"""
 import os
 import signal
 import sqlite3
@@ -33,7 +33,8 @@ OURS, THEIRS = 1, 2
 
 
 class Export:
-    """An nsys export of a loop: a graph launch, a kernel launch, a mark, a wait; times are 100 a step."""
+    """An nsys export of a loop whose step is a graph launch, a kernel launch, a mark and a wait. A step takes 100 units
+    of time."""
 
     def __init__(self, path):
         self.db = sqlite3.connect(path)
@@ -206,7 +207,8 @@ class WindowTest(ExportCase):
 
 
 class WholeRunTest(ExportCase):
-    """Two waits a step, five before the first, as in a generate() after a warm-up of its own."""
+    """A program with two waits per step, and five waits before the first step, like a generate() with its own
+    warm-up."""
 
     def setUp(self):
         super().setUp()
@@ -485,7 +487,8 @@ class Records(unittest.TestCase):
 
 
 def is_running(number):
-    """Whether there is such a process that has not ended; nobody may be there to ask for its status."""
+    """Returns True if the process exists and has not ended. A process that ended may still be there, because its parent
+    has not waited for it."""
     try:
         with open(f"/proc/{number}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""Tests of what is made of the numbers of nodes, which need no GPU."""
+"""Tests of the rules for the numbers of nodes. They need no GPU."""
 import os
 import sys
 import unittest

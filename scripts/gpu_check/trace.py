@@ -1,4 +1,4 @@
-"""What an nsys capture holds, read from its SQLite export."""
+"""Reads the contents of an nsys capture from its SQLite export."""
 import re
 import sqlite3
 from collections import Counter
@@ -23,12 +23,13 @@ NVTX_RANGES = (59, 60)
 
 
 def plain(name):
-    """cudaGraphLaunch_ptsz_v10000 -> cudaGraphLaunch, cuMemcpyDtoHAsync_v2 -> cuMemcpyDtoHAsync."""
+    """Returns the plain name: cudaGraphLaunch_ptsz_v10000 -> cudaGraphLaunch, cuMemcpyDtoHAsync_v2 ->
+    cuMemcpyDtoHAsync."""
     return re.sub(r"(_ptsz|_ptds|_v\d+)*$", "", name).lstrip("_")
 
 
 def process(thread):
-    """Of a globalTid: all but the number of the thread."""
+    """Returns the process of a globalTid: all bits but those of the thread's number."""
     return None if thread is None else thread >> 24
 
 
@@ -48,9 +49,9 @@ class Range:
 
 
 class Trace:
-    """calls: the program's own calls of a known kind, by start. marks: (ns, N). ranges: those of our domain. steps: N of
-    each range `step N` that the program opens itself.
-    graphs: executions of whole graphs on the GPU. grids: blocks in x of each kernel that ran outside a graph."""
+    """The contents of a capture. calls: the program's own calls of a known kind, by start. marks: (ns, N). ranges:
+    those of our domain. steps: N of each range `step N` that the program opens itself. graphs: executions of whole
+    graphs on the GPU. grids: number of blocks in x of each kernel that ran outside a graph."""
 
     def __init__(self, path):
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as self._db:
@@ -66,7 +67,7 @@ class Trace:
         self._db.close()
 
     def _rows(self, table, *columns):
-        """Those columns of a table; None for a column, and nothing for a table, that this export lacks."""
+        """Returns these columns of a table. A missing column is None, and a missing table has no rows."""
         if table not in self._tables:
             return []
         there = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
@@ -128,7 +129,7 @@ class Trace:
         return sum(call.kind == kind for call in self.calls)
 
     def by_thread(self, kind):
-        """How many of them each thread made, in words; nothing where one thread made them all."""
+        """Returns the number that each thread made, in words; nothing if one thread made all."""
         made = Counter(call.thread for call in self.calls if call.kind == kind)
         if len(made) < 2:
             return ""

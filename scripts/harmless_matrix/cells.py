@@ -1,4 +1,4 @@
-"""Runs programs without and with the library, and says what differs."""
+"""Runs programs without and with the library, and returns the differences."""
 import json
 import os
 import re
@@ -46,7 +46,7 @@ class Outcome:
 
 
 class Bench:
-    """Where programs are run, and with which library."""
+    """The folder and the library with which programs are run."""
 
     def __init__(self, library, built, packages, keep, folder):
         self.library, self.built, self.packages, self.keep, self.folder = library, built, packages, keep, folder
@@ -64,14 +64,14 @@ class Bench:
             return False
 
     def stop(self):
-        """Ends all runs, and begins none."""
+        """Ends all runs, and starts no new ones."""
         with self.changing:
             self.is_stopped = True
             for held in self.held:
                 held.close()
 
     def hold(self):
-        """Standard input for a run: (its end, ours)."""
+        """Returns a standard input for a run: (its end, our end)."""
         theirs, ours = os.pipe()
         ours = os.fdopen(ours, "wb")
         with self.changing:
@@ -86,7 +86,7 @@ class Bench:
         return FOLDERS + ([os.path.dirname(rust)] if rust else [])
 
     def lacks(self, program):
-        """Why a program cannot be run here; empty if it can."""
+        """Returns the reason why a program cannot run here; empty if it can."""
         if program.left_out:
             return program.left_out
         for name in program.commands():
@@ -106,7 +106,7 @@ class Bench:
         return ""
 
     def start(self, argv, variables, limits=(), census=False, timeout=120):
-        """One run in a fresh place. Returns what inside.py found."""
+        """Makes one run with new folders. Returns the result of inside.py."""
         scratch = tempfile.mkdtemp(prefix="run-", dir=self.folder)
         own_view = bool(self.namespaces)
         work = "/tmp/work" if own_view else os.path.join(self.folder, "work", "work")
@@ -155,7 +155,7 @@ def remove(folder):
 
 
 def streams(seen, says=""):
-    """What is compared of a run, without the lines that another preload `says`."""
+    """Returns the parts of a run that are compared, without lines that another preload `says`."""
     found = {"status": [str(seen["status"])], **{name: seen[name] for name in STREAMS}}
     if says:
         found["err"] = [line for line in found["err"] if not line.startswith(says)]
@@ -163,9 +163,9 @@ def streams(seen, says=""):
 
 
 def without_ours(found, uses, setting, records="/records/"):
-    """What the library may add: lines on standard error that begin with its name, where it has something to say; its threads,
-    and the descriptors of the record, the socket and a file of /proc. Only a program that uses CUDA or Python gives it
-    a reason."""
+    """Removes what the library may add: lines on standard error that begin with its name, if it has a reason for a
+    message; its threads; and the descriptors of the record, the socket and a file of /proc. Only a program that uses
+    CUDA or Python is a reason."""
     if setting.name == "bare":
         return found
     found = dict(found)
@@ -179,7 +179,7 @@ def without_ours(found, uses, setting, records="/records/"):
 
 
 class Group:
-    """A program in one place: the runs without the library that all runs with it are compared with."""
+    """A program in one surrounding, with the runs without the library that all runs with it are compared with."""
 
     def __init__(self, bench, program, where, surrounding, others="", variables=(), says=""):
         self.bench, self.program, self.where, self.surrounding = bench, program, where, surrounding
@@ -204,7 +204,7 @@ class Group:
         return seen
 
     def fit(self):
-        """The system calls that the program makes by itself."""
+        """Returns the system calls that the program makes without the library."""
         names = {*LOADER, *AFTER_A_SIGNAL, *(AT_FORK if self.program.uses == "cuda" else ())}
         for _ in range(2):
             argv = ["strace", "-f", "-qq", "-o", f"{RECORDS}/.trace", *self.program.argv()]
@@ -213,7 +213,7 @@ class Group:
         self.numbers = sorted(numbers.union(self.numbers))
 
     def begin(self):
-        """The first runs without the library. Returns why there are none to compare with."""
+        """Makes the first runs without the library. Returns the reason if there are none to compare with."""
         for _ in range(FITS if self.surrounding.filter else 1):
             if self.surrounding.filter:
                 self.fit()
@@ -248,7 +248,7 @@ class Group:
         return found
 
     def compared(self, preload, setting):
-        """Whether it does the same; if not, it is run again."""
+        """Runs the program with the library and compares the result. If it differs, runs it again."""
         uses = self.program.uses or self.surrounding.uses
         known = [self.streams(seen) for seen in self.baselines]
         first = self.run(preload, setting)
@@ -267,7 +267,7 @@ class Group:
 
 
 def outcomes(bench, program, where, surrounding, settings, orders, others="", variables=(), says=""):
-    """All settings of a program in one place. `orders`: {a name: what is preloaded}."""
+    """Returns the outcomes of all settings of a program in one surrounding. `orders`: {name: preloaded libraries}."""
     group = Group(bench, program, where, surrounding, others, variables, says)
     why = group.begin()
     for name, preload in orders.items():
@@ -280,7 +280,7 @@ _NUMBERS = {}
 
 
 def numbers_of_calls():
-    """{system call: number}, as the C library's header has them."""
+    """Returns {system call: number} from the C library's header."""
     if not _NUMBERS:
         source = "#include <sys/syscall.h>\n"
         done = subprocess.run(["gcc", "-E", "-dM", "-xc", "-"], input=source, capture_output=True, text=True)

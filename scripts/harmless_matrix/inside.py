@@ -1,14 +1,15 @@
-"""Runs one program where it can be watched: inside.py SPEC. It is the first process of namespaces of its own, where it gets
-them, so that whatever the program leaves (files, processes) can be found, and nothing of it stays on the machine.
-When the other end of standard input is closed, whoever wanted the run is gone: it ends, and the program with it.
+"""Runs one program where it can be watched: inside.py SPEC. If possible, it is the first process of new namespaces, so
+that everything that the program leaves (files, processes) can be found and then disappears from the machine. If the
+other end of its standard input is closed, the process that wanted the run has ended. Then it ends, too, together with
+the program.
 
-SPEC is a JSON object; what was found is written as JSON to its `result`:
+SPEC is a JSON object. The result is written as JSON to its `result`:
     status   exit status, negative for a signal, or "time-out"
-    out, err lines of what it wrote
-    files    a line for each file that is there afterwards and was not before
-    left     the processes that outlive it
+    out, err lines of the program's output
+    files    a line for each file that is new afterwards
+    left     the processes that outlive the program
     census   with a census: descriptors and threads, one line each
-    seconds  how long it took
+    seconds  the duration
 """
 import ctypes
 import fcntl
@@ -41,7 +42,7 @@ def mount(source, target, kind, options=""):
 
 
 def own_view(spec):
-    """Packages over the machine's folders, and folders of our own for what programs write; all gone afterwards."""
+    """Mounts packages over the machine's folders, and new folders where programs write. All are gone afterwards."""
     upper = spec["upper"]
     for name in ("usr", "etc", "var", "opt"):
         over, work = os.path.join(upper, name), os.path.join(upper, f".{name}")
@@ -69,7 +70,7 @@ def own_view(spec):
 
 
 def listing(folder, name, skipped=()):
-    """A line for each thing below a folder, sorted."""
+    """Returns a line for each entry below a folder, sorted."""
     lines = []
     for at, folders, files in os.walk(folder):
         folders[:] = [one for one in folders if os.path.join(at, one) not in skipped]
@@ -112,7 +113,7 @@ def ancestors(path):
 
 
 def children():
-    """(pid, name) of the processes that are ours to reap."""
+    """Returns (pid, name) of this process's children."""
     me = os.getpid()
     with open(f"/proc/{me}/task/{me}/children") as file:
         for pid in file.read().split():
@@ -126,7 +127,8 @@ def children():
 
 
 def left_over(patience):
-    """What still runs some seconds after the program ended. A process that is about to end is none."""
+    """Returns the processes that still run some seconds after the program ended. A process that is about to end does
+    not count."""
     until = time.monotonic() + patience
     while time.monotonic() < until and list(children()):
         time.sleep(0.01)
@@ -154,7 +156,7 @@ def kill_all():
 
 
 def become(spec, out, err, failure):
-    """In the child: becomes the program, or says why not."""
+    """Turns the child process into the program, or reports why that failed."""
     try:
         os.setsid()
         for descriptor, at in ((os.open("/dev/null", os.O_RDONLY), 0), (out, 1), (err, 2)):
@@ -174,7 +176,7 @@ def become(spec, out, err, failure):
 
 
 def run(spec):
-    """(status, what it wrote, seconds)."""
+    """Runs the program. Returns (status, its output, seconds)."""
     began = time.monotonic()
     (out, out_end), (err, err_end), (failure, failure_end) = os.pipe(), os.pipe(), os.pipe()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""The page of a run."""
+"""Writes the page of a run."""
 import os
 import platform
 import subprocess
@@ -32,7 +32,7 @@ def summary(results):
 
 
 def cell(found):
-    """What became of the comparisons of one place."""
+    """Returns the text for the comparisons of one surrounding."""
     if not found:
         return ""
     compared = sum(found[verdict] for verdict in COMPARED)
@@ -118,7 +118,7 @@ def of_left_out(results):
 
 
 def of_times(results):
-    """Programs by themselves: seconds without and with the library."""
+    """Returns a table of seconds of the plain programs, without and with the library."""
     found = defaultdict(dict)
     for result in results:
         if result.where == "plain" and result.seconds:
@@ -132,7 +132,7 @@ def of_times(results):
 
 
 def situations(path):
-    """What the page that is there says of other situations."""
+    """Returns the existing page's part about other situations."""
     begin, end = SITUATIONS
     try:
         with open(path) as file:

@@ -1,4 +1,4 @@
-"""The programs. Each does a good part of what it is for, prints what came out, and ends."""
+"""The programs. Each does a good part of its usual work, prints the result, and ends."""
 import os
 import subprocess
 import sys
@@ -30,7 +30,7 @@ class Program:
 
     @property
     def is_direct(self):
-        """Whether it is one program, and no script."""
+        """True if it is a single program instead of a script."""
         return not isinstance(self.run, str)
 
     def argv(self):
@@ -481,7 +481,7 @@ sys.exit(6)
 
 
 def pythons(cache):
-    """[(path, version, kind, has tests)] of scripts/list-pythons, one of each version and kind."""
+    """Returns [(path, version, kind, has tests)] from scripts/list-pythons, one of each version and kind."""
     listed = subprocess.run([os.path.join(ROOT, "scripts", "list-pythons")], capture_output=True, text=True,
                             env={**os.environ, "TLLMPROF_CACHE": cache})
     seen, found = set(), []
@@ -547,7 +547,7 @@ def compiler(source):
 
 
 def text_of(program):
-    """Its source, where it is built here."""
+    """Returns the program's source, if it is built here."""
     if not program.source:
         return ""
     with open(os.path.join(SOURCES, program.source)) as file:
@@ -561,7 +561,7 @@ def built_programs(folder):
 
 
 def build(folder, log, wanted=None):
-    """Builds the census, the filter and the programs of SOURCES_TO_BUILD; only those that are wanted, if any are named."""
+    """Builds the census, the filter and the programs of SOURCES_TO_BUILD, or only those named in `wanted`."""
     os.makedirs(folder, exist_ok=True)
 
     def build_one(of):

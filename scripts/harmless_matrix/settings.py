@@ -1,4 +1,4 @@
-"""What the library is asked for, and the libraries that are preloaded beside it."""
+"""The library's settings, and other libraries that are preloaded together with it."""
 import glob
 import os
 from dataclasses import dataclass
@@ -85,7 +85,8 @@ PRELOADS = [
 
 
 def path_in(pattern, packages):
-    """The library of a pattern on this machine, or in the unpacked packages; where it will be seen."""
+    """Returns the path of a library by its pattern, on this machine or in the unpacked packages. The path is the one
+    that a run sees."""
     for root in ("", packages or ""):
         found = sorted(path for path in glob.glob(root + pattern) if os.path.isfile(path))
         if found:

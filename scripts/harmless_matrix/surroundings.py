@@ -1,4 +1,4 @@
-"""What a program is run in: under a tool, with limits, behind a filter, or built with a sanitizer."""
+"""Surroundings of a program: under a tool, with limits, with a system call filter, or built with a sanitizer."""
 import dataclasses
 import os
 import shutil
@@ -85,7 +85,7 @@ CLANG_HEADERS = "/usr/lib/llvm-14/lib/clang/14.0.6/include"
 
 
 def clang(packages):
-    """clang's C compiler with its sanitizers, as (command, environment)."""
+    """Returns (command, environment) of clang's C compiler with its sanitizers."""
     for root in ("", packages.unpacked):
         path = f"{root}/usr/lib/llvm-14/bin/clang"
         if os.path.exists(path):
@@ -95,7 +95,8 @@ def clang(packages):
 
 
 def build_sanitized(folder, packages, log):
-    """Builds the sources with each sanitizer; returns {(sanitizer's name, source): path, or why not}."""
+    """Builds the sources with each sanitizer. Returns {(sanitizer's name, source): path, or the reason why there is
+    none}."""
     built = {}
     clang_path, clang_environment = clang(packages)
     for surrounding in ALL:

@@ -20,7 +20,7 @@ NOBODY = 65532
 
 
 def tarred(files, when, folder=""):
-    """A tar archive with a folder before what lies in it."""
+    """Makes a tar archive of the files, in a folder."""
     paths = {}
     for path, file in files.items():
         path = folder + path
@@ -121,7 +121,7 @@ Description-Content-Type: text/markdown
 
 
 def image(layers, version, when):
-    """An image layout of OCI as one tar archive; `layers` holds the files for each processor."""
+    """Makes an OCI image layout as one tar archive. `layers`: the files for each processor."""
     blobs = {}
 
     def blob(kind, content, **more):

@@ -1,4 +1,5 @@
-"""The software bill of materials, as CycloneDX writes one: what is linked into the library and the command."""
+"""Makes the software bill of materials in CycloneDX's format: everything that is linked into the library and the
+command."""
 import json
 import os
 import re
@@ -17,7 +18,7 @@ def metadata(architecture):
 
 
 def linked(metadata):
-    """The packages that the shipped ones are built from, by identifier, and which of them each uses."""
+    """Returns the packages from which the shipped ones are built, by identifier, and those that each of them uses."""
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     uses, todo = {}, [key for key, package in packages.items() if package["name"] in SHIPPED]

@@ -1,4 +1,4 @@
-"""The .rpm, by rpmbuild: its headers are not worth writing twice."""
+"""Makes the .rpm with rpmbuild, because its header format is complicated."""
 import os
 import subprocess
 import tempfile

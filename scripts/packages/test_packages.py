@@ -1,4 +1,4 @@
-"""Tests of packages made of programs that do nothing: python3 -m unittest discover -s scripts/packages -t scripts"""
+"""Tests of packages whose programs do nothing: python3 -m unittest discover -s scripts/packages -t scripts"""
 import base64
 import csv
 import gzip

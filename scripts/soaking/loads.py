@@ -1,4 +1,4 @@
-"""The programs of a soak: how each is built and run, and what it must have said in the end."""
+"""The programs of a soak test: how each is built and run, and the messages that it must end with."""
 import glob
 import json
 import os
@@ -76,13 +76,13 @@ def nvtx_headers():
 
 
 def pythons():
-    """Paths of the CPythons with a GIL, the newest first, with their versions, as list-pythons lists them."""
+    """Returns the paths and versions of the CPythons with a GIL from list-pythons, newest first."""
     listed = [line.split() for line in must([os.path.join(ROOT, "scripts", "list-pythons")]).splitlines()]
     return [(path, ".".join(version.split(".")[:2])) for path, version, _, gil, _ in reversed(listed) if gil == "gil"]
 
 
 def libpythons(path, minor):
-    """Where it was installed, and (kind, library) of those that are there."""
+    """Returns the prefix of a Python, and (kind, library) for each libpython that exists."""
     home = must([path, "-c", "import sys; print(sys.base_prefix)"]).strip()
     kinds = (("shared", f"libpython{minor}.so.1.0"), ("static", f"python{minor}/config-*/libpython{minor}.a"))
     return home, [(kind, found) for kind, name in kinds for found in glob.glob(f"{home}/lib*/{name}")[:1]]
@@ -109,7 +109,8 @@ class Workshop:
         return self.build(source, name, f"-l:libcudart.so.{number}", *options)
 
     def with_python(self, name, library, home):
-        """None where it cannot be linked or does not start: it may want more than is installed, or another C library."""
+        """Builds a program with this libpython. Returns None if it cannot be linked or does not start, because it needs
+        more than is installed or another C library."""
         options = [library, "-lm", "-lutil", "-lz", "-Wl,--export-dynamic"] if library.endswith(".a") else [
             library, f"-Wl,-rpath,{os.path.dirname(library)}"]
         try:
@@ -121,7 +122,7 @@ class Workshop:
 
 
 def interpreters(shop, pythons, seconds):
-    """One CPython that is shared and one that is static, each with the library and without."""
+    """Yields loads with one shared and one static CPython, each with and without the library."""
     tickets = max(40, min(10_000, int(seconds * 2)))
     done = set()
     for path, minor in pythons:

@@ -1,4 +1,4 @@
-"""Command line, the watch over the programs, and the page."""
+"""The command line, the watch over the programs, and the page."""
 import argparse
 import os
 import re
@@ -51,7 +51,7 @@ def options(doc, arguments):
 
 
 class Watched:
-    """A load that runs, and what was read of it."""
+    """A running load, and its readings."""
 
     def __init__(self, load, given, folder):
         self.load, self.folder = load, folder
@@ -74,7 +74,7 @@ class Watched:
                 self.points[kind].append((time.monotonic() - self.begin, value))
 
     def look_at_disk(self):
-        """The records of this load; those of children that have ended are removed, as a user would."""
+        """Reads the sizes of this load's records, and removes those of children that have ended, like a user would."""
         for entry in os.scandir(self.folder):
             if not entry.name.startswith(f"{self.load.name}-") or not entry.name.endswith(".tllmprof"):
                 continue
@@ -85,7 +85,7 @@ class Watched:
                 self.records += 1
 
     def wrong(self, beside):
-        """One line for each thing that is wrong."""
+        """Yields a line for each error."""
         name = self.load.name
         if self.process.returncode != 0:
             yield f"{name} ended with status {self.process.returncode}: {self.last_line()}"
@@ -133,7 +133,8 @@ class Watched:
         return next(reversed(self.lines()), "it said nothing")
 
     def never_opened(self):
-        """As the exit line says: a list of windows, cut after eight, or how many of them."""
+        """Returns the number of windows that never opened, from the line at exit, which has a list of windows, cut
+        after eight, or their number."""
         lines = [line for line in self.lines() if " never opened" in line]
         if not lines:
             return 0

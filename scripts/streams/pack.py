@@ -1,4 +1,4 @@
-"""Makes a stream file of what recorder.c wrote: handles renamed, gzip."""
+"""Makes a stream file from the output of recorder.c: renames handles and compresses it."""
 import gzip
 import io
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def zipped(rows):
 
 
 def pack(path, most_bytes):
-    """What lies beyond `most_bytes`, packed, is cut away before an iteration starts."""
+    """Packs the stream. If it is larger than `most_bytes` when packed, it is cut at the start of an iteration."""
     with open(path) as file:
         next(file)
         rows = list(renamed(file))

@@ -27,7 +27,7 @@ NESTED = ("items8", "items5", "items_tail", "graph_parts", "requests16", "reques
 
 
 def all_programs(llama, model):
-    """`llama`: the folder where llama_loop is, or None; `model`: the GGUF file it loads."""
+    """Returns all programs. `llama`: the folder of llama_loop, or None; `model`: the GGUF file that it loads."""
     jax = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     # Programs that compile come first, because they take longest.
     programs = [

@@ -52,7 +52,7 @@ def marks(path):
 
 
 def collect(folder, name, options):
-    """Packs the process's stream that has the most marks; what to say of it."""
+    """Packs the stream of the process with the most marks. Returns a description."""
     files = glob.glob(os.path.join(folder, "*.csv"))
     if not files:
         return None, "nothing was recorded"

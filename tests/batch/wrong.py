@@ -1,4 +1,5 @@
-"""Steps whose arguments are not what they should be: a line of JSON for each, what was in its batch, or null."""
+"""Steps whose arguments have unexpected contents. Prints a line of JSON for each step with the contents of its batch,
+or null if they cannot be read."""
 
 import json
 import sys
@@ -31,7 +32,7 @@ def step(scheduler_output, expected):
 
 
 class Hostile:
-    """Everything that is asked of it is told."""
+    """Prints every attribute that is read from it."""
 
     def __getattribute__(self, name):
         print("asked for", name)

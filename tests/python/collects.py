@@ -1,4 +1,4 @@
-"""Collections of every generation, between two moments at which there are none, and what gc says of them."""
+"""Makes garbage collections of every generation between two times without collections, and prints what gc reports."""
 import gc
 import time
 

@@ -1,4 +1,4 @@
-"""Forks while other threads hold the GIL and wait for it; parent and children hold it, and print when."""
+"""Forks while other threads hold the GIL and wait for it. Parent and children hold it, and print the times."""
 import ctypes
 import gc
 import os

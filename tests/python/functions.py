@@ -1,4 +1,4 @@
-"""Calls of every kind of function, in every way that a call can end; what they give is printed."""
+"""Calls functions of every kind, which end in every possible way, and prints their results."""
 import asyncio
 import inspect
 import os
@@ -109,7 +109,7 @@ async def asynchronous(n):
 
 
 def forks():
-    """True in the child, in which what the parent has open is the parent's."""
+    """Returns True in the child. There, calls that are in progress belong to the parent."""
     enters("forks")
     child = os.fork()
     if child == 0:

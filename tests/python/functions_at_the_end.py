@@ -26,9 +26,9 @@ def waits():
 
 
 class Last:
-    """Deleted when the interpreter is ending: from then on a thread that asks for the GIL
-    is ended. It waits until all are, but the one that sleeps: CPython 3.10 can crash by
-    itself when a thread asks after the interpreter's memory was freed.
+    """An object that is deleted while the interpreter ends. From then on, a thread that asks for the GIL is ended. The
+    object waits until all threads but the sleeping one have ended, because CPython 3.10 can crash by itself if a thread
+    asks for the GIL after the interpreter's memory was freed.
     """
 
     def __del__(self):

@@ -1,4 +1,4 @@
-"""Calls nested deeper than a stack has room for where each takes some of it; and marked ones outside."""
+"""Makes calls nested deeper than a C stack allows if each call uses some of it, and marked calls around them."""
 import sys
 import threading
 

@@ -1,4 +1,5 @@
-"""Two greenlets whose marked calls overlap without nesting; prints when each began, came to its end, and was over."""
+"""Two greenlets whose marked calls overlap without nesting. Prints the times at which each call began, came to its end,
+and was over."""
 import time
 
 import greenlet

@@ -1,4 +1,4 @@
-"""A million calls of marked functions, which leave nothing behind."""
+"""Makes a million calls of marked functions, which must not leak anything."""
 import gc
 import sys
 

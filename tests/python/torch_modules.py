@@ -1,6 +1,6 @@
-"""Modules of torch that write down their own calls, for the ranges to be held against.
+"""Modules of torch that write down their own calls. A test compares these with the ranges.
 
-Writes a line `module NAME` for each call that is to have a range, as it begins.
+At the begin of each call that must have a range, it prints a line `module NAME`.
 """
 
 import ctypes

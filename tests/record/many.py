@@ -1,5 +1,5 @@
-"""Calls of `step` by many threads at once: many.py THREADS STEPS WORK. Each thread makes STEPS calls with WORK waits for
-the device in each."""
+"""many.py THREADS STEPS WORK: many threads call `step` at once. Each thread makes STEPS calls, with WORK waits for the
+device in each."""
 import ctypes
 import sys
 import threading

@@ -1,8 +1,8 @@
-"""Ranks that all-reduce; in each step from 10 on rank 1 comes late, as is asked for.
+"""Ranks that all-reduce. In each step from 10 on, rank 1 is late for the given reason.
 
     arrivals.py STEPS none | sleep | gc | kernels | tokens  graph | eager
 
-CUSTOM=vllm: by vLLM's own all-reduce, else by NCCL.
+With CUSTOM=vllm, vLLM's own all-reduce is used, else NCCL's.
 """
 import contextlib
 import gc

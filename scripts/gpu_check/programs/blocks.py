@@ -1,5 +1,5 @@
-"""Runs steps for a while whenever asked to: `SECONDS` on standard input, `STEPS ELAPSED PROCESSOR MEDIAN` on standard output, in steps and
-seconds; MEDIAN is the median step.
+"""Runs steps for a time on request. A request is `SECONDS` on standard input, and the answer is `STEPS ELAPSED
+PROCESSOR MEDIAN` on standard output, in seconds except for STEPS. MEDIAN is the median step.
 """
 import statistics
 import sys

@@ -1,4 +1,4 @@
-"""transformers' generate() with a small random Llama; an iteration is a token, hf_generate.py TOKENS."""
+"""hf_generate.py TOKENS: transformers' generate() with a small random Llama. An iteration is a token."""
 import functools
 import sys
 

@@ -1,7 +1,7 @@
-"""transformers' generate() that writes down what happens inside: hf_inside.py TOKENS.
+"""hf_inside.py TOKENS: transformers' generate(), which writes down what happens inside Python.
 
-TRUTH_LOG gets a JSON object: for each token the collections that ran (their generations) and how often each module was
-called, by its name.
+TRUTH_LOG gets a JSON object with the generations of the garbage collections in each token, and the number of calls of
+each module by name.
 """
 import collections
 import functools

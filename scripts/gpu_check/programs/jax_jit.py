@@ -1,6 +1,6 @@
-"""A jitted step and the read of its result, jax_jit.py STEPS | --blocks [--decode].
+"""jax_jit.py STEPS | --blocks [--decode]: a jitted step and the read of its result.
 
---decode: with weights so large that a step takes the GPU several milliseconds.
+--decode: the weights are so large that a step takes several milliseconds on the GPU.
 """
 import sys
 

@@ -1,10 +1,11 @@
-"""The forward pass of a model of few layers, a step at a time: layers_torch.py KIND WAY STEPS.
+"""layers_torch.py KIND WAY STEPS: the forward pass of a model with few layers in each step.
 
-KIND: llama, mixtral or gpt_oss. WAY: eager; graph, captured and replayed; queued and queued_graph, the same on a GPU that is kept busy until all
-is launched, so that kernels follow one another and the GPU has done nothing demanding before; compiled, the graph of a compiled model. Each step
-ends with a wait for an event, and nothing else waits for one. The mask is made beforehand: models make another one, with other kernels, in a
-capture. WAY late: as compiled, but the model makes its mask, and steps end with a wait for the stream, as others do while it is compiled.
-LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
+KIND: llama, mixtral or gpt_oss. WAY: eager; graph, captured and replayed; queued and queued_graph, the same on a GPU
+that is kept busy until everything is launched, so that kernels follow each other without gaps and the GPU has not been
+under load before; compiled, the graph of a compiled model; late, like compiled, but the model makes its mask, and steps
+end with a wait for the stream, like other programs during compilation. Otherwise, each step ends with a wait for an
+event, and nothing else waits for one. The mask is made beforehand, because models make another one, with other kernels,
+in a capture. LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
 """
 import os
 import sys

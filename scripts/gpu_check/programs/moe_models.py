@@ -1,4 +1,5 @@
-"""Small models with experts, of transformers' own classes, for the programs beside this one. MOE_DEVICE=cpu: without a GPU."""
+"""Small models with experts, of transformers' own classes, for the other programs in this folder. MOE_DEVICE=cpu:
+without a GPU."""
 import os
 import warnings
 
@@ -40,7 +41,7 @@ def configuration(name, **other):
 
 
 def build(name, device, **other):
-    """The same weights wherever it is built with the same arguments."""
+    """Builds a model. The same arguments always give the same weights."""
     kind, made = configuration(name, **other)
     torch.set_default_dtype(torch.bfloat16 if CUDA else torch.float32)
     with torch.device(device):
@@ -58,7 +59,7 @@ def build(name, device, **other):
 
 
 def blocks(model):
-    """(block, gate) of each layer."""
+    """Returns (block, gate) of each layer."""
     for module in model.modules():
         for name in ("gate", "router"):
             gate = module._modules.get(name)
@@ -67,13 +68,13 @@ def blocks(model):
 
 
 def ids_of(result, top_k):
-    """The experts that a gate chose."""
+    """Returns the experts that a gate chose."""
     return next(part for part in result if not part.is_floating_point() and part.shape[-1] == top_k)
 
 
 class Steps:
-    """What a step is counted by: launches of a graph, which does `work` or next to nothing. Without a GPU the
-    stand-in's, with the work outside."""
+    """Launches of a graph, by which steps are counted. The graph does `work` or almost nothing. Without a GPU, the
+    stand-in's graph is launched and `work` runs outside."""
 
     def __init__(self, work=None):
         self.result = None

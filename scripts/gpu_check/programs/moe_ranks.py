@@ -1,10 +1,11 @@
-"""A small model whose experts are on the GPUs of several ranks: moe_ranks.py MODEL HOW STEPS, with RANK, LOCAL_RANK,
-WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, as by torchrun.
+"""moe_ranks.py MODEL HOW STEPS: a small model whose experts are spread over the GPUs of several ranks. RANK,
+LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set, like by torchrun.
 
-HOW same: transformers' own expert parallelism, where all ranks have the same tokens and add their results up. HOW own: ranks
-with tokens of their own, which an all-to-all takes to their experts and back. Each step is a decode and, first, a launch of
-a graph, by which steps are counted. TRUTH_LOG gets a JSON object: for each step and layer the tokens of each expert, as far
-as this rank knows them, those that this rank's experts had, and the sum of the logits; and the same before the steps.
+HOW same: transformers' own expert parallelism, in which all ranks have the same tokens and add up their results. HOW
+own: each rank has its own tokens, and an all-to-all takes them to their experts and back. Each step first launches a
+graph, by which steps are counted, and then decodes. TRUTH_LOG gets a JSON object: for each step and layer, the tokens
+of each expert as far as this rank knows them, the tokens of this rank's experts, and the sum of the logits; and the
+same before the steps.
 """
 import json
 import os
@@ -24,7 +25,7 @@ SHAPES = {"gpt_oss": (32, 4), "deepseek_v3": (64, 8)}
 
 
 class Exchanged(torch.nn.Module):
-    """A layer's experts, of which this rank keeps its part: each pair of a token and an expert goes to the expert's rank
+    """A layer's experts, of which this rank keeps a part. Each pair of a token and an expert goes to the expert's rank
     and comes back."""
 
     def __init__(self, experts, count):
@@ -60,7 +61,7 @@ def exchange(rows, sent, got):
 
 
 def same(name, device, experts, sizes):
-    """As transformers shares a model's experts out before it loads their weights."""
+    """Shares the experts among ranks like transformers does before it loads the weights."""
     from torch.distributed.device_mesh import init_device_mesh
     from transformers.distributed import DistributedConfig
 
@@ -77,7 +78,7 @@ def own(name, device, experts, sizes):
 
 
 class Truth:
-    """The tokens of each expert of each layer since the last look."""
+    """The tokens of each expert of each layer since the last call."""
 
     def __init__(self, model, how, device, experts, top_k):
         self.how, self.top_k, self.here = how, top_k, experts // RANKS

@@ -1,9 +1,10 @@
-"""Small models with experts: moe_router.py MODEL HOW STEPS, MODEL gpt_oss or deepseek_v3, HOW eager, compiled, graph or pace.
+"""moe_router.py MODEL HOW STEPS: small models with experts. MODEL: gpt_oss or deepseek_v3. HOW: eager, compiled, graph
+or pace.
 
-Each step is a decode and, first, one launch of a graph, by which steps are counted: of the whole step, or of one that does
-next to nothing. TRUTH_LOG gets a JSON object: for each step how far apart the loads of the experts were, the sum of the
-logits, and its seconds; and which kernels multiply matrices in a gate alone. pace: a captured step of many tokens and
-nothing beside it; for each step when it began.
+Each step first launches a graph, by which steps are counted, and then decodes. The graph has the whole step (graph,
+pace) or almost nothing. TRUTH_LOG gets a JSON object: for each step, the difference between the loads of the experts,
+the sum of the logits, and its seconds; and the kernels that multiply matrices in a single gate. pace: a captured step
+of many tokens and nothing else; for each step, the time when it began.
 """
 import json
 import os
@@ -22,7 +23,7 @@ PRODUCTS = ("gemm", "gemv", "nvjet", "cutlass", "splitk", "_mm")
 
 
 def kernels_of(gate, model):
-    """The products of a gate's forward by itself, of as many tokens."""
+    """Returns the matrix products of a single gate's forward pass with the same number of tokens."""
     activity = torch.profiler.ProfilerActivity
     hidden = torch.randn(BATCH, model.config.hidden_size, device=DEVICE).to(next(model.parameters()).dtype)
     with torch.inference_mode():
@@ -37,7 +38,7 @@ def kernels_of(gate, model):
 
 
 def counted(model, top_k, batch, experts):
-    """The loads of each layer's experts."""
+    """Returns the loads of each layer's experts."""
     loads = []
     ones = torch.ones(batch * top_k, dtype=torch.int64, device=DEVICE)
 

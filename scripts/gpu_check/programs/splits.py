@@ -1,4 +1,4 @@
-"""Ranks that all-reduce with the one beside them, by a communicator that is a part of all ranks': splits.py STEPS"""
+"""splits.py STEPS: ranks that all-reduce with their neighbour, with a communicator that is a part of all ranks'."""
 import os
 import sys
 

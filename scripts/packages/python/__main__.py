@@ -1,4 +1,4 @@
-"""`python -m tllmprof` is the command that this package brings, of this Python's environment."""
+"""`python -m tllmprof` runs the command that this package installed in this Python's environment."""
 import importlib.metadata
 import os
 import sys

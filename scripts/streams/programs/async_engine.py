@@ -1,5 +1,5 @@
-"""An engine with asynchronous scheduling: step N + 1 is launched before the output of step N, which a second thread
-waits for by its event, has been read: async_engine.py eager | graph."""
+"""async_engine.py eager | graph: an engine with asynchronous scheduling. Step N + 1 is launched before the output of
+step N is read. A second thread waits for that output's event."""
 import queue
 import random
 import sys

@@ -1,4 +1,4 @@
-"""What the programs share: the marks of their true iterations, and small models with random weights."""
+"""Parts that the programs share: the marks of their true iterations, and small models with random weights."""
 import ctypes
 import itertools
 import os
@@ -17,14 +17,14 @@ random.seed(0)
 
 
 def mark():
-    """An iteration starts here."""
+    """Marks the start of an iteration."""
     number = next(_numbers)
     if _mark is not None:
         _mark(ctypes.c_long(number))
 
 
 def marked(model):
-    """The model, each of whose forward passes is an iteration."""
+    """Returns the model, with a mark in each forward pass."""
     model.register_forward_pre_hook(lambda *_: mark())
     return model
 

@@ -1,4 +1,4 @@
-"""A decode loop of one's own over a compiled model with a static cache: decode_loop.py default | reduce-overhead."""
+"""decode_loop.py default | reduce-overhead: a hand-written decode loop with a compiled model and a static cache."""
 import sys
 
 import torch

@@ -1,4 +1,4 @@
-"""transformers' generate(); an iteration is a forward pass of the model: generate.py VARIANT."""
+"""generate.py VARIANT: transformers' generate(). An iteration is a forward pass of the model."""
 import sys
 
 import torch
@@ -56,7 +56,7 @@ def whisper():
 
 
 class Reader(BaseStreamer):
-    """Reads every token on the host as it is made, as a server that streams its answers does."""
+    """Reads every token on the host when it is generated, like a server that streams its answers."""
 
     def put(self, value):
         value.tolist()

@@ -1,4 +1,4 @@
-"""Writes a small Llama with random weights and no vocabulary as a GGUF file: tiny_gguf.py FILE [LAYERS [WIDTH]]."""
+"""tiny_gguf.py FILE [LAYERS [WIDTH]]: writes a small Llama with random weights and no vocabulary as a GGUF file."""
 import random
 import struct
 import sys

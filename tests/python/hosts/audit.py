@@ -1,4 +1,4 @@
-"""A program with audit hooks of its own, one of which takes no others."""
+"""A program with audit hooks, one of which rejects other hooks."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""ends.py END: ways out of the program."""
+"""ends.py END: ends the program in the given way."""
 
 import os
 import signal

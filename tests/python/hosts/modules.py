@@ -1,4 +1,4 @@
-"""What a program could see of a library that comes into Python."""
+"""Prints what a program could see of a library that enters Python."""
 
 import sys
 

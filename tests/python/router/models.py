@@ -1,4 +1,4 @@
-"""Small models with experts, of transformers' own classes: build(NAME) makes one with random weights."""
+"""Small models with experts, of transformers' own classes. build(NAME) makes one with random weights."""
 
 import torch
 import transformers

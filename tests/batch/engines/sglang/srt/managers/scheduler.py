@@ -27,7 +27,7 @@ class Scheduler:
 
 
 class Engine:
-    """Of `way` mlp-sync, decodes run as prefills."""
+    """The stand-in's engine. With `way` mlp-sync, decodes run as prefills."""
 
     runs_idle = True
 
