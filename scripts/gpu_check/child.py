@@ -5,8 +5,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-# Process groups that are running. The end of the check ends them, too: a server that is left keeps its port and the
-# GPU's memory.
+# Process groups that are running. They are killed when the check ends, because a server that stays keeps its port and
+# the GPU's memory.
 _running = set()
 
 

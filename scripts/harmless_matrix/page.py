@@ -11,7 +11,8 @@ from .settings import PRELOADS, SETTINGS
 # The part of the page that tests/odd.rs writes, by its first and last line.
 SITUATIONS = ("## Other situations\n", "<!-- end of situations -->\n")
 COMPARED = ("same", "once", "different")
-# The columns of the table of programs, each with its surroundings. All others are other preloads.
+# The columns of the table of programs, and the surroundings that each column sums up. One more column, PRELOADED, has
+# all other surroundings.
 COLUMNS = {"plain": ["plain"], "descriptors, threads": ["census"], "gdb, strace, rr": ["gdb", "strace", "rr"],
            "valgrind": ["valgrind"],
            "limits": [s.name for s in surroundings.ALL if s.limits], "seccomp": ["seccomp"], "user namespace": ["user namespace"],

@@ -1,5 +1,5 @@
-/* A thread is cancelled while it is in a tool's push. The tool reports that the thread is there
- * through the descriptor TOOL_WAITS. */
+/* A thread is cancelled while it is in a tool's push. When the thread has reached the push, the
+ * tool writes a byte to the descriptor that TOOL_WAITS names. */
 #include "loop.h"
 
 #include <pthread.h>

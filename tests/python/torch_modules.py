@@ -78,7 +78,8 @@ try:
     model(x, raises=True)
 except ValueError:
     pass
-# After an exception, a root module is a root again, and a module with a known name keeps this name as a root.
+# A model that is called from outside any other is a root, and has its class's name. This also holds after an exception
+# ended the call of the last root. A part of a model keeps its name if it is called as a root.
 other = Mlp()
 learn(other)
 other(x)

@@ -28,7 +28,7 @@ def main():
 
         def callback(step):
             nonlocal last
-            if step.step > last:  # this is called once for each request of a step
+            if step.step > last:  # the engine calls this function once for each request of a step
                 last = step.step
                 steps.add(requests)
             return False

@@ -32,7 +32,8 @@ tokens = jnp.zeros((8,), jnp.int32)
 def step(i=0):
     global tokens, result
     tokens = forward(weights, table, tokens)
-    # The mark comes after the read: another thread launches the step, which is certain only once its result is here.
+    # Another thread launches the step. Only the result shows that the launch has happened, so the mark comes after the
+    # read of the result.
     result = jax.device_get(tokens)
     mark(i)
 

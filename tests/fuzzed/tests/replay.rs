@@ -98,7 +98,8 @@ macro_rules! replays {
 
 replays! { reader report export settings symbols nsys streams control }
 
-/// A changed event must pass the checksum checks. Otherwise a fuzzer would test only these checks.
+/// A reader drops a changed event, because its checksum is wrong. `repair` computes the checksums anew. Without it, a
+/// fuzzer would only test the code that checks them.
 #[test]
 fn a_changed_event_is_read_by_a_target() {
     use tllmprof_fuzzed::packed::unpack;
