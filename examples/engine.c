@@ -115,7 +115,7 @@ static void check(const char *call, CUresult error)
 }
 #define CHECK(call) check(#call, call)
 
-/* ---- The kernel adds to each element of the state its input, and then computes `rounds` times
+/* ---- The kernel adds its input to each element of the state, and then computes `rounds` times
  * x = 3.9 (x - x * x), which amplifies every difference. */
 
 static const char PTX[] =

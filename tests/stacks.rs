@@ -361,8 +361,8 @@ fn a_thread_that_sleeps_is_seen_to_sleep() {
         let is_asleep = |sample: &Sample| sample.state == Some(ThreadState::Sleeping);
         let asleep = samples.share(is_asleep);
         assert!(asleep > 0.3, "{python}: {asleep}");
-        // The share is taken of the sleeping samples only. The interpreter's end has no frame, and its duration depends
-        // on the machine.
+        // While the interpreter ends, a sample has no frame. That time depends on the machine, so the share is that of
+        // the sleeping samples only.
         let in_sleeps = samples.share(|sample| {
             is_asleep(sample) && sample.stack.iter().any(|name| is(name, "sleeps"))
         });

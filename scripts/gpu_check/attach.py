@@ -25,8 +25,8 @@ from .throughput import Block
 NAME = "attach"
 TIMES, STEPS = 20, 50
 BLOCK_SECONDS, LONG_SECONDS = 0.06, 0.5
-# Blocks of a loop and of its twin in turn: the minimum and maximum number, and the width to either side of the interval
-# at which to stop.
+# A loop and its twin run blocks in turn. Minimum and maximum number of blocks. After the minimum, the check stops when
+# the interval of the ratio is at most NARROW to either side.
 FEWEST_ROUNDS, MOST_ROUNDS, NARROW = 40, 400, 0.0015
 # Share of the GPU's memory for each of two JAX programs. By default, one takes three quarters.
 SHARE = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}

@@ -10,8 +10,8 @@ class Kind:
     bound: int  # maximum growth in the second half of a run
 
 
-# glibc's malloc keeps up to 128 KiB of freed memory at the end of a heap. Growth by twice that is not a leak. Of the
-# other kinds, one more comes and goes while a window is switched.
+# glibc's malloc keeps up to 128 KiB of freed memory at the end of a heap. Growth by twice that is not a leak. While a
+# window is switched, a process may have one more of the other kinds.
 MEMORY = Kind("anonymous memory", " KiB", 256)
 RESIDENT = Kind("resident memory", " KiB", 256)
 DESCRIPTORS = Kind("descriptors", "", 2)

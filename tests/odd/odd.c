@@ -102,7 +102,7 @@ static void empty_addresses(void)
     unlimit(RLIMIT_AS);
 }
 
-/* Returns whether every other thread of the process sleeps. */
+/* Returns 1 if all other threads of the process sleep. */
 static int others_sleep(void)
 {
     DIR *tasks = opendir("/proc/self/task");

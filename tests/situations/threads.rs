@@ -40,7 +40,8 @@ fn sixty_four_threads_launch_at_once() {
             assert_eq!(ran.output.status, plain.output.status);
             assert_eq!(total(&ran.said()), 6400, "{program}");
             let (first, end) = edges(&ran);
-            // Each other thread may be making a launch with a lower number, or a launch that was allowed to continue.
+            // When the profiler is switched, each other thread may have one launch in progress. So the counts may
+            // differ from 3000 and 4000 by up to THREADS.
             assert!(
                 first.abs_diff(3000) <= THREADS,
                 "{program}: Start after {first} launches"

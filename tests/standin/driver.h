@@ -1,5 +1,5 @@
 /* Declarations that the parts of the stand-in driver share. One lock guards everything, including the log, so the
- * log has the calls in the order in which they arrived. "Locked" below means that the caller holds the lock. */
+ * log has the calls in the order in which they arrived. */
 #ifndef DRIVER_H
 #define DRIVER_H
 
@@ -86,31 +86,33 @@ void driver_lock(void);
 void driver_unlock(void);
 CUresult driver_init(void);
 CUresult driver_state(void);
-/* Locked: logs a call of the table and returns success, or logs the reason why it is refused. */
+/* Logs a call of the table and returns success, or logs the reason why it is refused. The caller holds the driver's
+ * lock. */
 enum need { NEEDS_DRIVER, NEEDS_CONTEXT };
 CUresult call_admit(const char *function, const void *first, enum need need);
-/* Not locked: must be the last call in a table function. */
+/* Ends a call of the table: must be the last call in the function. The caller does not hold the driver's lock. */
 CUresult call_end(const char *function, CUresult result);
-/* Not locked: waits until this time of the GPU's clock, and then for STANDIN_WAIT_US. */
+/* Waits until this time of the GPU's clock, and then for STANDIN_WAIT_US. The caller does not hold the driver's
+ * lock. */
 void host_wait(uint64_t until);
 /* Returns the error that STANDIN_FAILS sets for this function. */
 CUresult injected(const char *function);
 _Noreturn void use_after_end(const char *function, const char *what);
 
-/* context.c, locked */
+/* context.c: the caller holds the driver's lock */
 CUfunction kept_function(const char *name);
 
 /* tool.c: the effects that a profiler has on the driver. */
 void tool_enter(void);
 void tool_leave(void);
 bool tool_has_destroyed(void);
-/* Locked: reports that the GPU starts this work now. For a node of a graph, `exec` is the executable graph's number
- * and `node` the node's number in it. Otherwise both are 0. */
+/* Reports that the GPU starts this work now. For a node of a graph, `exec` is the executable graph's number and
+ * `node` the node's number in it. Otherwise both are 0. The caller holds the driver's lock. */
 void tool_run(CUstream stream, const struct node *work, unsigned int exec, unsigned int node);
 /* Waits until the GPU has done all its work. */
 void tool_wait(void);
 
-/* log.c, locked */
+/* log.c: the caller holds the driver's lock */
 void log_call(const char *mark, const char *function, const char *suffix, const void *first);
 void log_forget(void);
 
@@ -121,7 +123,7 @@ CUcontext current_context(void);
 /* event.c */
 void end_events_of(CUcontext context);
 
-/* gpu.c, locked except for sleep_until() */
+/* gpu.c: the caller holds the driver's lock, except for sleep_until() */
 uint64_t now(void);
 void pass_call(void);
 void work(CUstream stream);     /* adds a piece of work to the stream */
@@ -129,7 +131,7 @@ uint64_t mark(CUstream stream); /* the time when the stream reaches work that is
 uint64_t done_at(CUcontext context, CUstream stream); /* when the stream's work is done; NULL: all work of the context */
 void sleep_until(uint64_t until);
 
-/* memory.c, locked */
+/* memory.c: the caller holds the driver's lock */
 void run_kernel(CUdeviceptr buffer);
 
 /* stream.c */
@@ -137,17 +139,19 @@ extern CUstream all_streams;
 CUstream stream_of(CUstream handle, bool per_thread);
 bool is_legacy(CUstream stream);
 void end_streams_of(CUcontext context);
-/* Locked: refuses calls that a capture forbids to threads in the strict capture modes. */
+/* Refuses calls that a capture forbids to threads in the strict capture modes. The caller holds the driver's lock. */
 CUresult refuse_unsafe(const char *function, const void *first);
-/* Locked: refuses work for the legacy stream during a capture of a blocking stream. */
+/* Refuses work for the legacy stream during a capture of a blocking stream. The caller holds the driver's lock. */
 CUresult refuse_implicit(const char *function, const void *first, CUstream stream);
-/* Locked: refuses a call that is never allowed during a capture, and invalidates the captures. */
+/* Refuses a call that is never allowed during a capture, and invalidates the captures. The caller holds the driver's
+ * lock. */
 CUresult refuse_under_capture(const char *function, const void *first, CUstream stream);
 
-/* launch.c, locked: runs the node now, or adds it to the capture. `exec` and `number` are like in tool_run(). */
+/* launch.c: runs the node now, or adds it to the capture. `exec` and `number` are like in tool_run(). The caller
+ * holds the driver's lock. */
 CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned int number);
 
-/* graph.c, locked */
+/* graph.c: the caller holds the driver's lock */
 bool graph_add(CUgraph graph, struct node node);
 
 #endif
