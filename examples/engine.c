@@ -1,14 +1,13 @@
-/* A serving loop in miniature: what an inference engine does on the GPU, and no more.
+/* A small serving loop: the work of an inference engine on the GPU, and nothing else.
  *
  *   cc -O2 engine.c -o engine && ./engine [--steps N] [--graphs G] [--prefill] [--work W]
  *
- * It captures a CUDA graph of a few kernels once (the "decode step" of an engine)
- * and then, in every iteration, copies the input to the GPU, launches the graph and
- * waits for the stream. With --prefill every tenth iteration first launches kernels
- * one by one, as engines do for new prompts. Nothing of CUDA is needed to build it:
- * the driver, libcuda.so.1, is opened when it runs.
+ * First it captures a CUDA graph of a few kernels (the "decode step" of an engine). In every
+ * iteration, it copies the input to the GPU, launches the graph and waits for the stream. With
+ * --prefill, every tenth iteration first launches kernels one by one, like engines do for new
+ * prompts. Building it does not need CUDA: the driver, libcuda.so.1, is opened at run time.
  *
- * To profile iterations 10 to 19 of it, with nothing changed here:
+ * To profile its iterations 10 to 19, without changes to the program:
  *
  *   tllmprof run --window 10-19 --step cudaGraphLaunch --nsys -- ./engine
  */
@@ -30,7 +29,7 @@ enum {
     ELEMENTS = BLOCKS * THREADS
 };
 
-/* ---- The driver API, as cuda.h declares it. */
+/* ---- The driver API, declared like in cuda.h. */
 
 typedef int CUresult;
 typedef int CUdevice;
@@ -44,7 +43,7 @@ typedef struct CUgraphExec_st *CUgraphExec;
 
 enum { CU_STREAM_NON_BLOCKING = 1, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1 };
 
-/* Function, the CUDA version whose form of it is wanted, arguments. */
+/* A function, the CUDA version that introduced the form to use, and its parameters. */
 #define DRIVER_FUNCTIONS(X)                                                                  \
     X(cuInit, 2000, (unsigned int flags))                                                    \
     X(cuGetErrorName, 6000, (CUresult error, const char **name))                             \
@@ -116,8 +115,8 @@ static void check(const char *call, CUresult error)
 }
 #define CHECK(call) check(#call, call)
 
-/* ---- The kernel: each element of the state takes in its input, and then goes
- * `rounds` times through x = 3.9 (x - x * x), which forgets no difference. */
+/* ---- The kernel adds its input to each element of the state, and then computes `rounds` times
+ * x = 3.9 (x - x * x), which amplifies every difference. */
 
 static const char PTX[] =
     ".version 7.0\n"
@@ -209,7 +208,7 @@ static void step(struct engine *engine, int n, int graphs, int prefill)
     CHECK(cuStreamSynchronize(engine->stream));
 }
 
-/* FNV-1a over the state that all steps made. */
+/* Returns a hash (FNV-1a) of the state, to which all steps contributed. */
 static uint64_t result(struct engine *engine)
 {
     uint64_t hash = UINT64_C(14695981039346656037);
@@ -244,7 +243,7 @@ static const char HELP[] =
     "  --prefill    every 10th iteration launches kernels one by one, too\n"
     "  --work W     rounds of each kernel (30000, about 1 ms a graph)\n";
 
-/* A whole number from least on, or the end of the program. */
+/* Parses a whole number that is at least `least`. Ends the program if the text is anything else. */
 static int number(const char *option, const char *text, int least)
 {
     char *end;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What it costs to read a batch, and to ask at every step whether a window opens by it: the part of scripts/bench that
-runs bench/batch.py in one CPython of each version.
+"""Measures the cost of reading a batch, and of checking in every step if a window opens because of it. This is the part
+of scripts/bench that runs bench/batch.py in one CPython of each version.
 
     scripts/bench_batch.py [LIBRARY] [ROUNDS]
 """
@@ -28,7 +28,7 @@ def named(formulas):
     return {"TLLMPROF_BATCH": FUNCTION + "=" + formulas}
 
 
-# The variables of each kind, the requests in its batch, and the kind that it is compared with.
+# Each entry: the variables, the number of requests in a batch, and the entry that it is compared with.
 KINDS = {
     "without the library": (None, 16, None),
     "counted": (COUNTED, 16, "without the library"),

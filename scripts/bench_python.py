@@ -1,4 +1,5 @@
-"""What is seen inside Python, and what it costs there: the part of scripts/bench that runs each CPython there is."""
+"""Measures the cost of the library's features inside Python. This is the part of scripts/bench that runs every CPython
+of the machine."""
 import json
 import os
 import statistics
@@ -7,10 +8,10 @@ import subprocess
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CHILD_SECONDS = 120
 
-# What is asked for. A function is marked to be counted, with a window that no process comes to.
+# All options are on. A function is a step, so its calls are counted, and the window is never reached.
 EVERYTHING = {"TLLMPROF_GIL": "1", "TLLM_PROFILE_RECORD_GC": "1", "TLLMPROF_STEP": "py:__main__:step",
               "TLLMPROF_START_STOP": "1000000000000"}
-# What bench/python.py measures, and what it is called: a column for each.
+# The measurements of bench/python.py and their titles, a column each.
 MEASURED = {
     "handoff": "the GIL dropped and taken",
     "collection": "a collection of generation 0",
@@ -44,14 +45,14 @@ class Python:
 
 
 def listed():
-    """Every CPython from 3.8 on."""
+    """Returns every CPython from 3.8 on."""
     lines = subprocess.run([os.path.join(ROOT, "scripts", "list-pythons")], capture_output=True, text=True,
                            check=True, timeout=300).stdout
     return [Python(line) for line in lines.splitlines()]
 
 
 def measure(shim, library, rounds, turns=5):
-    """Each Python, with and without the shim in turn."""
+    """Measures each Python, with and without the shim in turn."""
     pythons = listed()
     for turn in range(rounds):
         for python in pythons:
@@ -62,7 +63,7 @@ def measure(shim, library, rounds, turns=5):
 
 
 def table(pythons):
-    """A row for each Python: what everything asked for adds to what there is without the shim."""
+    """Yields a row for each Python, with the time that the features add to the time without the shim."""
     yield "| Python | in | " + " | ".join(f"{what}, ns" for what in MEASURED.values()) + " |"
     yield "|---|---|" + "---|" * len(MEASURED)
     for python in pythons:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What sampled stacks cost the thread that makes steps: the part of scripts/bench that runs bench/stacks.py in one
-CPython of each version.
+"""Measures what sampled stacks cost the thread that makes steps. This is the part of scripts/bench that runs
+bench/stacks.py in one CPython of each version.
 
     scripts/bench_stacks.py [LIBRARY] [ROUNDS] [SECONDS]
 """
@@ -21,7 +21,8 @@ KINDS = {
     "1000 Hz": RECORDED | {"TLLMPROF_STACKS": "1000"},
     "and native": RECORDED | {"TLLMPROF_STACKS": "1000", "TLLMPROF_NATIVE_STACKS": "1"},
 }
-# Of the step's thread. The second is what it takes where the sampler has no processor of its own, too.
+# Measurements of the step's thread. "ns" includes time that the thread loses if the sampler has no processor for
+# itself.
 MEASURED = {"cpu": "CPU time", "ns": "time"}
 
 
@@ -39,7 +40,7 @@ def run(python, shim, driver, kind, seconds):
 
 
 def measure(shim, driver, rounds, seconds=2):
-    """What steps take in one Python of each version, all kinds in turn."""
+    """Returns the times of steps in one Python of each version, with all kinds in turn."""
     versions = {}
     for python in bench_python.listed():
         versions.setdefault((python.version.rsplit(".", 1)[0], python.gil), python)

@@ -1,10 +1,11 @@
-# Debian's packages without root: a whole apt of one's own, so that neither the machine's packages nor its lists are
-# touched. To be sourced, with `work`, an empty folder, and `cannot MESSAGE`, which ends the script.
+# Fetches Debian packages without root. It uses apt with separate lists and settings, so that the machine's packages and
+# lists are not changed. To be sourced by a script that defines `work`, an empty folder, and the function `cannot
+# MESSAGE`, which ends the script.
 
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-own_public= # own_mirror looks here, and at the machine's mirrors that end in the same name, instead of at all of them
+own_public= # if set, own_mirror only uses this mirror, and the machine's mirrors whose names have the same ending
 
-# own_begin ARCHITECTURE...: checks that there is what it needs.
+# own_begin ARCHITECTURE...: checks that the required tools and keys exist.
 own_begin() {
     for tool in apt-get apt-cache dpkg-deb; do
         command -v "$tool" >/dev/null || cannot "there is no $tool"
@@ -15,7 +16,7 @@ own_begin() {
     own_architectures=$*
 }
 
-# own apt-get|apt-cache ARGUMENT...
+# own apt-get|apt-cache ARGUMENT...: runs apt with the separate lists and settings.
 own() {
     tool=$1
     shift
@@ -33,8 +34,8 @@ own() {
         "$@"
 }
 
-# own_mirror PACKAGE 'SUITE COMPONENT...'...: uses the mirror of this machine's that serves the suites and has the
-# package; the ones that look like Debian's first.
+# own_mirror PACKAGE 'SUITE COMPONENT...'...: selects one of the machine's mirrors that serves the suites and has the
+# package. Mirrors whose address looks like Debian's are tried first.
 own_mirror() {
     wanted=$1
     shift
@@ -52,7 +53,7 @@ own_mirror() {
         for entry; do
             echo "deb [arch=$architectures signed-by=$keyring] $site $entry"
         done >"$work/sources.list"
-        # Errors must count: apt-get update is content with stale or no lists otherwise.
+        # Errors must fail: by default, apt-get update also succeeds with stale or missing lists.
         if own apt-get update -o APT::Update::Error-Mode=any >"$work/log" 2>&1 &&
             own apt-cache show "$wanted" >/dev/null 2>&1; then
             return
@@ -61,7 +62,7 @@ own_mirror() {
     cannot "no mirror known here serves $1 ($(grep -m1 '^[EW]:' "$work/log" || echo "no $wanted in it"))"
 }
 
-# own_fetch OPTION... PACKAGE...: unpacks packages into $work/unpacked.
+# own_fetch OPTION... PACKAGE...: downloads packages and unpacks them into $work/unpacked.
 own_fetch() {
     (cd "$work/debs" && own apt-get download "$@") >"$work/log" 2>&1 ||
         cannot "cannot download $* ($(grep -m1 '^[EW]:' "$work/log" || true))"
@@ -75,9 +76,9 @@ own_unpack() {
     done
 }
 
-# own_family FAMILY FOLDER KEYRINGS: own_mirror shall look for packages of Debian's or Ubuntu's, for $architecture, and work
-# in the folder. Debian packages Ubuntu's keys, and Ubuntu Debian's: what this machine lacks is fetched into KEYRINGS, by
-# one process, and the others wait.
+# own_family FAMILY FOLDER KEYRINGS: makes own_mirror look for packages of Debian or Ubuntu (FAMILY), for $architecture,
+# and work in FOLDER. Debian has a package with Ubuntu's keys, and Ubuntu one with Debian's. Keys that this machine
+# lacks are fetched into KEYRINGS by one process, while others wait.
 own_family() {
     (
         exec 8>"$3/.$1-keyring.lock"

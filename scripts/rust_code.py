@@ -1,4 +1,4 @@
-"""Rust source as text: without comments and strings, and without tests."""
+"""Removes comments, strings and tests from Rust source."""
 
 import re
 
@@ -8,12 +8,13 @@ TOKEN = re.compile(
     re.S,
 )
 
-# What is compiled for tests alone.
+# Code that is compiled only for tests.
 FOR_TESTS = re.compile(r"#\[cfg\((?:all\()?test\b[^\]]*\]")
 
 
 def code_of(text, mark=""):
-    """The text without comments, and with `mark` on each line of a string in its place; lines keep their numbers."""
+    """Returns the text without comments, and with `mark` in place of a string on each of its lines. Line numbers stay
+    the same."""
 
     def shortened(found):
         is_comment = found["line"] is not None or found["block"] is not None
@@ -23,7 +24,7 @@ def code_of(text, mark=""):
 
 
 def closing(text, start):
-    """Where the item that starts at `start` ends: its `;`, or the brace that closes it."""
+    """Returns the end of the item that starts at `start`: its `;`, or its closing brace."""
     depth = 0
     for at in range(start, len(text)):
         if text[at] in "{([":
@@ -38,12 +39,12 @@ def closing(text, start):
 
 
 def tests_in(code):
-    """Where items for tests alone start and end in text without comments and strings."""
+    """Returns (start, end) of the items that are only for tests, in text without comments and strings."""
     return [(found.start(), closing(code, found.end())) for found in FOR_TESTS.finditer(code)]
 
 
 def without_tests(code):
-    """The same with blanks in place of tests; lines keep their numbers."""
+    """Returns the code with blanks in place of tests. Line numbers stay the same."""
     for start, end in tests_in(code):
         code = code[:start] + re.sub(r"[^\n]", " ", code[start:end]) + code[end:]
     return code

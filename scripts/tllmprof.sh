@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a program with libtllmprof.so preloaded, for hosts that have the library and not the command.
-# It sets the variables that `tllmprof run` sets; the library itself checks their values.
+# Runs a program with libtllmprof.so preloaded, for hosts that have the library but not the command. It sets the
+# variables that `tllmprof run` sets. The library itself checks their values.
 set -eu
 
 usage() {
@@ -29,7 +29,7 @@ find_library() {
     if [ -n "${TLLMPROF_LIB:-}" ]; then
         [ -f "$TLLMPROF_LIB" ] ||
             fail 2 "TLLMPROF_LIB=\"$TLLMPROF_LIB\": there is no such file (wanted: the path of libtllmprof.so)"
-        # With CDPATH, cd may go elsewhere, and says where.
+        # With CDPATH set, cd may enter another folder and prints its name.
         folder=$(CDPATH='' cd -- "$(dirname -- "$TLLMPROF_LIB")" && pwd)
         library=$folder/$(basename -- "$TLLMPROF_LIB")
         return
@@ -44,8 +44,8 @@ find_library() {
     fail 2 "libtllmprof.so was not found: TLLMPROF_LIB is not set, and there is none in $here, $here/../lib, $here/../target/release"
 }
 
-# The number of items in a list of windows. Windows that touch are one, so this may be too many:
-# nsys then waits for more of them until the program ends, and has captured all there were.
+# Prints the number of items in a list of windows. Adjacent windows are merged, so the number may be too high. Then nsys
+# waits for more windows until the program ends, and has captured all that there were.
 count_windows() {
     (
         IFS=,
@@ -56,7 +56,7 @@ count_windows() {
     )
 }
 
-# Whether the user gave nsys an option of one of these names: it refuses an option that is given twice.
+# Succeeds if the user gave nsys an option with one of these names. nsys refuses an option that is given twice.
 nsys_has() {
     for name; do
         case " $nsys_arguments " in
@@ -65,7 +65,7 @@ nsys_has() {
         case $name in
         --*) continue ;;
         esac
-        # A short option may have its value with it.
+        # A short option may be followed directly by its value.
         case " $nsys_arguments" in
         *" $name"*) return 0 ;;
         esac
@@ -132,18 +132,18 @@ if [ $nsys = yes ]; then
     set +f
     if [ -n "$windows" ] && [ "$windows" != none ]; then
         count=$(count_windows "$windows")
-        # By default nsys ends the program at the first stop.
+        # By default, nsys ends the program when the profiler stops for the first time.
         end=stop
         [ "$count" -eq 1 ] || end=repeat:$count
         nsys_has --capture-range-end || set -- --capture-range-end="$end" "$@"
         nsys_has -c --capture-range || set -- --capture-range=cudaProfilerApi "$@"
     fi
-    # Engines fork their workers, and without this nsys does not see into them.
+    # Engines fork their workers. Without this option, nsys does not trace the workers.
     nsys_has --trace-fork-before-exec || set -- --trace-fork-before-exec=true "$@"
     nsys_has -t --trace || set -- --trace=cuda,nvtx,osrt "$@"
     set -- nsys profile "$@"
 fi
 
-# Not earlier: what ran so far is no target.
+# The preload is set only now, so that it does not affect the programs that this script ran.
 export LD_PRELOAD="$library${LD_PRELOAD:+:$LD_PRELOAD}"
 exec "$@"

@@ -1,4 +1,4 @@
-//! Checks that the library can be loaded into programs that run without it, at any moment, without harm.
+//! Checks that `tllmprof attach` can load the library into a running program at any moment without harm.
 
 mod common;
 #[path = "attach/contained.rs"]
@@ -24,7 +24,7 @@ use common::{Built, build_once, is_x86_64, run, shim, skipped, tllmprof};
 use host::{Host, LINKED, Linkage, POINTERS, random, times};
 use place::TEST_TIMEOUT;
 
-/// Returns true if the tests can run on this machine.
+/// Returns true if this machine supports `attach`: x86-64, and no emulator that runs the tests' programs.
 fn can_attach() -> bool {
     if is_x86_64() && std::env::var_os("TLLMPROF_TEST_RUNNER").is_none() {
         return true;
@@ -33,8 +33,8 @@ fn can_attach() -> bool {
     false
 }
 
-/// Captures two windows of a running program. Each has the requested number of launches, by the record and by
-/// the driver.
+/// Captures two windows of a running program. Asserts that each has the requested number of launches, both in the
+/// record and in the stand-in driver's log.
 #[track_caller]
 fn is_captured_exactly(linkage: Linkage, variables: &[(&str, &str)], hooked: &str) {
     let mut host = Host::start(linkage, "2", variables);
@@ -55,10 +55,10 @@ fn is_captured_exactly(linkage: Linkage, variables: &[(&str, &str)], hooked: &st
         .map(|(first, last)| last - first + 1)
         .collect();
     assert_eq!(lengths, [10, 5], "{linkage:?}");
-    // The driver saw the profiler on for the same number of launches.
+    // The driver's log shows the profiler on for the same numbers of launches.
     let switched: Vec<_> = host.switches().iter().map(|(a, b)| b - a + 1).collect();
     assert_eq!(switched, [10, 5], "{linkage:?}");
-    // After a detach and a new attach, it works as before.
+    // After a detach and a new attach, a capture works as before.
     assert!(host.tllmprof("detach PID").status.success(), "{linkage:?}");
     let attached = host.tllmprof("attach PID --steps 7");
     assert!(attached.status.success(), "{linkage:?}: {}", attached.err());
@@ -85,7 +85,8 @@ fn the_drivers_functions_may_begin_in_many_ways() {
     let folders = shapes();
     let variables = [("LD_LIBRARY_PATH", folders.as_str())];
     for linkage in LINKED.into_iter().chain(POINTERS) {
-        // One begins with a call, and one is called again from after its first instruction.
+        // Two of the 59 functions of this stand-in cannot be hooked: one begins with a call, and the other jumps back
+        // to its second instruction.
         is_captured_exactly(
             linkage,
             &variables,
@@ -94,7 +95,7 @@ fn the_drivers_functions_may_begin_in_many_ways() {
     }
 }
 
-/// Returns the folder of the stand-in whose driver's functions begin in several ways.
+/// Returns a library path whose first folder has a stand-in driver with unusual first instructions.
 fn shapes() -> String {
     let standin = common::standin();
     format!("{}:{}", standin.join("shapes").display(), standin.display())
@@ -111,7 +112,7 @@ fn a_thread_that_a_signal_has_interrupted_at_the_beginning_of_a_function_goes_on
     for arguments in ["", "altstack"] {
         let mut host = Host::started(program, arguments, &[("LD_LIBRARY_PATH", &folders)]);
         let attach = |host: &Host| host.tllmprof("attach PID").err();
-        // On a busy machine a look at the stacks may take too long, and the next attach looks again.
+        // On a busy machine, reading the thread's stack may take too long. Then the next attach reads it again.
         let why = "56 of 59 functions of the driver are hooked (a thread was at the beginning";
         place::wait_until("a thread to be found there", || {
             let said = attach(&host);
@@ -200,7 +201,7 @@ fn what_was_detached_is_idle_until_it_is_attached_again() {
                 .err()
                 .contains("detached already")
         );
-        // One of the library's threads listens, and one works after there was a window.
+        // The library has at most two threads: one listens on the control socket, and one works after a window.
         assert!(host.threads() <= threads + 2, "{turn}");
         let attached = host.tllmprof("attach PID --steps 4");
         assert!(attached.status.success(), "{turn}: {}", attached.err());
@@ -340,7 +341,8 @@ fn the_variables_of_the_process_are_not_those_of_the_library() {
     if !can_attach() {
         return;
     }
-    // A program may be started with these variables and without the library, for example for its children.
+    // A program may have the library's variables without the library, for example because they are meant for its
+    // children.
     let variables = [("TLLMPROF_START_STOP", "0-"), ("TLLMPROF_STEP", "nonsense")];
     let mut host = Host::start(LINKED[0], "0", &variables);
     let attached = host.tllmprof("attach PID --step cudaGraphLaunch --steps 3");
@@ -391,7 +393,7 @@ fn a_thread_goes_on_where_it_was_whatever_it_was_doing() {
             sleep(Duration::from_micros(random(10_000)));
             let attach = host.command("attach PID").stderr(Stdio::piped()).spawn();
             let mut attach = attach.unwrap();
-            // Once the library is there, the command waits for a call.
+            // Once the library is loaded, the command waits for a CUDA call of the program.
             place::wait_until("the attach", || {
                 host.is_loaded() || attach.try_wait().unwrap().is_some()
             });
@@ -413,10 +415,11 @@ fn a_command_that_is_killed_leaves_no_thread_stopped() {
     if !can_attach() {
         return;
     }
-    // For the duration of an attach on this machine, so that each moment of it is tested.
+    // The delay before the kill ranges over the duration of an attach on this machine, so every moment of an attach is
+    // tested.
     let (mut host, mut killed) = (Host::start(LINKED[0], "6", &[]), 0);
     for turn in 0..times(24) {
-        // Each attach that gets far enough takes its room.
+        // Each attach that gets far enough uses up memory in the host, so every fourth turn starts a new host.
         if turn % 4 == 0 {
             host.end();
             let all = [&LINKED[..], &POINTERS].concat();
@@ -442,7 +445,7 @@ fn the_output_and_the_status_are_as_without() {
     if !can_attach() {
         return;
     }
-    // Long enough for an attach and a detach on a busy machine.
+    // 15 seconds are enough for an attach and a detach on a busy machine.
     let [alone, host] = [(); 2].map(|()| Host::start_for(LINKED[0], "6 15000"));
     let attached = host.tllmprof("attach PID --steps 10 --step cudaGraphLaunch");
     assert!(attached.status.success(), "{}", attached.err());

@@ -1,5 +1,5 @@
-//! Checks the batches of known engines. Stand-ins hold them in the engines' data structures, on the stand-in
-//! for CUDA. The programs themselves know the truth.
+//! Checks the recorded batches of known engines. Small programs imitate the engines' data structures and run on the
+//! stand-in for CUDA. They print the true contents of each batch.
 
 mod common;
 #[path = "batch/conditions.rs"]
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use common::python::{Python, pythons};
 use common::{Fixture, Ran, repo, run, tllmprof};
 
-/// Returns a program of tests/batch/ under the library, with a window of all iterations.
+/// Returns a program of `tests/batch/` that runs under the library, with a window over all iterations.
 fn fixture(which: &Python, program: &str, args: &[&str], variables: &[(&str, &str)]) -> Fixture {
     let folder = repo().join("tests/batch");
     let paths = [
@@ -42,7 +42,7 @@ fn fixture(which: &Python, program: &str, args: &[&str], variables: &[(&str, &st
     fixture
 }
 
-/// Returns the contents of each iteration of the record, and the run's messages.
+/// Returns the batch contents of each iteration of the record, and the run's messages.
 fn batches(
     which: &Python,
     program: &str,
@@ -56,8 +56,8 @@ fn batches(
     (batches, ran)
 }
 
-/// Returns the same as [`batches`], under a condition, with true for each iteration that is marked as not
-/// fulfilling it.
+/// Like [`batches`], under a condition. Also returns for each iteration true if it is marked as not satisfying the
+/// condition.
 fn marked_batches(
     which: &Python,
     program: &str,
@@ -147,13 +147,14 @@ fn vllm_tells_prefills_by_what_a_request_has_given() {
     assert_true("vllm.v1.worker.gpu.model_runner", &["0.33.0"]);
 }
 
-/// Returns the number of iterations with work that the end of the process cut off: the last one, or none.
+/// Returns the number of iterations with work that the end of the process cut off: 0 or 1.
 fn cut(process: &Value) -> usize {
     let is_cut = |one: &&Value| one["cut"] == true && one["batch"]["phase"] != "idle";
     iterations(process).filter(is_cut).count()
 }
 
-/// An idle rank of data parallelism runs the model for the others, without passing the row's function.
+/// An idle rank of data parallelism runs the model for the other ranks, without calling the function that the engine's
+/// row names.
 #[test]
 fn dummy_batches_of_vllm_are_idle_steps() {
     for module in [
@@ -177,7 +178,7 @@ fn dummy_batches_of_vllm_are_idle_steps() {
             process["rule"].as_str().unwrap().split(':').nth(1),
             Some(module)
         );
-        // With a rule of the user's own, only its function counts.
+        // With the user's own rule, only calls of its function count as steps.
         let rule = process["rule"].as_str().unwrap().to_owned();
         let (process, _) = report(
             which,
@@ -200,7 +201,7 @@ fn transformers_has_the_position_of_each_request() {
     assert_true(module, &["synchronous", "asynchronous", "5.0.0"]);
 }
 
-/// LMDeploy's batches are known only if a batch as a whole prefills or decodes.
+/// The contents of LMDeploy's batches are known only if a whole batch is prefill or decode.
 #[test]
 fn lmdeploy_has_tensors_whose_shapes_are_known() {
     for which in pythons() {
@@ -220,14 +221,15 @@ fn lmdeploy_has_tensors_whose_shapes_are_known() {
     }
 }
 
-/// A torch mode is the program's code, which torch runs for each attribute of a tensor.
+/// A torch mode is code of the program that torch runs for each access to a tensor's attribute, so the library must not
+/// read the shape.
 #[test]
 fn a_tensors_shape_is_left_alone_where_a_mode_would_be_asked_for_it() {
     for which in pythons() {
         let module = "lmdeploy.pytorch.engine.model_agent.agent";
         let (found, ran) = batches(which, "main.py", &[module, "under a mode"], &[]);
         let context = format!("{which:?}\n{}", ran.output.err());
-        // A batch without requests has no shape that is read.
+        // The library reads no shape of a batch without requests, so only idle batches are known.
         for (found, truth) in found.iter().zip(truth(&ran)) {
             let is_idle = truth["phase"] == "idle";
             assert_eq!(found.is_null(), !is_idle, "{truth}: {context}");
@@ -243,7 +245,7 @@ fn arguments_that_are_not_as_expected_are_left_alone() {
         let (found, ran) = batches(which, "wrong.py", &[], &[]);
         let context = format!("{which:?}\n{}{}", ran.output.out(), ran.output.err());
         assert!(ran.output.status.success(), "{context}");
-        // Any code of the program that ran would have been printed.
+        // If the library had run any code of the program, that code would have printed a line.
         let truth = truth(&ran);
         assert!(truth.len() > 100, "{context}");
         for (place, (found, truth)) in found.iter().zip(&truth).enumerate() {
@@ -270,12 +272,12 @@ fn a_step_of_several_calls_has_no_batch() {
         "{found:?}"
     );
     assert!(ran.output.status.success());
-    // Only the function's name is enough.
+    // In the formula, the function's name without its module is enough.
     let (found, ran) = of(rule);
     assert_eq!(found, truth(&ran));
 }
 
-/// The stand-in for SGLang runs idle batches for another rank's.
+/// In the mode `mlp-sync`, the stand-in for SGLang runs idle batches while another rank has work.
 #[test]
 fn idle_batches_are_in_no_figure() {
     for which in pythons() {
@@ -298,15 +300,14 @@ fn idle_batches_are_in_no_figure() {
     }
 }
 
-/// Returns the number of marked calls that the report has of functions in which the engine of the program
-/// waits for requests.
+/// Returns the report's number of calls to functions in which the program's engine waits for requests.
 fn waits_for_requests(which: &Python, program: &str) -> u64 {
     let (process, ran) = report(which, program, &[], &[]);
     let idle = iterations(&process).map(|iteration| iteration["idle_ns"].as_u64().unwrap());
     let idle: Vec<_> = idle.filter(|idle| *idle > 0).collect();
     let said = ran.output.err();
-    // A wait is 60 ms. A busy machine begins late to look for requests, and makes no other wait as long as
-    // the rest of it.
+    // A wait takes 60 ms. On a busy machine the program may start it late, but no other wait in the program is as long
+    // as even 25 ms.
     let longest = idle.iter().max().copied().unwrap_or(0);
     assert!(longest >= 25_000_000, "{which:?}: {idle:?}\n{said}");
     let inside = &process["inside"];

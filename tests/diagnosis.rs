@@ -1,13 +1,12 @@
-//! Checks programs that are slow for one reason each (`examples/slow/causes.txt`). The first finding names
-//! that reason, no other cause is named, and a healthy program has no finding.
+//! Checks programs that are slow for one reason each (`examples/slow/causes.txt`). The first finding names that reason
+//! and no other cause is named. A healthy program has no finding.
 //!
-//! Other tests keep the machine busy, which is also a finding and may be the greatest cause. So one program
-//! runs at a time, and it is run again if more threads run than there are processors. On a GPU,
-//! `scripts/gpu-check --only diagnosis` runs the same programs, each three times, and nothing else may be
-//! found.
+//! Other tests keep the machine busy, which is also a finding and may be the greatest cause. So only one program runs
+//! at a time, and it runs again if there are more running threads than processors. On a GPU, `scripts/gpu-check --only
+//! diagnosis` runs each of these programs three times, and no other finding is allowed there.
 //!
-//! A scripted reader (`scripts/gpu_check/reader.py`), which sees only the brief and the tools of `tllmprof mcp`, names
-//! the same cause.
+//! The scripted reader (`scripts/gpu_check/reader.py`) is a script that sees only the brief and the tools of `tllmprof
+//! mcp`. It has to name the same cause.
 
 mod common;
 
@@ -20,30 +19,30 @@ use common::python::pythons;
 use common::{Scratch, command, compiler, repo, run, shim, skipped, standin};
 use serde_json::Value;
 
-/// Longer than any of them needs on a busy machine.
+/// A run may take this long. It is more than any program needs on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Duration of a launch in nanoseconds, as on real hardware.
+/// Duration of the stand-in's launches in nanoseconds, like on real hardware.
 const LAUNCH_NS: &str = "2000";
 
-/// The finding on a busy machine.
+/// The rule of the finding that a busy machine causes.
 const BUSY: &str = "preempted";
 
-/// Maximum numbers of calls of tools, and of characters in their answers, of the scripted reader.
+/// Limits of the scripted reader: the number of tool calls, and the number of characters in their answers.
 const MAX_CALLS: u64 = 3;
 const MAX_CHARACTERS: u64 = 16_000;
 
 /// Maximum number of runs of a program on a busy machine.
 const MAX_RUNS: usize = 6;
 
-/// The lock by which one program runs at a time.
+/// A lock that lets only one program run at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A line of the table.
+/// A line of the table `examples/slow/causes.txt`.
 struct Row {
-    /// The program's file, and its arguments.
+    /// The program's file and its arguments.
     program: Vec<String>,
-    /// The first finding's rule, or `-` for no finding; and a part of its evidence.
+    /// The rule of the first finding, or `-` for no finding. `says` is a part of the finding's evidence.
     finds: String,
     says: String,
     step: String,
@@ -121,16 +120,16 @@ fn tllmprof(scratch: &Scratch) -> Command {
     tllmprof
 }
 
-/// The results of a program's run.
+/// The results of one run of a program.
 struct Ran {
     report: Value,
-    /// The summary that the run ends with.
+    /// The summary that the library logs at the end of the run.
     summary: String,
     /// The answer of the scripted reader.
     read: Value,
 }
 
-/// Runs a program of the table.
+/// Runs a program of the table. Returns `None` if its Python is missing.
 fn ran(row: &Row) -> Option<Ran> {
     let scratch = Scratch::new(&row.program.concat());
     let start = start(&row.program, &scratch)?;
@@ -143,7 +142,7 @@ fn ran(row: &Row) -> Option<Ran> {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("LD_LIBRARY_PATH", standin())
         .env("STANDIN_DEVICES", "3")
-        // Other tests capture every process that listens.
+        // Without this, other tests could capture the process through its control socket.
         .env("TLLMPROF_CONTROL", "0")
         .env("STANDIN_WORK_NS", &row.work_ns)
         .env("STANDIN_CALL_NS", LAUNCH_NS);
@@ -168,7 +167,7 @@ fn ran(row: &Row) -> Option<Ran> {
     })
 }
 
-/// Returns what the scripted reader says of the run.
+/// Runs the scripted reader on the record, and returns its answer.
 fn read(scratch: &Scratch) -> Value {
     let mut reader = command("python3");
     reader
@@ -189,7 +188,7 @@ fn records(folder: &Path) -> Vec<PathBuf> {
     paths.filter(is_record).collect()
 }
 
-/// Returns the findings, without those of the busy machine and their consequences.
+/// Returns the findings, without those that a busy machine causes.
 fn found<'a>(report: &'a Value, finds: &str) -> Vec<&'a Value> {
     let findings = report["findings"].as_array().unwrap().iter();
     let is_found = |finding: &&Value| {
@@ -200,7 +199,7 @@ fn found<'a>(report: &'a Value, finds: &str) -> Vec<&'a Value> {
     findings.filter(is_found).collect()
 }
 
-/// Asserts that the program of this row of the table has the finding of the row, and no other.
+/// Asserts that the program in this row of the table has the row's finding and no other.
 fn suffers(program: &str) {
     let row = table()
         .into_iter()
@@ -217,7 +216,7 @@ fn suffers(program: &str) {
         assert!(is_busy(), "{wrong}\n{}", ran.summary);
         println!("{turn}: {wrong}");
     }
-    // Then the report is about the other programs, too.
+    // On such a machine, the report's findings are also about the other programs.
     skipped("the machine is too busy to judge a program by its times");
 }
 
@@ -246,7 +245,7 @@ fn judge(row: &Row, ran: &Ran) -> Result<(), String> {
     let stands_out = ran.summary.split("what stands out").nth(1);
     let is_said = stands_out.is_some_and(|said| said.contains(&row.finds));
     wanted(is_said, "not in the summary")?;
-    // Each cause has its loss, which is at most all of the time.
+    // Each cause has a loss above 0, and the losses add up to at most all of the time.
     let losses = found.iter().filter(|one| one["kind"] == "cause");
     let losses: Option<Vec<_>> = losses.map(|one| one["loss"].as_f64()).collect();
     let losses = losses.ok_or("what is lost is not known")?;

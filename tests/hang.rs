@@ -1,5 +1,5 @@
-//! Checks the verdicts of `tllmprof hang` on eight ranks with a stand-in for NCCL: planted faults, and ranks that are
-//! slow, idle or at work.
+//! Checks the verdicts of `tllmprof hang` on eight ranks with a stand-in for NCCL. Some ranks have planted faults.
+//! Others are only slow, idle or at work.
 
 mod common;
 
@@ -13,15 +13,15 @@ use common::{Output, Scratch, build, command, repo, run, shim, standin, tllmprof
 use serde_json::Value;
 
 const RANKS: u32 = 8;
-/// Size of the memory that the ranks share: 8 bytes for each of 4 communicators, 8 ranks and 4096 calls.
+/// Size of the memory that the ranks share: 8 bytes for each call, with 4 communicators, 8 ranks and 4096 calls.
 const SHARED_BYTES: u64 = 8 * 4 * 8 * 4096;
 const TEST_TIMEOUT: Duration = Duration::from_secs(100);
-/// Exit statuses of the verb.
+/// Exit statuses of `tllmprof hang`.
 const NOT_STUCK: i32 = 0;
 const STUCK: i32 = 3;
 const CANNOT_TELL: i32 = 4;
 
-/// Eight processes that run, and are killed at the end.
+/// Eight running rank processes, which are killed when the value is dropped.
 struct Run {
     scratch: Scratch,
     name: String,
@@ -29,7 +29,7 @@ struct Run {
 }
 
 impl Run {
-    /// Starts all ranks, with these variables.
+    /// Starts all ranks with these environment variables.
     fn start(
         name: &str,
         variables: &[(&str, &str)],
@@ -75,7 +75,7 @@ impl Run {
         }
     }
 
-    /// Starts the program with a fault.
+    /// Starts the C program in each rank, with the named fault.
     fn with_fault(fault: &str, variables: &[(&str, &str)]) -> Self {
         Self::start(fault, variables, |folder, rank| {
             let program = folder.join("rank");
@@ -93,7 +93,7 @@ impl Run {
         })
     }
 
-    /// Asks once about the run.
+    /// Runs `tllmprof hang` once. Returns its exit status, JSON and output.
     fn ask(&self) -> (i32, Value, Output) {
         let mut asked = command(tllmprof());
         asked.args(["hang", "--json"]).arg(self.scratch.folder());
@@ -103,7 +103,8 @@ impl Run {
         (status, json, output)
     }
 
-    /// Asks until the verdict has this kind, and returns its text. No other verdict in between may be that it is stuck.
+    /// Runs `tllmprof hang` until the verdict has this kind, and returns its text and JSON. Until then, no verdict may
+    /// say that a rank is stuck.
     fn verdict(&self, kind: &str, status: i32) -> (String, Value) {
         let deadline = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -126,7 +127,7 @@ impl Run {
         }
     }
 
-    /// Returns the text of the verdict that it is stuck because of rank 2.
+    /// Returns the text of a verdict of this kind. It must name rank 2 as the stuck rank.
     fn stuck(&self, kind: &str) -> String {
         let (text, json) = self.verdict(kind, STUCK);
         assert_eq!(json["verdict"]["ranks"], serde_json::json!([2]), "{text}");
@@ -256,7 +257,7 @@ fn ranks_that_wait_for_work_are_idle() {
         &text,
         &["8 ranks have entered the same collectives", "wait_for_work"],
     );
-    // They stay so.
+    // The ranks remain idle, so a second verdict is the same.
     assert_eq!(run.ask().0, NOT_STUCK);
 }
 
@@ -331,7 +332,7 @@ fn a_run_has_a_ring_in_its_folder_without_an_option() {
         json["ranks"][0]["step"]["number"].as_u64() > Some(0),
         "{json:#}"
     );
-    // A report does not take it for a record.
+    // A report over the folder ignores this file instead of reading it like a record.
     let mut reported = command(tllmprof());
     reported.args(["report", "tllmprof-mine", "--json"]);
     let report = run(reported.current_dir(scratch.folder()), TEST_TIMEOUT);

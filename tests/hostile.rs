@@ -1,5 +1,5 @@
-//! Checks hosts that do what a preloaded library does not expect. Each ends as it does without the library,
-//! with the same result, and the windows are right.
+//! Checks programs that do what a preloaded library does not expect. Each ends like it does without the library, with
+//! the same result, and its windows are right.
 //!
 //! The programs are C, in `tests/hostile/`. Each test builds its own.
 
@@ -24,7 +24,7 @@ use twice::{Both, Situation, count, start, stop, switches};
 const RUNTIME: &[&str] = &["-Wl,--no-as-needed", "-l:libcudart.so.12"];
 const NO_CUDA: &[&str] = &[];
 
-/// A folder with what a test builds.
+/// The folder in which a test builds its programs and libraries.
 struct Workshop(Scratch);
 
 impl Workshop {
@@ -65,7 +65,7 @@ impl Workshop {
     }
 }
 
-/// Asserts that the profiler was switched exactly there.
+/// Asserts that the profiler was started and stopped at exactly these calls.
 #[track_caller]
 fn assert_switches(both: &Both, wanted: &[Switch]) {
     let said = both.output.err();
@@ -117,7 +117,7 @@ fn exit_handlers_wait_for_a_thread_that_launches() {
     }
 }
 
-/// However long it takes, other threads are delayed only once for it and not at every call.
+/// A slow start of the profiler delays the other threads only once, and not at every call.
 #[test]
 fn a_profiler_that_starts_only_after_many_launches() {
     let shop = Workshop::new();
@@ -152,7 +152,7 @@ fn a_full_pipe_is_not_waited_for() {
         both.assert_same_calls();
         assert_switches(&both, &wanted);
     }
-    // Nothing waits for the message about a bad value nor for that of `never opened`.
+    // The library must log its messages about a bad value and about `never opened` without waiting for standard error.
     program.clone().window("two", "auto").run();
     program.window("100-", "cudaGraphLaunch").run();
 }
@@ -167,7 +167,7 @@ fn dlerror_is_the_programs() {
     assert_switches(&both, &wanted);
 }
 
-/// The library's constructor leaves no trace in it.
+/// The library's constructor must leave errno at 0.
 #[test]
 fn errno_is_0_when_a_program_starts() {
     let shop = Workshop::new();
@@ -264,7 +264,7 @@ fn a_tool_makes_cuda_calls_when_it_is_loaded() {
                 .env("NVTX_INJECTION64_PATH", &tool)
                 .env("TOOL", does)
                 .run();
-            // The tool's own wait, and the one before the stop.
+            // One wait is the tool's, and the other is the library's before the stop.
             assert_eq!(count(&both.log, "cuCtxSynchronize"), 2, "{program} {does}");
             let said = both.output.err();
             let [
@@ -300,8 +300,8 @@ fn a_cancelled_thread_looks_up() {
     }
 }
 
-/// An allocator that unwinds the stack, as heaptrack's does, takes a lock that another thread may hold while
-/// it waits for the loader. A library that allocates while it holds the loader's lock would wait forever.
+/// An allocator that unwinds the stack, like heaptrack's, takes a lock. Another thread may hold that lock while it
+/// waits for the loader. A library that allocated memory while it held the loader's lock would deadlock.
 #[test]
 fn an_allocator_waits_for_a_thread_that_waits_for_the_loader() {
     let shop = Workshop::new();
@@ -352,12 +352,12 @@ fn every_argument_arrives_and_a_structure_returns() {
 fn a_call_that_was_left_holds_none_of_the_next() {
     let shop = Workshop::new();
     let program = shop.program("left_far_up", RUNTIME);
-    // Windows so narrow that the runtime's functions count all the time.
+    // The windows follow each other so closely that calls of the runtime's functions are counted throughout.
     let windows: Vec<String> = (0..12).map(|n| (2 * n + 1).to_string()).collect();
     let both = program.window(&windows.join(","), "cudaGraphLaunch").run();
     assert!(both.output.out().starts_with("left: 12\n"));
     assert_eq!(both.total(), 24);
-    // The launch that was skipped is the first of two, and each step waits once.
+    // Each step launches twice and waits once. The jump skips the first of the two launches.
     let wanted: Vec<Switch> = (0..12)
         .flat_map(|n| [start(2 * n + 1, n), stop(2 * n + 2, n + 1)])
         .collect();
@@ -456,7 +456,7 @@ fn main_thread_leaves_by_pthread_exit() {
         assert_eq!(both.total(), 40, "{windows}");
         assert_switches(&both, &wanted);
     }
-    // The thread that samples stacks must not keep the process, either.
+    // The thread that samples stacks must not keep the process alive, either.
     let traces = Scratch::new("hostile-stacks");
     let both = program
         .env("TLLMPROF_TRACE", traces.folder().join("%p.tllmprof"))

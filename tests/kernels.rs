@@ -1,6 +1,6 @@
-//! Checks kernels by CUPTI (`TLLMPROF_KERNELS`), on the stand-in for it. The recorded kernels are those of
-//! the GPU, CUPTI is removed without harm, and anything that prevents this is logged and leaves the program
-//! alone.
+//! Checks kernels recorded with CUPTI (`TLLMPROF_KERNELS`), on the stand-in for CUPTI. The recorded kernels match those
+//! of the GPU, and CUPTI is removed without harm. Anything that prevents recording is logged, and the program
+//! continues.
 
 mod common;
 #[path = "kernels/launches.rs"]
@@ -32,8 +32,7 @@ fn assert_steps(ran: &Ran, window: usize, steps: u64) {
     }
 }
 
-/// Runs sixty steps with two windows. The first is shorter than the eight steps in which kernels are
-/// recorded.
+/// Runs sixty steps with two windows. Kernels are recorded for eight steps, and the first window is shorter than that.
 fn two_windows(reach: Reach) -> Ran {
     let ran = Program::new(reach)
         .windows("5-9,20-50")
@@ -48,7 +47,7 @@ fn what_is_taken_is_what_the_gpu_did() {
     for reach in [Reach::Linked, Reach::LookedUp] {
         let ran = two_windows(reach);
         let record = ran.record();
-        // The first window is shorter than the inner one.
+        // The first window has fewer than the eight steps for which kernels are recorded.
         assert_eq!(record.kernel_windows(), [(5, 9), (20, 27)]);
         assert_steps(&ran, 0, 5);
         assert_steps(&ran, 1, 8);
@@ -113,7 +112,7 @@ fn threads_that_launch_without_a_pause_leave_cupti_a_turn() {
     assert_steps(&ran, 1, 3);
 }
 
-/// The program does not stop for it either.
+/// If CUPTI is ready only after the window has closed, it is removed again. The program does not wait for it.
 #[test]
 fn cupti_that_comes_too_late_goes_again() {
     let ran = Program::new(Reach::LookedUp)
@@ -190,14 +189,14 @@ fn a_wait_that_does_not_end_keeps_cupti_where_it_is() {
         "{}",
         ran.output.err()
     );
-    // It is there for the next window.
+    // CUPTI is ready for the next window.
     assert_eq!(ran.record().kernel_windows(), [(15, 17), (300, 302)]);
     assert_steps(&ran, 0, 3);
     assert_steps(&ran, 1, 3);
 }
 
-/// A library that is linked to the driver is loaded while kernels are recorded. Another thread is in the
-/// driver through it when CUPTI is to be removed, and an iteration later.
+/// The program loads a library that is linked directly to the driver while kernels are recorded, so its calls bypass
+/// the library's gate. Another thread is in such a call when CUPTI is to be removed, and still one iteration later.
 #[test]
 fn a_call_that_came_past_the_gate_is_not_in_the_driver_when_cupti_goes() {
     for reach in [Reach::LookedUp, Reach::Linked] {
@@ -258,7 +257,7 @@ fn a_capture_that_lasts_past_the_inner_window_keeps_cupti_until_it_is_over() {
     assert_eq!(ran.finalized(), [(0, 0)]);
 }
 
-/// It gets the same as without the library.
+/// When kernels cannot be recorded, the program behaves like it does without the library.
 #[test]
 fn what_prevents_it_is_logged() {
     type Case = (&'static str, (&'static str, &'static str), &'static str);
@@ -371,7 +370,7 @@ fn work_that_still_runs_is_waited_for() {
         ran.record().gpu_work() + ran.record().gpu_work_dropped(),
         ran.taken().iter().sum::<u64>()
     );
-    // Each kernel took the time that the GPU reports.
+    // Each recorded kernel has the duration that the stand-in's GPU reports.
     assert!(
         ran.record()
             .kernel_durations()

@@ -1,5 +1,5 @@
-//! Checks layers (`TLLMPROF_LAYERS`) on the stand-in. Each kernel of the program has the name of the scope
-//! that it is launched in. The report has the same scope for it, or says that it is not known.
+//! Checks layers (`TLLMPROF_LAYERS`) on the stand-in. The program names each kernel after the scope that launches it.
+//! The report must name the same scope, or say that the scope is unknown.
 
 mod common;
 #[path = "layers/native.rs"]
@@ -35,7 +35,7 @@ fn program() -> &'static PathBuf {
 struct Ran {
     output: Output,
     process: Option<Process>,
-    /// Number of nodes of graphs whose scope the record has.
+    /// Number of CUDA graph nodes for which the record has a scope.
     nodes: u64,
 }
 
@@ -52,7 +52,7 @@ fn nodes(reader: &Reader<fs::File>) -> u64 {
     nodes
 }
 
-/// Runs the program in C.
+/// Runs the C program in one of its modes.
 fn ran(mode: &str, more: &[(&str, &str)]) -> Ran {
     let mut command = built_command(program());
     command.args([mode, "20"]);
@@ -99,19 +99,19 @@ impl Ran {
         layers.unwrap_or_else(|| panic!("no layers: {}", self.output.err()))
     }
 
-    /// Returns the number of kernels by scope.
+    /// Returns the number of kernels by the scope that the report names.
     fn known(&self) -> BTreeMap<&str, u64> {
         let rows = self.layers().rows.iter();
         rows.map(|row| (row.name.as_str(), row.kernels)).collect()
     }
 
-    /// Returns the number of kernels without a scope, by the reason.
+    /// Returns the number of kernels without a scope, by the report's reason.
     fn unknown(&self) -> BTreeMap<&str, u64> {
         let rows = self.layers().unknown.iter();
         rows.map(|row| (row.why.text(), row.kernels)).collect()
     }
 
-    /// Returns the number of kernels by the program's name for their scope, in the form of a module's name.
+    /// Returns the number of kernels by their own name, which is the name of the scope that launched them.
     fn launched(&self) -> BTreeMap<&str, u64> {
         let process = self.process.as_ref().expect("a record");
         let kernels = process.kernels.totals.iter();
@@ -120,7 +120,7 @@ impl Ran {
             .collect()
     }
 
-    /// Asserts that every kernel has the scope after which it is named.
+    /// Asserts that the report has the right scope for every kernel.
     fn assert_all_known(&self) {
         assert_eq!(
             self.known(),
@@ -167,7 +167,7 @@ fn kernels_of_a_graph_and_by_themselves_have_the_scope_they_were_launched_in() {
     assert_eq!(chain.layers().all.kernels, 10 * (8 + 3));
 }
 
-/// For launches, copies and memsets: the driver may run kernels of its own for the latter.
+/// A bounded record drops old windows and keeps the layers of the remaining windows.
 #[test]
 fn windows_that_are_left_in_a_bounded_record_have_their_layers() {
     let windows: Vec<_> = (0..150)
@@ -192,17 +192,17 @@ fn windows_that_are_left_in_a_bounded_record_have_their_layers() {
 
 #[test]
 fn all_nodes_of_a_graph_have_scopes() {
-    // Eight kernels, and memsets and copies in each of three layers.
+    // The graph has eight kernels, and one memset and three copies in each of three layers.
     let ran = ran("copies", &[]);
     assert_eq!(ran.nodes, 8 + 3 * (1 + 3));
     ran.assert_all_known();
-    // The other nodes take numbers, too, and have no kernels.
+    // Nodes of other types take numbers from CUPTI, too, but they have no kernels.
     let ran = self::ran("others", &[]);
     assert_eq!(ran.nodes, 8 + 3);
     ran.assert_all_known();
 }
 
-/// Runs a program in Python with a fake torch.
+/// Runs a Python program with a fake torch.
 fn ran_in(python: &Python, program: &str, more: &[(&str, &str)]) -> Ran {
     let mut command = built_command(&python.path);
     command
@@ -211,7 +211,7 @@ fn ran_in(python: &Python, program: &str, more: &[(&str, &str)]) -> Ran {
     ran_by(command, &format!("{program} in {python}"), more)
 }
 
-/// In Python: torch modules by their qualified names, and marked functions.
+/// In Python, scopes are torch modules, by their qualified names, and marked functions.
 #[test]
 fn modules_and_functions_of_python_are_scopes() {
     for python in pythons() {
@@ -222,22 +222,22 @@ fn modules_and_functions_of_python_are_scopes() {
     }
 }
 
-/// Code that a compiler has made one function of: each call in it is named after the modules of its
-/// operations.
+/// A compiler has merged the code of several modules into one function. The scope of each call in it is named after the
+/// modules of its operations.
 #[test]
 fn compiled_code_has_the_modules_of_its_operations() {
     for python in pythons() {
         let ran = ran_in(python, "compiled.py", &[]);
         ran.assert_all_known();
-        // As often in graphs as outside of them.
+        // The program launches these kernels equally often within graphs and outside of them.
         let known = ran.known();
         assert_eq!(known["Model/model.layers.(0 + 1.norm)"], 20, "{python}");
         assert_eq!(known["Model/model.layers.1.mlp"], 20, "{python}");
     }
 }
 
-/// The same for torch's own compiler, if torch is available: for a whole model, for its `forward`, and for
-/// each layer separately.
+/// Code from torch's own compiler has the same scopes, if torch is available. The program compiles a whole model, a
+/// model's `forward`, and each layer separately.
 #[test]
 fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
     let Some(python) = python_with_torch() else {
@@ -253,7 +253,7 @@ fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
         .env("TORCHINDUCTOR_COMPILE_THREADS", "1");
     let ran = ran_by(command, "inductor", &[]);
     ran.assert_all_known();
-    // For three models, in a graph and outside of one.
+    // The program runs three models, both within a graph and outside of one.
     let layers = ["Model/layers.0", "Model/layers.1", "Model/layers.2"];
     for layer in layers {
         for part in ["", ".attn", ".mlp"] {
@@ -263,7 +263,7 @@ fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
     assert_eq!(ran.known().len(), 9);
 }
 
-/// Unknown scopes are not guessed, and known ones are right.
+/// The report does not guess unknown scopes, and the known ones are right.
 #[test]
 fn what_is_not_known_has_a_reason() {
     let swapped = ran("swapped", &[]);
@@ -279,7 +279,7 @@ fn what_is_not_known_has_a_reason() {
     }
 }
 
-/// Two threads capture into one graph at once. A node that either may have made has no scope.
+/// Two threads capture into one graph at once. The scope of a node that either thread may have made is unknown.
 #[test]
 fn nodes_that_two_threads_may_have_made_are_not_known() {
     let ran = ran("shared", &[]);
@@ -293,7 +293,7 @@ fn nodes_that_two_threads_may_have_made_are_not_known() {
     assert_eq!(of_graph + unknown, 6000);
 }
 
-/// Graphs that are made at the address of others, before and while kernels are recorded.
+/// The program makes graphs at the addresses of destroyed graphs, both before and while kernels are recorded.
 #[test]
 fn a_graph_that_takes_the_place_of_another_is_its_own() {
     let ran = ran("again", &[]);
@@ -301,7 +301,7 @@ fn a_graph_that_takes_the_place_of_another_is_its_own() {
     for (name, kernels) in ran.known() {
         assert!(kernels <= launched[name], "{name}: {kernels}");
     }
-    // A graph that is made and destroyed while CUPTI is attached was never named.
+    // A graph that is made and destroyed while CUPTI is attached never gets its nodes' numbers.
     let unknown = ran.unknown();
     assert!(unknown.keys().all(|why| *why == UNNAMED), "{unknown:?}");
     assert!(ran.known()["model/layers.1/turn.14"] > 0);
@@ -342,8 +342,8 @@ fn without_the_variable_nothing_is_followed() {
     );
 }
 
-/// Returns the number of the library's instructions in `steps` launches of a graph, with the window far off.
-/// Returns `None` if valgrind is not installed.
+/// Returns the number of instructions in `steps` launches of a graph, with a window that never opens. Returns `None` if
+/// valgrind is not installed.
 fn instructions(layers: &str, steps: u32) -> Option<u64> {
     command("valgrind").arg("--version").output().ok()?;
     let mut valgrind = command("valgrind");
@@ -368,7 +368,8 @@ fn nothing_is_added_to_a_replay() {
     if !can_exec() {
         return skipped("not under qemu");
     }
-    // On a busy machine a call may wait for a lock, which costs instructions: the fewest of some runs count.
+    // On a busy machine a call may wait for a lock, which takes more instructions. The lowest count of three runs is
+    // used.
     let fewest = |layers, steps| (0..3).map(|_| instructions(layers, steps)).min()?;
     let of_replays = |layers| {
         let few = fewest(layers, 100)?;
@@ -378,7 +379,8 @@ fn nothing_is_added_to_a_replay() {
         return skipped("valgrind is not installed");
     };
     assert!(without > u64::from(REPLAYS), "{without}");
-    // Less than one in every second replay is added: two runs of the same differ by some. It may be fewer, by where memory lies.
+    // Layers add less than one instruction per two replays. Counts of equal runs differ slightly with the addresses of
+    // memory, so the difference may also be negative.
     assert!(
         with < without + u64::from(REPLAYS) / 2,
         "{with}, not {without}"
@@ -403,7 +405,7 @@ fn the_report_shows_layers_as_a_tree() {
             .unwrap_or_else(|| panic!("{name}: {text}"));
         row.split_whitespace().skip(1).take(2).collect::<Vec<_>>()
     };
-    // An entry within a row has the rest of its name. One kernel of a layer has another scope in each of two
+    // Nested rows show only the rest of a scope's name. One kernel of a layer has a different scope in each of two
     // graphs.
     assert_eq!(of("model"), ["1", "7.00"]);
     assert_eq!(of("/layers.*"), ["3", "5.00"]);
@@ -425,8 +427,8 @@ fn the_report_shows_layers_as_a_tree() {
     assert!((all - 1.0).abs() < 1e-9, "{all}");
 }
 
-/// The program that measures on a GPU how CUPTI numbers nodes (`scripts/gpu-check`). It runs here, too, with
-/// the stand-in's numbers.
+/// The program that measures on a GPU how CUPTI numbers graph nodes (`scripts/gpu-check`) also runs here, with the
+/// stand-in's numbers.
 #[test]
 fn the_program_that_measures_the_numbers_of_nodes_runs() {
     let scratch = Scratch::new("graph-nodes");

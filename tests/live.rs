@@ -1,5 +1,5 @@
-//! Checks windows on demand in running processes: their numbers, separately and in lockstep, and errors of
-//! clients and of the host.
+//! Checks windows on demand in running processes: in one process, in several processes in lockstep, and after errors of
+//! clients or of the program.
 
 mod common;
 #[path = "live/hosts.rs"]
@@ -44,7 +44,7 @@ fn a_hundred_captures_in_a_row_take_exactly_their_steps() {
     let place = Place::new();
     let mut server = place.start(&mut place.server(&PERIOD_US.to_string()));
     let mut peer = server.connect();
-    // The descriptor for this client is open from its first answer on.
+    // From its first answer on, the server has a descriptor open for this client.
     peer.status();
     let (descriptors, mut taken) = (server.count("fd"), Vec::new());
     for n in 0..100 {
@@ -58,7 +58,7 @@ fn a_hundred_captures_in_a_row_take_exactly_their_steps() {
         assert_eq!(accepted.1 - accepted.0, n % 7);
         taken.push(closed);
     }
-    // The record was created before the first.
+    // The number is unchanged: the record was created before the first window.
     assert_eq!(server.count("fd"), descriptors);
     assert_eq!(server.windows(), taken);
     server.end();
@@ -79,7 +79,7 @@ fn how_long_a_step_takes_is_known_as_soon_as_a_record_has_some() {
     let mut without = place.start(place.server("2000").env_remove("TLLMPROF_TRACE"));
     let mut peer = with.connect();
     wait_until("20 steps", || peer.status().iterations > 20);
-    // The server sleeps for `PERIOD` in each step: a busy machine makes steps longer, and none shorter.
+    // The server sleeps for `PERIOD` in each step. A busy machine can only make steps longer.
     let p50 = peer.status().p50_ns.unwrap();
     assert!(p50 >= PERIOD, "{p50}");
     let mut peer = without.connect();
@@ -145,7 +145,7 @@ fn a_window_by_time_closes_and_so_does_one_of_a_server_that_idles() {
     };
     let (from, until) = closed.steps.unwrap();
     assert!(from == first && until > first, "{from}-{until}");
-    // Another client stops the window of the first while no step is made.
+    // A second client stops the first client's window while the server makes no steps.
     assert!(matches!(
         peer.ask(&of_steps(1_000_000)),
         Event::Accepted { .. }
@@ -185,7 +185,7 @@ fn hostile_clients_do_no_harm() {
     peer.capture(1);
     let (memory, descriptors, threads) =
         (server.memory(), server.count("fd"), server.count("task"));
-    // Rubbish.
+    // These lines are not requests.
     for line in [
         &b"\n"[..],
         b"rubbish\n",
@@ -197,14 +197,14 @@ fn hostile_clients_do_no_harm() {
         peer.say(line);
         assert!(matches!(peer.hear(), Event::Refused { .. }), "{line:?}");
     }
-    // A line of 1 GB.
+    // This client sends a line of 1 GB.
     let mut long = Peer::to(&server.socket());
     let block = [b'x'; 1 << 16];
     let sent = (0..1 << 14)
         .take_while(|_| long.0.get_mut().write_all(&block).is_ok())
         .count();
     assert!(sent < 100, "{sent} blocks were taken");
-    // Half a line, in the middle of a window, and without reading the answers.
+    // These clients send half a line, disconnect in the middle of a window, or never read the answers.
     for n in 0..1000 {
         let mut stream = UnixStream::connect(server.socket());
         if let Ok(stream) = &mut stream {
@@ -217,7 +217,7 @@ fn hostile_clients_do_no_harm() {
             let _ = stream.write_all(line);
         }
     }
-    // Many at a time.
+    // 100 clients connect at the same time.
     let many: Vec<_> = (0..100)
         .map(|_| UnixStream::connect(server.socket()))
         .collect();
@@ -316,7 +316,7 @@ fn an_operator_is_told_why_not() {
             .status
             .success()
     );
-    // A server that makes no step.
+    // The server makes no steps.
     fs::write(place.path("pause"), "").unwrap();
     sleep(Duration::from_millis(50));
     refused(
@@ -324,7 +324,7 @@ fn an_operator_is_told_why_not() {
         "no iteration began for long",
     );
     fs::remove_file(place.path("pause")).unwrap();
-    // A server that ends in the meantime: the part of the window is shown.
+    // The server ends during the capture: the command shows the part of the window that it has.
     let capture = place
         .command(&format!("capture {pid} --steps 1000000"))
         .stdout(Stdio::piped())
@@ -359,7 +359,7 @@ fn an_interrupted_capture_closes_its_window_and_shows_it() {
         .spawn()
         .unwrap();
     wait_until("the window", || place.ps()[0]["state"] == "open");
-    // SAFETY: takes no pointer; the process is a child that has not been waited for.
+    // SAFETY: kill takes no pointer. The process is a child that has not been waited for.
     unsafe { libc::kill(capture.id() as libc::pid_t, libc::SIGINT) };
     let output = capture.wait_with_output().unwrap();
     assert!(output.status.success());
@@ -371,7 +371,7 @@ fn an_interrupted_capture_closes_its_window_and_shows_it() {
 
 #[test]
 fn another_user_gets_nothing() {
-    // SAFETY: takes nothing, and always succeeds.
+    // SAFETY: geteuid has no arguments and always succeeds.
     if unsafe { libc::geteuid() } != 0 {
         return skipped("only root can become another user");
     }
@@ -394,7 +394,7 @@ fn another_user_gets_nothing() {
         name.ends_with(&format!("-{}.sock", server.pid())) && name.matches('-').count() >= 2,
         "{name}"
     );
-    // As if a user had made the folder writable for all.
+    // The permissions are those after a user has made the folder writable for all users.
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).unwrap();
     let script = format!(
@@ -414,8 +414,8 @@ fn another_user_gets_nothing() {
     ]);
     let heard = run(other.current_dir("/"), TEST_TIMEOUT);
     assert_eq!(heard.out().trim(), "got b''", "{}", heard.err());
-    // That user's server does not listen in root's folder, which others may not use, nor root's server in
-    // that user's folder.
+    // The other user's server does not listen in root's folder, which other users may not enter. Root's server does not
+    // listen in the other user's folder.
     let mut seen = place.command("ps --json");
     let seen = run(seen.env("TLLMPROF_CONTROL", &folder), TEST_TIMEOUT);
     assert!(
@@ -429,7 +429,7 @@ fn another_user_gets_nothing() {
 
 #[test]
 fn a_folder_that_is_anothers_or_a_link_is_refused_with_a_line() {
-    // SAFETY: takes nothing, and always succeeds.
+    // SAFETY: geteuid has no arguments and always succeeds.
     if unsafe { libc::geteuid() } != 0 {
         return skipped("only root can give a folder away");
     }
@@ -515,7 +515,7 @@ fn a_record_that_nobody_named_begins_with_the_first_capture() {
     );
     assert_eq!(records(), 1);
     server.end();
-    // With no record at all, only the profiler is switched.
+    // If the process has no record at all, a capture only starts and stops the CUDA profiler.
     fs::remove_file(place.path("end")).unwrap();
     let mut server = place.start(place.server("500").env("TLLMPROF_TRACE", ""));
     server.connect();

@@ -1,9 +1,10 @@
-//! Checks functions that the rule names: each call counts once, with any shape and any linkage of the program, and
-//! nothing else about the program changes.
+//! Checks native functions that a rule names. Each call counts once, whatever the function's shape and the program's
+//! linkage are, and nothing else about the program changes.
 //!
-//! The programs are in `tests/named/`; each test builds its own. A program prints how many calls it made.
+//! The programs are in `tests/named/`, and each test builds its own. A program prints the number of calls that it made.
 //!
-//! If entries are not patched, the functions are those of libraries, which are called through GOT slots.
+//! On processors where function entries cannot be patched, the functions are in libraries and are called through GOT
+//! slots.
 
 mod common;
 #[path = "named/ends.rs"]

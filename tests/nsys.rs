@@ -1,7 +1,7 @@
-//! Checks real nsys, without a GPU: with `-c nvtx -p capture@tllmprof` its reports have exactly the window's
-//! iterations.
+//! Checks the library with real nsys, without a GPU. With `-c nvtx -p capture@tllmprof`, the reports have exactly the
+//! window's iterations.
 //!
-//! The driver is the stand-in; nsys is real. The test prints `skipped: …` if nsys is not available.
+//! The driver is the stand-in. A test prints `skipped: …` if nsys is not available.
 
 mod common;
 #[path = "nsys/counted_ranges.rs"]

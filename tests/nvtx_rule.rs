@@ -1,4 +1,4 @@
-//! Checks the program's own NVTX ranges as iterations: without another tool, and with one.
+//! Checks rules that count the program's own NVTX ranges as iterations, with and without another NVTX tool.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Output, Record, Scratch, built_command, command, nvtx, read_log, ru
 
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A program of `tests/nvtx`, to be run on the stand-in.
+/// A program of `tests/nvtx` that is ready to run on the stand-in.
 struct Program {
     path: PathBuf,
     scratch: Scratch,
@@ -31,7 +31,7 @@ impl Program {
         nvtx::library(&self.scratch, &format!("nvtx/{name}.c"), copy)
     }
 
-    /// Without the shim.
+    /// Runs the program without the shim.
     fn plain(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Ran {
         let log = self.scratch.path("log");
         let _ = std::fs::remove_file(&log);
@@ -47,7 +47,7 @@ impl Program {
         Ran { output, log }
     }
 
-    /// With the shim, a rule and windows.
+    /// Runs the program with the shim, a rule and windows.
     fn run(&self, arguments: &[&str], rule: &str, windows: &str, more: &[(&str, &str)]) -> Ran {
         let shim = shim();
         let mut variables = vec![
@@ -61,7 +61,7 @@ impl Program {
 }
 
 impl Ran {
-    /// Returns each switch of the profiler, with the number of launches and waits of the program before it.
+    /// Returns each start and stop of the profiler, with the number of the program's launches and waits before it.
     fn switches(&self) -> Vec<(&str, usize, usize)> {
         let program = self.log.first().map(|first| first.tid);
         let (mut launches, mut waits) = (0, 0);
@@ -83,7 +83,7 @@ impl Ran {
         assert!(self.output.err().contains(wanted), "{}", self.output.err());
     }
 
-    /// Returns the counts that the tool of each process printed, in the order of their ends.
+    /// Returns the counts that each process's tool printed, in the order in which the processes ended.
     fn tools(&self) -> Vec<String> {
         let said = self.output.err();
         let lines = said.lines().filter_map(|line| line.strip_prefix("tool: "));
@@ -91,8 +91,8 @@ impl Ran {
     }
 }
 
-/// A window opens before its first range and closes after its last. Of two launches per step, one is inside
-/// the range and one after it.
+/// Asserts that the window opens before its first range and closes after its last one. Each step launches twice, once
+/// within the range and once after it.
 #[track_caller]
 fn window_is_exact(kind: &str, rule: &str) {
     let program = Program::new("ranges");
@@ -150,7 +150,7 @@ fn every_fourth_range() {
 fn nested_matches_count_each() {
     let program = Program::new("ranges");
     let ran = program.run(&["nested"], "nvtx:^step", "11", &[]);
-    // The inner range of step 5.
+    // Iteration 11 is the inner range of step 5.
     assert_eq!(ran.switches(), [("start", 10, 5), ("stop", 11, 6)]);
     ran.said("window 11 captured: 80 iterations");
 }
@@ -200,7 +200,7 @@ fn modules_with_an_nvtx_of_their_own() {
     }
 }
 
-/// The tool's counts, and what the program gets from it, are the same with the shim and without.
+/// The tool's counts, and the tool's answers to the program, are the same with and without the shim.
 #[test]
 fn a_tool_gets_every_event() {
     let program = Program::new("ranges");
@@ -216,7 +216,7 @@ fn a_tool_gets_every_event() {
         ("domain_start", "nvtx:^step@engine"),
     ] {
         let plain = program.plain(&[kind], &[tool]);
-        // If the library made ranges, the tool would have those, too.
+        // Without `TLLMPROF_NVTX=0`, the tool would also get the library's own ranges.
         let ran = program.run(&[kind], rule, "5-9", &[tool, ("TLLMPROF_NVTX", "0")]);
         assert_eq!(ran.output.out(), plain.output.out(), "{kind}");
         assert_eq!(ran.tools(), plain.tools(), "{kind}");
@@ -234,8 +234,7 @@ fn a_tool_gets_every_event() {
     }
 }
 
-/// NVTX uses a tool that is linked into the program if no variable names one. The library must not prevent
-/// that.
+/// If no variable names a tool, NVTX uses a tool that is linked into the program. The library must not prevent that.
 #[test]
 fn a_tool_that_is_linked_in_gets_every_event() {
     for options in [
@@ -255,7 +254,7 @@ fn a_tool_that_is_linked_in_gets_every_event() {
                 ran.tools()
             );
             assert_eq!(ran.switches().len(), 2, "{kind}: {}", ran.output.err());
-            // A tool that refuses the module.
+            // This tool refuses to be initialized.
             let refuses = [("TLLMPROF_NVTX", "0"), ("TOOL_FAILS", "1")];
             let plain = program.plain(&[kind], &refuses);
             let ran = program.run(&[kind], "nvtx:^step", "5-9", &refuses);
@@ -273,8 +272,8 @@ fn a_tool_that_is_linked_in_gets_every_event() {
     assert_eq!(ran.tools(), plain.tools());
 }
 
-/// Two copies of NVTX, in two libraries, and a tool that is linked into the second. Each copy gets the same
-/// as without the library, whatever tool the variable names.
+/// The program has two copies of NVTX in two libraries, and the second library has a tool linked in. Each copy gets the
+/// same tool as without the library, whatever tool the variable names.
 #[test]
 fn two_tools_get_every_event_of_their_copies() {
     let program = Program::new("modules");
@@ -285,8 +284,9 @@ fn two_tools_get_every_event_of_their_copies() {
     let first = of("first", &[]);
     let by_variable = program.library("tool", "").display().to_string();
     let variable = ("NVTX_INJECTION64_PATH", by_variable.as_str());
-    // The tool's function is exported, like the library's, which comes first; or it is not. A copy that does
-    // not use the variable is not seen by the library, so half of the ranges are missing.
+    // The linked-in tool's function is either exported, but preceded by this library's function of the same name, or
+    // bound within its library. The third copy ignores the variable, so this library does not see that copy's half of
+    // the ranges.
     let own = "-Wl,-Bsymbolic";
     let alone = "-DNVTX_SUPPORT_ENV_VARS=0";
     for (name, options, seen) in [
@@ -321,10 +321,10 @@ fn own_ranges_do_not_count() {
     let tool = program.library("tool", "");
     let tool = ("NVTX_INJECTION64_PATH", tool.to_str().unwrap());
     let ran = program.run(&["push_a"], "nvtx:.", "all", &[tool]);
-    // A step pushes two ranges.
+    // A step pushes two ranges, and there are 40 steps.
     ran.said("window all captured: 80 iterations");
     let ran = program.run(&["push_a"], "nvtx:^step", "5-9", &[tool]);
-    // 40 iterations and one capture range.
+    // The tool gets the library's own ranges: 40 iterations and one capture.
     assert!(
         ran.tools()[0].contains(" starts=41 ends=41 "),
         "{:?}",
@@ -377,14 +377,14 @@ fn extensions_are_the_tools() {
     ran.said("window all captured: 1 iterations");
 }
 
-/// Programs that ask first make ranges only if a tool listens: the library does.
+/// Some programs ask whether a tool listens before they make ranges. With a rule for ranges, the library listens.
 #[test]
 fn a_program_asks_whether_anybody_listens() {
     let program = Program::new("extension");
     let old = program.library("tool_of_old", "");
     let old = [("NVTX_INJECTION64_PATH", old.to_str().unwrap())];
     let gone = [("NVTX_INJECTION64_PATH", "/nonexistent/tool.so")];
-    // (variables, the answer without a rule for ranges, the answer with one)
+    // Each entry: the variables, the answer without a rule for ranges, and the answer with one.
     for (variables, without, with) in [(&[][..], 0, 1), (&old, 1, 1), (&gone, 0, 1)] {
         for (rule, answer) in [("cudaGraphLaunch", without), ("nvtx:^step", with)] {
             let ran = program.run(&[], rule, "all", variables);
@@ -395,13 +395,14 @@ fn a_program_asks_whether_anybody_listens() {
     }
 }
 
-/// Every process has its own tool once, however the process was started.
+/// Each process loads its tool only once, however the process was started.
 #[test]
 fn children_do_not_chain_to_themselves() {
     let program = Program::new("children");
     let tool = program.library("tool", "");
     let tool = ("NVTX_INJECTION64_PATH", tool.to_str().unwrap());
-    // (KIND, the count of the child's tool: a forked one continues from its parent's count.)
+    // Each entry: KIND, the count of pushes of the child's tool, and the number of captured windows. After a fork, the
+    // child's tool continues its parent's count.
     for (kind, child, captured) in [("fork", 5, 1), ("preload", 3, 2), ("bare", 3, 1)] {
         let ran = program.run(
             &[kind],
@@ -438,7 +439,7 @@ fn children_do_not_chain_to_themselves() {
     }
 }
 
-/// A child with another rule has the variable unchanged.
+/// If a child has another rule, the library restores the variable that names the tool.
 #[test]
 fn another_rule_puts_the_tool_back() {
     let shim = shim();
@@ -510,7 +511,7 @@ fn an_allocator_may_open_ranges() {
     }
 }
 
-/// Two copies of the library take each other for the tool, in one process or in a child.
+/// Two copies of the library, in one process or in a parent and a child, must not chain to each other like to a tool.
 #[test]
 fn copies_do_not_chain_to_each_other() {
     let program = Program::new("children");

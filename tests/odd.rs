@@ -1,7 +1,7 @@
-//! Situations in which other profilers and preloaded libraries failed, by public reports: a limit is reached, a file
-//! system that lacks something, a process that is stopped, copied, restarted or stripped of what it had. One row each
-//! (`tests/odd/situations.rs`): the program does the same with the library as without, and what the library then says and
-//! writes is true. `docs/harmless.md` shows the rows.
+//! Checks situations in which other profilers and preloaded libraries failed, by public reports. A limit is reached, a
+//! file system lacks a feature, or a process is stopped, copied, restarted or loses its environment. Each situation is
+//! a row in `tests/odd/situations.rs`. The program must do the same with the library as without it, and the library's
+//! messages and record must be true. `docs/harmless.md` shows the rows.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Checks the library's own threads in a host process, also when the process ends or forbids system calls.
+//! Checks the library's own threads in a host process, including when the process ends or forbids system calls with a
+//! seccomp filter.
 
 mod common;
 
@@ -17,19 +18,20 @@ use tllmprof_report::{Process, State};
 
 const TIMEOUT: Duration = Duration::from_secs(110);
 const RUNTIME: &[&str] = &["-Wl,--no-as-needed", "-l:libcudart.so.12"];
-/// The exit status of `host` if the kernel accepts no filter, and of `traced` if it forbids tracing.
+/// The exit status of `host` if the kernel does not accept a seccomp filter, and of `traced` if the kernel forbids
+/// tracing.
 const NOT_POSSIBLE: i32 = 77;
-/// The start of the message that a filter ends the windows.
+/// The start of the message that no more windows open because the program installs a seccomp filter.
 const REFUSED: &str =
     "no window opens and nothing is recorded from here on: the program installs a filter";
 
-/// Returns the program, whose arguments are its actions.
+/// Returns the path of the host program. Its arguments are the actions that it takes.
 fn host() -> &'static Path {
     static HOST: Built = Built::new();
     build_once(&HOST, "own_threads/host.c", RUNTIME)
 }
 
-/// Returns the command of the host, with the library or without, in a folder of its own.
+/// Returns the host's command, in the given folder. Without [`with`], the library is not loaded.
 fn command(folder: &Scratch, actions: &str) -> Command {
     let mut command = built_command(host());
     command
@@ -39,8 +41,8 @@ fn command(folder: &Scratch, actions: &str) -> Command {
     command
 }
 
-/// Adds these libraries to preload and these variables, written as `NAME=VALUE …`. `HERE` stands for the
-/// command's folder.
+/// Adds these preloaded libraries, and these variables, which are written as `NAME=VALUE …`. In a value, `HERE` stands
+/// for the command's folder.
 fn with(command: &mut Command, preload: &str, variables: &str) {
     command
         .env("LD_PRELOAD", preload)
@@ -58,12 +60,12 @@ fn library() -> String {
     shim().to_str().unwrap().to_owned()
 }
 
-/// Returns the status, as a number or a signal, and the output.
+/// Returns the exit status, the signal that ended the process, and the standard output.
 fn seen(output: &Output) -> (Option<i32>, Option<i32>, String) {
     (output.status.code(), output.status.signal(), output.out())
 }
 
-/// Asserts that the host does the same with the library as without. Returns `None` if the kernel accepts no
+/// Asserts that the host does the same with the library as without it. Returns `None` if the kernel does not accept a
 /// filter.
 #[track_caller]
 fn run_both(variables: &str, actions: &str) -> Option<(Scratch, Output)> {
@@ -85,7 +87,7 @@ fn run_both(variables: &str, actions: &str) -> Option<(Scratch, Output)> {
     Some((folder, preloaded))
 }
 
-/// Returns the iterations of each window of the record, which must have ended in order.
+/// Returns the iterations of each window in the record. Asserts that the process ended in order.
 #[track_caller]
 fn recorded(folder: &Scratch) -> Vec<Vec<u64>> {
     let path = folder.path("record.tllmprof");
@@ -163,8 +165,8 @@ fn the_threads_are_gone_when_destructors_run() {
     }
 }
 
-/// Returns the tracer's output about the host, which makes 1000 steps in the span that it marks. Returns
-/// `None` if tracing is forbidden.
+/// Runs the host under a tracer, and returns the tracer's output for the span that the host marks, in which it makes
+/// 1000 steps. Returns `None` if tracing is forbidden.
 fn traced(variables: &str, threads: usize) -> Option<Vec<String>> {
     static TRACER: Built = Built::new();
     let tracer = build_once(&TRACER, "own_threads/traced.c", &[]);
@@ -195,8 +197,9 @@ fn traced(variables: &str, threads: usize) -> Option<Vec<String>> {
     Some(output.out().lines().map(str::to_owned).collect())
 }
 
-/// The tracer stops the program until each thread sleeps in one call without a time limit, and then lets it
-/// continue. The socket is in a folder of its own: commands of other tests connect to those in the user's folder.
+/// The tracer stops the program until each of the library's threads sleeps in a call without a time limit, and then
+/// lets the program continue. The socket is in a separate folder, because commands of other tests connect to the
+/// sockets in the user's folder.
 #[test]
 fn an_idle_thread_makes_no_system_call() {
     for (variables, threads) in [
@@ -229,7 +232,8 @@ fn an_idle_thread_makes_no_system_call() {
     }
 }
 
-/// `docs/safety.md` lists which of the library's threads makes which system calls.
+/// `docs/safety.md` lists the system calls that each of the library's threads makes. The list must match the calls that
+/// the tracer sees.
 #[test]
 fn the_page_lists_the_system_calls_of_each_thread() {
     let page = fs::read_to_string(repo().join("docs/safety.md")).unwrap();
@@ -279,7 +283,7 @@ fn the_page_lists_the_system_calls_of_each_thread() {
     }
 }
 
-/// Returns the name of a system call that the page lists, or else its number.
+/// Returns the system call's name in the page, or its number if the page has no such name.
 fn name_of(number: i64) -> String {
     macro_rules! names {
         ($($name:ident = $number:ident)*) => {
@@ -321,7 +325,7 @@ fn a_filter_that_the_program_installs_ends_nothing_but_the_windows() {
             let Some((folder, ran)) = run_both("TLLMPROF_START_STOP=5-9", &actions) else {
                 return;
             };
-            // No window was due, so nothing is logged.
+            // No window was due after the filter, so the library logs nothing about it.
             assert_eq!(
                 lines(&ran, "window 5-9 captured: 30 iterations"),
                 1,
@@ -339,7 +343,8 @@ fn what_a_filter_refuses_is_said_once_and_what_was_there_is_recorded() {
     let actions = "steps=30 filter=syscall steps=30 end=exit";
     let all = |range: std::ops::Range<u64>| range.collect::<Vec<_>>();
     for (variables, outcome, windows) in [
-        // Before the first window, between two, in one, and with none planned.
+        // The filter is installed before the first window, between two windows, in a window, or when no window is
+        // planned.
         (
             "TLLMPROF_START_STOP=40-44",
             "window 40-44 never opened: 30 iterations",
@@ -376,7 +381,7 @@ fn what_a_filter_refuses_is_said_once_and_what_was_there_is_recorded() {
 
 #[test]
 fn a_filter_that_was_there_before_cuda_is_told_of_at_the_first_call() {
-    // The strict mode leaves write and exit.
+    // Seccomp's strict mode only allows read, write and exit.
     for actions in ["filter=prctl end=exit", "strict"] {
         let Some((_, ran)) = run_both("TLLMPROF_CONTROL=1", actions) else {
             return;
@@ -407,7 +412,8 @@ fn windows_open_where_the_variable_says_so_or_the_filter_is_not_the_programs() {
             "TLLMPROF_AFTER_SECCOMP=1",
             "filter=open steps=50 end=return",
         ),
-        // It only asks if the kernel supports filters, or a child that shares its memory sets one for itself.
+        // In one case, the program only asks if the kernel supports filters. In another, a child that shares the
+        // program's memory sets a filter for itself.
         ("TLLMPROF_LOG=info", "steps=20 filter=ask steps=30 end=exit"),
         (
             "TLLMPROF_LOG=info",

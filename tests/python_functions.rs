@@ -1,5 +1,5 @@
-//! Checks marked Python functions, in every CPython of the machine, against the functions' own data about
-//! their calls.
+//! Checks marked Python functions (`TLLMPROF_PY_RANGES`) in each CPython of the machine. The programs write down their
+//! own calls, which must match the recorded ranges.
 
 mod common;
 
@@ -13,10 +13,10 @@ use common::{Scratch, command, repo, run, skipped};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The pushes and pops of threads, in order, by process and thread number.
+/// The pushes and pops of each thread in order. The key is the process and thread number.
 type Sequences = BTreeMap<(u32, u32), Vec<String>>;
 
-/// Returns the names of marked functions of a module, for a variable.
+/// Returns the value of `TLLMPROF_PY_RANGES` that marks these functions of a module.
 fn functions(module: &str, names: &[&str]) -> String {
     let all: Vec<_> = names
         .iter()
@@ -25,7 +25,7 @@ fn functions(module: &str, names: &[&str]) -> String {
     all.join(",")
 }
 
-/// Returns the sequences of events. Pops get the names of their pushes.
+/// Returns each thread's sequence of pushes and pops. A pop gets the name of its push.
 fn seen(events: &[Event]) -> Sequences {
     let mut open: BTreeMap<(u32, u32), Vec<String>> = BTreeMap::new();
     let mut sequences = Sequences::new();
@@ -48,7 +48,7 @@ fn seen(events: &[Event]) -> Sequences {
     sequences
 }
 
-/// Reads the output that programs write with `truth_of_calls.py`.
+/// Reads the sequences that programs write with `truth_of_calls.py`.
 fn truth(text: &str) -> Sequences {
     let mut sequences = Sequences::new();
     for line in text.lines() {
@@ -84,7 +84,7 @@ fn assert_alike(python: &Python, seen: &Sequences, truth: &Sequences) {
     assert_eq!(seen.len(), truth.len(), "{python}: threads");
 }
 
-/// Runs a program that records its own calls, with the shim.
+/// Runs a program that writes down its own calls, with the shim. Returns the result and the program's sequences.
 #[track_caller]
 fn run_with_truth(bench: &Bench, python: &Python, program: &str, ranges: &str) -> (Ran, Sequences) {
     let scratch = Scratch::new("truth");
@@ -131,7 +131,7 @@ fn every_kind_of_call_has_its_range() {
     }
 }
 
-/// Returns a folder with the package greenlet for that Python; `None` if it is not available.
+/// Returns a folder with the package greenlet for this Python; `None` if it cannot be installed.
 fn greenlet(python: &Python) -> Option<PathBuf> {
     let cache =
         std::env::var_os("TLLMPROF_CACHE").map_or_else(|| repo().join(".cache"), PathBuf::from);
@@ -156,7 +156,7 @@ fn greenlet(python: &Python) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Checks all ways in which calls are seen.
+/// The tested versions include each way in which the library sees calls.
 #[test]
 fn calls_of_greenlets_end_in_any_order() {
     let bench = Bench::new();
@@ -172,7 +172,8 @@ fn calls_of_greenlets_end_in_any_order() {
         ];
         let ran = bench.run(python, "functions_in_greenlets", &variables);
         assert_eq!(ran.output.err(), "", "{python}");
-        // The call that continues is interrupted if the other one ends before it.
+        // If two greenlets' calls overlap, the call that lasts longer is split into two ranges where the other one
+        // ends.
         let (_, sequence) = seen(&ran.events).pop_first().expect("a thread");
         let expected = [
             "push short",
@@ -183,7 +184,7 @@ fn calls_of_greenlets_end_in_any_order() {
             "pop long",
         ];
         assert_eq!(sequence, expected, "{python}");
-        // Then each call is one range, between the times that the program recorded.
+        // All later calls have one range each, and the program's own times of the call must match the range.
         let times = ran.numbers("times");
         for (name, at) in [("short", 0), ("long", 1)] {
             let spans = ran.started(name);
@@ -221,7 +222,7 @@ fn a_million_calls_leave_nothing() {
     let bench = Bench::new();
     let tool = bench.library("nvtx/tool.c");
     let tool = tool.to_str().expect("a path in UTF-8");
-    // One of each version is enough, with and without a GIL.
+    // One CPython of each version is enough, with a GIL and without one.
     let kind = |python: &&Python| (python.version, python.has_gil);
     let each: BTreeMap<_, _> = pythons().iter().map(|one| (kind(&one), one)).collect();
     for python in each.values() {
@@ -236,7 +237,7 @@ fn a_million_calls_leave_nothing() {
         assert!(number("calls") >= 1_000_000, "{python}");
         assert!(number("blocks") < 500, "{python}: {}", ran.output.out());
         assert!(number("references") < 500, "{python}: {}", ran.output.out());
-        // A generator runs twice.
+        // A generator is entered twice per call, so five calls make six pushes.
         let runs = number("calls") / 5 * 6;
         let counts = format!(" pushes={runs} pops={runs} ");
         assert!(

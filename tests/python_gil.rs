@@ -1,7 +1,8 @@
-//! Checks collections and the GIL, in every available CPython, against the programs' own data.
+//! Checks the recorded garbage collections and GIL holds and waits in each available CPython against the programs' own
+//! data.
 //!
-//! Programs read the same clock as the tool that gets the ranges, before and after each of their actions. A
-//! range has to begin and end between their readings, however busy the machine is.
+//! A program reads the clock before and after each of its actions. The tool that gets the ranges reads the same clock.
+//! A range must begin and end between the program's readings, however busy the machine is.
 
 mod common;
 
@@ -19,7 +20,7 @@ fn with_gil() -> impl Iterator<Item = &'static Python> {
     pythons().iter().filter(|python| python.has_gil)
 }
 
-/// Returns the numbers before the words of `line`, such as 12 in `12 holds`.
+/// Returns the number before `word` in the line, such as 12 in `12 holds`.
 #[track_caller]
 fn number_before(line: &str, word: &str) -> u64 {
     let words: Vec<&str> = line.split([' ', ';', ',']).collect();
@@ -28,7 +29,7 @@ fn number_before(line: &str, word: &str) -> u64 {
     number.unwrap_or_else(|| panic!("no number before {word:?}: {line}"))
 }
 
-/// Returns the time after `12 holds, `, such as `5.678000 s`, in nanoseconds.
+/// Returns the time after `word` in the line, such as `5.678000 s` in `12 holds, 5.678000 s`, in nanoseconds.
 #[track_caller]
 fn time_behind(line: &str, word: &str) -> u64 {
     let rest = line.split_once(word).expect("the word is there").1;
@@ -37,7 +38,7 @@ fn time_behind(line: &str, word: &str) -> u64 {
     seconds.parse::<u64>().unwrap() * 1_000_000_000 + micros.parse::<u64>().unwrap() * 1000
 }
 
-/// Asserts that holds of one GIL do not overlap.
+/// Asserts that two holds of the same GIL never overlap.
 #[track_caller]
 fn never_overlap(python: &Python, ran: &Ran) {
     let mut holds = ran.started("GIL hold");
@@ -45,13 +46,12 @@ fn never_overlap(python: &Python, ran: &Ran) {
     holds.sort_by_key(|hold| (hold.process, hold.payload, hold.start));
     for pair in holds.windows(2) {
         let same = (pair[0].process, pair[0].payload) == (pair[1].process, pair[1].payload);
-        // A thread holds a GIL up to its end. Another GIL at the same address begins after that.
+        // A thread's hold lasts until its end. If a new GIL is at an old GIL's address, its holds begin after that.
         assert!(!same || pair[0].end <= pair[1].start, "{python}: {pair:?}");
     }
 }
 
-/// Returns the ranges that match the program's times: begun between the first two of `times`, ended between
-/// the last two.
+/// Returns the ranges of the thread that begin between the first two of `times` and end between the last two.
 fn within(ranges: &[Span], thread: u64, times: [u64; 4]) -> Vec<&Span> {
     let is_it = |range: &&Span| {
         u64::from(range.thread) == thread
@@ -61,7 +61,7 @@ fn within(ranges: &[Span], thread: u64, times: [u64; 4]) -> Vec<&Span> {
     ranges.iter().filter(is_it).collect()
 }
 
-/// Returns true if the two differ by at most 1 %.
+/// Returns true if both times differ by at most 1 %.
 fn agree(measured: u64, truth: u64) -> bool {
     measured.abs_diff(truth) * 100 <= truth
 }
@@ -143,7 +143,8 @@ fn holds_of_50_ms() {
             sum += took;
             exact += usize::from(agree(took, truth[3] - truth[2]));
         }
-        // A busy machine may stop a thread between two readings of the clock, but not always.
+        // A busy machine may stop a thread between two readings of the clock, so only more than half of the holds have
+        // to match.
         assert!(exact > 10, "{python}: {exact} of 20 within 1 %");
         never_overlap(python, &ran);
         let said = ran.line("Python GIL: ");
@@ -165,7 +166,7 @@ fn waits_are_what_a_thread_waits() {
         for truth in ran.numbers("wait") {
             let (before, after) = (truth[1], truth[2]);
             let found = within(&waits, truth[0], [before, after, before, after]);
-            // Without a wait it was free.
+            // If there is no wait, the GIL was free.
             assert!(found.len() <= 1, "{python}: {truth:?} {found:?}");
             if let [wait] = found[..] {
                 contended += 1;
@@ -173,14 +174,15 @@ fn waits_are_what_a_thread_waits() {
             }
         }
         assert!(contended >= 10, "{python}: {contended} waits");
-        // A busy machine may stop a thread between two readings of the clock, but not always.
+        // A busy machine may stop a thread between two readings of the clock, so only more than half of the waits have
+        // to match.
         assert!(exact * 2 > contended, "{python}: {exact} of {contended}");
         never_overlap(python, &ran);
     }
 }
 
-/// The totals that are logged at the end are those of the ranges. The tool reads the clock after the library, maybe much
-/// later where threads spin.
+/// Asserts that the totals in the log at the end match the ranges. The tool reads the clock after the library, which
+/// can be much later while other threads spin.
 #[track_caller]
 fn totals_agree(python: &Python, ran: &Ran) {
     const PERCENT: u64 = 5;
@@ -189,7 +191,8 @@ fn totals_agree(python: &Python, ran: &Ran) {
     for (name, word) in [("GIL hold", "holds"), ("GIL wait", "waits")] {
         let ranges = ran.started(name);
         let count = number_before(&said, word);
-        // The interpreter may continue to take it while it ends, also after the totals.
+        // The interpreter may continue to take the GIL while it ends, even after the totals are logged. Ranges from
+        // then on may be missing in the totals.
         let least = ranges.iter().filter(|range| range.start < last).count() as u64;
         assert!(
             (least..=ranges.len() as u64).contains(&count),
@@ -216,13 +219,13 @@ fn monotonic_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: writes the time to the local.
+    // SAFETY: clock_gettime only writes the time into the local `now`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The log at the end has the same as the tool. Forced switches are distinguished: the truth is the number of
-/// the interpreter's calls of `pthread_cond_wait`.
+/// The totals in the log match the tool's. The number of forced switches must match the number of the interpreter's
+/// calls to `pthread_cond_wait`, which a preload counts.
 #[test]
 fn totals_of_threads_that_spin() {
     let bench = Bench::new();
@@ -230,7 +233,8 @@ fn totals_of_threads_that_spin() {
     let preload = format!("{}:{}", shim().display(), counter.display());
     let mut any_forced = 0;
     for python in with_gil() {
-        // Where threads spin, the tool's own readings of the clock are too late to show that holds never overlap.
+        // While threads spin, the tool reads the clock too late to show that holds never overlap, so this test does not
+        // check that.
         let ran = bench.run(python, "spins", &[GIL, DEBUG, ("LD_PRELOAD", &preload)]);
         let said = ran.line("Python GIL: ");
         let err = ran.output.err();
@@ -301,7 +305,7 @@ fn forks_while_threads_have_it() {
             .into_iter()
             .filter(|range| range.process != parent && range.name == "Python GC gen2");
         assert!(children.count() >= 10, "{python}");
-        // Processes that do not use CUDA log nothing.
+        // A process that does not use CUDA logs nothing.
         assert_eq!(ran.output.err(), "", "{python}");
     }
 }
@@ -319,7 +323,7 @@ fn interpreters_with_gils_of_their_own() {
             !ran.line("Python GIL: ").contains("not followed"),
             "{python}"
         );
-        // More than the maximum are reported, and do no harm.
+        // Interpreters beyond the library's maximum are reported and cause no harm.
         let ran = bench.run(
             python,
             "interpreters",
@@ -362,7 +366,7 @@ fn totals_are_logged_where_cuda_is_used() {
         ("TLLM_PROFILE_START_STOP", "1000"),
         ("TLLMPROF_STEP", "cudaGraphLaunch"),
     ];
-    // Those of scripts/get-pythons find their library without that variable.
+    // Python itself gets no library path: builds of `scripts/get-pythons` find their library without one.
     for python in pythons() {
         for leave in ["in order", "at once"] {
             let variables: Vec<_> = cuda.into_iter().chain([("LEAVE", leave)]).collect();
@@ -392,7 +396,7 @@ fn totals_are_logged_where_cuda_is_used() {
     }
 }
 
-/// If nothing is requested, no GOT slot of the interpreter leads into the library.
+/// If nothing is requested, the library changes no GOT slot of the interpreter.
 #[test]
 fn what_is_off_is_left_as_it_is() {
     let bench = Bench::new();
@@ -400,7 +404,7 @@ fn what_is_off_is_left_as_it_is() {
     let slots = ("SLOTS_LIBRARY", slots.to_str().expect("a path in UTF-8"));
     for python in pythons() {
         let led = |variables: &[(&str, &str)]| {
-            // With `auto`, an engine's function may be looked for.
+            // This rule avoids `auto`, which may look for an engine's Python function and so change slots.
             let rule = ("TLLMPROF_STEP", "cudaGraphLaunch");
             let variables: Vec<_> = variables.iter().copied().chain([slots, rule]).collect();
             let ran = bench.run(python, "slots", &variables);

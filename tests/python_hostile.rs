@@ -1,4 +1,4 @@
-//! Checks Python programs that are easily harmed, in every CPython of the machine.
+//! Checks Python programs that a profiler easily breaks, in each CPython of the machine.
 
 mod common;
 
@@ -12,8 +12,8 @@ const ALL: [(&str, &str); 4] = [
     ("TLLM_LLMAPI_ENABLE_NVTX", "1"),
 ];
 
-/// Runs `tests/python/PROGRAM.py` with everything on, in each Python: it says one of `wanted`, and
-/// nothing else.
+/// Runs `tests/python/PROGRAM.py` in each Python, with all of the library's Python options. Asserts that the program
+/// prints one of `wanted`, and nothing else.
 #[track_caller]
 fn survives(program: &str, wanted: &[&str], more: &[(&str, &str)]) {
     let path = standin().to_string_lossy().into_owned();
@@ -44,7 +44,8 @@ fn threads_with_small_stacks_begin_the_session() {
     );
 }
 
-/// The code that would start torch's profiler there needs the GIL, which the thread has in another way.
+/// Code that would start torch's profiler needs the main interpreter's GIL. This thread holds the GIL of a
+/// sub-interpreter and must not wait for another one.
 #[test]
 fn a_window_in_a_sub_interpreter_waits_for_nobody() {
     survives(
@@ -58,7 +59,8 @@ fn a_window_in_a_sub_interpreter_waits_for_nobody() {
     );
 }
 
-/// See `an_allocator_waits_for_a_thread_that_waits_for_the_loader` of `hostile.rs`: here the library looks for CPython.
+/// An allocator waits for a lock whose holder waits for the loader, like in the test of the same name in `hostile.rs`.
+/// Here it happens while the library looks for CPython.
 #[test]
 fn an_allocator_waits_for_a_thread_that_waits_for_the_loader() {
     let bench = Bench::new();

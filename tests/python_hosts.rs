@@ -1,6 +1,6 @@
-//! Checks hosts of CPython, in a few versions, or in a nightly run in every one that the machine has. With
-//! all options for Python, each does the same as without the library, and the events inside are seen to the
-//! last collection.
+//! Checks programs that host CPython, in a few versions, or in all versions of the machine in a nightly run. With all
+//! of the library's Python options, each program does the same as without the library. The library sees all of its
+//! events, including the last garbage collection.
 
 mod common;
 

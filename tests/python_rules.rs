@@ -1,5 +1,5 @@
-//! Checks Python functions as iterations: finding them, counting their calls, and the messages about
-//! functions that are not found. The programs run on the stand-in for CUDA.
+//! Checks rules that count calls of Python functions as iterations: the library finds the functions, counts their
+//! calls, and logs functions that it does not find. The programs run on the stand-in for CUDA.
 
 mod common;
 #[path = "python_rules/engines.rs"]
@@ -16,7 +16,7 @@ use std::time::Duration;
 use common::python::{Python, pythons};
 use common::{Fixture, Ran, Scratch, nvtx, repo, tllmprof};
 
-/// The begin of each program: `work` is a step's work, one graph launch and one wait.
+/// The beginning of each program. It defines `work`, which does a step's work: one graph launch and one wait.
 const LOOP: &str = "
 from py_ctypes import Runtime
 loop = Runtime('libcudart.so.12')
@@ -24,7 +24,7 @@ loop.capture()
 work = loop.step
 ";
 
-/// Returns a Python that runs the files of its folder.
+/// Returns a run of this Python with the test's fixtures in its module path.
 fn python(python: &Python) -> Fixture {
     Fixture::new(&python.path.to_string_lossy())
         .env("PYTHONPATH", repo().join("tests/fixtures"))
@@ -37,7 +37,7 @@ fn write(folder: &Path, file: &str, text: &str) {
     fs::write(path, text).expect("write a program");
 }
 
-/// Runs `program`, which begins as [`LOOP`] does.
+/// Runs `program` after the lines of [`LOOP`].
 fn run(which: &Python, program: &str, rule: &str, windows: &str) -> Ran {
     let fixture = python(which).window(windows, rule).args("main.py");
     write(fixture.folder(), "main.py", &format!("{LOOP}{program}"));
@@ -66,7 +66,7 @@ fn assert_edges(which: &Python, ran: &Ran, expected: &[(char, usize)]) {
     assert!(ran.output.status.success(), "{context}");
 }
 
-/// Returns the oldest, the newest, and the newest of each way in which calls are seen.
+/// Returns a few Pythons: the oldest, the newest, and the newest version for each way in which the library sees calls.
 fn some() -> impl Iterator<Item = &'static Python> {
     let all = pythons();
     let last = |minor| all.iter().rfind(move |python| python.version.1 == minor);
@@ -83,7 +83,7 @@ fn newest() -> Option<&'static Python> {
 
 #[test]
 fn windows_are_exact_in_every_python() {
-    // Work outside the function shows that a window ends with the call.
+    // Work between the calls shows that a window ends when the call returns.
     let program = "
 def step():
     work()
@@ -140,7 +140,7 @@ asyncio.run(main())
 ";
         let ran = run(which, coroutine, "py:__main__:step", "5-9");
         assert_edges(which, &ran, &[('+', 15), ('-', 29)]);
-        // Of two at a time, the second is open until both have ended.
+        // If two coroutines run at the same time, the second iteration lasts until both have ended.
         let two = coroutine.replace("await step()", "await asyncio.gather(step(), step())");
         let ran = run(which, &two, "py:__main__:step", "5-9");
         assert_edges(which, &ran, &[('+', 11), ('-', 24)]);

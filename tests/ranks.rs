@@ -1,5 +1,5 @@
-//! Checks the sources of a process's rank, the windows that depend on it, and the report of it, with real
-//! torch.distributed and with a stand-in for NCCL.
+//! Checks where a process's rank comes from, windows that depend on the rank, and ranks in the report. The tests use
+//! real torch.distributed and a stand-in for NCCL.
 
 mod common;
 
@@ -14,20 +14,21 @@ use tllmprof_config::RANK_VARIABLES;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// A program whose processes all have the library and a record, and only the rank that it gives them.
+/// A program that is ready to run. All its processes have the library and a record. The only information about ranks is
+/// the program's own.
 struct Program {
     command: Command,
     scratch: Scratch,
 }
 
-/// The result of its run.
+/// The result of a program's run.
 struct Ran {
     output: Output,
-    /// `tllmprof report --json`, if there was a record.
+    /// The output of `tllmprof report --json`; null if there was no record.
     json: Value,
-    /// `tllmprof report`.
+    /// The output of `tllmprof report`.
     text: String,
-    /// The begins of the records' names.
+    /// The beginnings of the records' file names.
     names: Vec<String>,
 }
 
@@ -48,8 +49,8 @@ impl Program {
         Self { command, scratch }
     }
 
-    /// Returns `workers.py` with real PyTorch; logs that it is skipped and returns `None` if that is not
-    /// available.
+    /// Returns `workers.py` with real PyTorch. If PyTorch is not available, reports that the test is skipped and
+    /// returns `None`.
     fn workers(step: &str, args: &str) -> Option<Self> {
         let python = python_with_torch()?;
         let path = [repo().join("tests/ranks"), repo().join("tests/fixtures")];
@@ -71,7 +72,7 @@ impl Program {
         self
     }
 
-    /// Returns the records that were written, by their names.
+    /// Returns the paths of the records that were written, sorted by name.
     fn records(&self) -> Vec<PathBuf> {
         let files = std::fs::read_dir(self.scratch.folder()).unwrap();
         let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
@@ -101,14 +102,15 @@ impl Program {
 }
 
 impl Ran {
-    /// Returns the number of the library's messages with `part`.
+    /// Returns the number of the library's messages that contain `part`.
     fn said(&self, part: &str) -> usize {
         let err = self.output.err();
         let ours = err.lines().filter(|line| line.starts_with("tllmprof: "));
         ours.filter(|line| line.contains(part)).count()
     }
 
-    /// Returns for each process in the report: rank, its source, size of the world, and number of windows.
+    /// Returns for each process in the report its rank, the rank's source, the size of its world, and its number of
+    /// windows.
     fn ranks(&self) -> Vec<(u64, String, Option<u64>, usize)> {
         let processes = self.json["processes"].as_array().into_iter().flatten();
         let one = |process: &Value| {
@@ -133,7 +135,8 @@ impl Ran {
     }
 }
 
-/// The rules that count the same steps: by a function that is entered with the GIL, and by a call without it.
+/// Two rules that count the same steps. A Python function is entered with the GIL held, and a CUDA call is made without
+/// the GIL.
 const STEPS: [&str; 2] = ["py:ranks_step:step", "cudaGraphLaunch"];
 
 #[test]
@@ -268,7 +271,7 @@ fn a_record_has_the_groups_that_torch_and_the_engine_have() {
     }
 }
 
-/// The program and the stand-in for NCCL, built with these options.
+/// Builds the program and the stand-in for NCCL with these options.
 fn with_nccl(folder: &Path, options: &[&str], communicators: &str) -> Program {
     let build = |output: &str, source: &str, options: &[&str]| {
         let here = format!("-L{}", folder.display());
@@ -352,7 +355,7 @@ fn several_communicators_are_groups_and_give_no_rank() {
         assert_eq!(ran.said("window 5-9 waits until the rank"), 1);
         assert_eq!(ran.said("window 5-9 never opened"), 1);
         assert_eq!(ran.said("NCCL has several communicators here"), 2);
-        // A variable has the rank.
+        // Here, a variable also gives the rank, so it does not depend on the communicators.
         let ran = with_nccl(folder.folder(), LINKED, communicators)
             .env("TLLMPROF_RANKS", "0")
             .env("OMPI_COMM_WORLD_RANK", "0")
@@ -410,7 +413,8 @@ fn a_part_of_a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
     let of = |options: &[&str], made: &str| {
         communicators(&with_nccl(folder.folder(), options, made).run())
     };
-    // Rank 1 and 3 of 4 have the same color, and rank 2 another. The first split is of another communicator.
+    // Ranks 1 and 3 of 4 split with the same color, and rank 2 with another color. In `one`, the first split is of
+    // another communicator.
     let one = of(LINKED, "a0/2 /0 b1/4 /1 /-1 /1");
     let other = of(BY_DLSYM, "b3/4 /1 /-1 /1");
     let apart = of(LINKED, "b2/4 /0 /-1 /0");
@@ -442,12 +446,12 @@ fn a_part_of_a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
         one.len() + 2,
         "each is known by itself: {one:?} {apart:?}"
     );
-    // The parent communicator is not known, and so neither is the result of its split. No rank is in the part
-    // of another color.
+    // If the parent communicator is not known, the result of its split is not known, either. With color -1, the process
+    // is in no part and gets no communicator.
     let unknown = (None, None, None);
     assert_eq!(of(LINKED, "*2 /3 /-1"), [unknown.clone(), unknown.clone()]);
-    // A communicator that NCCL is still making is not known until the program has got the answer that it is
-    // ready.
+    // NCCL may still be making a communicator when the call returns. It is not known until NCCL has reported to the
+    // program that it is ready.
     assert_eq!(of(LINKED, "b1/4 /100")[1], unknown);
     for options in [LINKED, BY_DLSYM] {
         let made = of(options, "b1/4 /100 /201");
@@ -467,8 +471,8 @@ fn without_ranks_nothing_waits() {
     assert_eq!(ran.said("window 5-9 captured"), 1);
 }
 
-/// The contents of the tables of replicas and groups (`crates/engines`), for the versions from which they
-/// were read.
+/// The sources of engines contain the names in the tables of replicas and groups (`crates/engines`), in the versions
+/// from which the names were read.
 #[test]
 fn the_engines_sources_have_what_names_their_replicas_and_groups() {
     for (engine, file, lines) in [

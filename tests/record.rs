@@ -1,5 +1,5 @@
-//! Checks the record (`TLLMPROF_TRACE`): however the process ends and whatever happens to the disk, the
-//! written part can be read, and the host is not disturbed.
+//! Checks the record (`TLLMPROF_TRACE`). However the process ends and whatever happens to the disk, the written part
+//! can be read, and the program is not disturbed.
 //!
 //! The programs count their own calls in a file that outlives them (`tests/record/counts.c`).
 
@@ -43,7 +43,7 @@ use counts::Counts;
 use read::Read;
 use tllmprof_record::{CallKind, Counter, Ended, Info, What};
 
-/// Every iteration is in a window.
+/// A window that has every iteration.
 const ALL: &str = "0-";
 
 #[test]
@@ -71,7 +71,7 @@ fn iterations_windows_and_calls_are_those_of_the_driver() {
         assert_eq!(record.info(Info::Windows), ["5-9,20"]);
         assert_eq!(record.rank(), Some(3));
         assert!(record.info(Info::CommandLine)[0].ends_with("--copy-out"));
-        // The entries of the driver's log between the profiler's start and its stop.
+        // The record must have as many calls as the driver's log has between the profiler's start and stop.
         for kind in [
             CallKind::GraphLaunch,
             CallKind::KernelLaunch,
@@ -92,7 +92,7 @@ fn iterations_windows_and_calls_are_those_of_the_driver() {
     }
 }
 
-/// One thread launches, another waits and reads, for one to three steps at a time.
+/// One thread launches, and another waits and reads the results of one to three steps at a time.
 #[test]
 fn windows_by_auto_hold_each_iteration_of_two_threads() {
     let edges: Vec<_> = (0..20).map(|n| (400 + 75 * n, 449 + 75 * n)).collect();
@@ -124,7 +124,7 @@ fn windows_by_auto_hold_each_iteration_of_two_threads() {
     assert!(exact > 0, "the machine is too busy");
 }
 
-/// Returns the number of calls of a kind that the driver saw while the profiler was on.
+/// Returns the number of calls of this kind in the driver's log while the profiler was on.
 fn logged_inside(ran: &common::Ran, kind: CallKind) -> usize {
     let name = match kind {
         CallKind::GraphLaunch => "cuGraphLaunch",
@@ -228,8 +228,8 @@ fn however_it_ends_every_call_is_there() {
         assert_eq!(record.header.ended, Some(ended), "{end}");
         let launches = record.calls(CallKind::GraphLaunch);
         assert_eq!(launches.len(), 15_000, "{end}");
-        // The last iteration is open until the next one, or until an observed end. Iterations that two
-        // threads begin while a third opens the window are one.
+        // The last iteration is open until the next one begins or the process ends in order. Iterations that two
+        // threads begin while a third one opens the window count as one.
         let iterations = record.iterations();
         let open = usize::from(ended == Ended::Not);
         assert!(iterations.windows(2).all(|pair| pair[0] < pair[1]));
@@ -245,7 +245,7 @@ fn ten_thousand_short_threads_share_the_chunks_of_a_few() {
     assert_eq!(output.status.code(), Some(7), "{}", output.err());
     let record = counts.assert_every_call_is_there(0);
     assert_eq!(record.calls(CallKind::GraphLaunch).len(), 100_000);
-    // Calls, iterations, GPU spans, the resources that an iteration used, and two events per thread.
+    // The chunks hold calls, iterations, GPU spans, resource use per iteration, and two events per thread.
     let chunks = record.header.counter(Counter::Chunks);
     assert!(chunks < 200, "{chunks}");
 }
@@ -369,7 +369,8 @@ fn a_quota_ends_the_record_and_nothing_else() {
     counts.assert_what_is_kept_and_dropped_is_all(400_000);
 }
 
-/// On a copy-on-write file system, a second write to the same place needs new room, which may be missing.
+/// On a copy-on-write file system, overwriting a block needs a new block, and the disk may be full. The program must
+/// not be killed by such a write.
 #[test]
 fn a_disk_that_others_fill_up_takes_no_store_from_the_program() {
     if let Some(why) = disks::no_btrfs() {
@@ -431,7 +432,7 @@ fn the_file_is_its_owners_alone_and_takes_no_others_place() {
     let counts = Counts::new().env("TLLMPROF_TRACE", "x.tllmprof");
     let path = counts.folder().join("x.tllmprof");
     let run = || counts.run(ALL, &["loop", "1", "100", "return"]).err();
-    // An earlier record is kept under another name, which is logged.
+    // An earlier record is renamed, and the new name is logged.
     run();
     let first = fs::metadata(&path).unwrap();
     assert_eq!(first.permissions().mode() & 0o777, 0o600);
@@ -444,7 +445,7 @@ fn the_file_is_its_owners_alone_and_takes_no_others_place() {
     assert!(said.contains(&kept_as), "{said}");
     assert_eq!(fs::metadata(&kept).unwrap().ino(), first.ino());
     assert_ne!(fs::metadata(&path).unwrap().ino(), first.ino());
-    // Anything else is left alone.
+    // A file that is not a record is left unchanged.
     fs::write(&path, "a diary").unwrap();
     let said = run();
     assert!(said.contains("something else by that name"), "{said}");

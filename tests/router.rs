@@ -1,5 +1,5 @@
-//! Checks balanced routers (`ENABLE_PERFECT_ROUTER`) in transformers' own models, in programs that do not
-//! know of them, with real PyTorch on the CPU if it is available.
+//! Checks balanced routers (`ENABLE_PERFECT_ROUTER`) in transformers' own models. The programs do not know about the
+//! routers. They run real PyTorch on the CPU, if it is available.
 
 #[path = "router/captured.rs"]
 mod captured;
@@ -30,13 +30,13 @@ fn program(python: &Path, name: &str) -> Command {
         .arg(repo().join("tests/python/router").join(name))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("HF_HUB_OFFLINE", "1")
-        // With more threads, waiting for each other takes longer than the work on such small models.
+        // With more threads, synchronization takes longer than the work on models this small.
         .env("OMP_NUM_THREADS", "1")
         .env_remove("CUDA_INJECTION64_PATH");
     program
 }
 
-/// Returns the results of `run.py` for each model.
+/// Returns the results of `run.py` by the model's name.
 fn models(output: &Output) -> BTreeMap<String, Value> {
     assert!(output.status.success(), "{}", output.err());
     let out = output.out();
@@ -56,7 +56,8 @@ fn said(output: &Output) -> Vec<String> {
     ours.map(str::to_owned).collect()
 }
 
-/// Returns the models to run: three whose routers differ most, or all ten with `TLLMPROF_TEST_FAMILIES=all`.
+/// Returns the models to run: the three whose routers differ most. An empty list means all ten models
+/// (`TLLMPROF_TEST_FAMILIES=all`).
 fn families() -> &'static [&'static str] {
     match std::env::var("TLLMPROF_TEST_FAMILIES").as_deref() {
         Ok("all") => &[],
@@ -82,7 +83,7 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
     ];
     let off = [on[0], ("ENABLE_PERFECT_ROUTER", "0")];
     let plain = run_with(families(), &[]);
-    // The library treats all families alike if it is off, so one is enough.
+    // If the option is off, the library treats all models the same, so one model is enough.
     let off = run_with(&families()[..families().len().min(1)], &off);
     let on = run_with(families(), &on);
 
@@ -101,8 +102,8 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
         assert!(plain["spread"].as_u64() > Some(1), "{name}: {plain}");
         assert!(balanced["spread"].as_u64() <= Some(1), "{name}: {balanced}");
         assert_ne!(plain["logits"], balanced["logits"], "{name}");
-        // The gate and its product run the same number of times, its results have the same form, and no graph
-        // breaks.
+        // The gate and the matrix product run the same number of times, results have the same types and shapes, and
+        // torch's compiler finds no additional graph break.
         for same in ["layers", "gates", "products", "kinds", "breaks"] {
             assert_eq!(plain[same], balanced[same], "{name}: {same}");
         }
@@ -122,7 +123,7 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
     assert_eq!(said.len(), 2, "{said:?}");
 }
 
-/// Returns the lines `step N DIGEST SPREAD` by step.
+/// Parses the lines `step N DIGEST SPREAD`. Returns each step's digest and spread.
 fn steps(output: &Output) -> Vec<(String, i64)> {
     assert!(output.status.success(), "{}", output.err());
     let out = output.out();
@@ -165,7 +166,7 @@ fn balanced_inside_windows_and_learned_outside() {
                 assert_eq!(plain, found, "step {n} is outside the window");
             }
         }
-        // 64 tokens to 2 of 8 experts in each of the 4 steps outside; 2 of them before the window closes.
+        // A step sends 64 tokens to 2 of 8 experts. There are 4 steps outside the window, 2 of them before it closes.
         let record = Read::open(&scratch.path("w.tllmprof"));
         let settings = record.info(Info::Setting);
         assert!(
@@ -219,7 +220,7 @@ fn programs_do_with_their_modules_what_they_like() {
     }
 }
 
-/// Returns the results of `moe_ranks.py` on each of two ranks, with a window of steps 3 to 5 of 8.
+/// Runs `moe_ranks.py` on two ranks, with a window of steps 3 to 5 of 8. Returns each rank's results.
 fn ranks(python: &Path, model: &str, how: &str, scratch: &Scratch) -> [Value; 2] {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
     let port = port.unwrap().port().to_string();
@@ -265,8 +266,8 @@ fn numbers(value: &Value) -> Vec<u64> {
     all.map(|number| number.as_u64().unwrap()).collect()
 }
 
-/// Ranks with the same tokens and ranks with their own, on 50 tokens: no rank's share of 50 times 4 or 8 is
-/// equal for each of 32 or 64 experts.
+/// One model has the same tokens on both ranks, and the other has different tokens. With 50 tokens and 4 or 8 experts
+/// each, no rank can spread its choices evenly over 32 or 64 experts by itself.
 #[test]
 fn experts_on_two_ranks_are_even_together() {
     let Some(python) = python_with_transformers() else {

@@ -1,5 +1,5 @@
-//! Checks situations that a preloaded library meets, one test each. In each, the program's output, status and
-//! calls are those of a run without the shim, and the window is exact.
+//! Checks situations that a preloaded library meets, one per test. In each, the program's output, status and calls are
+//! the same as in a run without the shim, and the window is exact.
 
 mod common;
 

@@ -1,8 +1,8 @@
-//! Checks sampled stacks, in every available CPython: the samples show the program's functions, and the
-//! program is not disturbed.
+//! Checks sampled stacks in each available CPython. The samples show the program's functions, and the program is not
+//! disturbed.
 //!
-//! Functions take known shares of the processor time (`tests/stacks/program.py`). Samples of a running thread
-//! count: on a busy machine it waits for a processor most of the time, in any function.
+//! The program's functions take known shares of the processor time (`tests/stacks/program.py`). Only samples of a
+//! running thread are counted: on a busy machine, the thread waits for a processor most of the time, in any function.
 
 mod common;
 #[allow(dead_code, reason = "only a part of it is used here")]
@@ -21,7 +21,7 @@ use tllmprof_record::{Info, Taken, ThreadState, What};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Returns the program, sampled at 1000 Hz in one window from its first step to its end.
+/// Returns the program's command. It is sampled at 1000 Hz in one window, from the first step until the end.
 fn program(python: &Python, scratch: &Scratch, situation: &str, steps: u32) -> Command {
     let mut started = command(&python.path);
     started
@@ -38,7 +38,7 @@ fn program(python: &Python, scratch: &Scratch, situation: &str, steps: u32) -> C
     started
 }
 
-/// Runs it. Returns its output and the samples of each of its processes.
+/// Runs the program. Returns its output and the samples of each of its processes.
 #[track_caller]
 fn sampled(python: &Python, situation: &str, steps: u32) -> (Output, Vec<Samples>) {
     let scratch = Scratch::new("stacks");
@@ -50,7 +50,7 @@ fn sampled(python: &Python, situation: &str, steps: u32) -> (Output, Vec<Samples
     (output, records.iter().map(Samples::from_record).collect())
 }
 
-/// As [`sampled`], for a program that ends without an error and is one process.
+/// Like [`sampled`], for a program with one process that ends without an error.
 #[track_caller]
 fn sampled_alone(python: &Python, situation: &str, steps: u32) -> (Output, Samples) {
     let (output, mut all) = sampled(python, situation, steps);
@@ -69,9 +69,9 @@ struct Sample {
     taken: Taken,
     state: Option<ThreadState>,
     thread: u32,
-    /// The functions, the innermost first, as `NAME (FILE:LINE)`.
+    /// The functions, innermost first, as `NAME (FILE:LINE)`.
     stack: Vec<String>,
-    /// The time that taking the sample took, in ticks.
+    /// The duration of taking the sample, in ticks.
     took: u64,
 }
 
@@ -142,7 +142,7 @@ impl Samples {
         )
     }
 
-    /// Returns the number of samples of a running thread in a function.
+    /// Returns the number of samples in which a running thread was in a function.
     fn count(&self, function: &str) -> usize {
         let ran = self
             .0
@@ -152,8 +152,8 @@ impl Samples {
             .count()
     }
 
-    /// Returns the callers of a function, without those that are as rare as stacks that fit together by
-    /// chance.
+    /// Returns the callers of a function. Rare callers are left out, because a stack that is read while it changes can
+    /// fit together by chance.
     fn callers(&self, function: &str) -> BTreeSet<&str> {
         let pairs = self.0.iter().flat_map(|sample| sample.stack.windows(2));
         let mut callers = BTreeMap::<_, usize>::new();
@@ -167,9 +167,9 @@ impl Samples {
         callers.into_keys().collect()
     }
 
-    /// Asserts that the program's functions have their shares of the samples. Some runs in a thousand exceed
-    /// three standard deviations by chance. The test then takes the same number of samples again, and all
-    /// together must be within theirs, which is a smaller share.
+    /// Asserts that the program's functions have their shares of the samples. By chance, some runs in a thousand exceed
+    /// three standard deviations. The test then takes the same number of samples again, and all samples together must
+    /// be within a smaller limit.
     #[track_caller]
     fn have_their_shares(&mut self, python: &Python, situation: &str, steps: u32) {
         let Err(wrong) = self.shares() else {
@@ -183,7 +183,7 @@ impl Samples {
         }
     }
 
-    /// Returns an error that describes the wrong shares of the program's functions.
+    /// Returns an error that describes the first wrong share of the program's functions.
     fn shares(&self) -> Result<(), String> {
         let functions = [("seventy", 0.7), ("twenty", 0.2), ("ten", 0.1)];
         let all: usize = functions
@@ -195,7 +195,7 @@ impl Samples {
         }
         for (function, truth) in functions {
             let found = self.count(function) as f64 / all as f64;
-            // Three points from 2000 samples on, and more for fewer.
+            // The limit is 0.03 for 2000 samples or more, and larger for fewer samples.
             let most = 0.03 * (2000.0 / all as f64).sqrt().max(1.0);
             if (found - truth).abs() >= most {
                 return Err(format!(
@@ -207,7 +207,7 @@ impl Samples {
     }
 }
 
-/// Returns true if a frame is of this function, by its name without the class.
+/// Returns true if a frame is of this function. Compares the name without its class.
 fn is(name: &str, function: &str) -> bool {
     let qualified = name.split(' ').next().unwrap();
     qualified.rsplit('.').next() == Some(function)
@@ -227,12 +227,12 @@ fn shares_are_those_of_the_program() {
         assert!(samples.torn() < 0.05, "{python}: {}", samples.summary());
         assert_eq!(samples.callers("seventy"), ["step"].into(), "{python}");
         assert_eq!(samples.callers("step"), ["shares"].into(), "{python}");
-        // A name has its file and its first line.
+        // The outermost frame is the module, whose first line is 1.
         let names: BTreeSet<_> = samples
             .0
             .iter()
             .filter_map(|sample| sample.stack.last())
-            // The window includes the interpreter's end, too.
+            // The end of the interpreter, which is also in the window, runs functions of Python's library.
             .filter(|name| !name.contains("/lib/python"))
             .collect();
         assert!(
@@ -283,8 +283,8 @@ fn deep_stacks_are_whole() {
             "{python}: {deepest:?}, {}",
             samples.summary()
         );
-        // Before 3.11 each frame is a separate object: reading all of them takes as long as the short
-        // functions run.
+        // Before 3.11, each frame is a separate object. Reading all of them takes about as long as the short functions
+        // run.
         if python.version >= (3, 11) {
             samples.have_their_shares(python, "deep", 600);
         }
@@ -324,7 +324,7 @@ fn a_fork_in_a_window_ends_sampling_in_the_child_alone() {
         let (_, samples) = sampled_alone(python, "fork", 400);
         let threads: BTreeSet<_> = samples.0.iter().map(|sample| sample.thread).collect();
         assert_eq!(threads.len(), 1, "{python}");
-        // The child's functions are not the parent's.
+        // The child's stacks must not contain the parent's functions.
         assert!(
             samples.count("step") > 0 && samples.callers("ten") == ["step"].into(),
             "{python}"
@@ -335,10 +335,10 @@ fn a_fork_in_a_window_ends_sampling_in_the_child_alone() {
 #[test]
 fn what_changes_all_the_time_is_read_or_rejected() {
     for python in pythons() {
-        // Without a GIL a thread takes ten times as long to come and go.
+        // In a Python without a GIL, starting and ending a thread takes ten times as long.
         let steps = if python.has_gil { 1500 } else { 200 };
         let (_, samples) = sampled_alone(python, "churn", steps);
-        // Each name is one of the program's or of the library's, whatever threads began or ended.
+        // Each name must be the program's or the Python library's, whatever threads began or ended during the sample.
         let is_odd = |name: &&String| {
             let places = [".py:", "<string>:", "<frozen "];
             !places.iter().any(|place| name.contains(place))
@@ -361,8 +361,8 @@ fn a_thread_that_sleeps_is_seen_to_sleep() {
         let is_asleep = |sample: &Sample| sample.state == Some(ThreadState::Sleeping);
         let asleep = samples.share(is_asleep);
         assert!(asleep > 0.3, "{python}: {asleep}");
-        // Not of all samples: the machine determines how long the interpreter takes to end, which has no
-        // frame.
+        // While the interpreter ends, a sample has no frame. That time depends on the machine, so the share is that of
+        // the sleeping samples only.
         let in_sleeps = samples.share(|sample| {
             is_asleep(sample) && sample.stack.iter().any(|name| is(name, "sleeps"))
         });
@@ -436,8 +436,8 @@ fn a_filter_that_refuses_to_copy_memory_costs_one_line() {
 
 #[test]
 fn native_stacks_are_sampled_where_the_kernel_permits() {
-    /// Number of samples that is enough. Longer runs reach it with any timer of the kernel and on a busy
-    /// machine.
+    /// The number of samples that is enough. Runs get longer until they reach it, because the kernel's timer may be
+    /// coarse and the machine busy.
     const MIN_SAMPLES: usize = 50;
     let python = few()[0];
     let mut steps = 1500;

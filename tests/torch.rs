@@ -1,5 +1,5 @@
-//! Checks the PyTorch profiler in the windows (`TLLM_TORCH_PROFILE_TRACE`): with real PyTorch if it is
-//! available, and with a fake one for errors.
+//! Checks the PyTorch profiler in windows (`TLLM_TORCH_PROFILE_TRACE`), with real PyTorch if it is available, and with
+//! a fake one for errors.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{Output, Scratch, command, repo, run, shim, standin};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The program `py_torch.py` on the stand-in, with traces to be written to `t/trace.json`.
+/// The program `py_torch.py`, ready to run on the stand-in. Traces are written to `t/trace.json`.
 struct Program {
     command: Command,
     scratch: Scratch,
@@ -31,7 +31,7 @@ impl Program {
             .arg(repo().join("tests/fixtures/py_torch.py"))
             .args(args.split_whitespace())
             .env("PYTHONDONTWRITEBYTECODE", "1")
-            // With more threads, waiting for each other takes longer than the work on such small tensors.
+            // With more threads, synchronization takes longer than the work on tensors this small.
             .env("OMP_NUM_THREADS", "1")
             .env("LD_LIBRARY_PATH", standin())
             .env("LD_PRELOAD", shim())
@@ -83,7 +83,7 @@ impl Ran {
         }
     }
 
-    /// Asserts that the program did the same as without the shim.
+    /// Asserts that the program had this status and output, which are those without the shim.
     #[track_caller]
     fn assert_done(&self, status: i32, out: &str) -> &Self {
         let output = &self.output;
@@ -96,7 +96,7 @@ impl Ran {
         self
     }
 
-    /// The traces' names, in order; temporary ones are among them.
+    /// Returns the names of the trace files in order, including temporary ones.
     fn traces(&self) -> Vec<String> {
         let folder = self.scratch.path("t");
         let mut names: Vec<_> = std::fs::read_dir(folder)
@@ -108,7 +108,7 @@ impl Ran {
         names
     }
 
-    /// Returns the steps in the trace `name`.
+    /// Returns the step numbers in the trace `name`.
     fn steps(&self, name: &str) -> Vec<u32> {
         const READ: &str = "import gzip, json, sys\n\
             path = sys.argv[1]\n\
@@ -147,7 +147,7 @@ fn each_window_has_a_trace_of_its_own() {
     let Some(python) = python_with_torch() else {
         return;
     };
-    // The path is relative to the folder in which the program starts.
+    // The path is relative to the folder in which the program starts, although the program changes its folder.
     let ran = Program::new(&python, "10-12,20-21", "--chdir")
         .env("TLLM_TORCH_PROFILE_TRACE", "t/x.json.gz")
         .env("RANK", "3")
@@ -180,7 +180,7 @@ fn a_window_that_is_open_at_the_end_is_written() {
         assert_eq!(ran.traces(), ["trace-rank-0.json"], "{args}");
         assert_eq!(ran.steps("trace-rank-0.json"), to_the_end, "{args}");
     }
-    // Children of multiprocessing's end by _exit, but not without its finalizers.
+    // A child of multiprocessing ends by `_exit`, but runs its finalizers first.
     let ran = Program::new(&python, "35-", "--fork").run();
     ran.assert_done(0, "child: 0\n");
     assert_eq!(ran.steps("trace-rank-0.json"), to_the_end);
@@ -310,7 +310,7 @@ fn who_holds_the_gil_does_not_wait_for_who_needs_it() {
         let ran = Program::fake("2-4,8-10,14-16,20-22,26-28", "--holds-gil")
             .env("FAKE_TORCH", format!("meets {place}"))
             .run();
-        // Each would wait for as long as a turn lasts; a busy machine may delay one or the other.
+        // Each of these calls could wait as long as a turn lasts. A busy machine may delay one of them.
         let out = ran.output.out();
         let words: Vec<_> = out.split_whitespace().collect();
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Checks ranges for torch modules (`TLLM_NVTX_DEBUG`), with real PyTorch if it is available, and the effect
-//! of marking on torch's compiler.
+//! Checks NVTX ranges for torch modules (`TLLM_NVTX_DEBUG`), with real PyTorch if it is available, and their effect on
+//! torch's compiler.
 
 mod common;
 
@@ -11,7 +11,7 @@ fn run(program: &str, variables: &[(&str, &str)]) -> Option<Ran> {
     let path = python_with_torch()?;
     let python = Python {
         path,
-        version: (3, 0), // whichever it is
+        version: (3, 0), // not used by this test
         is_shared: false,
         has_gil: true,
         has_tests: false,
@@ -52,7 +52,7 @@ fn modules_have_ranges_by_their_qualified_names() {
         "{}",
         ran.output.err()
     );
-    // In some versions of torch the call of the compiled model leads to the model's own.
+    // In some versions of torch, the call of the compiled model also calls the original model.
     let rest = &pushed[eager..];
     let is_once_or_twice = [compiled, 2 * compiled].contains(&rest.len());
     assert!(
@@ -98,7 +98,7 @@ fn marks_add_no_graph_break() {
     assert!(marked.count("push", "Model") > 0);
 }
 
-/// Methods that a module's class overrides are not called to get its name.
+/// To get a module's name, the library does not call methods that the module's class overrides.
 #[test]
 fn naming_modules_runs_nothing_of_theirs() {
     let Some(ran) = run("torch_own_modules", &[("TLLM_NVTX_DEBUG", "1")]) else {

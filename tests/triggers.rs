@@ -1,5 +1,5 @@
-//! Checks windows that open by themselves, after a step for which a condition holds, in programs that stall
-//! in known steps and ways, on mixed load.
+//! Checks triggers: windows that open after a step for which a condition holds. The programs have mixed load and stall
+//! in known steps and ways.
 
 mod common;
 
@@ -22,7 +22,8 @@ fn stalls_on_mixed_load_are_found_with_their_causes_and_prefills_are_none() {
     let fired = ran.fired();
     let numbers: Vec<_> = fired.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [200, 210, 221, 232], "{context}");
-    // The last is one of a prefill, which takes a fifth of that at any time: it is not six times as slow.
+    // The stall at step 244 opens no window. This step has a prefill and usually takes 150 ms, so with a stall of 600
+    // ms it takes less than six times its usual time.
     for (place, cause) in [
         (1, "waits for the GPU"),
         (2, "garbage collection"),
@@ -36,7 +37,7 @@ fn stalls_on_mixed_load_are_found_with_their_causes_and_prefills_are_none() {
         .map(|number| (number + 1, number + 5))
         .collect();
     assert_eq!(ran.windows(), windows, "{context}");
-    // The record says why it has these windows.
+    // The record contains the reason for each window.
     let process = ran.process.unwrap().to_string();
     assert!(process.contains("held for iteration 210"), "{process}");
 }
@@ -51,7 +52,7 @@ fn a_condition_on_causes_has_them_measured_and_so_many_windows_open_at_most() {
         ),
         ("TLLMPROF_WHEN_STEPS", "5"),
         ("TLLMPROF_WHEN_AT_MOST", "3/1h"),
-        // Findings are logged even if nothing is recorded.
+        // The message is logged even if nothing is recorded.
         ("TLLMPROF_TRACE", ""),
     ];
     let Some(ran) = Load::new().run(planted, &when) else {
@@ -98,7 +99,7 @@ fn a_condition_that_is_none_is_refused_with_one_line() {
             "{options}: {err}"
         );
     }
-    // With the variable, its value.
+    // If the variable is set, the message has its value.
     let mut command = command(tllmprof());
     command
         .args(["run", "--", "true"])

@@ -1,8 +1,8 @@
-//! Checks that programs without CUDA do the same with the library preloaded as without: the same bytes on
-//! standard output and standard error, and the same status.
+//! Checks that programs without CUDA do the same with the library preloaded as without it: same standard output,
+//! standard error and exit status.
 //!
-//! Each is a shell script under `tests/unharmed/`, run by bash in a fresh folder that always has the same
-//! name. A script that exits with 77 has printed `skipped: …` as its last line.
+//! Each test is a shell script in `tests/unharmed/`, which bash runs in an empty folder that always has the same name.
+//! A script that exits with 77 is skipped, and its last line is `skipped: …`.
 
 mod common;
 
@@ -17,7 +17,7 @@ use common::{Output, Scratch, command, repo, run, shim, skipped};
 const TIMEOUT: Duration = Duration::from_secs(600);
 const SKIPPED: i32 = 77;
 
-/// The variables that are set besides the preload.
+/// Variables that are set in addition to the preload.
 const ENVIRONMENTS: [(&str, Option<&str>); 3] = [
     ("preload", None),
     ("preload and a window", Some("0-1")),
@@ -69,8 +69,8 @@ hosts! {
     tools: Required,
 }
 
-/// Third-party tests, some of which depend on timing: on a busy machine one fails by chance, but not twice in
-/// a row.
+/// CPython's own tests, some of which depend on timing. On a busy machine one may fail by chance, but not twice in a
+/// row.
 const BY_THE_CLOCK: &str = "python_own_tests.sh";
 
 #[derive(Debug)]
@@ -80,7 +80,7 @@ enum Verdict {
     Differs(String),
 }
 
-/// Runs the script without the library and then with it, in each environment.
+/// Runs the script without the library, and then with the library in each environment.
 fn compare(script: &Path, library: &Path) -> Verdict {
     let scratch = Scratch::new("unharmed");
     let folder = scratch.path("work");
@@ -103,7 +103,7 @@ fn compare(script: &Path, library: &Path) -> Verdict {
             how = difference(&plain, &preloaded());
         }
         if let Some(how) = how {
-            // Distinguishes a host whose runs differ from a library that does harm.
+            // A second run without the library shows if the script's own output varies.
             let again = difference(&plain, &run_script(script, &folder, |_| ()));
             let itself = match again {
                 Some(_) => "\n(and so did a second run without the library)",
@@ -172,7 +172,7 @@ fn every_script_is_run() {
     assert_eq!(scripts, HOSTS);
 }
 
-/// The comparison must be able to fail: libraries that do small harm are all caught.
+/// The comparison must be able to fail: it has to catch each of these libraries, which do a little harm.
 #[test]
 fn a_harmful_library_is_noticed() {
     let harms = [

@@ -1,5 +1,5 @@
-//! Checks a program of 40 iterations. In every linkage the profiler starts before the first call of the
-//! window and stops after its last, with any rule for iterations and any end of the process.
+//! Checks windows of a program with 40 iterations. In every linkage, with any rule and any end of the process, the
+//! profiler starts before the window's first call and stops after its last.
 
 mod common;
 #[path = "windows/demo.rs"]
@@ -11,7 +11,7 @@ mod steady;
 
 use common::{Fixture, Ran, Switch};
 
-/// Every way in which the fixture reaches CUDA.
+/// The names of the fixture's builds, one for each way to reach CUDA's functions.
 const LINKAGES: [&str; 21] = [
     "shared12",
     "shared13",
@@ -44,7 +44,7 @@ fn stop(launches: usize, waits: usize) -> Switch {
     Switch::Stop { launches, waits }
 }
 
-/// The result and the status are those of a run without the shim, and so are the driver's calls.
+/// Asserts that the output, the status and the driver's calls are the same as in a run without the shim.
 #[track_caller]
 fn assert_unharmed(ran: &Ran, plain: &Ran) {
     assert_eq!(ran.output.out(), plain.output.out());
@@ -72,7 +72,7 @@ fn assert_unharmed(ran: &Ran, plain: &Ran) {
     );
 }
 
-/// Runs the fixture in every linkage and compares where the profiler was switched.
+/// Runs the fixture in every linkage, and asserts that the profiler starts and stops as `expected`.
 #[track_caller]
 fn in_every_linkage(windows: &str, step: &str, args: &str, expected: &[Switch]) {
     in_linkages(&LINKAGES, windows, step, args, expected);
@@ -145,7 +145,7 @@ fn three_windows_one_of_them_open_ended() {
 
 #[test]
 fn the_wait_that_recurs_by_default() {
-    // Steps that alternate between two libraries with kernels of their own look like halves.
+    // If steps alternate between two libraries that each have their kernels, `auto` takes a pair of steps for one step.
     let (halves, linkages): (Vec<_>, Vec<_>) = LINKAGES
         .iter()
         .partition(|linkage| **linkage == "two_cudarts");

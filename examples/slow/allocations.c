@@ -1,5 +1,5 @@
-/* Suffers from allocations: each step takes its work space anew from the driver, which for giving it back makes the GPU
- * idle. A pool would keep it.
+/* Suffers from allocations: each step allocates its work space from the driver and frees it, and the driver makes
+ * the GPU idle to free memory. A pool would keep the work space.
  *
  *   cc -O2 allocations.c -o allocations -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./allocations

@@ -1,7 +1,7 @@
-/* Suffers from a thread that makes batches too slowly: each step waits for the next one.
+/* Suffers from a thread that makes batches too slowly: each step waits for the next batch.
  *
  *   cc -O2 batch_wait.c -o batch_wait -ldl -lpthread
- *   tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- ./batch_wait 80       # so many steps
+ *   tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- ./batch_wait 80    # 80 steps
  */
 #include "gpu.h"
 
@@ -19,7 +19,7 @@ static void *make_batches(void *count)
 {
     for (int batch = 0; batch < *(int *)count; batch++) {
         struct timespec time = {0, MAKES_NS};
-        nanosleep(&time, NULL); /* asks another process for it */
+        nanosleep(&time, NULL); /* stands for a request to another process */
         pthread_mutex_lock(&lock);
         batches++;
         pthread_cond_signal(&is_there);

@@ -1,4 +1,5 @@
-/* Suffers from neighbours on its processor: what it has to do before each launch waits for its turn.
+/* Suffers from other processes on its processor: its work before each launch has to wait until it gets the
+ * processor.
  *
  *   cc -O2 busy_neighbour.c -o busy_neighbour -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./busy_neighbour
@@ -14,7 +15,7 @@
 
 enum { STEPS = 30, NEIGHBOURS = 3, KERNEL_NS = 16000000, PREPARES_NS = 4000000 };
 
-/* What the thread has had of its processor. */
+/* Returns the processor time that this thread has used. */
 static long used_ns(void)
 {
     struct timespec t;
@@ -38,7 +39,7 @@ int main(void)
     }
     gpu_start(0);
     for (int step = 0; step < STEPS; step++) {
-        /* The same processor time in each step, however long it has to wait for that. */
+        /* Uses the same processor time in each step, however long it has to wait for the processor. */
         for (long began = used_ns(); used_ns() - began < PREPARES_NS;)
             ;
         gpu_launch(KERNEL_NS);

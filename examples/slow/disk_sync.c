@@ -1,7 +1,7 @@
-/* Suffers from a checkpoint that each step writes to the disk, and waits for.
+/* Suffers from a checkpoint: each step writes it to the disk and waits until it is there.
  *
  *   cc -O2 disk_sync.c -o disk_sync -ldl
- *   tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- ./disk_sync 80       # so many steps
+ *   tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- ./disk_sync 80    # 80 steps
  */
 #include "gpu.h"
 

@@ -1,4 +1,5 @@
-/* Suffers from a log that is written to the disk in each step, and waited for (here through a pipe to a slow writer).
+/* Suffers from a log: each step writes to it and waits until the line is on the disk (here through a pipe to a slow
+ * writer).
  *
  *   cc -O2 disk_writes.c -o disk_writes -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./disk_writes
@@ -11,7 +12,7 @@
 
 enum { STEPS = 30, KERNEL_NS = 5000000, WRITES_NS = 6000000 };
 
-/* Takes what comes, and confirms each line when it is written. */
+/* Reads lines from the pipe, and confirms each line when it is written. */
 static void write_log(int lines, int confirmed)
 {
     char line;

@@ -10,7 +10,7 @@ from gpu import Gpu
 STEPS, KERNEL_NS, REQUESTS = 30, 10_000_000, 300_000
 
 gpu = Gpu()
-# What a collection has to go through.
+# Objects that a garbage collection has to visit.
 cache = [{"request": n, "tokens": [n]} for n in range(REQUESTS)]
 for step in range(STEPS):
     gpu.launch(KERNEL_NS)

@@ -1,5 +1,5 @@
-/* As much of CUDA as the examples need: one stream, and a kernel that keeps the GPU busy for as long as it is asked to.
- * The driver, libcuda.so.1, is opened when the program runs. */
+/* The part of CUDA that the examples need: one stream, and a kernel that keeps the GPU busy for a given time. The
+ * driver, libcuda.so.1, is opened at run time. */
 #ifndef GPU_H
 #define GPU_H
 
@@ -30,7 +30,7 @@ static CUresult (*destroy_executable)(void *);
 static void *kernel, *stream;
 static unsigned long long state;
 
-/* Each thread looks at the GPU's clock until that number of nanoseconds has passed. */
+/* The kernel: each thread reads the GPU's clock until `ns` nanoseconds have passed. */
 static const char PTX[] = ".version 7.0\n"
                           ".target sm_70\n"
                           ".address_size 64\n"
@@ -69,7 +69,7 @@ static void *find(void *driver, const char *name)
     return function;
 }
 
-/* Makes everything ready on the GPU with this number, or on the one that it comes to where there are fewer. */
+/* Prepares the GPU with this number. If there are fewer GPUs, several numbers share one. */
 static void gpu_start(int number)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -117,13 +117,13 @@ static void gpu_launch(uint64_t ns)
           launch_kernel(kernel, BLOCKS, 1, 1, THREADS, 1, 1, 0, stream, parameters, NULL));
 }
 
-/* Waits until it has nothing left to do. */
+/* Waits until the stream has done all its work. */
 static void gpu_wait(void)
 {
     check("cuStreamSynchronize", stream_synchronize(stream));
 }
 
-/* So much of its memory. */
+/* Allocates memory of the GPU. */
 static inline unsigned long long gpu_allocate(size_t bytes)
 {
     unsigned long long pointer;
@@ -131,37 +131,37 @@ static inline unsigned long long gpu_allocate(size_t bytes)
     return pointer;
 }
 
-/* Gives it back. */
+/* Frees memory of the GPU. */
 static inline void gpu_free(unsigned long long pointer)
 {
     check("cuMemFree_v2", mem_free(pointer));
 }
 
-/* Copies to the GPU: returns when the memory of the host has been read. */
+/* Copies to the GPU, and returns when the host's memory has been read. */
 static inline void gpu_copy_in(unsigned long long to, const void *from, size_t bytes)
 {
     check("cuMemcpyHtoD_v2", copy_in(to, from, bytes));
 }
 
-/* The same on the stream. */
+/* Enqueues a copy to the GPU on the stream. */
 static inline void gpu_copy_in_async(unsigned long long to, const void *from, size_t bytes)
 {
     check("cuMemcpyHtoDAsync_v2", copy_in_async(to, from, bytes, stream));
 }
 
-/* Copies from the GPU: returns when it is done. */
+/* Copies from the GPU, and returns when the copy is done. */
 static inline void gpu_copy_out(void *to, unsigned long long from, size_t bytes)
 {
     check("cuMemcpyDtoH_v2", copy_out(to, from, bytes));
 }
 
-/* A graph of so many kernels, in the place of the one that there was. */
+/* Captures a graph of this number of kernels. It replaces the previous graph. */
 static inline void gpu_capture(void **graph, int kernels, uint64_t ns)
 {
     void *captured;
     if (*graph != NULL)
         check("cuGraphExecDestroy", destroy_executable(*graph));
-    check("cuStreamBeginCapture_v2", begin_capture(stream, 1 /* of this thread */));
+    check("cuStreamBeginCapture_v2", begin_capture(stream, 1 /* only of this thread */));
     for (int i = 0; i < kernels; i++)
         gpu_launch(ns);
     check("cuStreamEndCapture", end_capture(stream, &captured));
@@ -174,7 +174,7 @@ static inline void gpu_launch_graph(void *graph)
     check("cuGraphLaunch", launch_graph(graph, stream));
 }
 
-/* Keeps this thread's processor busy. */
+/* Keeps the thread's processor busy for `ns` nanoseconds. */
 static inline void host_works(uint64_t ns)
 {
     struct timespec now;

@@ -1,10 +1,10 @@
-"""As much of CUDA as the examples need, by ctypes: one stream, and a kernel that keeps the GPU busy."""
+"""The part of CUDA that the examples need, through ctypes: one stream, and a kernel that keeps the GPU busy."""
 
 import ctypes
 
 BLOCKS, THREADS = 128, 1024
 
-# Each thread looks at the GPU's clock until so many nanoseconds are over.
+# The kernel: each thread reads the GPU's clock until `ns` nanoseconds have passed.
 PTX = b"""
 .version 7.0
 .target sm_70
@@ -51,12 +51,12 @@ class Gpu:
             raise RuntimeError(f"{function}: error {error}")
 
     def launch(self, ns):
-        """Has it busy for so many nanoseconds, after what it has to do already."""
+        """Keeps the GPU busy for `ns` nanoseconds, after its present work."""
         ns = ctypes.c_uint64(ns)
         parameters = (ctypes.c_void_p * 2)(ctypes.addressof(self.state), ctypes.addressof(ns))
         grid = BLOCKS, 1, 1, THREADS, 1, 1, 0
         self.call("cuLaunchKernel", self.kernel, *grid, self.stream, parameters, None)
 
     def wait(self):
-        """Waits until it has nothing left to do."""
+        """Waits until the stream has done all its work."""
         self.call("cuStreamSynchronize", self.stream)

@@ -1,4 +1,4 @@
-/* A loop that leaves the GPU no time to rest: a few large kernels a step, and one wait.
+/* A loop that keeps the GPU busy all the time: a few large kernels per step, and one wait.
  *
  *   cc -O2 healthy.c -o healthy -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./healthy

@@ -1,4 +1,4 @@
-"""Nothing is wrong with it: Python that has the next step ready before the GPU is done.
+"""A healthy Python loop: it has the next step ready before the GPU has done the current one.
 
     tllmprof run --window 5-24 --step cuStreamSynchronize --gc --gil -- python3 healthy.py
 """

@@ -1,4 +1,4 @@
-/* A loop that replays a CUDA graph, as engines decode: nothing is wrong with it.
+/* A loop that replays a CUDA graph, like the decode steps of engines. Nothing is wrong with it.
  *
  *   cc -O2 healthy_graph.c -o healthy_graph -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./healthy_graph

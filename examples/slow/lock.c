@@ -24,7 +24,7 @@ static void *write_statistics(void *nothing)
 {
     while (!is_over) {
         pthread_mutex_lock(&statistics);
-        pause_for(HOLDS_NS); /* writes to a disk that is far away */
+        pause_for(HOLDS_NS); /* stands for a write to a remote disk */
         pthread_mutex_unlock(&statistics);
         pause_for(PAUSES_NS);
     }

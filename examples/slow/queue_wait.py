@@ -1,6 +1,6 @@
-"""Suffers from a thread that makes batches too slowly: each step waits for the next one in a queue.
+"""Suffers from a thread that makes batches too slowly: each step waits for the next batch in a queue.
 
-    tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- python3 queue_wait.py 80       # so many steps
+    tllmprof run --window 5-74 --step cuStreamSynchronize --stacks=1000 -- python3 queue_wait.py 80       # 80 steps
 """
 
 import queue
@@ -16,7 +16,7 @@ STEPS = int(sys.argv[1]) if sys.argv[1:] else 30
 
 def make_batches():
     for batch in range(STEPS):
-        time.sleep(MAKES)  # asks another process for it
+        time.sleep(MAKES)  # stands for a request to another process
         batches.put(batch)
 
 

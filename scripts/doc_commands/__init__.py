@@ -1,14 +1,14 @@
-"""The commands of the documentation.
+"""Runs the commands of the documentation.
 
-They stand in fenced blocks of the language `console`, each behind `$ `, and are run by a shell in their order, those of a page
-in one folder that has a `./server`, a `./engine` and a `serve.py`. The status has to be 0. Lines behind a command that begin
-with `tllmprof:` have to be among those that it prints, but for numbers and units. A word behind `console` says what a block
-needs, which is not everywhere:
+Commands are in fenced blocks of the language `console`, each after `$ `. A shell runs the commands of a page in order,
+in one folder that has a `./server`, a `./engine` and a `serve.py`. The exit status must be 0. Lines after a command
+that begin with `tllmprof:` must be among the lines that the command prints, except for numbers and units. A word after
+`console` is a requirement of the block that not every machine satisfies:
 
-    console              nothing: the stand-in for CUDA and a stub of nsys and ncu do
-    console gpu          a GPU and nsys; where there is no ncu, a stub of it does
-    console needs=NAME   NAME, and mostly a name that the reader replaces; only the options of tllmprof are checked
-    console repo         the repository: the commands are tests or builds of their own, and have to be there
+    console              none: the stand-in for CUDA and fake versions of nsys and ncu are enough
+    console gpu          a GPU and nsys; without ncu, a fake version is used
+    console needs=NAME   NAME, often a name that the reader replaces; only tllmprof's options are checked
+    console repo         the repository: the commands are tests or builds themselves, and only have to exist
 
-A command in a block of another kind is a mistake.
+A command in a block of another language is an error.
 """

@@ -3,12 +3,12 @@ import re
 from dataclasses import dataclass, field
 
 FENCE = re.compile(r"^(`{3,})([^\n`]*)\n(.*?)^\1[ \t]*$", re.M | re.S)
-# What looks like a command of ours in a block that is not run.
+# Text that looks like one of our commands, in a block that is not run.
 COMMAND = re.compile(r"^(?:\$ |(?:eval |[A-Z_]+=\S+ )*(?:tllmprof (?!:)|scripts/|cargo ))", re.M)
 
 
 class Unmarked(Exception):
-    """A command that nobody runs."""
+    """A command in a block that is not run."""
 
 
 @dataclass
@@ -16,17 +16,17 @@ class Block:
     page: str
     line: int
     needs: str  # "", "gpu", "repo" or "needs=NAME"
-    commands: list = field(default_factory=list)  # (command, expected lines)
+    commands: list = field(default_factory=list)  # (command, expected lines of output)
 
 
 def blocks(page, text):
-    """The blocks with commands, in their order."""
+    """Returns the blocks with commands, in order."""
     found = []
     for match in FENCE.finditer(text):
         language, _, needs = match[2].strip().partition(" ")
         line = text.count("\n", 0, match.start()) + 1
         if language != "console":
-            # What a text shows may begin with the command that printed it.
+            # A `text` block may show a command together with its output.
             if language != "text" and (wrong := COMMAND.search(match[3])):
                 raise Unmarked(f"{page}:{line}: {wrong[0].strip()!r} is a command in a block that is not run (wanted: console)")
             continue
@@ -39,7 +39,7 @@ def blocks(page, text):
 
 
 def commands(body):
-    """(command, the lines behind it) of a block."""
+    """Yields each command of a block, with the lines after it: (command, lines)."""
     command, shown = None, []
     for line in body.splitlines():
         if line.startswith("$ "):
@@ -55,30 +55,32 @@ def commands(body):
 
 
 def handled(needs, on_gpu):
-    """What is done with the commands of a block: they run, their options are checked, or they have to be there."""
+    """Returns what is done with a block's commands: they run ("run"), only their options are checked ("options"), or
+    they only have to exist ("there")."""
     if needs == "repo":
         return "there"
-    # A command with a name that the reader is to replace, or that changes the machine, cannot run anywhere.
+    # Commands with a placeholder to replace, and commands that change the machine, cannot run anywhere. Only their
+    # options are checked.
     return "options" if needs.startswith("needs=") or needs == "gpu" and not on_gpu else "run"
 
 
 def options_of(command):
-    """Commands that do nothing, and fail where tllmprof does not know the options of the command."""
+    """Yields commands that do nothing and that fail if tllmprof does not know the options of `command`."""
     for inside in re.findall(r"\$\((tllmprof [^()]*)\)", command):
         yield inside
     if found := re.match(r"tllmprof (?:run|env) (?:.*? )?-- ", command, re.S):
-        # A program that every machine has, and no windows in it.
+        # The program is replaced by one that every machine has. No window opens in it.
         yield found[0] + "true"
     elif command.startswith("tllmprof "):
         yield command + " --help"
 
 
 def shape(line):
-    """A line without what differs from run to run: numbers, and units of time."""
+    """Returns a line without the parts that differ from run to run: numbers and units of time."""
     return re.sub(r"\s+", " ", re.sub(r"\b(ns|us|µs|ms|s)\b", "T", re.sub(r"\d+(\.\d+)?", "N", line))).strip()
 
 
 def missing(shown, printed):
-    """The lines of ours that were to be printed and were not."""
+    """Returns our lines that should have been printed and were not."""
     there = {shape(line) for line in printed.splitlines()}
     return [line for line in shown if line.startswith("tllmprof: ") and shape(line) not in there]

@@ -1,4 +1,4 @@
-"""Runs them."""
+"""Runs the commands of the documentation."""
 import argparse
 import glob
 import os
@@ -11,9 +11,9 @@ from .blocks import Unmarked, blocks, handled, missing, options_of
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PATIENCE = 120
-# What a page calls the library, and where it is.
+# The library's path in the documentation, which is replaced by the real path.
 INSTALLED = "/opt/tllmprof/libtllmprof.so"
-# A profiler that runs the program and nothing else.
+# A fake nsys that only runs the program.
 STUB = """#!/bin/sh
 export NSYS_PROFILING_SESSION_ID=1
 while [ $# -gt 0 ]; do
@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 """
-# Steps of the example, as a server that ends by itself.
+# A fake server: it makes steps of the example and then ends by itself.
 SERVER = """#!/bin/sh
 exec "$(dirname "$0")/engine" --steps 300
 """
@@ -71,7 +71,7 @@ class Place:
         os.chmod(path, 0o755)
 
     def run(self, command):
-        """(status, output) of a command of a page."""
+        """Runs a command of a page. Returns (status, output)."""
         command = command.replace(INSTALLED, self.library)
         try:
             done = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=self.folder, env=self.env, timeout=PATIENCE,
@@ -85,7 +85,7 @@ class Place:
 
 
 def there(command):
-    """Why a command of the repository is not one; None if it is."""
+    """Returns the reason why a command of the repository does not exist; None if it does."""
     name = command.split()[0]
     if name.startswith("scripts/") and not os.access(os.path.join(ROOT, name), os.X_OK):
         return f"there is no {name}"
@@ -93,7 +93,7 @@ def there(command):
 
 
 def parses(place, command):
-    """Why tllmprof refuses the options of a command that cannot be run here; None if it does not."""
+    """Returns the reason why tllmprof refuses the options of a command that cannot run here; None if it accepts them."""
     for checked in options_of(command):
         status, output = place.run(checked)
         if status != 0:
@@ -107,7 +107,7 @@ def pages():
 
 
 def check(block, place, on_gpu):
-    """Runs a block: (how many ran, how many were skipped, what is wrong)."""
+    """Runs a block. Returns (number that ran, number skipped, errors)."""
     ran, skipped, wrong = 0, 0, []
     done = handled(block.needs, on_gpu)
     for command, shown in block.commands:
@@ -129,7 +129,7 @@ def check(block, place, on_gpu):
 
 
 def run(files, on_gpu, log):
-    """Runs the commands of these pages: (how many ran, how many were skipped, what is wrong)."""
+    """Runs the commands of these pages. Returns (number that ran, number skipped, errors)."""
     total, left, failed = 0, 0, []
     for page in map(os.path.abspath, files):
         began, name = time.monotonic(), os.path.relpath(page, ROOT)

@@ -1,4 +1,4 @@
-"""Which commands are found, and which are mistakes."""
+"""Tests which commands are found, and which are errors."""
 import unittest
 
 from .blocks import Unmarked, blocks, handled, missing, options_of

@@ -25,17 +25,18 @@ from .slim import slim
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON, GLIBC_MINOR, ARCH = "3.12", 39, 90
 
-# drop: files that match go (a folder by `folder/*`, at any depth). slim: device code is cut to ARCH, with the options of
-# slim.slim. strip: debug symbols go, of all libraries but the engine's own. move: {from: to}. cublas12: adds a libcublas.so.12
-# that forwards to CUDA 13's, and an empty libcublasLt.so.12. stubs: adds the packages in stubs/.
+# Rules for each engine. drop: removes files that match (a folder with `folder/*`, at any depth). slim: reduces device
+# code to ARCH, with the options of slim.slim. strip: removes debug symbols from all libraries except the engine's own.
+# move: {from: to}. cublas12: adds a libcublas.so.12 that forwards to CUDA 13's, and an empty libcublasLt.so.12. stubs:
+# adds the packages in stubs/.
 RULES = {
     "vllm": dict(
         drop=[
             "bin/*",
-            "vllm/vllm-rs",  # the front end in Rust: VLLM_USE_RUST_FRONTEND=0
-            "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so",  # 305 MB; sm_90 uses FlashAttention 3
+            "vllm/vllm-rs",  # front end in Rust, not needed with VLLM_USE_RUST_FRONTEND=0
+            "vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so",  # 305 MB, not needed: sm_90 uses FlashAttention 3
             "vllm/_qutlass_C.abi3.so",
-            "vllm/third_party/deep_gemm/include/*",  # sources for its compiler: VLLM_USE_DEEP_GEMM=0
+            "vllm/third_party/deep_gemm/include/*",  # sources for its compiler, not needed with VLLM_USE_DEEP_GEMM=0
             "vllm/third_party/deep_gemm/_C.cpython-310-*",
             "vllm/third_party/deep_gemm/_C.cpython-311-*",
             "vllm/third_party/deep_gemm/_C.cpython-313-*",
@@ -50,7 +51,7 @@ RULES = {
     "sglang": dict(
         drop=[
             "bin/*", "share/*", "tools/*", "*.pyi", "xgrammar/lib/*",
-            "sgl_kernel/flash_ops.abi3.so",  # 1.1 GB, FlashAttention: --attention-backend triton
+            "sgl_kernel/flash_ops.abi3.so",  # FlashAttention, 1.1 GB, not needed with --attention-backend triton
             "sgl_kernel/flashmla_ops.abi3.so", "sgl_kernel/infllm_ops.*", "sgl_kernel/sm100/*",
         ],
         slim={"sgl_kernel/sm90/common_ops.abi3.so": {}},
@@ -79,7 +80,7 @@ RULES = {
 
 
 def versions(name):
-    """The engine's section of versions.txt."""
+    """Returns the engine's section of versions.txt."""
     found, section = [], None
     with open(os.path.join(HERE, "versions.txt")) as lines:
         for line in lines:
@@ -112,7 +113,7 @@ def add_cublas12(site):
     cc = [os.environ.get("CC", "cc"), "-O1", "-shared", "-fPIC"]
     subprocess.run(cc + [f"-Wl,-soname,libcublas.so.12,--version-script,{HERE}/cublas12.map", f"{HERE}/cublas12.c",
                          "-ldl", "-o", f"{out}/libcublas.so.12"], check=True)
-    # TurboMind is linked with it and takes nothing from it.
+    # TurboMind is linked to this library but calls nothing in it.
     subprocess.run(cc + ["-Wl,-soname,libcublasLt.so.12", "-x", "c", "-", "-o", f"{out}/libcublasLt.so.12"],
                    input=b"void cublasLt12_stub(void) {}\n", check=True)
 
@@ -150,7 +151,7 @@ def plain(member):
 
 
 def compress(site, target):
-    # Like beside like, with one large window over all of it.
+    # Similar files are next to each other, and the window of the compressor covers many of them.
     order = sorted(files(site), key=lambda f: (os.path.splitext(f)[1], f))
     filters = [dict(id=lzma.FILTER_LZMA2, preset=6, dict_size=192 << 20)]
     with lzma.open(target, "wb", filters=filters) as xz, tarfile.open(fileobj=xz, mode="w|") as tar:

@@ -37,7 +37,7 @@ def fatbins(elf, offset, size):
             yield at + 16, at + 16 + length
             at += 16 + length
         else:
-            at += 4  # the four bytes by chance
+            at += 4  # these four bytes were not a header
 
 
 def entries(elf, at, end):
@@ -60,7 +60,7 @@ def wanted(found, arch, ptx):
 
 
 def slim(path, arch=90, ptx=True):
-    """Slims the file; returns one line that says what was kept and what was zeroed."""
+    """Slims the file. Returns a line that describes what was kept and what was zeroed."""
     kept, gone, number = collections.Counter(), collections.Counter(), 0
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as elf:
         for section in list(fatbin_sections(elf)):

@@ -1,7 +1,7 @@
-"""The first answer about a real engine: `tllmprof run -- ENGINE` and no option (docs/first-report.md).
+"""Checks the first answer about a real engine: `tllmprof run -- ENGINE` without options (docs/first-report.md).
 
-The window has to hold iterations, the ledger has to explain the host's and the GPU's time, and the GPU has to be busy as long in a
-step as nsys says of the same load.
+The window must have iterations. The ledger must explain the host's and the GPU's time. The GPU's busy time per step
+must match nsys's for the same load.
 """
 import os
 import shutil
@@ -29,7 +29,7 @@ LOOPS = (Loop("jax_jit", 8000), Loop("hf_generate", 2000), Loop("llama.cpp", 100
 
 
 def wrap(bench):
-    """Words in front of a program's own."""
+    """Returns the words in front of a program's command."""
     return ["env", f"TLLMPROF_LIB={bench.shim}", bench.command, "run", "--"]
 
 
@@ -47,7 +47,8 @@ def shown(rows):
 
 
 def check(bench, report, what, folder, by_nsys):
-    """Judges the newest run of a folder; `by_nsys(window)` runs the same under nsys and returns the median step of (first, last)."""
+    """Judges the newest run in a folder. `by_nsys(window)` runs the same under nsys and returns the median step of
+    (first, last)."""
     answer = output_of(bench.command, "report", "--json", folder=folder)
     process = max(answer["processes"], key=lambda one: len(iterations_of(one)), default=None)
     iterations = iterations_of(process) if process else []
@@ -63,7 +64,7 @@ def check(bench, report, what, folder, by_nsys):
     if not measured:
         report.check(f"{what}: busy", "kernels were taken in no iteration", False)
         return
-    # The same iterations: the work of one grows with what was generated before.
+    # The windows must have the same iterations, because an iteration's work grows with the tokens generated before.
     window = measured[0]["n"], measured[-1]["n"]
     ours = busy.median([(one["gpu_busy_ns"], one["dur_ns"]) for one in measured])
     busy.compare(report, f"{what}: busy", [ours], [by_nsys(window)])
@@ -99,7 +100,7 @@ def check_loop(bench, report, loop):
 
 
 def table(bench, _cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     for loop in LOOPS:
         report.guarded(check_loop, bench, loop)

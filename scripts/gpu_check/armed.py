@@ -1,8 +1,8 @@
-"""What the library costs with its window far off, in processor time a step.
+"""Measures the library's cost while its window is far off, in processor time per step.
 
-Processes of one program live at the same time on one core and run in turn, a short block each, as in throughput.py; two of them are
-without the library. One process may be dearer than its twin for as long as it lives, so they are started afresh again and again, and a
-start is one value: its interval is by Student's t over the starts.
+Several processes of one program run on one core in turn, a short block each, like in throughput.py. Two of them are
+without the library. One process may be slower than an equal one for its whole life. So the processes are started again
+several times, and each start gives one value. The interval over the starts is by Student's t.
 """
 import os
 import statistics
@@ -14,7 +14,7 @@ NAME = "armed"
 AIM = 0.998
 ROUNDS, BLOCK_SECONDS = 12, 0.06
 STEP_ROUNDS, STEP_SECONDS = 20, 0.25
-# Of 95 %, by the number of starts.
+# Student's t for a 95 % interval, by the number of starts.
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 TITLE = ("## Armed", "", "Processor time a step without the library, of that with it and its window far off: the mean of the starts' medians "
          f"and its 95 % interval; the aim is {AIM}. *Again*: a second process without it, which is the noise. Of replays, the steps a second, too.")
@@ -28,31 +28,32 @@ def loops(programs):
 
 
 def ways(folder):
-    """As throughput.WAYS."""
+    """Returns the ways to run a program, in the form of throughput.WAYS."""
     recorded = dict(throughput.closed("auto"), TLLMPROF_TRACE=os.path.join(folder, "armed-%p.tllmprof"))
     return (("without", None), ("again", None), ("auto", throughput.closed("auto")), ("auto, with a record", recorded))
 
 
 def of_starts(starts):
-    """Of each way but the first, a start's median of plain ÷ its own; `starts`: what throughput.run_in_turn gave of each."""
+    """Returns for each way except the first the median ratio, plain ÷ this way, of each start. `starts`: the results of
+    throughput.run_in_turn for each start."""
     ratios = [throughput.ratios(times) for times in starts]
     return [[1 / statistics.median(start[way]) for start in ratios] for way in range(1, len(ratios[0]))]
 
 
 def interval(values):
-    """(mean, least, most)"""
+    """Returns (mean, lowest, highest) of the interval."""
     mean, half = statistics.mean(values), STUDENT[len(values)] * statistics.stdev(values) / len(values) ** 0.5
     return mean, mean - half, mean + half
 
 
 def judge(values):
-    """(in words, whether the aim is met or None where the interval does not say)."""
+    """Returns (description, True or False for the aim being met; None if the interval does not decide)."""
     mean, least, most = interval(values)
     return f"{mean:.4f} ({least:.4f}–{most:.4f}) in {len(values)} starts", True if least >= AIM else False if most < AIM else None
 
 
 def measured(bench, report, loop, ways=ways):
-    # All on one core, which is always as fast as itself.
+    # All processes run on one core, so that the cores' different speeds do not matter.
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(before)})
     try:
@@ -68,7 +69,7 @@ def measured(bench, report, loop, ways=ways):
 
 
 def ways_of_layers(folder):
-    """As `ways`: the graphs are captured with layers on, and replayed with all windows behind them."""
+    """Like `ways`. The graphs are captured with layers on, and are replayed after all windows."""
     def passed(**more):
         return dict(throughput.closed("cudaGraphLaunch"), TLLMPROF_TRACE=os.path.join(folder, "layers-%p.tllmprof"), TLLMPROF_KERNELS=20, **more)
 
@@ -76,8 +77,8 @@ def ways_of_layers(folder):
 
 
 def judge_steps(ratios, noise):
-    """(in words, whether the two 95 % intervals of medians overlap), of steps a second of those without the library and of a second process
-    without it."""
+    """Returns (description, True if the two 95 % intervals of medians overlap). The ratios are steps per second to
+    those without the library; the noise is the same for a second process without the library."""
     (ratio, least, most), (_, noise_least, noise_most) = inside.interval(ratios), inside.interval(noise)
     return (f"{ratio:.4f} ({least:.4f}–{most:.4f}) of the steps a second in {len(ratios)} blocks in turn; again {noise_least:.4f}–{noise_most:.4f}",
             least <= noise_most and noise_least <= most)
@@ -92,7 +93,7 @@ def measured_steps(bench, report, loop):
 
 
 def table(bench, cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     for loop in loops(bench.programs):
         if loop.program.missing:

@@ -1,6 +1,7 @@
-"""Ranks of which one comes late to the collectives: it is named with its cause, and none is where none is late.
+"""Checks ranks of which one is late for the collectives. The report must name that rank and the cause, and no rank if
+none is late.
 
-Of an engine with tensor parallelism: how long its ranks wait and how long they transfer, by our records and by nsys's.
+For an engine with tensor parallelism, it compares the times that ranks wait and transfer in our records with nsys's.
 """
 import glob
 import json
@@ -15,24 +16,25 @@ from . import child, nsys
 from .checks import Check
 from .router_ranks import NO_MULTICAST, free_port
 
-# Of the window's first step it is not known: its ranks wait for each other as long as CUPTI took to come.
+# The first step of the window is left out of the judgement: its ranks wait for each other while CUPTI attaches.
 FIRST, LAST, STEPS = 12, 32, 40
-# Ranks of a program, each with a GPU of its own.
+# Numbers of ranks. Each rank has its own GPU.
 RANKS = (2, 4)
-# By what is planted in rank 1: what it may be called, the detail with it.
+# By the cause planted in rank 1: the texts that may name it, each with its detail.
 CAUSES = {"none": (), "sleep": ("asleep or blocked", "late launch"), "gc": ("GC",), "kernels": ("GPU work",),
           "tokens": ("GPU work, 4.00 times the tokens of the median rank",)}
-# How the ranks reduce: the rule that counts their steps.
+# How the ranks' reductions are launched, and the rule that counts their steps.
 WAYS = {"graph": "cudaGraphLaunch", "eager": "py:__main__:step"}
-# Of an engine: the steps that are taken, and what a collective's kernel is called.
+# In an engine: the first recorded step, the number of steps, and patterns of the collectives' kernel names.
 ENGINE_FIRST, MANY = 300, 60
 COLLECTIVE = ("%nccl%", "%cross_device_reduce%", "%multimem%")
-# Parts of the collectives' time that the ranks wait may be so far apart in our records and in nsys's.
+# Maximum difference between our record's and nsys's share of the collectives' time that the ranks wait.
 APART = 0.05
 
 
 def unlike_sums(report):
-    """What is wrong with the ranks' sums: waits, transfers and what has no match are the collectives' kernels."""
+    """Returns errors in the ranks' sums: waits, transfers and unmatched time must add up to the time of the
+    collectives' kernels."""
     wrong = []
     for process in report["processes"]:
         ns = sum(one["total_ns"] for one in process["kernels"] if is_collective(one["short_name"]))
@@ -47,7 +49,7 @@ def is_collective(name):
 
 
 def judge(cause, report):
-    """(in words, what is wrong) of what `tllmprof report --json` says."""
+    """Judges the output of `tllmprof report --json`. Returns (description, errors)."""
     found = report.get("collectives")
     if not found:
         return "no collectives", ["no collectives"]
@@ -60,7 +62,7 @@ def judge(cause, report):
         wrong.append("; ".join(found["notes"]))
     finding = next(one for one in report["findings"] if one["rule"] == "arrival-skew")
     if cause == "none":
-        # The ranks are as they are: neither is late by much.
+        # No rank may be late by more than 5 % of its time.
         if any(rank["late_ns"] > 0.05 * rank["iteration_ns"] * len(found["iterations"]) for rank in found["ranks"]):
             wrong.append(f"a rank is late by {[rank['late_ns'] for rank in found['ranks']]} ns")
         return got, wrong
@@ -79,7 +81,8 @@ def judge(cause, report):
 
 
 def reported(bench, words, base, rule, ranks, variables, **more):
-    """(what `tllmprof report --json` says of ranks that run `words`, or None; why there is nothing); `variables`: of a window and a rule."""
+    """Runs `words` in each rank and returns (the output of `tllmprof report --json`, or None; the reason why there is
+    none). `variables`: a function of a window and a rule."""
     port = free_port()
 
     def one(rank):
@@ -98,7 +101,8 @@ def reported(bench, words, base, rule, ranks, variables, **more):
 
 
 def measured(bench, command, base, cause, way, ranks, variables):
-    """(in words, whether all is as wanted) of ranks of which the second is late; `variables`: of a window and a rule."""
+    """Runs ranks of which the second is late. Returns (description, True if all is right). `variables`: a function of a
+    window and a rule."""
     batch = "__main__:step=requests:requests,tokens:tokens,decode_tokens:tokens"
     report, why = reported(bench, [*command, str(STEPS), cause, way], base, WAYS[way], ranks, variables, TLLM_PROFILE_RECORD_GC=1, TLLMPROF_BATCH=batch)
     if report is None:
@@ -108,7 +112,8 @@ def measured(bench, command, base, cause, way, ranks, variables):
 
 
 def judge_splits(report):
-    """(in words, whether it is right) of the communicators that are parts of another: each rank has that of all and that of its pair."""
+    """Judges communicators that were split from another one: each rank must have one for all ranks and one for its
+    pair. Returns (description, True if right)."""
     parts, wrong, ranks = {}, [], len(report["processes"])
     for process in report["processes"]:
         rank, made = process["rank"], process["communicators"]
@@ -124,7 +129,7 @@ def judge_splits(report):
 
 
 class OfRanks(Check):
-    """Ranks, each on a GPU of its own."""
+    """A check with several ranks, each on its own GPU."""
 
     def __init__(self, program, ranks, label, rule, wanted):
         self.ranks = ranks
@@ -137,7 +142,7 @@ class OfRanks(Check):
 
 
 class LateRank(OfRanks):
-    """Ranks of which the second is late by what `cause` is."""
+    """A check with ranks of which the second is late because of `cause`."""
 
     def __init__(self, program, cause, way, ranks):
         self.cause, self.way = cause, way
@@ -150,7 +155,7 @@ class LateRank(OfRanks):
 
 
 class Splits(OfRanks):
-    """Ranks in pairs, whose communicators torch makes by splitting that of all."""
+    """A check with pairs of ranks, whose communicators torch splits from the one of all ranks."""
 
     def __init__(self, program, ranks):
         super().__init__(program, ranks, "", WAYS["eager"], "the communicator of each pair is known by both")
@@ -167,7 +172,7 @@ def checks(programs):
 
 
 def check_custom(bench, report, own, run):
-    """As LateRank, with an engine's own all-reduce (engines.py)."""
+    """Like LateRank, with an engine's own all-reduce (engines.py)."""
     def variables(window, rule, **more):
         return own.variables(LD_PRELOAD=bench.shim, TLLM_PROFILE_START_STOP=window, TLLMPROF_STEP=rule, CUSTOM=own.name, **more)
 
@@ -181,9 +186,10 @@ def check_custom(bench, report, own, run):
 
 
 def waiting(ranks):
-    """(the part of the collectives' time that ranks wait for the last one, the median collective in ns, how many), of the collectives'
-    kernels of each rank as [(start, end)] in order. The n-th of one rank is the n-th of the others, but for those at the ends that a
-    rank lacks: ranks leave a collective together."""
+    """Returns (the share of the collectives' time that ranks wait for the last rank, the median duration in ns, the
+    number). The argument is each rank's kernels of collectives, as ordered [(start, end)]. The n-th kernel of one rank
+    belongs to the n-th of the others, except for kernels at the ends that a rank lacks. Ranks leave a collective at the
+    same time."""
     first, *others = ranks
     columns = [first]
     for other in others:
@@ -200,7 +206,7 @@ def waiting(ranks):
 
 
 def by_nsys(database):
-    """`waiting` of an nsys export, a GPU being a rank."""
+    """Returns `waiting` for an nsys export, in which each GPU is a rank."""
     names = " OR ".join("s.value LIKE ?" for _ in COLLECTIVE)
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
         rows = db.execute("SELECT k.deviceId, k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.shortName "
@@ -211,7 +217,7 @@ def by_nsys(database):
 
 
 def check_engine(bench, report, own, run):
-    """The same of an engine (engines.py) whose ranks share its model."""
+    """Makes the same check for an engine (engines.py) whose ranks share its model."""
     what, ranks = f"{own.name}, {run.label}", run.variables["TP"]
     if bench.gpus < ranks:
         return report.check(what, f"{bench.gpus} GPU", None)
@@ -227,7 +233,8 @@ def check_engine(bench, report, own, run):
     found, names = shown["collectives"], [process["rank"] for process in shown["processes"]]
     if not found:
         return report.check(what, f"no collectives in {len(names)} processes' kernels", False)
-    # Ranks open their windows at moments of their own: at the ends a rank has kernels whose collectives another has not.
+    # Ranks open their windows at different times. At the ends of a window, a rank has kernels of collectives that other
+    # ranks did not record.
     matched = sum(one["matched"] for process in shown["processes"] for one in process["collectives"])
     all_of_them = sum(one["count"] for process in shown["processes"] for one in process["collectives"])
     wrong = unlike_sums(shown) + (found["notes"] if matched < 0.9 * all_of_them else [])

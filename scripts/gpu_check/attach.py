@@ -1,4 +1,5 @@
-"""Attach to programs that were started without the library, capture, detach, again and again: exact windows, nothing left behind."""
+"""Attaches to programs that started without the library, captures, and detaches, repeatedly. Windows must be exact, and
+nothing may be left."""
 import contextlib
 import glob
 import math
@@ -24,11 +25,12 @@ from .throughput import Block
 NAME = "attach"
 TIMES, STEPS = 20, 50
 BLOCK_SECONDS, LONG_SECONDS = 0.06, 0.5
-# Blocks of a loop and of its twin in turn: at least so many, and at most, until the interval is no wider to either side.
+# A loop and its twin run blocks in turn. Minimum and maximum number of blocks. After the minimum, the check stops when
+# the interval of the ratio is at most NARROW to either side.
 FEWEST_ROUNDS, MOST_ROUNDS, NARROW = 40, 400, 0.0015
-# Of the GPU's memory, for each of two programs in JAX: by itself it takes three quarters.
+# Share of the GPU's memory for each of two JAX programs. By default, one takes three quarters.
 SHARE = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}
-# Steps a second after the last detach, of those before the first attach.
+# Steps per second after the last detach, as a share of those before the first attach.
 AFTERWARDS = 0.995
 TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the library: `tllmprof attach --steps {STEPS}` and `tllmprof detach`, "
          f"{TIMES} times each. *Afterwards*: steps a second after the last detach of those before the first attach, and the 95 % interval of the "
@@ -36,22 +38,23 @@ TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the
          "is in Python); of an engine, by the medians of spans of steps, its process on cores of its own. "
          f"{AFTERWARDS} is wanted. What changes by itself meanwhile is shown beside it.")
 ENGINE_ROUNDS = 300
-# How long an engine's steps are looked at before the first attach, after its detach, and after the last one.
+# Seconds for which an engine's steps are measured before the first attach, after each detach, and after the last one.
 ENGINE_SECONDS = 8
-# Steps of an engine whose median counts as one, and how many such are the fewest that say something.
+# Number of an engine's steps whose median counts as one value, and the minimum number of such values.
 SPAN, FEWEST_SPANS = 40, 5
 LLAMA_RULE = "sym:^llama_decode$"
-# Layers and width of llama.cpp's model, 2.5 GB, so that a step is the GPU's: a processor's speed varies by more than is wanted.
+# Layers and width of llama.cpp's model (2.5 GB). With this size, a step depends on the GPU: the speed of a processor
+# varies by more than the limit.
 LLAMA = (8, 4096)
-# Options of the first attach that have the library enter Python.
+# Options of the first attach that make the library enter Python.
 PYTHON = ("--gc", "--gil", "--stacks")
-# Namespaces of a container's, in which the program is the first process.
+# Creates a container's namespaces, in which the program is the first process.
 CONTAINER = ("unshare", "--mount", "--pid", "--ipc", "--uts", "--net", "--cgroup", "--fork", "--mount-proc")
 
 
 def loops(programs, folder):
-    """(name, program, its words, its rule, more options of the first attach, what goes before the program) of each loop that runs
-    blocks when it is asked to."""
+    """Returns for each loop that can run blocks on request: (name, program, its arguments, its rule, more options of
+    the first attach, words in front of the program)."""
     llama = llama_with(programs["llama.cpp"], os.path.join(folder, "wide.gguf"), *LLAMA)
     plain = [(f"{name}, {rule}", programs[name], ["--decode"], rule, (), ())
              for name, rule in (("loop-static", "cudaGraphLaunch"), ("loop-shared", "cudaGraphLaunch"), ("loop-per-thread", "cudaGraphLaunch"),
@@ -63,7 +66,8 @@ def loops(programs, folder):
 
 
 class Command:
-    """The command for one process, or for the one that makes an engine's steps (`--engine`, and the PID of what has started it)."""
+    """The command for one process, or for the process that makes an engine's steps (`--engine`, and the PID of its
+    parent)."""
 
     def __init__(self, bench, pid, folder, *more):
         self.bench, self.target, self.folder = bench, [*more, str(pid)], folder
@@ -85,13 +89,13 @@ class Command:
 
 
 def about_driver(said):
-    """What the command says of the driver's functions."""
+    """Returns the part of the command's output about the driver's functions."""
     found = re.findall(r"\d+: (\d+ of \d+ functions of the driver.*)", said)
     return found[0] if found else "no word of the driver's functions"
 
 
 def judge(process):
-    """What is wrong with a record's windows: so many of STEPS iterations each, whole and one after the other; None: nothing."""
+    """Returns errors in a record's windows. Each must have STEPS iterations, complete and in order. None: no errors."""
     wrong = []
     held = [[one["n"] for one in window["iterations"]] for window in process["windows"]]
     for numbers in held:
@@ -105,7 +109,7 @@ def judge(process):
 
 
 def judge_speed(before, after):
-    """(in words, whether it is as wanted or None where the interval does not say), of steps a second."""
+    """Judges the steps per second. Returns (description, True or False; None if the interval does not decide)."""
     return judge_ratio(*interval([later / one for one, later in zip(before, after)]), before)
 
 
@@ -115,20 +119,22 @@ def judge_ratio(ratio, least, most, before):
 
 
 def attached(command, rule, more=(), numbers=range(TIMES)):
-    """(what the first attach said, the longest that one took) of those of these numbers; `more`: options of number 0."""
+    """Attaches and detaches once for each number. Returns (the first attach's output, the longest duration of an
+    attach). `more`: options of number 0."""
     found = [command.attach_and_detach(number, rule, more) for number in numbers]
     return found[0][0], max(took for _, took in found)
 
 
 def outcome(process, first, longest):
-    """(in words, whether all is as wanted) of the windows of a record, what the first attach said and the longest that one took."""
+    """Judges a record's windows. Returns (description, True if all is right). `first`, `longest`: the results of
+    `attached`."""
     wrong = judge(process)
     return f"{wrong or f'{TIMES} windows of {STEPS}'}; {about_driver(first)}; an attach took at most {longest:.2f} s", wrong is None
 
 
 @contextlib.contextmanager
 def going_on(block):
-    """The program makes steps meanwhile."""
+    """Keeps the program making steps in the meantime."""
     ends = threading.Event()
 
     def run():
@@ -145,12 +151,12 @@ def going_on(block):
 
 
 def first_child(pid):
-    """The process that `unshare` has started in its namespaces, by its number outside of them."""
+    """Returns the process number, outside the namespaces, of the process that `unshare` started in them."""
     return children(pid)[0]
 
 
 def children(pid):
-    """What the threads of a process have started and not waited for."""
+    """Returns the children of all threads of a process."""
     found = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/children") as file:
@@ -159,7 +165,7 @@ def children(pid):
 
 
 def unlike_python(process):
-    """What is missing of Python in a record; None: nothing."""
+    """Returns what a record lacks of Python's data; None: nothing."""
     seen = {"stacks": process["stacks"] and process["stacks"]["counts"]["samples"],
             "the GIL": process["gil_handoffs"] or process["gil_hold"]["count"]}
     missing = [what for what, there in seen.items() if not there]
@@ -202,7 +208,7 @@ def check_loop(bench, report, name, program, words, rule, more, before_it):
 
 
 def speeds_of(block, twin):
-    """(steps a second of a loop's blocks, those of its twin's, which come in turn)"""
+    """Returns the steps per second of a loop's blocks and of its twin's blocks, which run in turn."""
     own, others = [], []
     while len(own) < FEWEST_ROUNDS or len(own) < MOST_ROUNDS and not is_narrow(own, others):
         own.append(block.median_rate(BLOCK_SECONDS))
@@ -215,20 +221,22 @@ def is_narrow(own, others):
 
 
 def of_twins(own, others):
-    """(the median of a loop's steps a second as parts of its twin's, the greater half of its interval as a part of it)"""
+    """Returns the median of a loop's steps per second relative to its twin's, and the larger half of the interval
+    relative to the median."""
     middle, least, most = interval([one / other for one, other in zip(own, others)])
     return middle, max(middle - least, most - middle) / middle
 
 
 def judge_twins(own, others):
-    """As judge_speed, of (before, after) of a loop and of its twin: as parts of the twin's."""
+    """Like judge_speed, for (before, after) of a loop relative to its twin."""
     (before, before_half), (after, after_half) = map(of_twins, own, others)
     ratio, half = after / before, math.hypot(before_half, after_half)
     return judge_ratio(ratio, ratio * (1 - half), ratio * (1 + half), own[0])
 
 
 def check_whole(bench, report, name, program, steps, rule):
-    """A program that makes so many steps and prints what they gave: attached to meanwhile, its output is as without."""
+    """Attaches to a program that makes this number of steps and prints their result, which must be the same as without
+    an attach."""
     if program.missing:
         return report.check(name, program.missing, None)
     folder = private()
@@ -274,7 +282,7 @@ def drives_gpu(pid):
 
 
 def check_engine(bench, report, own, run):
-    """The same of an engine's server (engines.py) under its load: the process that makes its steps."""
+    """Makes the same check for an engine's server (engines.py) under load: the process that makes its steps."""
     what, folder = f"{own.name}, {run.label}", private()
     truth = os.path.join(folder, "truth")
     more = dict(run.variables, ROUNDS=ENGINE_ROUNDS, TRUTH_FILE=truth, LOG=f"{folder}/log", PORT=free_port())
@@ -298,7 +306,7 @@ def check_engine(bench, report, own, run):
         report.after += ["", what, "```", open(f"{folder}/out").read()[-2000:], open(f"{folder}/log").read()[-3000:] if os.path.exists(f"{folder}/log") else "", "```"]
         raise
     finally:
-        # By its own end, so that the server is stopped as its driver stops it.
+        # SIGINT lets the driver end by itself, so it also stops its server.
         driver.send_signal(signal.SIGINT)
         try:
             driver.wait(40)
@@ -330,12 +338,13 @@ def check_engine(bench, report, own, run):
 
 
 def steps_by(truth):
-    """The process that makes an engine's steps: the one of the most rows."""
+    """Returns the process that makes an engine's steps: the one with the most rows."""
     return int(max(glob.glob(glob.escape(truth) + ".*"), key=os.path.getsize).rpartition(".")[2])
 
 
 def on_cores_of_its_own(pid, parent):
-    """Leaves half of the cores to the threads of a process, and the others to those of all other processes that `parent` has started."""
+    """Reserves half of the cores for the threads of a process. All other processes that `parent` started get the
+    rest."""
     cores = sorted(os.sched_getaffinity(0))
     for process in with_children(parent):
         for thread in os.listdir(f"/proc/{process}/task"):
@@ -343,31 +352,32 @@ def on_cores_of_its_own(pid, parent):
 
 
 def with_children(pid):
-    """A process and all that it and they have started."""
+    """Returns a process and all its descendants."""
     return [pid, *(one for child_pid in children(pid) for one in with_children(child_pid))]
 
 
 def quiet_span():
-    """(when it began, when it ended) of a while in which nothing is done to an engine."""
+    """Waits without doing anything to the engine. Returns (begin, end) of this time."""
     began = time.monotonic_ns()
     time.sleep(ENGINE_SECONDS)
     return began, time.monotonic_ns()
 
 
 def rates_in(rows, began, ended):
-    """Steps a second, by each step with the commonest batch that has another behind it, of an engine's rows between two moments."""
+    """Returns steps per second in an engine's rows between two times, for each step that has the most frequent batch
+    and a successor with the same batch."""
     commonest = statistics.mode(row[2:5] for row in rows)
     return [1e9 / (later[0] - row[0]) for row, later in zip(rows, rows[1:])
             if began < row[0] and later[0] < ended and row[2:5] == later[2:5] == commonest]
 
 
 def of_spans(values):
-    """Medians of spans of SPAN."""
+    """Returns the medians of spans of SPAN values."""
     return [statistics.median(values[at:at + SPAN]) for at in range(0, len(values) - SPAN + 1, SPAN)]
 
 
 def table(bench, _cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     if not bench.command:
         report.check(NAME, "skipped: no tllmprof command built", None)

@@ -1,6 +1,7 @@
-"""How much of a step the GPU is busy: by our kernels, whose ledger says it, and by nsys, in runs that take turns.
+"""Compares the GPU's busy time per step in our ledger, by our recorded kernels, with nsys's, in alternating runs.
 
-Both cannot have CUPTI at once. nsys's figure is computed here, from its own records of kernels, copies and sets.
+CUPTI can only be used by one tool at once. nsys's figure is computed here, from its own records of kernels, copies and
+memsets.
 """
 import glob
 import os
@@ -14,7 +15,7 @@ from .record_file import process_of
 
 NAME = "busy"
 MANY = 60
-# Of vLLM, which takes long to start.
+# Fewer rounds and iterations for vLLM, which takes long to start.
 ENGINE_ROUNDS, ENGINE_FIRST = 2, 300
 WITHIN = 0.03
 WORK = ("KERNEL", "MEMCPY", "MEMSET")
@@ -28,7 +29,7 @@ class Loop:
     rule: str
     rounds: int = 5
     first: int = 200
-    steps: object = 400  # None: the program knows
+    steps: object = 400  # None: the program knows the number
 
 
 LOOPS = (Loop("torch_graph", "cudaGraphLaunch"), Loop("loop-shared", "cudaGraphLaunch"), Loop("hf_generate", "auto", 2),
@@ -36,7 +37,7 @@ LOOPS = (Loop("torch_graph", "cudaGraphLaunch"), Loop("loop-shared", "cudaGraphL
 
 
 def union(spans):
-    """Spans of time as ones that do not touch, in order."""
+    """Merges overlapping spans of time. Returns them in order."""
     found = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -47,7 +48,7 @@ def union(spans):
 
 
 def busy_of(steps, work):
-    """[(how long the GPU was busy, how long the step took)] of steps."""
+    """Returns [(the GPU's busy time, the step's duration)] for the steps."""
     found, at = [], 0
     for start, end in steps:
         while at < len(work) and work[at][1] <= start:
@@ -61,7 +62,7 @@ def busy_of(steps, work):
 
 
 def of_nsys(database):
-    """The same of an nsys export: of the ranges `iteration N`."""
+    """Like busy_of, for the ranges `iteration N` in an nsys export."""
     trace = nsys.Trace(database)
     steps = [(one.start, one.end) for one in trace.ranges if one.text.startswith("iteration ") and one.end]
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
@@ -73,13 +74,13 @@ def of_nsys(database):
 
 
 def of_record(command, path):
-    """The same of a record, of the steps in which kernels were taken."""
+    """Like busy_of, for the steps in a record whose kernels were recorded."""
     steps = [one for window in process_of(command, path)["windows"] for one in window["iterations"]]
     return [(one["gpu_busy_ns"], one["dur_ns"]) for one in steps if one["gpu_busy_ns"] is not None]
 
 
 def median(steps):
-    """Of the first and the last step the tools take different parts."""
+    """Returns the medians without the first and the last step, of which the tools record different parts."""
     inner = steps[1:-1]
     if not inner:
         raise RuntimeError(f"{len(steps)} steps are in it")
@@ -87,7 +88,7 @@ def median(steps):
 
 
 def by_nsys(bench, name, run):
-    """The median step by nsys; `run(base)` runs the program under it, whose report is to be `base`."""
+    """Returns the median step by nsys. `run(base)` runs the program under nsys, and the report must be named `base`."""
     base = nsys.report_base(bench.folder, name)
     ended = run(base)
     traces = nsys.read(bench.nsys, base, ended)
@@ -104,7 +105,7 @@ def under_nsys(bench, base, words, window, rule):
 
 
 def compare(report, what, ours, theirs):
-    """Compares medians of runs: [(busy, took)] of each."""
+    """Compares the medians of runs: [(busy, duration)] for each run."""
     own, other = (statistics.median(busy for busy, _ in runs) for runs in (ours, theirs))
     shown = [f"{statistics.median(busy for busy, _ in runs) / 1000:.1f} us of {statistics.median(took for _, took in runs) / 1000:.1f} us"
              for runs in (ours, theirs)]
@@ -131,7 +132,7 @@ def check(bench, report, loop):
 
 
 def check_engine(bench, report, own, run):
-    """The same of an engine (engines.py)."""
+    """Makes the same check for an engine (engines.py)."""
     what, ours, theirs = f"{own.name}, {run.label}", [], []
     window = (ENGINE_FIRST, ENGINE_FIRST + MANY - 1)
     for turn in range(ENGINE_ROUNDS):
@@ -148,11 +149,11 @@ def check_engine(bench, report, own, run):
 
 
 def table(bench, _cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     for loop in LOOPS:
         try:
             check(bench, report, loop)
-        except Exception as error:  # one program's fault must not lose the others' rows
+        except Exception as error:  # an error of one program must not lose the rows of the others
             report.check(loop.program, f"{type(error).__name__}: {error}", False)
     return report.page(*TITLE)

@@ -1,4 +1,5 @@
-"""What the shim costs a call on this machine's processor: the rows of scripts/bench that throughput depends on."""
+"""Measures the shim's cost per call on this machine's processor: the rows of scripts/bench that throughput depends
+on."""
 import os
 import subprocess
 from importlib.machinery import SourceFileLoader
@@ -11,7 +12,7 @@ ROUNDS = 5
 
 
 def load_bench():
-    """scripts/bench as a module; it has no .py to be imported by."""
+    """Loads scripts/bench as a module. It has no .py suffix to be imported by."""
     loader = SourceFileLoader("bench", os.path.join(programs.ROOT, "scripts", "bench"))
     module = module_from_spec(spec_from_loader("bench", loader))
     loader.exec_module(module)
@@ -19,7 +20,7 @@ def load_bench():
 
 
 def cases(bench, shim):
-    """Calls by the pointers that cuGetProcAddress gives, as a CUDA runtime of any linkage makes them."""
+    """Returns cases with calls through pointers from cuGetProcAddress, which a CUDA runtime of any linkage makes."""
 
     def far(rule):
         return {"TLLMPROF_START_STOP": throughput.FAR, "TLLMPROF_STEP": rule}
@@ -34,7 +35,8 @@ def cases(bench, shim):
 
 
 def table(shim, folder):
-    """Lines of Markdown. The driver is bench's own, which does nothing: what is left is the call and the shim."""
+    """Returns lines of Markdown. The driver is scripts/bench's own, which does nothing. So only the call and the shim
+    are measured."""
     bench = load_bench()
     bench.BUILT = os.path.join(folder, "bench")
     try:

@@ -1,6 +1,8 @@
-"""Captures on demand, one after the other, of a program that runs: each window holds exactly the iterations that were named.
+"""Makes captures on demand one after the other in a running program. Each window must have exactly the iterations that
+were named.
 
-They are asked for on the control socket (docs/live.md), as the answer names the iterations, and is not mixed with a command's start.
+The script asks on the control socket (docs/live.md): its answers name the iterations, and the start of a command does
+not add to the times.
 """
 import glob
 import json
@@ -22,18 +24,19 @@ from .record_file import process_of
 
 NAME = "captures"
 MANY, STEPS = 100, 5
-# Of an engine: its steps differ more than what is looked for behind a window.
+# For an engine, because its steps vary more than the effect that is looked for after a window.
 ENGINE_MANY = 400
 PROFILED = 20
-# The first iteration of a window, at most so many after the count when the request was confirmed.
+# A window's first iteration may be at most this number after the count at the time when the request was confirmed.
 SOON = 2
-# A capture delays no step by more.
+# A capture must not delay a step by more than this.
 DELAY_NS = 50_000_000
 PATIENCE = 120
-# Between two captures of an engine, so that steps behind a window are not those before the next one.
+# Pause between two captures of an engine, in seconds, so that steps after a window are not those before the next
+# window.
 PAUSE = 0.05
 AROUND = 8
-# Steps behind a window may take so much longer than those before it; fewer windows do not say.
+# Maximum slowdown of steps after a window against steps before it, and the minimum number of windows for a result.
 LEFT, LEAST_WINDOWS = 0.005, 10
 TITLE = ("## Captures on demand", "", f"{MANY} in a row of {STEPS} iterations of one process: windows that hold exactly the iterations that "
          f"were named, and how far behind the count the first one was, at most {SOON} is wanted.")
@@ -41,7 +44,7 @@ LOOPS = (("torch_graph", "cudaGraphLaunch", 50_000_000), ("llama.cpp", "sym:^lla
 
 
 class Client:
-    """A connection to a process's control socket: lines of JSON."""
+    """A connection to a process's control socket, which exchanges lines of JSON."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -53,7 +56,7 @@ class Client:
         self.socket.sendall((json.dumps(what) + "\n").encode())
 
     def answer(self, *events):
-        """The next of these events."""
+        """Returns the next of these events."""
         while True:
             line = self.lines.readline()
             if not line:
@@ -69,8 +72,8 @@ class Client:
 
 @dataclass
 class Captured:
-    before: int  # iterations when it was asked for
-    after: int  # and when it had been confirmed
+    before: int  # iterations when it was requested
+    after: int  # iterations when it was confirmed
     first: int
     last: int
     why: str = ""
@@ -88,7 +91,7 @@ def capture(client):
 
 
 def busiest(folder):
-    """A connection to the process that listens in `folder` and makes steps, once there is one."""
+    """Waits until a process listens in `folder` and makes steps. Returns a connection to it."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         for path in glob.glob(f"{folder}/*.sock"):
@@ -112,12 +115,12 @@ def in_a_row(folder, many=MANY, pause=0.0):
 
 
 def judge(found, process, seconds, many=MANY):
-    """(in words, whether all is as wanted), of the captures and of the record's process."""
+    """Judges the captures, and the process in the record. Returns (description, True if all is right)."""
     held = {window["first"]: [one["n"] for one in window["iterations"]] for window in process["windows"]}
     refused = [one.why for one in found if one.why]
     right = [one for one in found if not one.why and held.get(one.first) == list(range(one.first, one.last + 1))
              and one.last - one.first + 1 == STEPS]
-    # The count may have gone on between the confirmation and the second question, not back.
+    # The count may have increased between the confirmation and the second query, but not decreased.
     late = [one.first - one.after for one in found if not one.why]
     ok = len(right) == len(found) == many == len(process["windows"]) and max(late, default=0) <= SOON and not process["dropped"]
     return (f"{len(right)} of {len(found)} in {seconds:.1f} s, {len(process['windows'])} windows; first at most {max(late, default=0)} "
@@ -125,8 +128,9 @@ def judge(found, process, seconds, many=MANY):
 
 
 def steps_around(rows, found, apart):
-    """(the longest delay of a step at a window's ends in ns, of each window the median of the steps behind it ÷ that of those before),
-    by the engine's own rows; windows that follow one another too soon are left out."""
+    """Returns, by the engine's own rows, the longest delay of a step at a window's ends in ns, and for each window the
+    ratio of the median step after it to the median step before it. Windows that are too close to each other are left
+    out."""
     ns = [later[0] - row[0] for row, later in zip(rows, rows[1:])]
     median = statistics.median(ns)
     at_ends = {n for one in found for n in (one.first - 1, one.first, one.last, one.last + 1)}
@@ -144,7 +148,7 @@ def steps_around(rows, found, apart):
 
 
 def judge_behind(ratios):
-    """(in words, whether nothing is left behind or None where the interval does not say)."""
+    """Returns (description, True if windows leave no slowdown; None if the interval does not decide)."""
     if len(ratios) < LEAST_WINDOWS:
         return f"{len(ratios)} windows that are far enough apart", None
     ratio, least, most = interval(ratios)
@@ -158,7 +162,7 @@ def settings(bench, folder):
 
 
 def private():
-    """A folder for sockets; their paths are short."""
+    """Returns a new folder for sockets. It has a short path because a socket's path has a maximum length."""
     return tempfile.mkdtemp(prefix="tllmprof-")
 
 
@@ -182,7 +186,7 @@ def check_loop(bench, report, name, rule, steps):
 
 
 def check_profiler(bench, report, name, rule, steps):
-    """A capture with `--profiler` starts nsys, which waits for it, and stops it."""
+    """Checks a capture with `--profiler`, which starts an nsys that waits for it, and stops it."""
     program = bench.programs[name]
     what = f"{name}, nsys waits"
     if program.missing:
@@ -215,7 +219,7 @@ def check_profiler(bench, report, name, rule, steps):
 
 
 def check_engine(bench, report, own, run):
-    """The same of an engine (engines.py), which goes on under its load meanwhile."""
+    """Makes the same check for an engine (engines.py), which is under load meanwhile."""
     from .engines import largest, unlike_facts
 
     what, folder = f"{own.name}, {run.label}", private()
@@ -237,7 +241,7 @@ def check_engine(bench, report, own, run):
 
 
 def table(bench, _cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     for loop in LOOPS:
         report.guarded(check_loop, bench, *loop)

@@ -1,4 +1,4 @@
-"""The checks. Each gives one row: what was wanted, what was captured, and whether they agree."""
+"""The checks. Each gives a row of the table: the expectation, the capture, and if they agree."""
 import csv
 import io
 import os
@@ -18,12 +18,12 @@ class Row:
     rule: str
     wanted: str
     got: str
-    ok: object  # True, False, or None where it was skipped
+    ok: object  # True, False, or None if it was skipped
 
 
 @dataclass
 class Bench:
-    """What all checks share."""
+    """Paths and settings that all checks share."""
 
     nsys: str
     ncu: str
@@ -36,7 +36,7 @@ class Bench:
 
     def variables(self, **more):
         return child.variables(TRUTH_LIBRARY=os.path.join(self.folder, "bin", "libtruth.so"),
-                               # JAX else takes most of the GPU's memory from the programs beside it.
+                               # otherwise JAX takes most of the GPU's memory from other programs
                                XLA_PYTHON_CLIENT_PREALLOCATE="false", TOKENIZERS_PARALLELISM="false",
                                HF_HUB_OFFLINE="1", CUBLAS_WORKSPACE_CONFIG=":4096:8", **more)
 
@@ -48,11 +48,11 @@ class Bench:
 
 
 class Check:
-    """Base of all checks: `name` for --only, `run` for the row."""
+    """The base class of all checks: `name` for --only, and `run` for the row."""
 
     def __init__(self, program, label, rule_text, wanted, apart=False):
         self.program, self.label, self.rule_text, self.wanted = program, label, rule_text, wanted
-        self.apart = apart  # must not run beside other checks
+        self.apart = apart  # must not run at the same time as other checks
 
     @property
     def name(self):
@@ -75,7 +75,7 @@ class Check:
 
 
 class Windows(Check):
-    """Windows whose contents are known from how the program is made."""
+    """Checks windows whose contents follow from the program's source."""
 
     def __init__(self, program, label, rule, expected, window=None, words=(), variables=None, steps=STEPS, needs_gpus=1):
         self.window = window or f"{FIRST}-{LAST}"
@@ -112,7 +112,7 @@ class Windows(Check):
 
 
 class ByCommand(Windows):
-    """The same through `tllmprof run --nsys`."""
+    """Makes the same check through `tllmprof run --nsys`."""
 
     def skip(self, bench):
         return super().skip(bench) or (None if bench.command else "no tllmprof command built")
@@ -127,7 +127,8 @@ class ByCommand(Windows):
 
 
 class Learnt(Check):
-    """The rule `auto`: as many iterations, one step of the program in each; where its count begins is its own."""
+    """Checks the rule `auto`: the number of iterations must be right, with one step of the program in each. The rule
+    decides where the count begins."""
 
     def __init__(self, program, steps=STEPS * 2):
         self.steps = steps
@@ -148,7 +149,7 @@ class Learnt(Check):
 
 
 class Closed(Check):
-    """A process that must open no window: nsys makes no report."""
+    """Checks that a process opens no window: nsys must make no report."""
 
     def __init__(self, program, label, words, variables):
         super().__init__(program, label, f"cudaGraphLaunch, {FIRST}-{LAST}", "nothing captured")
@@ -167,7 +168,7 @@ class Closed(Check):
 
 
 class AgainstWholeRun(Check):
-    """Windows whose contents are worked out from a whole run of the program without the shim."""
+    """Checks windows whose expected contents are computed from a whole run of the program without the shim."""
 
     def __init__(self, program, candidates, label="", words=(), steps=STEPS + 20, warmup=None):
         super().__init__(program, label, f"{FIRST}-{LAST}", "as in a whole run without the shim")
@@ -177,7 +178,7 @@ class AgainstWholeRun(Check):
         words = self.program.words(self.steps, *self.words)
         _, (whole,) = nsys.traces(bench.nsys, words, bench.variables(), bench.folder, self.name + " whole", None,
                                   bench.graph_trace)
-        # Steps from 90 on: a program may do more in its first ones.
+        # The rule is looked for in steps from 90 on, because a program may do more in its first steps.
         rule = (steady_rule(whole, self.candidates, FIRST - 10, LAST + 10) if whole.marks else self.candidates[0])
         if not rule:
             return self.row("no call that every step makes equally often: "
@@ -222,7 +223,8 @@ class StepsInARow(Check):
 
 
 class KernelsUnderNcu(Check):
-    """ncu profiles the kernels of the window and no other: a kernel's grid says which step launched it."""
+    """Checks that ncu profiles exactly the kernels of the window. A kernel's grid size identifies the step that
+    launched it."""
 
     WINDOW = (10, 13)
 
@@ -252,7 +254,7 @@ class KernelsUnderNcu(Check):
 
 
 def grid_sizes(text):
-    """The launch__grid_size column of ncu's CSV, in the order of the launches."""
+    """Returns the launch__grid_size column of ncu's CSV, in the order of the launches."""
     start = text.find('"ID"')
     if start < 0:
         return []
@@ -261,7 +263,8 @@ def grid_sizes(text):
 
 
 class Unharmed(Check):
-    """No profiler: standard output and exit status as without the shim, and the window opened and closed."""
+    """Checks a run without a profiler: standard output and exit status are the same as without the shim, and the window
+    opened and closed."""
 
     def __init__(self, program, rule, words=(), steps=STEPS, warmup=None, label="without nsys"):
         super().__init__(program, label, f"{rule}, {FIRST}-{LAST}", "output and status as without the shim")
@@ -290,12 +293,12 @@ class Unharmed(Check):
 
 
 def timeless(text):
-    """Output without the lines that state a speed."""
+    """Returns the output without lines that report a speed."""
     return "\n".join(line for line in text.split("\n") if "steps/s" not in line)
 
 
 class RankWindows(Windows):
-    """The rank that opens windows; on the second GPU where there is one."""
+    """Checks the rank that opens windows, on the second GPU if there is one."""
 
     def skip(self, bench):
         self.words = ("--device", str(min(1, bench.gpus - 1)))

@@ -1,11 +1,12 @@
-"""Runs a program with a time limit that holds for all the processes it starts."""
+"""Runs a program with a time limit that applies to all processes that it starts."""
 import os
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 
-# Process groups that run: whoever ends the check ends them, too. A server that is left keeps its port and the GPU's memory.
+# Process groups that are running. They are killed when the check ends, because a server that stays keeps its port and
+# the GPU's memory.
 _running = set()
 
 
@@ -19,13 +20,14 @@ class Ended:
         return " / ".join(line for line in self.err.split("\n") if line.startswith("tllmprof:"))[-300:] or "nothing"
 
     def why(self):
-        """The last thing it said, for a table's cell."""
+        """Returns the program's last line, for a cell of the table."""
         lines = [line.strip() for line in (self.err + "\n" + self.out).split("\n") if line.strip()]
         return f"status {self.status}" + (f": {' / '.join(lines[-3:])[-300:]}" if lines else "")
 
 
 def variables(**more):
-    """This environment without what would steer the shim, and with `more`; None takes one away."""
+    """Returns this environment without variables that control the shim, and with `more`. A value of None removes a
+    variable."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TLLM", "LD_PRELOAD", "ENABLE_PERFECT_ROUTER"))
             and k not in ("RANK", "SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")}
     kept.update({k: str(v) for k, v in more.items() if v is not None})
@@ -33,7 +35,7 @@ def variables(**more):
 
 
 def end_with_us():
-    """Has SIGTERM, as of `timeout`, end what was started."""
+    """Makes SIGTERM, for example from `timeout`, also end the processes that were started."""
     def end(number, _frame):
         for group in list(_running):
             _kill(group)
@@ -60,7 +62,7 @@ def run(command, environment, seconds=150, folder=None):
         _kill(child.pid)
         try:
             out, err = child.communicate(timeout=10)
-        except subprocess.TimeoutExpired:  # a process of another session holds the pipe
+        except subprocess.TimeoutExpired:  # a process in another session still has the pipe open
             out = err = ""
         return Ended("time-out", out, err)
     finally:

@@ -1,4 +1,5 @@
-"""Other users of CUPTI beside the library: they get what they get without it, whoever came first."""
+"""Checks other users of CUPTI in the same process. They must get the same as without the library, both if the library
+came first and if they did."""
 import os
 import shutil
 import subprocess
@@ -11,7 +12,8 @@ from .record_file import Record
 
 NAME = "consumers"
 STEPS, WINDOW, INNER = 100, "20-80", 60
-# The program's profiler, while the library has CUPTI; before it wants it; and after it has given it back.
+# Steps in which the program's own profiler runs: while the library has CUPTI, before the library wants CUPTI, and after
+# the library has removed it.
 DURING, BEFORE, AFTER = (40, 50), (5, 90), (90, 95)
 YIELDED = "another profiler in this process takes CUPTI: no kernels from here"
 REFUSED = "no kernels: another profiler has CUPTI"
@@ -19,7 +21,7 @@ TITLE = ("## Other users of CUPTI", "", "Each program without the library and wi
 
 
 def build(cuda, folder):
-    """{how the profiler comes to CUPTI: its program}, and CUPTI's folder."""
+    """Builds the programs. Returns {how the profiler gets CUPTI: its program}, and CUPTI's folder."""
     folders = [os.path.join(cuda, *parts) for parts in (("extras", "CUPTI", "lib64"), ("lib64",))]
     cupti = next((one for one in folders if os.path.exists(os.path.join(one, "libcupti.so.13"))), None)
     if not cupti:
@@ -39,8 +41,8 @@ def build(cuda, folder):
 
 
 def compare(bench, report, what, command, line, windows=None, **more):
-    """A program without and with the library: the same output; `line` is logged where the library gives way, and
-    `windows` are the iterations in which kernels were taken."""
+    """Compares a program's output without and with the library. `line` is the message with which the library gives
+    CUPTI up, and `windows` are the iterations with recorded kernels."""
     plain = child.run(command, bench.variables(**more))
     trace, variables = environment(bench, "consumer", WINDOW, INNER, TLLM_PROFILE_RECORD_GC=1, TLLMPROF_GIL=1, **more)
     armed = child.run(command, variables)
@@ -60,7 +62,7 @@ def programs_own(bench, report, cuda, folder):
     made, cupti = build(cuda, folder)
     for how, program in made.items():
         for use in ("both", "buffers", "subscription"):
-            # The iteration that begins where it comes is its own.
+            # A window ends before the iteration in which the profiler begins.
             for when, (first, last), line, windows in (
                     ("comes during", DURING, YIELDED, [(20, DURING[0] - 1)]), ("was there before", BEFORE, REFUSED, []),
                     ("comes after", AFTER, None, [(20, 79)])):
@@ -96,7 +98,7 @@ def under_ncu(bench, report, program):
 
 
 def table(bench, cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     if not bench.command:
         report.check(NAME, "skipped: no tllmprof command built", None)

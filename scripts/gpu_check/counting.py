@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-if __name__ == "__main__":  # not this folder, whose modules have names of the standard library
+if __name__ == "__main__":  # replaces this folder, because some of its modules have names of standard modules
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from gpu_check import child, host  # noqa: E402
@@ -25,9 +25,9 @@ from gpu_check.first import own_steps, parsed, process_of, windows_of  # noqa: E
 NAME = "counting"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "counting")
 PYTHON, NATIVE, BUILT = "python_loops.py", "recapture.cu", "native"
-# Of JAX's loop: starts, and windows in each.
+# For JAX's loop: number of starts, windows per start, and their length, first iteration and distance.
 STARTS, WINDOWS, LENGTH, FIRST, APART = 5, 20, 50, 400, 80
-# The part of the iterations that hold exactly one step.
+# Minimum share of iterations that contain exactly one step.
 SHARE = 0.98
 BUDGET, REPORTS, LEAST = 110, 30, 5
 TITLE = ("## What auto counts", "", "Each once by `tllmprof run`, with no option but the window. *One step each*: the part of the iterations of "
@@ -39,7 +39,7 @@ class Counted:
     name: str
     file: str
     words: tuple
-    windows: tuple = ()  # (first, last), or none: the default window
+    windows: tuple = ()  # (first, last); empty: the default window
     module: object = None
 
     @property
@@ -52,7 +52,7 @@ def every_window():
 
 
 def queues():
-    """The programs, in queues that run side by side."""
+    """Returns the programs in queues that run at the same time."""
     jax = [Counted(f"jax_decode {start}", PYTHON, ("jax_decode", str(FIRST + (WINDOWS + 5) * APART)), every_window(), "jax")
            for start in range(1, STARTS + 1)]
     return jax, [Counted("recapture", NATIVE, ("600",), ((200, 399),)),
@@ -64,16 +64,16 @@ def chosen(names):
     return [[one for one in queue if not names or any(name in one.name for name in names)] for queue in queues()]
 
 
-# ---- judging a run
+# ---- judging the result of a run
 
 
 def steps_in(began, start, end):
-    """Number of steps that began from `start` to before `end`."""
+    """Returns the number of steps that began from `start` until before `end`."""
     return bisect.bisect_left(began, end) - bisect.bisect_left(began, start)
 
 
 def judge(counted, ended, report):
-    """(the counted and the true steps in words, the faults)."""
+    """Returns (the counted and the true steps in words, the errors)."""
     said = own_steps(ended.out)
     if ended.status != 0 or not said:
         return ended.why(), ["the program failed"]
@@ -100,11 +100,11 @@ def judge(counted, ended, report):
     return text, faults
 
 
-# ---- running them
+# ---- running the programs
 
 
 def build(folder):
-    """The compiler's error for the native program, or None."""
+    """Builds the native program. Returns the compiler's error, or None."""
     cuda = host.find_cuda()
     if not cuda:
         return "no nvcc"
@@ -118,16 +118,16 @@ def build(folder):
 
 @dataclass
 class Runner:
-    command: str  # tllmprof
-    lib: object  # the library, or None for the one that the command finds
+    command: str  # path of tllmprof
+    lib: object  # path of the library; None: the one that the command finds
     folder: str
-    until: float  # when all has to be over, by time.monotonic
+    until: float  # deadline for all programs, by time.monotonic
 
     def left(self):
         return self.until - time.monotonic()
 
     def run(self, counted):
-        """(in words, the faults; None: it did not run)."""
+        """Runs a program. Returns (description, errors; None: it did not run)."""
         if counted.module and not host.has_module(counted.module):
             return f"no {counted.module}", None
         error = build(self.folder) if counted.file == NATIVE else None
@@ -150,12 +150,13 @@ class Runner:
     def guarded(self, counted):
         try:
             return self.run(counted)
-        except Exception as error:  # one program's fault must not lose the others' rows
+        except Exception as error:  # an error of one program must not lose the rows of the others
             return f"{type(error).__name__}: {error}", ["failed"]
 
 
 def run_all(runner, names, log):
-    """[(name, in words, the faults or None)] of the programs that `names` choose; queues run side by side."""
+    """Runs the programs that `names` select; queues run at the same time. Returns [(name, description, errors or
+    None)]."""
     def run_queue(queue):
         rows = []
         for one in queue:
@@ -172,7 +173,7 @@ def line(name, text, faults):
 
 
 def table(bench, _cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     from gpu_check.kernels import Report
     report = Report(NAME, log)
     if not bench.command:

@@ -1,6 +1,7 @@
-"""Programs that are slow for one reason each (examples/slow/causes.txt): the first finding names it, and no other cause is named.
+"""Checks programs that are slow for one reason each (examples/slow/causes.txt). The first finding must name the reason,
+and no other cause may be named.
 
-tests/diagnosis.rs runs the same table on the stand-in for CUDA.
+tests/diagnosis.rs uses the same table on the stand-in for CUDA.
 """
 import glob
 import json
@@ -18,14 +19,14 @@ NAME = "diagnosis"
 FOLDER = os.path.join(ROOT, "examples", "slow")
 TABLE = os.path.join(FOLDER, "causes.txt")
 NONE = "-"
-# Each program is run so often: it has to be named every time.
+# Number of runs of each program. The cause has to be found in every run.
 TIMES = 3
 TITLE = ("## Planted causes", "", f"Each program {TIMES} times by `tllmprof run`: what is found first, and all causes that are found.")
 
 
 @dataclass(frozen=True)
 class Planted:
-    program: tuple  # the file, and its words
+    program: tuple  # the file and its arguments
     finds: str
     says: str
     step: str
@@ -50,7 +51,7 @@ def planted_in(text):
 
 
 def start(planted, folder):
-    """The words that start the program, which is built if it has to be."""
+    """Returns the command line of the program, which is built if necessary."""
     file, *words = planted.program
     source = os.path.join(FOLDER, file)
     if file.endswith(".py"):
@@ -63,7 +64,7 @@ def start(planted, folder):
 
 
 def judge(planted, findings):
-    """What is wrong with the findings; None: nothing."""
+    """Returns errors in the findings; None: no errors."""
     yes = [one for one in findings if one["verdict"] == "yes" and one["kind"] in ("cause", "note")]
     rules = [one["rule"] for one in yes]
     if planted.finds == NONE:
@@ -78,7 +79,7 @@ def judge(planted, findings):
 
 
 def once(bench, planted, words, folder):
-    """(what is wrong, the first finding's evidence, how the run ended)."""
+    """Runs a program once. Returns (errors, the first finding's evidence, how the run ended)."""
     for old in glob.glob(f"{folder}/*.tllmprof"):
         os.remove(old)
     ended = child.run([bench.command, "run", "--window", planted.window, "--step", planted.step, "--trace",
@@ -107,7 +108,7 @@ def check(bench, report, planted):
 
 
 def table(bench, _cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     if not bench.command:
         report.check("the command", "target/release/tllmprof is not there", False)
@@ -117,6 +118,6 @@ def table(bench, _cuda, log):
     for one in planted:
         try:
             check(bench, report, one)
-        except Exception as error:  # one program's fault must not lose the others' rows
+        except Exception as error:  # an error of one program must not lose the rows of the others
             report.check(one.name, f"{type(error).__name__}: {error}", False)
     return report.page(*TITLE)

@@ -1,7 +1,9 @@
-"""The routers of real engines (`--engine vllm --only "vllm, router"`): a model with experts, learned, balanced, and in turn.
+"""Checks the routers of real engines (`--engine vllm --only "vllm, router"`), for a model with experts: learned,
+balanced, and in turn.
 
-Four runs of the same load: plain; with the library; with balanced routers; with these in one window. An operator in the engine counts
-each layer's chosen experts where they are used (scripts/engines/drivers/truth), also in captured graphs.
+Four runs have the same load: without the library, with the library, with balanced routers, and with these in one
+window. An operator in the engine counts each layer's chosen experts where they are used
+(scripts/engines/drivers/truth), also in captured graphs.
 """
 import glob
 import json
@@ -15,7 +17,7 @@ from .engines import DRIVERS, MODEL_OF_EXPERTS, counted, largest, unlike_facts
 from .record_file import Record
 from .router import INNER, judge_kernels, judge_proof, judge_routing
 
-# In the first round: all others are outside.
+# The window is in the first round. All other rounds are outside.
 FIRST, LAST = 30, 70
 KINDS = {"learned": {"TLLMPROF_KERNELS": INNER}, "perfect": {"TLLMPROF_KERNELS": INNER, "ENABLE_PERFECT_ROUTER": 1},
          "window": {"TLLMPROF_PERFECT_ROUTER": "window"}}
@@ -23,12 +25,13 @@ BATCH = 16
 
 
 def loads(rows, apart=0):
-    """{iteration: how far the experts' loads were apart} of the steps of more than a token, which can be uneven."""
+    """Returns {iteration: difference between the experts' loads} for steps with more than one token, which can be
+    uneven."""
     return {at + apart: row[5] for at, row in enumerate(rows) if row[3] > 1 and row[5] >= 0}
 
 
 def judge_loads(perfect, window):
-    """(in words, what is wrong). `perfect`, `window`: what `loads` says of them."""
+    """Returns (description, errors). `perfect`, `window`: results of `loads`."""
     inside = [one for n, one in window.items() if FIRST <= n <= LAST]
     outside = [one for n, one in window.items() if not FIRST <= n <= LAST]
     if not perfect or not outside or len(inside) != LAST - FIRST + 1:
@@ -41,22 +44,24 @@ def judge_loads(perfect, window):
 
 
 def judge_outputs(plain, learned, window):
-    """(in words, whether they are right or None where the engine does not repeat itself), each by round and request."""
+    """Judges the outputs by round and request. Returns (description, True or False; None if the engine's outputs vary
+    between equal runs)."""
     after = [(one, other) for mine, theirs in zip(plain[1:], window[1:]) for one, other in zip(mine, theirs)]
     same = sum(one == other for one, other in after)
     inside = sum(one != other for one, other in zip((plain or [[]])[0], (window or [[]])[0]))
     repeats = plain == learned
     said = (f"{same} of {len(after)} after the window's round with the plain run's tokens and log probabilities, {inside} changed in it; "
             f"{'the same' if repeats else 'others'} with the library alone")
-    # The engines' own dummy weights are so small that an expert changes no output: the loads show that others were chosen.
+    # The engines' own dummy weights are so small that experts do not change the output. Then only the loads show that
+    # other experts were chosen.
     if not after:
         return said, False
     return said, same == len(after) if repeats else None
 
 
 def gate_of(own, config):
-    """Kernels that a gate of the model needs by itself."""
-    # Releases of transformers differ in what they call it.
+    """Returns the kernels that a single gate of the model launches."""
+    # Releases of transformers use different names for the number of experts.
     words = [config["hidden_size"], config.get("num_experts") or config["num_local_experts"], BATCH]
     ended = child.run([sys.executable, os.path.join(DRIVERS, "gate_alone.py"), *map(str, words)], own.variables())
     return json.loads(ended.out) if ended.status == 0 else []
@@ -72,7 +77,8 @@ def check(bench, report, own, run):
         one = own.made(run, kind, settings)
         return one, *largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
 
-    # vLLM takes what others take of the GPU's memory meanwhile for its own.
+    # Servers run at the same time. vLLM by itself runs one after the other, because it counts memory that other
+    # processes take meanwhile as its own.
     with ThreadPoolExecutor(len(KINDS) if run.is_server else 1) as pool:
         found = dict(zip(KINDS, pool.map(made, KINDS)))
     everything = {"plain": plain, **{kind: one for kind, (one, _, _) in found.items()}}
@@ -99,7 +105,7 @@ def check(bench, report, own, run):
     report.check(f"{what}: gates", "; ".join([got, *wrong]), not wrong)
     for kind, one in (("perfect", perfect), ("window", window)):
         got, wrong = judge_proof(one.log, layers)
-        if run.is_server:  # it is killed before its last line
+        if run.is_server:  # a server is killed before the library's last message
             got, wrong = "killed at its end", [line for line in one.log.split("\n") if "router stays" in line or "keeps its" in line
                                                or "routers stay" in line]
         if "output is intentionally wrong" not in one.log:

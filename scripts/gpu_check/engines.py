@@ -1,7 +1,9 @@
-"""Real inference engines, plain and with the library (`--engine NAME --engines FOLDER`): the same outputs, the engine's own steps.
+"""Runs real inference engines, plain and with the library (`--engine NAME --engines FOLDER`). The outputs must be the
+same, and the library must count the engine's own steps.
 
-Each engine is run under a known load three times: plain, with the library (windows and a record, steps by `auto`), and under nsys with
-it. Meanwhile the engine's own count of its steps is written from the inside (scripts/engines/drivers), a row a step.
+Each engine runs under a known load three times: plain, with the library (windows and a record, steps by `auto`), and
+with the library under nsys. The engine's own count of its steps is written from inside (scripts/engines/drivers), one
+row per step.
 """
 import glob
 import hashlib
@@ -26,37 +28,46 @@ from .router_ranks import free_port
 NAME = "engines"
 DRIVERS = os.path.join(ROOT, "scripts", "engines", "drivers")
 MODEL, MODEL_WITH_WEIGHTS, MODEL_OF_EXPERTS = "tiny-llama", "tiny-llama-float16", "tiny-moe"
-# Its steps take as long as the GPU does: 21 GB are read in each.
+# A step reads 21 GB of weights, so it takes as long as the GPU takes.
 WIDE_MODEL = "wide-llama"
-# Of the shape of Llama 3 8B.
+# A model of the shape of Llama 3 8B.
 MODEL_8B = "llama-8b"
-# By its layers.
+# Models by their number of layers.
 MODELS_OF = {layers: f"tiny-llama-float16-{layers}" for layers in (4, 8, 32)}
 MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--moe"],
           WIDE_MODEL: ["--wide", "--layers", "12"], MODEL_8B: ["--8b"],
           **{name: ["--weights", "--layers", str(layers)] for layers, name in MODELS_OF.items()}}
-# The first is what nsys captures, too; the others show in one process what a step costs inside windows and outside.
+# nsys captures the first window, too. The others show the cost of a step inside and outside windows in one process.
 FIRST = (20, 60)
 WINDOWS = [FIRST] + [(first, first + 49) for first in range(100, 1600, 100)]
 SECONDS = 300
-FEW = 4  # launches: less than a model's of one layer
-LONE = 3  # times the median: a step that holds the pause between two rounds
+FEW = 4  # launches: fewer than one layer of a model has
+LONE = 3  # times the median: a longer step contains the pause between two rounds
 TITLE = ("## Real engines", "", "Each engine plain and with the library. *Steps*: by the library, and by the engine itself. *Cost*: "
          "medians of steps, in one process inside and outside its windows; processor time of the process a step, plain and with it.")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One way to run an engine. words: a driver and its arguments; a model of MODELS stands for its folder.
+    """One way to run an engine. words: a driver and its arguments; the name of a model in MODELS stands for the model's
+    folder.
 
-    rule: what the record's rule must match. extra: how many steps the rule counts beyond the engine's own. facts: whether the record
-    has what is in each batch. is_server: the library goes to the server, not to the driver. under_nsys: also run with it. looks_at:
-    something else than the load of a plain run: "router", of a model with experts (engine_router.py), "split", a window that is split
-    where the batch is another (`SPLIT`), "busy", how busy the GPU is by our kernels and by nsys (busy.py), "inside", what a step
-    costs in windows (inside.py), "layers", whose its kernels are (layers.py), "blocks", the blocks that are found in them against the LAYERS that the model has, "ranks", how long the ranks
-    of TP GPUs wait for each other, "arrivals", TP ranks of which one is late, that reduce by WAY with the engine's all-reduce (arrivals.py), "sources", the same steps by three recorders (sources.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py), or "answer", by
-    `tllmprof run` with no option (answers.py).
-    kernel: of an engine that has no count of its steps: what each of them launches once.
+    rule: a pattern for the record's rule. extra: the number of steps that the rule may count beyond the engine's own.
+    facts: the record has the contents of each batch. is_server: the library is in the server instead of the driver.
+    under_nsys: also runs under nsys. kernel: for an engine that does not count its steps, a kernel that each step
+    launches once. looks_at: another check than the load of a plain run:
+        "router"    a model with experts (engine_router.py)
+        "split"     a window that is split by a condition on the batch (`SPLIT`)
+        "busy"      the GPU's busy time by our kernels and by nsys (busy.py)
+        "inside"    the cost of a step in windows (inside.py)
+        "layers"    the layers of its kernels (layers.py)
+        "blocks"    the blocks that are found, compared with the number LAYERS of the model's layers
+        "ranks"     the time that the ranks of TP GPUs wait for each other
+        "arrivals"  TP ranks of which one is late, with the engine's all-reduce by WAY (arrivals.py)
+        "sources"   the same steps by three recorders (sources.py)
+        "captures"  captures on demand (captures.py)
+        "attach"    attaches to a running server (attach.py)
+        "answer"    `tllmprof run` without options (answers.py)
     """
 
     label: str
@@ -77,7 +88,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Engine:
-    """packed: the archive's name, if any; environment: a function of the unpacked folder."""
+    """An engine. packed: the archive's name, if any. environment: a function of the unpacked folder."""
 
     packed: str
     environment: object
@@ -85,7 +96,7 @@ class Engine:
 
 
 def before(name, *folders):
-    """A path variable with `folders` in front."""
+    """Returns a path variable with `folders` in front."""
     return {name: ":".join([*folders, *filter(None, [os.environ.get(name)])])}
 
 
@@ -112,7 +123,7 @@ def plain_site(site, _):
     return before("PYTHONPATH", site)
 
 
-# Iterations that a split window is to hold, and the condition: it does not hold for the prompts of a round.
+# Iterations that a split window must have, and its condition, which does not hold for the prompts of a round.
 SPLIT, CONDITION = (20, 319), "phase=decode and requests>=16"
 LONG = dict(REQS=16, TOKENS=128, ROUNDS=8, WARM=8)
 ROUTED = dict(REQS=16, TOKENS=96, ROUNDS=3, WARM=8, SCORES=1, LOADS=1)
@@ -130,7 +141,7 @@ ENGINES = {
               variables=dict(LONG, ROUNDS=24, TP=ranks, **arrivals.NO_MULTICAST)) for ranks in arrivals.RANKS),
         *(Run(f"arrivals of {ranks} ranks, {way}", (os.path.join(HERE, "arrivals.py"),), "", looks_at="arrivals", variables=dict(TP=ranks, WAY=way))
           for ranks in arrivals.RANKS for way in arrivals.WAYS),
-        # A graph from the engine's cache has no modules (docs/layers.md).
+        # A graph from the engine's compile cache has no modules (docs/layers.md), so the cache is off.
         Run("layers", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
             variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1)),
         Run("layers, runner V1", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
@@ -149,7 +160,7 @@ ENGINES = {
         Run("attach", ("serve.py", "vllm", WIDE_MODEL), "^auto$", is_server=True, looks_at="attach",
             variables=dict(LONG, MORE="--gpu-memory-utilization 0.6 --max-num-seqs 16")),
         Run("sources", (sources.PROGRAM, "vllm", MODEL), "", looks_at="sources", variables=dict(VLLM_ENABLE_V1_MULTIPROCESSING=0)),
-        # In one process, which ends by itself: the library's last line is about the routers.
+        # With one process, which ends by itself, the library's last message about the routers is seen.
         Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", looks_at="router",
             variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
     "sglang": Engine("sglang", sglang, (
@@ -191,7 +202,7 @@ ENGINES = {
 
 
 def unpack(folder, name, into):
-    """The engine, unpacked once, from FOLDER's archive, which is made if there is none."""
+    """Unpacks the engine once. Its archive in FOLDER is made if it does not exist."""
     site = os.path.join(into, name)
     if os.path.isdir(site):
         return site
@@ -225,10 +236,10 @@ def make_model(name, into, variables):
 
 @dataclass
 class Made:
-    """What a run gave: what its driver printed, the engine's own rows of its steps, and what the engine wrote."""
+    """The results of a run: the driver's output, the engine's own rows of its steps, and the engine's log."""
 
     ended: object
-    said: dict  # {what: [values]}
+    said: dict  # {label: [values]}
     rows: list
     log: str = ""
 
@@ -237,12 +248,12 @@ class Made:
         return [one["outputs"] for one in self.said.get("ROUND", [])]
 
     def tokens_a_second(self):
-        """By round, without the first, in which the engine warms up."""
+        """Returns the tokens per second of each round, without the first, in which the engine warms up."""
         rounds = self.said.get("ROUND", [])[1:] or self.said.get("ROUND", [])
         return [one["tokens"] / one["seconds"] for one in rounds]
 
     def processor_us(self):
-        """Processor time of the engine's process a step: the median over the steps of the last half."""
+        """Returns the processor time of the engine's process per step: the median over the steps of the last half."""
         used = [later[1] - row[1] for row, later in zip(self.rows, self.rows[1:])]
         return statistics.median(used[len(used) // 2:]) / 1000 if len(used) > 1 else None
 
@@ -253,7 +264,7 @@ def read(path):
 
 
 def rows_of(path):
-    """The rows of the process that made the most steps."""
+    """Returns the rows of the process that made the most steps."""
     found = []
     for file in glob.glob(glob.escape(path) + ".*"):
         with open(file, "rb") as rows:
@@ -272,7 +283,7 @@ def said_in(text):
 
 
 class Bench:
-    """One engine's files and environment."""
+    """The files and environment of one engine."""
 
     def __init__(self, bench, folder, name):
         self.bench, self.name, self.engine = bench, name, ENGINES[name]
@@ -293,14 +304,15 @@ class Bench:
                 *(make_model(word, self.own, self.variables()) if word in MODELS else word for word in words)]
 
     def records(self, run, label=""):
-        """An empty folder for a run's records."""
+        """Returns an empty folder for a run's records."""
         folder = os.path.join(self.own, f"records-{self.name}-{run.label}{label}".replace(" ", "-"))
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         return folder
 
     def made(self, run, label, settings=None, wrap=(), folder=None, **variables):
-        """Runs it in `folder`; `settings`: variables of the library, in the server's own process where it is one."""
+        """Runs the engine in `folder`. `settings`: the library's variables, which are set in the server's process if
+        there is a server."""
         truth = os.path.join(self.own, f"truth-{self.name}-{run.label}-{label}".replace(" ", "-"))
         more = dict(run.variables, **variables, TRUTH_FILE=truth, LOG=truth + "-log", PORT=free_port())
         if settings and run.is_server:
@@ -311,40 +323,41 @@ class Bench:
         return Made(ended, said_in(ended.out), rows_of(truth), read(truth + "-log") if run.is_server else ended.err)
 
     def settings(self, *windows, **more):
-        """Variables of the library for windows (first, last)."""
+        """Returns the library's variables for windows (first, last)."""
         given = ",".join(f"{first}-{last}" for first, last in windows)
         return {"LD_PRELOAD": self.bench.shim, "TLLM_PROFILE_START_STOP": given, "TLLMPROF_STEP": "auto", **more}
 
     def recorded(self, run, label, *windows, **more):
-        """(what it gave, the process of its records with the most iterations, that one's file)"""
+        """Returns (the results of a run, the process with the most iterations among its records, that record's file)."""
         folder = self.records(run)
         made = self.made(run, label, self.settings(*windows, TLLMPROF_TRACE=f"{folder}/%p.tllmprof", **more))
         return (made, *largest(self.bench.command, glob.glob(f"{folder}/*.tllmprof")))
 
     def kept(self, label):
-        """Where the record of a run stays."""
+        """Returns the path at which a run's record is kept."""
         return os.path.join(self.own, f"{self.name}-{label}.tllmprof".replace(" ", "-"))
 
     def under_nsys(self, run, base, settings, graph_trace, capture_end="stop"):
-        """Runs it under nsys, whose report is to be `base`. capture_end None: the whole run is recorded."""
+        """Runs the engine under nsys, with a report named `base`. capture_end None: the whole run is recorded."""
         return self.made(run, "nsys", settings, (self.bench.nsys, "profile", "--trace-fork-before-exec=true",
                                                  *nsys.profile_arguments(base, capture_end, graph_trace)))
 
 
 def largest(command, paths):
-    """The process of the record with the most iterations, and its file."""
+    """Returns the process of the record with the most iterations, and the record's file."""
     found = [(process_of(command, path), path) for path in paths]
     return max(found, key=lambda one: counted(one[0]), default=(None, None))
 
 
 def counted(process, text=""):
-    """Iterations in all: by the line at exit, else by the record, which lacks those that passed while the step was learnt."""
+    """Returns the number of all iterations, from the line at exit. If there is none, it comes from the record, which
+    lacks iterations from before the step was learnt."""
     said = re.findall(r"(\d+) iterations by ", text)
     return int(said[-1]) if said else process["outside"]["iterations"] + (process["inside"] or {"iterations": 0})["iterations"]
 
 
 def wrong_windows(process, asked, steps):
-    """What is wrong with a record's windows: each that could open must hold all its iterations, once each."""
+    """Returns errors in a record's windows: each window that could open must have all its iterations, once each."""
     wrong = []
     held = {window["first"]: [one["n"] for one in window["iterations"]] for window in process["windows"]}
     for first, last in asked:
@@ -355,9 +368,10 @@ def wrong_windows(process, asked, steps):
 
 
 def unlike_facts(process, rows):
-    """(iterations that were compared, how many have another batch than the engine's own row, how far the numbers are apart).
+    """Returns (number of compared iterations, number of those whose batch differs from the engine's own row, the
+    difference between their numbers).
 
-    Iterations and rows begin to count at different steps: they are as far apart as agrees best.
+    Iterations and rows begin to count at different steps. The difference is the one with the fewest mismatches.
     """
     batches = {one["n"]: one["batch"] for window in process["windows"] for one in window["iterations"] if not one["cut"]}
     known = [row[2:5] for row in rows]
@@ -376,7 +390,7 @@ def unlike_facts(process, rows):
 
 
 def inside_and_outside(rows, windows, apart):
-    """Medians of the engine's own steps inside windows and outside, in ns, of steps that are alike: (inside, outside)."""
+    """Returns the median durations of the engine's own steps with equal batches, inside and outside windows, in ns."""
     steps = [(at + apart, later[0] - row[0], row[2:5]) for at, (row, later) in enumerate(zip(rows, rows[1:]))]
     if not steps:
         return None
@@ -389,13 +403,14 @@ def inside_and_outside(rows, windows, apart):
 
 
 def alike(made, other):
-    """(how many outputs two runs have in common, of how many)."""
+    """Returns (number of outputs that two runs have in common, number of outputs)."""
     pairs = [(one, another) for mine, theirs in zip(made.outputs, other.outputs) for one, another in zip(mine, theirs)]
     return sum(one == another for one, another in pairs), len(pairs)
 
 
 def check_outputs(report, what, plain, armed, again):
-    """With the library the outputs are the plain run's, where those are the same in each round, and in a second plain run, `again()`."""
+    """Checks that the outputs with the library are those of the plain run, as far as these are the same in each round
+    and in a second plain run, `again()`."""
     same, of = alike(plain, armed)
     steady = [len({outputs[at] for outputs in plain.outputs[1:]}) == 1 for at in range(len((plain.outputs or [[]])[0]))]
     by_itself = f"{sum(steady)} of {len(steady)} requests have the same output in each round of the plain run"
@@ -428,7 +443,7 @@ def check_run(bench, report, own, run):
     shutil.copy(path, own.kept(run.label))
     report.check(f"{what}: rule", f"{process['rule']}: {process['rule_why']}", re.search(run.rule, process["rule"]) is not None)
     steps = counted(process, armed.ended.err)
-    # The step in which a process is killed may be missing.
+    # If the process is killed, the step in progress may be missing.
     killed = int(process["state"] == "unfinished")
     if run.kernel:
         guarded(report, f"{what}: steps", check_kernel, bench, report, own, run)
@@ -437,7 +452,7 @@ def check_run(bench, report, own, run):
                      len(armed.rows) > 0 and run.extra[0] - killed <= steps - len(armed.rows) <= run.extra[1])
     wrong = wrong_windows(process, WINDOWS, steps)
     if process["rule"] == "auto" and wrong and wrong[0].startswith(f"window {FIRST[0]}"):
-        wrong = wrong[1:]  # may pass while the step is being learnt
+        wrong = wrong[1:]  # this window may pass while the step is being learnt
     report.check(f"{what}: windows", "; ".join(wrong) or f"{len(process['windows'])}, with all their iterations; record "
                  f"{process['state']}, {process['dropped']} dropped", not wrong and not process["dropped"])
     apart = 0
@@ -453,7 +468,8 @@ def check_run(bench, report, own, run):
 
 
 def check_kernel(bench, report, own, run):
-    """The steps of an engine that does not count them, against how often a kernel ran that each of them launches once."""
+    """Checks the steps of an engine that does not count them. The number must be that of a kernel which each step
+    launches once."""
     what = f"{own.name}, {run.label}: steps"
     base, trace = nsys.report_base(bench.folder, what), os.path.join(own.records(run, "-steps"), "record.tllmprof")
     made = own.under_nsys(run, base, own.settings((0, ""), TLLMPROF_TRACE=trace), bench.graph_trace, capture_end=None)
@@ -464,18 +480,19 @@ def check_kernel(bench, report, own, run):
 
 
 def empty_steps(process):
-    """Iterations of a record in which the model did not run."""
+    """Returns the number of iterations of a record in which the model did not run."""
     return sum(one["launches"] <= FEW for window in process["windows"] for one in window["iterations"])
 
 
 def unlike_split(process, first, wanted):
-    """What is wrong with a window that is split, of so many iterations that qualify, by the batch of each."""
+    """Returns errors in a split window, which must have this number of iterations that qualify, by the batch of each."""
     held = [one for window in process["windows"] for one in window["iterations"]]
     right = [one for one in held if one["batch"] and one["batch"]["phase"] == "decode" and one["batch"]["requests"] >= 16]
     wrong = [f"{one['n']} is marked wrongly" for one in held if one.get("qualifies") is not (one in right)]
     if len(right) != wanted or any(one["n"] < first for one in held):
         wrong.append(f"{len(right)} of {wanted} iterations qualify, from {held[0]['n'] if held else 'none'} on")
-    # A part is closed before the first iteration that does not qualify, but not within 100 ms of its opening.
+    # A part of the window closes before the first iteration that does not qualify, but not within 100 ms of its
+    # opening.
     if len(process["windows"]) < 2:
         wrong.append("it was never closed in between")
     return wrong
@@ -511,7 +528,7 @@ def check_cost(report, what, plain, armed, apart):
 def check_nsys(bench, report, own, run, what):
     base = nsys.report_base(bench.folder, what)
     first, last = FIRST
-    # What is learnt comes later.
+    # A learnt step is counted later, so the window is later.
     later = 180 if run.rule == "^auto$" else 0
     made = own.under_nsys(run, base, own.settings((first + later, last + later)), bench.graph_trace)
     try:
@@ -524,7 +541,7 @@ def check_nsys(bench, report, own, run, what):
 
 
 def guarded(report, what, act, *arguments):
-    """What `act` returns; its fault must not lose the others' rows."""
+    """Returns the result of `act`. An error of `act` must not lose the rows of the others."""
     try:
         return act(*arguments)
     except Exception as error:
@@ -533,7 +550,7 @@ def guarded(report, what, act, *arguments):
 
 
 def table(bench, folder, log, names, only, check_router):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     checks = {"": check_run, "router": check_router, "split": check_split, "busy": busy.check_engine, "captures": captures.check_engine,
               "inside": inside.check_engine, "ranks": arrivals.check_engine, "arrivals": arrivals.check_custom, "layers": layers.check_engine,

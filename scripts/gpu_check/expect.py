@@ -1,15 +1,15 @@
-"""What a window must hold: known from the program's own making, or worked out from a whole run without the shim."""
+"""Computes what a window must have: from the program's source, or from a whole run without the shim."""
 from dataclasses import dataclass, field
 from math import inf
 
-RESET = -1  # the mark at which a count starts again
+RESET = -1  # mark at which the count starts again
 
 
 @dataclass(frozen=True)
 class Rule:
-    name: str  # as TLLMPROF_STEP has it, without /N
-    kind: str  # of the calls in a trace
-    opens: bool  # an iteration begins where the call is entered; else the next one begins where it returns
+    name: str  # like in TLLMPROF_STEP, without /N
+    kind: str  # kind of its calls in a trace
+    opens: bool  # True: a call begins an iteration when it is entered. False: the next iteration begins when it returns
     every: int = 1
 
     @property
@@ -27,21 +27,21 @@ LLAMA_DECODE = Rule("sym:^llama_decode$", "graph launch", True)
 
 @dataclass
 class Expected:
-    """One window's contents; a field that is None is not compared."""
+    """The expected contents of a window. A field that is None is not compared."""
 
     first: int
     last: int
     marks: list
-    calls: dict = field(default_factory=dict)  # kind -> how many
-    graphs: int = None  # executed on the GPU
-    grids: list = None  # of the kernels that ran outside graphs
-    steps: list = None  # numbers of the ranges that the program opens itself
+    calls: dict = field(default_factory=dict)  # number of calls by kind
+    graphs: int = None  # number of graphs that the GPU ran
+    grids: list = None  # grid sizes of the kernels outside graphs
+    steps: list = None  # numbers in the names of the program's own ranges
 
 
 def known(first, last, graphs=1, kernels=1, grids=False, waits_after=0):
-    """For a program whose step i launches so many graphs and kernels (None: its framework decides), marks i, and
-    waits once. grids: the grids of its kernels identify their step. waits_after: the waits that it makes after its last
-    step, for a window that lasts to its end."""
+    """Returns the contents for a program whose step i launches these numbers of graphs and kernels (None: its framework
+    decides), makes the mark i, and waits once. grids: the grid sizes of its kernels identify their step. waits_after:
+    the number of waits after its last step, for a window that lasts until its end."""
     steps = range(first, last + 1)
     calls = {"graph launch": graphs * len(steps), "stream wait": len(steps) + waits_after}
     if kernels is not None:
@@ -50,14 +50,15 @@ def known(first, last, graphs=1, kernels=1, grids=False, waits_after=0):
 
 
 def after_reset(trace):
-    """Calls and marks from the last reset on."""
+    """Returns the calls and marks after the last reset."""
     since = max((ns for ns, n in trace.marks if n == RESET), default=-inf)
     return ([call for call in trace.calls if call.start >= since],
             [(ns, n) for ns, n in trace.marks if ns > since])
 
 
 def steady_rule(trace, candidates, first, last):
-    """The first candidate of whose calls every step of the program holds the same number; None if none does."""
+    """Returns the first candidate whose calls occur equally often in every step of the program; None if there is
+    none."""
     calls, marks = after_reset(trace)
     at = {n: ns for ns, n in marks}
     for rule in candidates:
@@ -72,7 +73,8 @@ def steady_rule(trace, candidates, first, last):
 
 
 def from_whole_run(trace, rule, first, last):
-    """What iterations `first` to `last` by `rule` hold in the trace of a whole run; None if it is too short."""
+    """Returns the contents of iterations `first` to `last` by `rule` in the trace of a whole run; None if the run is
+    too short."""
     calls, marks = after_reset(trace)
     counted = [call for call in calls if call.kind == rule.kind]
 
@@ -94,8 +96,8 @@ def from_whole_run(trace, rule, first, last):
 
 
 def not_in_a_row(trace, kind, count):
-    """What speaks against `count` consecutive steps, each with one call of that kind before its mark (None: with any
-    calls), in words."""
+    """Returns errors if the trace does not have `count` consecutive steps, each with one call of that kind before its
+    mark (None: with any calls)."""
     numbers = [n for _, n in trace.marks]
     if not numbers or numbers != list(range(numbers[0], numbers[0] + count)):
         return [f"marks {runs(numbers)}, not {count} in a row"]
@@ -132,12 +134,12 @@ def plural(kind, n):
 
 
 def number(iteration):
-    """N of the range `iteration N`."""
+    """Returns N of the range `iteration N`."""
     return int(iteration.text.split()[1])
 
 
 def found(trace, kinds):
-    """The same words for what a trace holds."""
+    """Describes the contents of a trace in the same words."""
     numbers = [number(r) for r in trace.ranges if r.text.startswith("iteration ")]
     words = [f"iterations {runs(numbers)}"]
     words += [f"{trace.count(kind)} {plural(kind, trace.count(kind))}" for kind in kinds]
@@ -149,10 +151,10 @@ def found(trace, kinds):
 
 
 def differences(trace, expected, late_by_one=()):
-    """Everything in which a captured window differs from what it must hold, in words.
+    """Returns all differences between a captured window and its expected contents, in words.
 
-    late_by_one: kinds of call whose first record the profiler may lack, because it was switched on inside that call:
-    a runtime linked into the program is entered before the driver call that the shim sees.
+    late_by_one: kinds of calls whose first record the profiler may lack, because it started during that call. A runtime
+    that is linked into the program is entered before the driver call that the shim sees.
     """
     wrong = []
     iterations = [r for r in trace.ranges if r.text.startswith("iteration ")]

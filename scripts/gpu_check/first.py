@@ -17,7 +17,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-if __name__ == "__main__":  # not this folder, whose modules have names of the standard library
+if __name__ == "__main__":  # without this folder, some of whose modules have names of standard modules
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from gpu_check import child, host, reader  # noqa: E402
@@ -26,11 +26,11 @@ NAME = "first"
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "first")
 TABLE = os.path.join(FOLDER, "programs.txt")
 HEALTHY, IDLE = "healthy", "idle"
-WORDS = ("evidence", "advice", "cause", "where")  # the parts of a finding that may name a function
-# Findings whose loss is time in which the GPU has nothing to do.
+WORDS = ("evidence", "advice", "cause", "where")  # parts of a finding that may name a function
+# Findings whose loss is time in which the GPU is idle.
 OF_IDLE_GPU = ("host-bound", "host-blocked")
 RATIO, TYPICAL, SLACK = 0.1, 2, 0.05
-SECONDS, STARTS, REPORTS = 8, 90, 60  # a program's loop; at most: its start and end; a report
+SECONDS, STARTS, REPORTS = 8, 90, 60  # duration of a program's loop; limits for its start and end, and for a report
 SHOWN = 160
 TITLE = ("## The first answer", "", "Each program once by `tllmprof run -- PROGRAM`, with no option.")
 
@@ -41,10 +41,10 @@ class Planted:
     file: str
     finds: tuple
     names: tuple
-    multiples: tuple  # how many own steps an iteration may be
+    multiples: tuple  # allowed numbers of the program's own steps per iteration
     modules: tuple
     gpus: int
-    seconds: float  # at least
+    seconds: float  # minimum duration
 
     @property
     def wanted(self):
@@ -67,18 +67,19 @@ def planted_in(text):
 
 
 def table_of_programs(names=()):
-    """The rows that `names` choose, each by a whole name or else a part of it; all rows where there are no names."""
+    """Returns the rows of the table that `names` select, each by its whole name or by a part of it. Without names,
+    returns all rows."""
     with open(TABLE) as text:
         table = planted_in(text.read())
     whole = {one.name for one in table}
     return [one for one in table if not names or any(name == one.name or name not in whole and name in one.name for name in names)]
 
 
-# ---- reading a run
+# ---- reading the result of a run
 
 
 def own_steps(out):
-    """The program's last line: its process ID and when each of its steps began; None if it is missing."""
+    """Returns the program's last line: its process ID and the time when each step began; None if the line is missing."""
     for line in reversed(out.splitlines()):
         if line.startswith("{"):
             try:
@@ -91,7 +92,7 @@ def own_steps(out):
 
 
 def windows_of(process):
-    """The iterations of each window that has some."""
+    """Returns the iterations of each window that has any."""
     return [window["iterations"] for window in process["windows"] if window["iterations"]]
 
 
@@ -100,7 +101,8 @@ def iterations_of(process):
 
 
 def process_of(report, pid):
-    """The program's own process in the report, else the one with the most iterations; None: there is none."""
+    """Returns the program's own process in the report, or else the one with the most iterations; None if there is no
+    process."""
     processes = report["processes"]
     own = [one for one in processes if one["pid"] == pid]
     return max(own or processes, key=lambda one: len(iterations_of(one)), default=None)
@@ -122,11 +124,11 @@ def lengths(began):
     return [after - before for before, after in zip(began, began[1:])]
 
 
-# ---- judging it
+# ---- judging the result of a run
 
 
 def window_faults(planted, began, process):
-    """(the window in words, its faults)."""
+    """Returns (a description of the window, its errors)."""
     iterations = iterations_of(process)
     if not iterations:
         return "none", [f"no window: {process['rule']}: {process['rule_why']}"]
@@ -135,7 +137,7 @@ def window_faults(planted, began, process):
     ratio = len(within) / len(iterations)
     text = f"{len(iterations)} iterations of {duration(statistics.median(one['dur_ns'] for one in iterations))}, {len(within)} steps"
     faults = []
-    # The edges of a short window may be one iteration off.
+    # In a short window, both ends together may be off by one iteration.
     if not within or all(abs(ratio - multiple) > max(RATIO, multiple / len(iterations)) for multiple in planted.multiples):
         faults.append(f"{ratio:.2f} of its steps an iteration, not {' or '.join(map(str, planted.multiples))}")
     if len(within) > 2:
@@ -161,7 +163,7 @@ def finding_faults(planted, findings):
 
 
 def values_of(key, value):
-    """All values under this key in a part of a report, at any depth."""
+    """Returns all values of this key in a part of a report, at any depth."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from [inner] if name == key else values_of(key, inner)
@@ -171,7 +173,8 @@ def values_of(key, value):
 
 
 def span_share(process):
-    """The part of the iterations' time from the first to the last work on the GPU; None: not measured."""
+    """Returns the share of the iterations' time from the first to the last work on the GPU; None if it was not
+    measured."""
     return process.get("gpu_span_share")
 
 
@@ -197,7 +200,7 @@ def contradictions(process, findings):
 
 
 def reader_faults(planted, said):
-    """What a scripted reader, which sees the brief and the tools alone, got wrong."""
+    """Returns errors of the scripted reader, which sees only the brief and the tools."""
     found = reader.faults(said)
     if planted.finds in ((HEALTHY,), (IDLE,)):
         return found
@@ -224,7 +227,7 @@ class Row:
 
 
 def judge(planted, ended, report):
-    """A run's row; `report` is the report's JSON, or None."""
+    """Returns the row of a run. `report`: the report's JSON, or None."""
     row = Row(planted.name, [], wanted=planted.wanted)
     said = own_steps(ended.out)
     if ended.status != 0 or not said:
@@ -244,16 +247,16 @@ def judge(planted, ended, report):
     return row
 
 
-# ---- running them
+# ---- running the programs
 
 
 def build(folder):
-    """(the native programs' file, or None; the compiler's error)."""
+    """Builds the native programs. Returns (their file or None, the compiler's error)."""
     cuda, built = host.find_cuda(), os.path.join(folder, "native")
     if not cuda:
         return None, "no nvcc"
     libraries = next((p for p in (f"{cuda}/lib64", f"{cuda}/targets/x86_64-linux/lib", f"{cuda}/lib") if os.path.isdir(p)), "")
-    # A path that also holds for what NVRTC opens by itself.
+    # The library path must be an RPATH, which also applies to libraries that NVRTC opens.
     command = [os.path.join(cuda, "bin", "nvcc"), "-O2", "-std=c++17", "-arch=native", "-o", built, os.path.join(FOLDER, "native.cu"),
                f"-L{libraries}", "-lnvrtc", "-Xlinker", "--disable-new-dtags", "-Xlinker", f"-rpath={libraries}"]
     try:
@@ -265,8 +268,8 @@ def build(folder):
 
 @dataclass
 class Runner:
-    command: str  # tllmprof
-    lib: object  # the library, or None for the one that the command finds
+    command: str  # path of tllmprof
+    lib: object  # path of the library; None: the one that the command finds
     folder: str
     seconds: float = SECONDS
     gpus: int = 1
@@ -274,7 +277,7 @@ class Runner:
     not_built: str = ""
 
     def missing(self, planted):
-        """The reason why it cannot run here, or None."""
+        """Returns the reason why the program cannot run here, or None."""
         modules = [f"no {name}" for name in planted.modules if not host.has_module(name)]
         if planted.gpus > self.gpus:
             modules.append(f"{planted.gpus} GPUs wanted, {self.gpus} there")
@@ -297,7 +300,7 @@ class Runner:
         seconds = max(self.seconds, planted.seconds)
         given = child.variables(TLLMPROF_LIB=self.lib, SECONDS_EACH=seconds, PYTHONDONTWRITEBYTECODE=1, TOKENIZERS_PARALLELISM="false")
         ended = child.run([self.command, "run", "--", *words], given, seconds + STARTS, folder)
-        # The newest run in this folder.
+        # Without a name, `report` reads the newest run in this folder.
         reported = child.run([self.command, "report", "--json"], child.variables(), REPORTS, folder)
         for name, text in (("stdout", ended.out), ("stderr", ended.err), ("report.json", reported.out), ("report.err", reported.err)):
             with open(os.path.join(folder, name), "w") as file:
@@ -312,7 +315,7 @@ class Runner:
     def guarded(self, planted):
         try:
             return self.run(planted)
-        except Exception as error:  # one program's fault must not lose the others' rows
+        except Exception as error:  # an error of one program must not lose the rows of the others
             return Row(planted.name, [f"{type(error).__name__}: {error}"], wanted=planted.wanted)
 
 
@@ -324,7 +327,8 @@ def parsed(text):
 
 
 def run_all(runner, planted, budget, log):
-    """(rows, {name: the reason why it did not run}). No program starts once `budget` seconds are over; `log` gets each row's line."""
+    """Runs the programs. Returns (rows, {name: the reason why it did not run}). No program starts after `budget`
+    seconds. `log` gets each row's line."""
     began, rows, left_out = time.monotonic(), [], {}
     for one in planted:
         why = runner.missing(one)
@@ -339,7 +343,7 @@ def run_all(runner, planted, budget, log):
 
 
 class Part:
-    """As a part of gpu-check's page."""
+    """This check as a part of gpu-check's page."""
 
     NAME = NAME
 
@@ -347,7 +351,7 @@ class Part:
         self.names = names
 
     def table(self, bench, _cuda, log):
-        """(lines of the page, how many were as wanted, how many were not)."""
+        """Returns (lines of the page, number of passed checks, number of failed checks)."""
         from gpu_check.kernels import Report
         report = Report(NAME, log)
         if not bench.command:
@@ -365,7 +369,8 @@ class Part:
 
 
 def parts(only):
-    """The part of gpu-check that its --only names: `first` runs all programs, `first: NAME` some. Unnamed it does not run: it takes too long."""
+    """Returns the part that gpu-check's option --only names: `first` runs all programs, and `first: NAME` some. Without
+    the option it does not run, because it takes too long."""
     asked = [words for words in only if re.match(rf"{NAME}(:|$)", words)]
     names = [words.partition(":")[2].strip() for words in asked]
     return [Part([] if "" in names else names)] if asked else []

@@ -1,5 +1,5 @@
-"""How CUPTI numbers the nodes of graphs (programs/graph_nodes.c): measured, for each kind of node and of capture, and held against the
-rules by which they might be numbered."""
+"""Measures how CUPTI numbers the nodes of graphs (programs/graph_nodes.c), for each type of node and of capture, and
+compares the numbers with possible rules."""
 import glob
 import os
 import subprocess
@@ -9,7 +9,7 @@ from . import child
 from .programs import HERE
 
 CASES = ("plain", "others", "relaxed", "thread-local", "global", "empty", "child", "grandchild", "children", "if", "while")
-ENDS = 3  # the program's own status
+ENDS = 3  # exit status of the program
 SECONDS = 60
 CONTAINERS = ("child", "if", "while", "type4", "type13")
 Node = namedtuple("Node", "graph index kind name")
@@ -17,7 +17,7 @@ Ran = namedtuple("Ran", "name graph exec node")
 
 
 def parse(text):
-    """(nodes in the order in which they were made, numbers of the executable graphs, kernels that ran)."""
+    """Returns (nodes in the order of creation, numbers of the executable graphs, kernels that ran)."""
     made, execs, ran = [], [], []
     for words in (line.split() for line in text.splitlines()):
         match words:
@@ -31,7 +31,8 @@ def parse(text):
 
 
 def named(made, ran):
-    """Nodes of captured kernels have no names: they were launched in the order of the kernels' numbers."""
+    """Names the nodes of captured kernels, which have no names: they were launched in the order of the kernels'
+    numbers."""
     own = {node.name for node in made}
     free = sorted({kernel.name for kernel in ran} - own - {"stop"}, key=lambda name: int(name[1:]))
     captured = [at for at, node in enumerate(made) if node.kind == "type0"]
@@ -41,7 +42,7 @@ def named(made, ran):
 
 
 def within(made, graph="root", counts_container=True):
-    """The nodes of a graph in its order, those of a graph within it in its place."""
+    """Returns the nodes of a graph in order. A graph within it replaces its node."""
     order = []
     for node in sorted((node for node in made if node.graph == graph), key=lambda node: node.index):
         is_container = node.kind in CONTAINERS
@@ -53,7 +54,7 @@ def within(made, graph="root", counts_container=True):
 
 
 def behind(made):
-    """Those of the outer graph first, then those of the graphs within, level by level."""
+    """Returns the nodes of the outer graph, and then those of the graphs within it, level by level."""
     def place(node):
         way = [int(part) for part in node.graph.split("/")[1:]]
         return len(way), way, node.index
@@ -62,13 +63,14 @@ def behind(made):
 
 
 def deep(made, graph):
-    """The nodes of a graph, and then those of each graph in it with what is in that."""
+    """Returns the nodes of a graph, and then those of each graph within it, recursively."""
     order = sorted((node for node in made if node.graph == graph), key=lambda node: node.index)
     return order + [inner for node in order if node.kind in CONTAINERS for inner in deep(made, f"{graph}/{node.index}")]
 
 
 def by_root(made):
-    """The nodes of each graph that is in no other, with those in it: threads have made a graph each."""
+    """Returns the nodes of each outermost graph, with the nodes within it. There are several if each thread made a
+    graph."""
     roots = dict.fromkeys(node.graph.split("/")[0] for node in made)
     return {root: [node for node in made if node.graph.split("/")[0] == root] for root in roots}
 
@@ -77,7 +79,7 @@ def numbered(order):
     return {node.name: at for at, node in enumerate(order)}
 
 
-# The first is what the library goes by (crates/scopes/src/graphs.rs).
+# The first rule is the one that the library uses (crates/scopes/src/graphs.rs).
 RULE = "graph by graph"
 RULES = {
     RULE: lambda made: {name: at for root, nodes in by_root(made).items() for name, at in numbered(deep(nodes, root)).items()},
@@ -90,7 +92,7 @@ RULES = {
 
 
 def fitting(made, ran):
-    """The rules by which every kernel that ran has the number that it has."""
+    """Returns the rules that predict the number of every kernel that ran."""
     fits = []
     for rule, number in RULES.items():
         numbers = number(made)
@@ -100,7 +102,7 @@ def fitting(made, ran):
 
 
 def shown(made, execs, ran):
-    """All that was measured, in lines."""
+    """Returns lines with everything that was measured."""
     lines = [f"  {node.graph} {node.index}: {node.kind} {node.name}" for node in made[:40]]
     kernels = dict.fromkeys(f"  {kernel.name}: graph {kernel.graph}, exec {kernel.exec}, node {kernel.node}" for kernel in ran)
     return "\n".join([f"exec {', '.join(execs)}; made:", *lines, "ran:", *list(kernels)[:60]])
@@ -122,7 +124,7 @@ def check(bench, report, case, words):
 
 
 def build(program, cuda):
-    """None, or why the program cannot be built."""
+    """Builds the program. Returns None, or the reason why it cannot be built."""
     stubs = os.path.join(cuda, "lib64", "stubs")
     built = subprocess.run(["cc", "-O1", "-o", program, os.path.join(HERE, "graph_nodes.c"), f"-I{cuda}/include", f"-L{stubs}", "-lcuda", "-ldl",
                             "-pthread"], capture_output=True, text=True, timeout=120)

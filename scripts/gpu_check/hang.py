@@ -1,4 +1,4 @@
-"""Ranks of which one has a fault: `tllmprof hang` names it, and what it is, within seconds of being asked."""
+"""Checks `tllmprof hang` on ranks of which one has a fault. It must name the rank and the fault within seconds."""
 import json
 import os
 import subprocess
@@ -10,16 +10,17 @@ from .arrivals import OfRanks
 from .router_ranks import NO_MULTICAST, free_port
 
 RANKS = 2
-# By fault: the kinds that the verdict may have, and what its text has in it.
+# By fault: the kinds of verdict that are right, and a part of the verdict's text.
 FAULTS = {"none": (("moves",), "slow, not stuck"), "sleep": (("not-entered",), "hold_up"), "killed": (("dead",), "rank 1"),
           "stopped": (("stopped",), "rank 1"), "gil": (("gil",), "hold_gil"), "kernel": (("gpu",), "waits for the GPU")}
-# NCCL and the ranks may take this long to begin and to come to the fault.
+# Time limit in seconds for NCCL and the ranks to start and to reach the fault.
 LONGEST_S = 120
 RULE = "py:__main__:step"
 
 
 def judge(fault, answer, took_s):
-    """(in words, what is wrong) of what `tllmprof hang --json` says after `took_s`; `answer` is None where it said nothing."""
+    """Judges the output of `tllmprof hang --json` after `took_s` seconds. Returns (description, errors). `answer`: None
+    if there was no output."""
     if answer is None:
         return "no verdict", ["no verdict"]
     verdict = answer["verdict"]
@@ -35,7 +36,7 @@ def judge(fault, answer, took_s):
 
 
 def asked(command, folder):
-    """(what it says or None, how long it took)."""
+    """Runs the command. Returns (its answer or None, the duration)."""
     since = time.monotonic()
     ended = child.run([command, "hang", "--json", folder], child.variables(), 60)
     took_s = time.monotonic() - since
@@ -46,7 +47,7 @@ def asked(command, folder):
 
 
 def is_final(fault, answer, ranks):
-    """Whether the ranks have come so far that the answer counts."""
+    """Returns True if the ranks have come far enough for the answer to count."""
     if answer is None or len(answer["ranks"]) < ranks:
         return False
     kind = answer["verdict"]["kind"]
@@ -54,7 +55,8 @@ def is_final(fault, answer, ranks):
 
 
 def measured(bench, words, fault, ranks, shimmed):
-    """(in words, whether all is as wanted) of ranks that run `words` with the fault; `shimmed`: the variables of a rank."""
+    """Runs `words` in ranks with the fault. Returns (description, True if all is right). `shimmed`: the variables of a
+    rank."""
     port = free_port()
     with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
         running = []
@@ -79,7 +81,7 @@ def measured(bench, words, fault, ranks, shimmed):
 
 
 class Stuck(OfRanks):
-    """Ranks of which the second has a fault."""
+    """A check with ranks of which the second has a fault."""
 
     def __init__(self, program, fault):
         self.fault = fault

@@ -1,4 +1,4 @@
-"""What this host has: the GPU, CUDA's compiler, the profilers, the versions of all of them."""
+"""Finds out about this host: the GPU, CUDA's compiler, the profilers, and all their versions."""
 import glob
 import importlib.metadata
 import importlib.util
@@ -10,7 +10,7 @@ import subprocess
 
 
 def first_line(command, pattern=None):
-    """The first line that a command prints, or the first match of a pattern; None if it does not run."""
+    """Returns the first line that a command prints, or the first match of a pattern; None if it does not run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired):
@@ -41,7 +41,7 @@ def find_ncu():
 
 
 def find_cuda():
-    """The toolkit's folder: the one with bin/nvcc in it."""
+    """Returns the toolkit's folder: the one that has bin/nvcc."""
     nvcc = shutil.which("nvcc")
     for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"),
                  os.path.dirname(os.path.dirname(os.path.realpath(nvcc))) if nvcc else None,
@@ -52,7 +52,7 @@ def find_cuda():
 
 
 def gpus():
-    """The names of the GPUs that programs see here."""
+    """Returns the names of the GPUs that programs can use here."""
     try:
         done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -76,7 +76,7 @@ def package_version(*names):
 
 
 def versions(cuda, nsys, ncu):
-    """(what, version) for all that a reader would need to repeat a run."""
+    """Returns (name, version) for everything that a reader needs to repeat a run."""
     cupy = [d.metadata["Name"] for d in importlib.metadata.distributions() if
             (d.metadata["Name"] or "").lower().startswith("cupy")]
     rows = [

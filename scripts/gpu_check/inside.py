@@ -1,6 +1,7 @@
-"""What recording costs inside windows, in one warm process: windows in turn with spans without, by the program's own clock.
+"""Measures the cost of recording inside windows in one warm process: windows alternate with spans without a window, by
+the program's own clock.
 
-Two processes differ by more than this; two spans of one, side by side, do not.
+Two processes differ by more than this cost. Two neighbouring spans of one process do not.
 """
 import array
 import math
@@ -12,13 +13,14 @@ from .kernels import Report
 
 NAME = "inside windows"
 FIRST, SPAN, TURNS = 200, 50, 60
-# Steps at the ends of a span that are left out: a window opens and closes in them.
+# Number of steps at each end of a span that are left out, because a window opens or closes there.
 EDGE = 4
 AIM = 0.98
 ENGINE_TURNS = 40
 SECONDS = 120
-ENDS = 3  # loop.cu's own status
-# Of llama.cpp, whose steps grow over the 100 of a round: a window is a round, and the next is without one.
+ENDS = 3  # exit status of loop.cu
+# For llama.cpp, whose steps get longer over the 100 steps of a round: a window covers one round, and the next round has
+# none.
 ROUND = 100
 TITLE = (f"## {NAME.capitalize()}", "", f"{TURNS} windows of {SPAN} steps (llama.cpp: {ROUND}) in turn with as many steps without, in one "
          "process: medians of the program's own steps. *Outside of inside*: the median of the windows' ratios, each to the spans before and behind it, and its "
@@ -26,7 +28,7 @@ TITLE = (f"## {NAME.capitalize()}", "", f"{TURNS} windows of {SPAN} steps (llama
 
 
 def loops(programs):
-    """(name, program, its words, its rule, steps of a span, its status) of each loop."""
+    """Returns for each loop: (name, program, its arguments, its rule, steps per span, its exit status)."""
     static, llama = programs["loop-static"], programs["llama.cpp"]
     steps = FIRST + 2 * SPAN * TURNS + SPAN
 
@@ -46,8 +48,9 @@ def windows(turns=TURNS, span=SPAN):
 
 
 def durations(began, turns=TURNS, span=SPAN, counts=lambda n: True):
-    """Medians of the steps inside each window, and of those between two, from when each step began: ([ns], [ns]), the second with
-    one more: before the first window and behind each. Only of steps for which `counts` holds."""
+    """Returns, from the times when each step began, the median durations of the steps inside each window and of those
+    between windows: ([ns], [ns]). The second list has one more: before the first window and after each window. Only
+    steps for which `counts` holds are used."""
     def median(first):
         at = range(first + EDGE, first + span - EDGE)
         return statistics.median(began[n + 1] - began[n] for n in at if counts(n))
@@ -57,14 +60,14 @@ def durations(began, turns=TURNS, span=SPAN, counts=lambda n: True):
 
 
 def interval(ratios):
-    """(median, least, most) of its 95 % interval, by the order of the values."""
+    """Returns (median, lowest, highest) of the 95 % interval, by the order of the values."""
     found, half = sorted(ratios), 0.98 * math.sqrt(len(ratios))
     middle = (len(found) - 1) / 2
     return statistics.median(found), found[max(0, math.floor(middle - half))], found[min(len(found) - 1, math.ceil(middle + half))]
 
 
 def judge(inside, outside):
-    """(in words, whether the aim is met or None where the interval does not say)."""
+    """Returns (description, True or False for the aim being met; None if the interval does not decide)."""
     ratios = [(before + behind) / 2 / one for one, before, behind in zip(inside, outside, outside[1:])]
     ratio, least, most = interval(ratios)
     ok = True if least >= AIM else False if most < AIM else None
@@ -73,7 +76,7 @@ def judge(inside, outside):
 
 
 def began_of(path):
-    """When each step of loop.cu or llama_loop.cpp began, in ns, of the file that it was given."""
+    """Returns the times in ns when each step of loop.cu or llama_loop.cpp began, from the file that it wrote."""
     began = array.array("q")
     with open(path, "rb") as file:
         began.frombytes(file.read())
@@ -91,7 +94,8 @@ def measured(bench, report, label, program, words, rule, span, status):
 
 
 def check_engine(bench, report, own, run):
-    """The same of an engine (engines.py), by its own rows of its steps, of those with its commonest batch."""
+    """Makes the same check for an engine (engines.py), with its own rows of the steps that have its most frequent
+    batch."""
     from .engines import counted, unlike_facts, wrong_windows
 
     what, turns = f"{own.name}, {run.label}", ENGINE_TURNS
@@ -101,7 +105,7 @@ def check_engine(bench, report, own, run):
         return report.check(what, made.ended.why(), False)
     wrong = wrong_windows(process, windows(turns), counted(process, made.ended.err))
     _, _, apart = unlike_facts(process, made.rows)
-    # Row n of the engine is iteration n + apart.
+    # Row n of the engine's own data belongs to iteration n + apart.
     began = dict(enumerate((row[0] for row in made.rows), apart))
     batches = dict(enumerate((row[2:5] for row in made.rows), apart))
     commonest = statistics.mode(batches.values())
@@ -114,7 +118,7 @@ def check_engine(bench, report, own, run):
 
 
 def table(bench, cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     for label, program, *words in loops(bench.programs):
         if program.missing:

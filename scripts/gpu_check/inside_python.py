@@ -1,4 +1,4 @@
-"""What is seen inside Python, against what the program itself wrote down."""
+"""Compares the events recorded inside Python with the program's own data."""
 import glob
 import gzip
 import json
@@ -14,7 +14,7 @@ COLLECTION = re.compile(r"Python GC gen(\d)")
 
 
 class InsidePython(Check):
-    """Iterations, collections and torch modules of each token, under nsys."""
+    """Checks iterations, collections and torch modules of each token, under nsys."""
 
     def __init__(self, program):
         super().__init__(program, "inside Python", f"auto, {FIRST}-{LAST}",
@@ -40,7 +40,8 @@ class InsidePython(Check):
 
 
 def unlike_truth(trace, truth, first, last):
-    """Where a trace differs from what the program wrote down, in words, and how much of each kind it holds."""
+    """Returns the differences between a trace and the program's own data, in words, and the number of events of each
+    kind."""
     marks = {n: at for at, n in trace.marks}
     counts = Counter({"collections": 0, "module ranges": 0, "GIL ranges": 0})
     collected, called = defaultdict(list), defaultdict(Counter)
@@ -71,7 +72,8 @@ def unlike_truth(trace, truth, first, last):
 
 
 class TorchTraces(Check):
-    """The PyTorch profiler's own traces, without nsys: the window's steps and no other, with their kernels."""
+    """Checks the PyTorch profiler's own traces, without nsys: they must have exactly the window's steps, with their
+    kernels."""
 
     WINDOWS = [(10, 12), (20, 20)]
 
@@ -102,7 +104,7 @@ class TorchTraces(Check):
 
 
 def read_torch_trace(path):
-    """Numbers of the ranges `step N`, in order, and how many kernels ran."""
+    """Returns the numbers of the ranges `step N` in order, and the number of kernels that ran."""
     opened = gzip.open(path, "rt") if path.endswith(".gz") else open(path)
     with opened as file:
         events = json.load(file)["traceEvents"]

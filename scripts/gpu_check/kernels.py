@@ -1,4 +1,5 @@
-"""Kernels by CUPTI (`TLLMPROF_KERNELS`): counts and names against the PyTorch profiler's and nsys's, and what it costs."""
+"""Checks kernels recorded with CUPTI (`TLLMPROF_KERNELS`): counts and names compared with the PyTorch profiler's and
+nsys's, and the cost."""
 import glob
 import itertools
 import json
@@ -18,21 +19,22 @@ NAME = "kernels"
 ROUNDS, BEFORE, WINDOW, INNER, AFTER = 3, 400, 60, 40, 400
 KINDS = ("graph", "eager", "long")
 OF_STEP = {"graph": 300, "eager": 300, "long": 60}
-# How much longer a step should take while kernels are taken: reported, as machines differ.
+# Expected slowdown of a step while kernels are recorded. It is only reported, because machines differ.
 COST = {"graph": 0.68, "eager": 0.16, "long": 0.08}
 AFTERWARDS = 0.005
-# Pairs of runs that have to show a cost that lasts.
+# Number of pairs of runs that all have to show a lasting cost.
 PAIRS = 3
 GPU_TIME = 0.02
-# The GPU's clock moves in ticks of 32 ns, and what a tool does at both ends of a kernel is not the same: two ticks.
+# The GPU's clock has ticks of 32 ns, and two tools differ in their work at both ends of a kernel, so two ticks are
+# allowed.
 TICK = 32
 THREADS, WINDOWS, GAP, STEPS = 8, 50, 12, 4
 RULE = "cudaEventSynchronize"
-OUT, ERR = 2500, 4000  # characters of a program's own words that are shown
+OUT, ERR = 2500, 4000  # characters of a program's output that are shown
 
 
 class Report:
-    """Lines of a part of the page, and what was not as wanted."""
+    """Lines of a part of the page, and the failed checks."""
 
     def __init__(self, name, log):
         self.name, self.lines, self.after, self.wrong, self.right, self.log = name, [], [], 0, 0, log
@@ -45,11 +47,11 @@ class Report:
         self.log(f"{self.name}: {what}: {got}: {shown}")
 
     def raw(self, what, ended):
-        """All that a run said: GPU time is scarce."""
+        """Adds the output of a run to the page, because GPU time is scarce and a run may not be repeated."""
         self.after += ["", f"{what}: status {ended.status}", "```", ended.out[-OUT:], ended.err[-ERR:], "```"]
 
     def guarded(self, act, bench, *arguments):
-        """What `act` returns; its fault must not lose the others' rows."""
+        """Returns the result of `act`. An error of `act` must not lose the rows of the others."""
         try:
             return act(bench, self, *arguments)
         except Exception as error:
@@ -57,24 +59,25 @@ class Report:
             return None
 
     def page(self, *title):
-        """(lines of the page, how many were as wanted, how many were not)."""
+        """Returns (lines of the page, number of passed checks, number of failed checks)."""
         return ["", *title, "", "| what | got | ok |", "|---|---|---|", *self.lines, *self.after], self.right, self.wrong
 
 
 def is_same_time(ours, theirs, kernels):
-    """Whether two tools agree in the GPU time of so many kernels."""
+    """Returns True if two tools agree on the GPU time of this number of kernels."""
     return abs(ours - theirs) <= max(GPU_TIME * theirs, 2 * TICK * kernels)
 
 
 def commonest(durations):
-    """What kernels took, for a cell: the commonest times, and how many of all are whole ticks."""
+    """Returns the most frequent durations of kernels for a table cell, and the number of durations that are whole
+    ticks."""
     counts = Counter(durations)
     whole = sum(n for ns, n in counts.items() if ns % TICK == 0)
     return f"{dict(counts.most_common(4))}, {whole / max(1, len(durations)):.0%} whole ticks of {TICK} ns"
 
 
 def demangled(names):
-    """{mangled: demangled}, as far as there is a tool."""
+    """Returns {mangled name: demangled name}, if a tool for this is installed."""
     tool = shutil.which("c++filt") or shutil.which("cu++filt") or shutil.which("cu++filt", path="/usr/local/cuda/bin")
     names = sorted(names)
     if not tool:
@@ -84,7 +87,8 @@ def demangled(names):
 
 
 def short(name):
-    """The function alone, without result, parameters and template arguments: tools write these differently."""
+    """Returns only the function's name, without result, parameters and template arguments, which tools write
+    differently."""
     name = name.removeprefix("void ")
     depth, kept = 0, ""
     for c in name.replace("(anonymous namespace)", "").replace("<unnamed>", ""):
@@ -105,7 +109,7 @@ def by_short(counts):
 
 
 def said(ended):
-    """What a program printed, a JSON object a line."""
+    """Returns the program's output, one JSON object per line."""
     found = []
     for line in ended.out.splitlines():
         try:
@@ -140,20 +144,21 @@ def torch_words(*more, rounds=1):
 
 
 def longer_after(given, kind):
-    """What a step takes longer after the windows than before the first, by the medians and by the quickest tenths."""
+    """Returns the additional duration of a step after the windows compared with before the first one, by the medians
+    and by the quickest tenths."""
     rounds = parts(given, kind, "before")
     return (statistics.median(one["after"] for one in rounds) / rounds[0]["before"] - 1,
             min(one["quick"]["after"] for one in rounds) / rounds[0]["quick"]["before"] - 1)
 
 
 def is_lasting(pairs):
-    """Whether steps are longer after the windows, in each of the pairs of runs (with kernels, without), by more than the
-    machine itself drifts either way in the same time. Each is what a step takes longer, by several measures."""
+    """Returns True if, in each pair of runs (with kernels, without), steps are longer after the windows by more than
+    the machine itself drifts in the same time. Each element is the additional duration of a step, by several measures."""
     return all(min(armed) > AFTERWARDS + max(map(abs, control)) for armed, control in pairs)
 
 
 def drifts(run_pair):
-    """Pairs of what `run_pair` gives, until one shows no cost that lasts."""
+    """Collects pairs from `run_pair` until one shows no lasting cost."""
     pairs = []
     while len(pairs) < PAIRS and is_lasting(pairs):
         pairs.append(run_pair())
@@ -174,7 +179,7 @@ def against_torch(bench, report):
     trace, ended = torch_run(bench, "kernels-torch", INNER, "profile")
     report.raw("torch, three kinds of steps, then the PyTorch profiler", ended)
     given = said(ended)
-    # What each pair of runs printed; the first is the one whose kernels are judged.
+    # The output of each pair of runs. The first pair has the run whose kernels are judged.
     printed = []
 
     def pair(number, kind):
@@ -227,7 +232,7 @@ def database_of(path):
 
 
 def nsys_kernels(bench, path):
-    """Mangled name and ns of each kernel in a report, or why there are none."""
+    """Returns the mangled name and the duration in ns of each kernel in a report, or the reason why there are none."""
     database = database_of(path)
     exported = child.run([bench.nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={database}", path],
                          child.variables())
@@ -238,7 +243,7 @@ def nsys_kernels(bench, path):
                           "JOIN StringIds s ON s.id = k.mangledName").fetchall()
 
 
-# Whole programs: the same window by us and by nsys.
+# Programs whose whole window is recorded by this library and by nsys.
 WHOLE = {"loop-static": ("cudaGraphLaunch", 100, 150, 160), "jax_jit": ("cudaMemcpyAsync", 1000, 1050, 1200),
          "hf_generate": ("auto", 100, 150, 160)}
 
@@ -256,7 +261,7 @@ def whole_program(bench, report, name):
         "nsys": ([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *program.words(steps)],
                  bench.shimmed(f"{first}-{last}", rule)),
     }
-    for way, (command, variables) in ways.items():  # one after the other: a GPU that is shared stretches kernels
+    for way, (command, variables) in ways.items():  # one after the other, because kernels take longer on a shared GPU
         report.raw(f"{name}, {way}", child.run(command, variables, 150))
     record = Record(bench.command, trace)
     ours = Counter(kernel for _, _, kernel in record.kernels)
@@ -293,7 +298,7 @@ def against_nsys(bench, report, ours):
 
 
 def of_export(bench, report, kind, database, rows):
-    """What `tllmprof report` makes of nsys's export."""
+    """Checks what `tllmprof report` shows of nsys's export."""
     shown = child.run([bench.command, "report", "--json", database], child.variables())
     process = json.loads(shown.out)["processes"][0] if shown.status == 0 else {}
     iterations = [one for window in process.get("windows", []) for one in window["iterations"]]
@@ -306,7 +311,8 @@ def of_export(bench, report, kind, database, rows):
 
 
 def drift(given):
-    """What a step takes longer after the windows than before, by the mean and by the quickest tenth, and more in words."""
+    """Returns the additional duration of a step after the windows compared with before, by the mean and by the quickest
+    tenth, and a description."""
     if not given.get("before"):
         raise nsys.Failed("the program printed no times")
     before, after = given["before"], given["after"]
@@ -319,7 +325,7 @@ def drift(given):
 
 
 def busy(bench, report, what, words, steps, names):
-    """`names`: kernels of the steps, and how many a step."""
+    """Compares busy times. `names`: the names of the steps' kernels, and their number per step."""
     windows = ",".join(f"{2 * steps + i * (STEPS + GAP)}-{2 * steps + i * (STEPS + GAP) + STEPS - 1}" for i in range(WINDOWS))
     parts = [str(n) for n in (THREADS, steps, steps, WINDOWS * (STEPS + GAP), steps)]
     label, inner = f"{what}, {THREADS} busy threads, {WINDOWS} windows", STEPS - 1
@@ -373,7 +379,7 @@ def after_profiler(bench, report):
 
 
 def build(cuda, folder):
-    """Builds the C program; what the compiler said where that failed."""
+    """Builds the C program. Returns the compiler's error if that failed."""
     command = [os.path.join(cuda, "bin", "nvcc"), "-O2", "-arch=native", "--cudart", "static", "-o",
                os.path.join(folder, "kernels"), os.path.join(HERE, "kernels.cu"), "-lpthread"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
@@ -381,7 +387,7 @@ def build(cuda, folder):
 
 
 def table(bench, cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     if not bench.command:
         report.check("kernels", "skipped: no tllmprof command built", None)

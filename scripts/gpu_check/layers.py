@@ -1,4 +1,5 @@
-"""Layers in CUDA graphs: programs whose layers have kernels of their own, so many of each, and what the report says of them."""
+"""Checks layers in CUDA graphs: each layer of a program has a certain number of its own kernels, which the report must
+show."""
 import bisect
 import json
 import os
@@ -17,31 +18,33 @@ from .record_file import events, output_of, process_of
 NAME = "layers"
 STEPS, WINDOW, TAKEN = 100, "20-79", 20
 MODES = ("chain", "streams", "clone", "update", "copies", "child", "children", "conditional", "explicit", "swapped")
-# What graphs in the graph were captured in.
+# Scopes in which the graphs within the graph were captured.
 INNER = {"child": ("child",), "children": ("first", "second", "third"), "conditional": ("body",)}
-ENDS = 3  # layers.cu's own status
-COLD = 2  # starts with nothing cached
+ENDS = 3  # exit status of layers.cu
+COLD = 2  # number of starts with an empty cache
 ENGINE_WINDOW = (300, 359)
-# How the label of an engine's run ends that launches each kernel by itself.
+# End of the label of an engine's run without graphs, which launches each kernel separately.
 NO_GRAPHS = "no graphs"
-GRAPHS_OFF = ("GRAPHS", "MORE")  # variables of a run that say so
-# By how much times may differ from nsys's: 1 is as long.
+GRAPHS_OFF = ("GRAPHS", "MORE")  # variables of such a run
+# Maximum relative difference from nsys's times.
 APART = 0.02
 SAMPLE = {"sample": 2}
-# A layer's own function, by its mangled or demangled name.
+# The function that only one layer launches, by its mangled or demangled name.
 MARKER = re.compile(r"of_layer(?:ILi|<)(\d+)[E>]")
-# Of models in torch: the least part of the kernels' time that has a module, by the way they run.
+# For models in torch: the minimum share of the kernels' time that has a module, by the way in which the models run.
 MODELS = ("llama", "mixtral", "gpt_oss")
-# llama.cpp's operations: functions of libggml-cuda by name, few enough to be scopes (its templates of attention are hundreds).
+# llama.cpp's operations: functions of libggml-cuda by name. Its hundreds of attention templates are left out, because
+# there is a limit for scopes.
 LLAMA_WINDOW, LLAMA_TURNS, LLAMA_ROWS = "120-159", 3, 25
 LLAMA_WAYS = {"graph": {}, "eager": {"GGML_CUDA_DISABLE_GRAPHS": 1}}
-LLAMA_LEAST = 0.8  # of its kernels' time
+LLAMA_LEAST = 0.8  # minimum share of its kernels' time
 LLAMA_SCOPES = r"sym:^ggml_cuda_op_@ggml|llama,sym:^ggml_cuda_(mul_mat(_id|_q|_vec_q|_vec_f|_f|_cublas)?|cpy|dup|flash_attn_ext|argmax)\(@ggml|llama"
-# As it calls them on an H200 (driver 580).
+# The driver's own kernels, by their names on an H200 (driver 580).
 DRIVERS_OWN = re.compile(r"mem(cpy|set)\d+(_post)?$")
-# Launched eagerly, kernels have gaps between them, in which the GPU rests and its clocks rise: they are quicker than in a graph. To compare
-# times, both are queued behind one kernel that keeps the GPU busy until all is launched; a second such run shows what two runs differ by, and
-# that kernel has no module. The first word of a way is what the program is given.
+# In an eager run, there are gaps between kernels in which the GPU rests and its clocks rise, so kernels are faster than
+# in a graph. To compare times, both runs are queued after one kernel that keeps the GPU busy until everything is
+# launched. A second queued run shows the difference between two equal runs. The busy kernel has no module. The first
+# word of a way is the program's argument.
 QUEUED, AGAIN, QUEUED_GRAPH = "queued", "queued again", "queued_graph"
 KEEPS_BUSY = "spin_kernel"
 WAYS = {"eager": 0.99, "graph": 0.99, QUEUED: 0, AGAIN: 0, QUEUED_GRAPH: 0, "compiled": 0.95}
@@ -52,10 +55,10 @@ TITLE = (f"## {NAME.capitalize()}", "", f"Kernels of {TAKEN} steps by layer: eac
 
 
 def judge(mode, process):
-    """What is wrong with the report of a process; None: nothing."""
+    """Returns errors in the report of a process; None: no errors."""
     found = {row["name"]: row["kernels"] / TAKEN for row in process["layers"]}
     if mode == "copies":
-        found.pop("model", None)  # the driver runs kernels of its own for some copies and sets, which are between the layers
+        found.pop("model", None)  # the driver's own kernels for copies and memsets are launched between the layers
     wanted = SAMPLE if mode == "swapped" else SAMPLE | GRAPH | ({"added": 1} if mode == "explicit" else {})
     for inner in INNER.get(mode, ()):
         wanted |= {name.replace("model", inner): kernels for name, kernels in GRAPH.items()}
@@ -67,7 +70,8 @@ def judge(mode, process):
 
 
 def judge_markers(found):
-    """(how many kernels of layers.cu's layers a time line's events have in a layer, how many of these in that which launches them)."""
+    """Returns (number of kernels of layers.cu's layers that have a layer in the time line's events, number of those
+    whose layer is the one that launches them)."""
     pairs = [(event["args"]["scope"], MARKER.search(event["name"])) for event in found if event.get("cat") == "kernel" and "scope" in event["args"]]
     layers = [(scope, marker[1]) for scope, marker in pairs if marker]
     return len(layers), sum(scope.endswith(f"/layers.{layer}") for scope, layer in layers)
@@ -91,8 +95,8 @@ def check(bench, report, mode, program):
 
 
 def in_modules(process, within=""):
-    """({scope: its kernels in a step}, the part of the kernels' time that has one), of scopes whose names have `within` in them: "/" leaves
-    the model itself out, which is around all its modules."""
+    """Returns ({scope: kernels per step}, the share of the kernels' time that has a scope), for scopes with `within` in
+    their names. "/" leaves out the model itself, which encloses all its modules."""
     steps = process["kernel_window"]["iterations"]
     rows = [row for row in process["layers"] if row["name"] and within in row["name"]]
     all_ns = sum(row["gpu_ns"] for row in process["layers"] + process["layers_unknown"])
@@ -100,22 +104,22 @@ def in_modules(process, within=""):
 
 
 def kernels_in_modules(found):
-    """How many kernels there are of each scope and name, of a time line's events. In a graph the driver copies and sets memory by kernels of
-    its own, and by none eagerly."""
+    """Returns the number of kernels by scope and name, from a time line's events. Kernels with which the driver copies
+    and sets memory are left out: it uses them in a graph, but not in an eager run."""
     return Counter((event["args"].get("scope", ""), event["name"]) for event in found
                    if event.get("cat") == "kernel" and not DRIVERS_OWN.match(event["name"]))
 
 
 def unlike(eager, graph):
-    """The kernels that are others in a graph, in words; None: there are none."""
+    """Returns a description of the kernels that differ in a graph; None: there are none."""
     kernels = sorted(kernel for kernel in eager | graph if eager[kernel] != graph[kernel])
     shown = [f"{scope}, {name[:60]}: {eager[scope, name] / TAKEN:g} a step eagerly, {graph[scope, name] / TAKEN:g} in the graph" for scope, name in kernels[:3]]
     return f"{len(kernels)} kernels differ: {'; '.join(shown)}" if kernels else None
 
 
 def judge_engine(eager, graph):
-    """(in words, whether all kernels that two runs of an engine launch equally often are in the same scopes). An engine launches others
-    where it captures them: vLLM's attention is split then."""
+    """Returns (description, True if all kernels that two runs of an engine launch equally often are in the same
+    scopes). An engine launches some other kernels in a capture: vLLM splits its attention there."""
     totals = [Counter(), Counter()]
     for total, found in zip(totals, (eager, graph)):
         for (_, name), count in found.items():
@@ -128,8 +132,8 @@ def judge_engine(eager, graph):
 
 
 def times_in_modules(found):
-    """The median step's time in the kernels of each scope, in ns, of a time line's events, without those by which the driver copies and sets
-    memory in a graph: {scope: ns}"""
+    """Returns the median step's time in the kernels of each scope, from a time line's events: {scope: ns}. Kernels with
+    which the driver copies and sets memory in a graph are left out."""
     starts = sorted(event["start"] for event in found if event.get("cat") == "iteration")
     steps = defaultdict(lambda: defaultdict(int))
     for event in found:
@@ -139,19 +143,20 @@ def times_in_modules(found):
 
 
 def compared(times, others):
-    """(the median of the modules' ratios, the 5th and the 95th percentile)."""
+    """Returns (median, 5th and 95th percentile) of the modules' ratios."""
     ratios = sorted(others[scope] / times[scope] for scope in times.keys() & others.keys())
     return statistics.median(ratios), ratios[len(ratios) // 20], ratios[-1 - len(ratios) // 20]
 
 
 def spread(times, others):
-    """`compared`, in words."""
+    """Returns the result of `compared` in words."""
     return "{:.3f} ({:.3f}–{:.3f})".format(*compared(times, others))
 
 
 def judge_times(ours, theirs):
-    """(in words, whether modules take as long in a graph by our record as by nsys's, and the kernels as much longer than eagerly), of
-    ({scope: ns a step} in a graph, ns a step of all kernels in a graph, the same eagerly) each."""
+    """Returns (description, True if modules take as long in a graph by our record as by nsys's, and the kernels are
+    slower than in an eager run by the same factor). Each argument is ({scope: ns per step} in a graph, ns per step of
+    all kernels in a graph, the same in an eager run)."""
     (times, graph, eager), (nsys_times, nsys_graph, nsys_eager) = ours, theirs
     middle = compared(nsys_times, times)[0]
     longer, nsys_longer = graph / eager, nsys_graph / nsys_eager
@@ -160,8 +165,8 @@ def judge_times(ours, theirs):
 
 
 def judge_spread(times):
-    """(in words, whether modules take as long in a graph as in a run without one, both queued, within what two runs without one differ by), of
-    {way: {scope: ns}}."""
+    """Returns (description, True if modules take as long in a graph as in a run without one, within the difference
+    between two runs without a graph). All these runs are queued. The argument is {way: {scope: ns}}."""
     _, least, most = compared(times[QUEUED], times[AGAIN])
     middle = compared(times[QUEUED], times[QUEUED_GRAPH])[0]
     together = sum(times[QUEUED_GRAPH].values()) / sum(times[QUEUED].values())
@@ -171,13 +176,14 @@ def judge_spread(times):
 
 
 def single(name):
-    """The modules that a kernel's scope names: several, where it was fused of them."""
+    """Returns the modules in a kernel's scope: several if the kernel was fused from them."""
     fused = re.fullmatch(r"(.*)\((.*)\)", name)
     return [fused[1] + part for part in fused[2].split(" + ")] if fused else [name]
 
 
 def unlike_eager(eager, compiled):
-    """The modules of a compiled model that are none of the eager one's or around them, in words; None: there are none."""
+    """Returns a description of a compiled model's modules that are neither modules of the eager model nor around such
+    modules; None: there are none."""
     known = {name[:end] for name in eager for end in [*(place.start() for place in re.finditer(r"[./]", name)), len(name)]}
     wrong = sorted({module for name in compiled for module in single(name) if module not in known and not module.endswith(" more")})
     return f"{len(wrong)} are no modules: {wrong[:3]}" if wrong else None
@@ -215,7 +221,8 @@ def check_model(bench, report, kind):
 
 
 def check_llama(bench, report):
-    """llama.cpp's operations by their functions: each row of the table, and the part of the kernels' time that has one."""
+    """Checks the scopes of llama.cpp's operations, by their functions: each row of the table, and the share of the
+    kernels' time that has a scope."""
     program = bench.programs["llama.cpp"]
     if program.missing:
         return report.check("llama.cpp", program.missing, None)
@@ -237,7 +244,7 @@ def check_llama(bench, report):
 
 
 def judge_blocks(process, layers, whole):
-    """(in words, whether they are the layers: `whole` of them equal, and the rest partly)."""
+    """Returns (description, True if the blocks are the layers: `whole` of them equal, and the others in part)."""
     blocks = process["blocks"]
     if not blocks:
         return f"no equal blocks, {layers} layers", False
@@ -248,7 +255,8 @@ def judge_blocks(process, layers, whole):
 
 
 def check_llama_blocks(bench, report):
-    """The last layer works on the last token alone, whose rows it takes first: its kernels are others from there on."""
+    """Checks the blocks of llama.cpp. The last layer only processes the last token, whose rows it selects first, so its
+    kernels differ from there on."""
     for layers in (4, 8, 32):
         what = f"llama.cpp, blocks of {layers} layers"
         program = llama_with(bench.programs["llama.cpp"], os.path.join(bench.folder, f"tiny-{layers}.gguf"), layers)
@@ -264,7 +272,7 @@ def check_llama_blocks(bench, report):
 
 
 def check_engine_blocks(bench, report, own, run):
-    """Of an engine (engines.py) without Python: the blocks that are found against the model's layers."""
+    """Checks an engine (engines.py) without Python: the blocks that are found must match the model's layers."""
     what = f"{own.name}, {run.label}"
     made, process, _ = own.recorded(run, "blocks", ENGINE_WINDOW, TLLMPROF_KERNELS=TAKEN)
     if process is None or made.ended.status != 0:
@@ -275,7 +283,7 @@ def check_engine_blocks(bench, report, own, run):
 
 
 def by_nsys(bench, kind, way):
-    """The export of nsys's record of the window."""
+    """Returns nsys's export of the window."""
     base = nsys.report_base(bench.folder, f"layers-{kind}-{way}")
     words = [sys.executable, os.path.join(HERE, "layers_torch.py"), kind, way, str(STEPS)]
     ended = child.run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *words],
@@ -285,8 +293,8 @@ def by_nsys(bench, kind, way):
 
 
 def of_all_kernels(process):
-    """ns a step, of a record's process or an nsys export's, without those by which the driver copies and sets memory in a graph, and the one that
-    keeps the GPU busy."""
+    """Returns the ns per step of a record's process or of an nsys export. Kernels with which the driver copies and sets
+    memory in a graph, and the kernel that keeps the GPU busy, are left out."""
     window = process["kernel_window"]
     steps = window["iterations"] if window else sum(len(one["iterations"]) for one in process["windows"])
     return sum(row["total_ns"] for row in process["kernels"] if not DRIVERS_OWN.match(row["name"]) and KEEPS_BUSY not in row["name"]) / steps
@@ -298,7 +306,8 @@ def of_modules(process, steps):
 
 
 def check_nsys(bench, report, kind):
-    """The kernels of a graph that nsys has recorded get the layers that a record has of it, which was made without nsys, and the same times."""
+    """Checks that a graph's kernels in nsys's record get the layers that our record without nsys has, and the same
+    times."""
     what, record = f"{kind}, graph, nsys", record_of(bench, kind, QUEUED_GRAPH)
     shown = output_of(bench.command, "report", "--json", by_nsys(bench, kind, QUEUED_GRAPH), "--scopes", record)["processes"][0]
     eager = output_of(bench.command, "report", "--json", by_nsys(bench, kind, QUEUED))["processes"][0]
@@ -313,7 +322,8 @@ def check_nsys(bench, report, kind):
 
 
 def check_compiling(bench, report):
-    """Kernels are taken while the model is compiled, with nothing cached, and no more when its graph is replayed."""
+    """Checks a model that is compiled, without a cache, while kernels are recorded. No kernels are recorded when its
+    graph is replayed."""
     words = [sys.executable, os.path.join(HERE, "layers_torch.py"), "llama", "late", str(STEPS)]
     for number in range(COLD):
         for label, more in (("plain", None), ("kernels", {}), ("kernels and layers", {"TLLMPROF_LAYERS": 1})):
@@ -329,7 +339,7 @@ def check_compiling(bench, report):
 
 
 def check_without_graphs(bench, report, own, run):
-    """Kernels of an engine's run without graphs against those of its runs with graphs, which came before."""
+    """Compares the kernels of an engine's run without graphs with those of its earlier runs with graphs."""
     def model(one):
         return {name: value for name, value in one.variables.items() if name not in GRAPHS_OFF}
 
@@ -342,7 +352,7 @@ def check_without_graphs(bench, report, own, run):
 
 
 def check_engine(bench, report, own, run):
-    """Of an engine (engines.py): the part of its kernels' time that has a scope."""
+    """Checks an engine (engines.py): the share of its kernels' time that has a scope."""
     what = f"{own.name}, {run.label}"
     made, process, path = own.recorded(run, "layers", ENGINE_WINDOW, TLLMPROF_LAYERS=1, TLLMPROF_KERNELS=TAKEN)
     if process is None or made.ended.status != 0 or not process["kernel_window"]:
@@ -359,7 +369,7 @@ def check_engine(bench, report, own, run):
 
 
 def table(bench, cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     if not bench.command:
         report.check(NAME, "skipped: no tllmprof command built", None)

@@ -1,17 +1,17 @@
-"""How much of a record's time has no cause: "other" and "unknown" of its ledger."""
+"""Measures the share of a record's time without a cause: "other" and "unknown" in its ledger."""
 
-# Of the host's time, and of the GPU's.
+# Maximum share of the host's time, and of the GPU's, without a known cause.
 MOST = {"host": 0.10, "gpu": 0.05}
 NONE = ("other", "unknown")
 
 
 def without_cause(rows):
-    """The share of the rows that name no cause."""
+    """Returns the share of the rows that name no cause."""
     return sum(row["share"] for row in rows if any(row["cause"].endswith(one) for one in NONE))
 
 
 def judge(process):
-    """(in words, whether it is little enough; None: the record has no ledger)."""
+    """Returns (description, True if the share is small enough; None: the record has no ledger)."""
     ledger = process["ledger"]
     if not ledger or not ledger["host"]:
         return "none", None

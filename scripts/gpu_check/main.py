@@ -1,4 +1,4 @@
-"""Command line, order of the checks, and the page."""
+"""The command line, the order of the checks, and the page."""
 import argparse
 import os
 import shutil
@@ -60,20 +60,20 @@ def options(doc):
         given.llama = given.llama or os.path.join(given.engines, LLAMA)
         given.only.append(LLAMA)
     if given.engine or given.records or given.docs:
-        # No name of a check has this in it.
+        # No check has this text in its name, so none runs.
         given.only = given.only or ["--engine"]
         given.no_throughput = True
     return given
 
 
 def wanted(given, name):
-    """Whether a measurement of speed is asked for; a program's name alone asks for none."""
+    """Returns True if a measurement of speed is selected. A program's name by itself selects none."""
     return not given.no_throughput and (not given.only or any(
         only in name for only in given.only if only.startswith("throughput")))
 
 
 def recording(given):
-    """Whether what recording costs is asked for."""
+    """Returns True if the measurement of recording costs is selected."""
     return not given.no_throughput and (not given.only or record.NAME in given.only)
 
 
@@ -94,7 +94,7 @@ def guarded(check, bench, log):
     began = time.monotonic()
     try:
         row = check.run(bench)
-    except Exception as error:  # one check's fault must not lose the others' rows
+    except Exception as error:  # an error of one check must not lose the rows of the others
         row = Row(check.name, check.program.linkage, check.rule_text, check.wanted,
                   f"{type(error).__name__}: {error}", False)
     said = "ok" if row.ok else f"skipped: {row.got}" if row.ok is None else f"DIFFERS: {row.got}"
@@ -103,7 +103,7 @@ def guarded(check, bench, log):
 
 
 def measured(table):
-    """A table's lines; a fault in it must not lose what was found before."""
+    """Returns a table's lines. An error in it must not lose the earlier results."""
     try:
         return list(table())
     except Exception as error:
@@ -111,7 +111,7 @@ def measured(table):
 
 
 def documented(nsys, ncu, shim, log):
-    """The commands of the documentation: (lines, how many succeeded, how many failed, how many were skipped)."""
+    """Runs the commands of the documentation. Returns (lines, numbers that succeeded, failed, and were skipped)."""
     os.environ.update({"TLLMPROF_NSYS": nsys, "TLLMPROF_LIB": shim, "TLLMPROF_COMMAND": COMMAND} |
                       ({"TLLMPROF_NCU": ncu} if ncu else {}))
     ran, skipped, failed = documentation.run(documentation.pages(), True, log)
@@ -205,7 +205,7 @@ def main(doc):
             left_out += more_left_out
             page, more_right, more_wrong = page + lines, more_right + right, more_wrong + wrong
         if loops:
-            log("throughput")  # after all else: it wants the machine to itself
+            log("throughput")  # last, because it needs the machine to itself
             page += ["", "## Throughput", ""]
             page += measured(lambda: throughput.table(loops, bench, given.rounds, BLOCK_SECONDS))
         if recorded:

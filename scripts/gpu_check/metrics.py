@@ -1,4 +1,4 @@
-"""GPU metrics of a program that keeps the GPU busy, and of one that leaves it idle."""
+"""Checks the GPU metrics of a program that keeps the GPU busy, and of one that leaves it idle."""
 import glob
 import json
 import os
@@ -8,13 +8,13 @@ from . import child
 from .checks import Check
 
 SECONDS = 3
-# The first iterations come while the context is made.
+# The first iterations come while the context is created.
 WINDOW = "5-"
 SM_BUSY = "SM busy"
 
 
 class GpuMetrics(Check):
-    """`tllmprof run --gpu-metrics`: the SMs' share of the time in the window, by the report."""
+    """Checks `tllmprof run --gpu-metrics`: the report's share of the window's time in which the SMs are busy."""
 
     def __init__(self, program, load, low, high):
         self.load, self.low, self.high = load, low, high
@@ -42,7 +42,7 @@ class GpuMetrics(Check):
         return self.row(got + (f" ({'; '.join(wrong)}; it said: {ended.said_by_shim()})" if wrong else ""), not wrong)
 
     def judge(self, report):
-        """What a report says of GPU 0, in words, and where that is not what was wanted."""
+        """Returns what a report shows of GPU 0, in words, and the errors."""
         processes = report["processes"]
         if len(processes) != 1:
             return f"{len(processes)} processes", ["one was wanted"]
@@ -61,7 +61,7 @@ class GpuMetrics(Check):
 
 
 def first_visible():
-    """The first of the GPUs that CUDA_VISIBLE_DEVICES leaves, so that no other is sampled."""
+    """Returns the first GPU that CUDA_VISIBLE_DEVICES allows, so that no other GPU is sampled."""
     return (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0]
 
 

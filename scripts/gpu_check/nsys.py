@@ -1,4 +1,4 @@
-"""Runs a program under nsys and gives back the traces that it made."""
+"""Runs a program under nsys, and returns the traces that nsys made."""
 import contextlib
 import glob
 import os
@@ -11,7 +11,7 @@ from .trace import Trace
 
 
 class Failed(Exception):
-    """nsys gave no trace; the text says why."""
+    """nsys made no trace; the text has the reason."""
 
 
 def profile_arguments(base, capture_end, graph_trace):
@@ -23,7 +23,7 @@ def profile_arguments(base, capture_end, graph_trace):
 
 
 def report_base(folder, name):
-    """Where a check's reports go: a folder of its own, empty, and the start of their names."""
+    """Returns the start of the names of a check's reports, in a new, empty folder."""
     own = os.path.join(folder, "reports", re.sub(r"[^\w.-]+", "-", name))
     shutil.rmtree(own, ignore_errors=True)
     os.makedirs(own)
@@ -31,7 +31,8 @@ def report_base(folder, name):
 
 
 def traces(nsys, command, environment, folder, name, capture_end="stop", graph_trace="graph", expect=True):
-    """(how the program ended, its traces in order). capture_end None: the whole run, and no capture range."""
+    """Runs a program under nsys. Returns (how the program ended, its traces in order). capture_end None: the whole run,
+    without a capture range."""
     base = report_base(folder, name)
     ended = child.run([nsys, "profile", *profile_arguments(base, capture_end, graph_trace), *command], environment)
     return ended, read(nsys, base, ended, expect)
@@ -62,7 +63,7 @@ def read(nsys, base, ended, expect=True):
 
 
 def kernels_named(base, name):
-    """How many kernels with `name` in their own ran, in the exports whose names begin with `base`."""
+    """Returns the number of kernels with `name` in their names, in the exports whose names begin with `base`."""
     found = 0
     for database in glob.glob(glob.escape(base) + "*.sqlite"):
         with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:

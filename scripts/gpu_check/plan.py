@@ -1,4 +1,4 @@
-"""Which checks there are, in the order in which they are run."""
+"""The list of checks, in the order in which they run."""
 from dataclasses import replace
 
 from . import arrivals, hang, inside_python, metrics, record, router, router_ranks
@@ -19,7 +19,7 @@ def all_checks(programs):
     static, shared, per_thread = (programs[f"loop-{name}"] for name in ("static", "shared", "per-thread"))
     torch, hf, jax = programs["torch_graph"], programs["hf_generate"], programs["jax_jit"]
     window = [known(FIRST, LAST, grids=True)]
-    # The slowest first, so that none is left alone at the end.
+    # The slowest checks come first, so that none runs by itself at the end.
     checks = inside_python.checks(programs) + router.checks(programs) + router_ranks.checks(programs)
     checks += arrivals.checks(programs)
     checks += hang.checks(programs)
@@ -30,7 +30,7 @@ def all_checks(programs):
     checks += [Learnt(hf), Learnt(jax, 1200), Learnt(torch), Learnt(programs["cupy_graph"]), Learnt(shared), Learnt(static),
                Learnt(programs["llama.cpp"], None)]
     checks.append(Windows(torch, "open at os._exit", GRAPH_LAUNCH, [known(FIRST, STEPS - 1, kernels=None, waits_after=1)],
-                          f"{FIRST}-", ("os._exit",)))  # the read of its result waits, too
+                          f"{FIRST}-", ("os._exit",)))  # the read of its result is also a wait
     checks.append(AgainstWholeRun(programs["engine"], [GRAPH_LAUNCH], words=("--prefill",)))
     for program in (static, shared, per_thread):
         checks.append(Windows(program, "", GRAPH_LAUNCH, window))
@@ -44,8 +44,8 @@ def all_checks(programs):
     for program in (static, shared):
         checks.append(Windows(program, "a function of its own", OWN_FUNCTION, window))
         checks.append(Windows(program, "ranges of its own", OWN_RANGE, named, words=("--ranges",)))
-    # A mark precedes each call, the first one's before the window opens. The function may look at its return address,
-    # and then its iterations are open until the next.
+    # A mark comes before each call, and the first one before the window opens. If the function looks at its return
+    # address, an iteration lasts until the next call.
     decoded = Expected(FIRST, LAST, list(range(FIRST + 1, LAST + 2)))
     checks.append(Windows(programs["llama.cpp"], "its step", LLAMA_DECODE, [decoded], steps=None))
     checks.append(ByCommand(static, "by tllmprof run", GRAPH_LAUNCH, window))

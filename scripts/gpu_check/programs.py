@@ -17,20 +17,20 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 @dataclass(frozen=True)
 class Program:
     name: str
-    linkage: str  # how it comes to CUDA
-    command: tuple  # without the number of steps
-    missing: str = None  # why it cannot be run here
-    inlined_runtime: bool = False  # its runtime calls are entered before the shim sees them
-    count_option: tuple = ()  # words before the number of steps
+    linkage: str  # how it gets CUDA's functions
+    command: tuple  # without the argument for the number of steps
+    missing: str = None  # the reason why it cannot run here
+    inlined_runtime: bool = False  # the shim does not see where its runtime calls begin
+    count_option: tuple = ()  # words in front of the number of steps
 
     def words(self, steps, *more):
-        if steps is None:  # it knows by itself
+        if steps is None:  # the program knows the number
             return [*self.command, *more]
         return [*self.command, *self.count_option, str(steps), *more]
 
 
 def build(cuda, folder):
-    """Builds what is compiled into `folder`; {name: what the compiler said} for what failed."""
+    """Builds the compiled programs into `folder`. Returns {name: the compiler's error} for those that failed."""
     os.makedirs(folder, exist_ok=True)
     nvcc, loop = os.path.join(cuda, "bin", "nvcc"), os.path.join(HERE, "loop.cu")
     cc = os.environ.get("CC") or shutil.which("cc") or "gcc"
@@ -61,7 +61,7 @@ def build(cuda, folder):
 
 
 def build_llama(source, cuda, folder):
-    """As build, for llama.cpp and the program that uses it."""
+    """Like build, for llama.cpp and the program that uses it."""
     if source is None:
         return {"llama": "llama.cpp's source is not given (--llama)"}
     error = llama_cpp.build(os.path.abspath(source), os.path.join(folder, "llama"),
@@ -70,7 +70,7 @@ def build_llama(source, cuda, folder):
 
 
 def all_programs(folder, failed):
-    """Every program by name; `folder` is the one that they were built into."""
+    """Returns every program by name. `folder`: the folder into which they were built."""
     llama = os.path.join(folder, "llama")
 
     def compiled(name, target, linkage, **more):
@@ -100,7 +100,7 @@ def all_programs(folder, failed):
         python("hang", "torch", "torch and NCCL"),
         python("jax_jit", "jax", "JAX, driver only"),
         python("cupy_graph", "cupy", "CuPy, its own cudart", inlined_runtime=True),
-        # 200 steps, always.
+        # This program always makes 200 steps.
         Program("llama.cpp", "a plugin of its own, shared cudart",
                 (f"{llama}/llama_loop", f"{llama}/tiny.gguf", "single"),
                 f"not built: {failed['llama']}" if "llama" in failed else None),
@@ -109,7 +109,7 @@ def all_programs(folder, failed):
 
 
 def llama_with(program, path, *shape):
-    """llama.cpp's program with a model of its own: layers, and how wide they are (tiny_gguf.py)."""
+    """Returns llama.cpp's program with a new model of this shape: number of layers, and their width (tiny_gguf.py)."""
     if program.missing:
         return program
     command, _, *words = program.command

@@ -1,9 +1,10 @@
-"""A reader of answers that knows nothing of tllmprof: it asks `tllmprof mcp` for the brief of a run and then for the first finding,
-and names the cause by fixed rules. It sees nothing else.
+"""A scripted reader of answers that knows nothing of tllmprof. It asks `tllmprof mcp` for the brief of a run and then
+for the first finding, and names the cause by fixed rules. It sees nothing else.
 
     python3 scripts/gpu_check/reader.py TLLMPROF FOLDER [FILE...]    # files are relative to FOLDER; none: its newest run
 
-prints JSON: the cause ("" where there is none), the words that name its place, and the calls and characters that this took.
+It prints JSON: the cause ("" if there is none), the words that name the place of the cause, and the numbers of calls
+and characters that were needed.
 """
 import json
 import re
@@ -11,13 +12,13 @@ import subprocess
 import sys
 
 MAX_CALLS, MAX_CHARACTERS = 3, 16_000
-# A finding of the brief is two columns in, and has its name first.
+# A finding in the brief is indented by two columns and begins with its name.
 FINDING = re.compile(r"^  ([a-z][a-z-]+)(?: \(costs [^)]*\))?: ", re.MULTILINE)
 IDENTIFIER = re.compile(r"\bid ([a-z-]+), confidence (low|medium|high); more: ")
 
 
 class Tools:
-    """The tools of a server, and what their answers came to."""
+    """The tools of a server, with the numbers of calls and characters so far."""
 
     def __init__(self, command, folder):
         self.server = subprocess.Popen([command, "mcp", folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
@@ -49,7 +50,7 @@ class Tools:
 
 
 def read(command, folder, files=()):
-    """What a reader says of a run."""
+    """Returns the reader's answer about a run."""
     tools = Tools(command, folder)
     try:
         of = {"files": list(files)} if files else {}
@@ -68,7 +69,7 @@ def read(command, folder, files=()):
 
 
 def faults(said):
-    """The limits that a reading exceeded."""
+    """Returns the limits that the reader exceeded."""
     found = []
     if said["calls"] > MAX_CALLS:
         found.append(f"{said['calls']} calls")

@@ -1,7 +1,7 @@
-"""GPU times in the built-in record against nsys's, and what recording costs.
+"""Compares GPU times in the built-in record with nsys's, and measures the cost of recording.
 
-Each program is run twice: once under nsys with the record beside it, and once with the record alone, which is what is
-judged: nsys changes what it looks at. A step is a graph launch, an eager kernel and a wait for the stream.
+Each program runs twice: once under nsys with a record, and once with only a record. The second run is judged, because
+nsys changes the times that it measures. A step is a graph launch, an eager kernel and a wait for the stream.
 """
 import itertools
 import json
@@ -17,25 +17,25 @@ from .record_file import events, process_of, spans
 
 NAME = "record"
 WINDOW = f"{FIRST}-{LAST}"
-NEAR = 0.01  # of nsys's time
-INSIDE, OUTSIDE = 0.02, 0.001  # aims for what recording costs of the steps a second
-SHOWN = 10  # iterations that are printed where something is wrong
+NEAR = 0.01  # relative difference from nsys's time
+INSIDE, OUTSIDE = 0.02, 0.001  # limits for the cost of recording, as a share of the steps per second
+SHOWN = 10  # number of iterations that are printed if something is wrong
 GPU_TABLES = ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY",
               "CUPTI_ACTIVITY_KIND_MEMSET")
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What nsys saw of an iteration, in nanoseconds: from the first work to the last, and without the gaps."""
+    """nsys's times of an iteration, in nanoseconds: from the first work to the last, and without the gaps."""
 
     extent: int
     busy: int
-    after_launch: int  # from the entry of the graph launch to the first work
-    pieces: tuple  # of (start, duration), from the entry of the graph launch
+    after_launch: int  # ns from the begin of the graph launch to the first work on the GPU
+    pieces: tuple  # (start, duration) of each piece of work, from the begin of the graph launch
 
 
 def covered(pieces):
-    """How long at least one of (start, end) lasted."""
+    """Returns the time during which at least one of (start, end) lasted."""
     total, until = 0, 0
     for start, end in sorted(pieces):
         total += max(0, end - max(start, until))
@@ -44,7 +44,7 @@ def covered(pieces):
 
 
 def truth(database):
-    """{iteration: Truth} of an nsys export, by the ranges `iteration N` that the shim gives."""
+    """Returns {iteration: Truth} from an nsys export, by the ranges `iteration N` that the shim makes."""
     with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
         db.text_factory = lambda text: text.decode(errors="replace")
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
@@ -70,7 +70,8 @@ def truth(database):
 
 @dataclass
 class Recorded:
-    """What a record says: {iteration: GPU ns}, by `tllmprof report`; and of its events spans and launches."""
+    """The contents of a record: {iteration: GPU ns} by `tllmprof report`, and the spans and launches among its
+    events."""
 
     gpu: dict
     lost: int
@@ -78,7 +79,7 @@ class Recorded:
     gpus: list
     inside: dict
     spans: dict  # {iteration: [(ns, cut)]}
-    launch_us: float  # mean of graph launches on the host
+    launch_us: float  # mean duration of graph launches on the host
 
 
 def reported(command, path):
@@ -90,10 +91,10 @@ def reported(command, path):
 
 
 class GpuTime(Check):
-    """GPU time a step, by the record and by nsys.
+    """Checks the GPU time per step, by the record and by nsys.
 
-    starts: how often each way is run. One process can be a tenth faster than its twin for as long as it lives, so the two
-    that are most alike are held against each other.
+    starts: the number of runs of each kind. One process can be a tenth faster than an equal one for its whole life, so
+    the two most similar runs are compared.
     """
 
     def __init__(self, program, label, words, starts=1):
@@ -110,7 +111,7 @@ class GpuTime(Check):
         return reported(bench.command, path)
 
     def under_nsys(self, bench, start):
-        """(what nsys saw, what the record beside it has)"""
+        """Returns (nsys's times, the record of the same run)."""
         base = nsys.report_base(bench.folder, f"{self.name} {start}")
         trace = base + ".tllmprof"
         under = child.run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", bench.graph_trace),
@@ -120,7 +121,7 @@ class GpuTime(Check):
         return truth(base + ".sqlite"), self.recorded(bench, under, trace)
 
     def alone(self, bench, start):
-        """(how it ended, the record)"""
+        """Returns (how the program ended, the record)."""
         trace = nsys.report_base(bench.folder, f"{self.name} alone {start}") + ".tllmprof"
         ended = child.run(self.program.words(STEPS, *self.words),
                           bench.shimmed(WINDOW, "cudaGraphLaunch", TLLMPROF_TRACE=trace))
@@ -139,7 +140,7 @@ class GpuTime(Check):
 
 
 class Steps(Check):
-    """Iterations in the record against the program's own times of its steps."""
+    """Checks iterations in the record against the program's own times of its steps."""
 
     def __init__(self, program, rule, **variables):
         super().__init__(program, f"{NAME} steps, {rule}", f"{rule}, {WINDOW}",
@@ -169,7 +170,8 @@ class Steps(Check):
 
 
 def unlike_steps(recorded, began, wanted):
-    """(what is wrong in words, what was found) of iterations (n, start, end), given when each step began."""
+    """Compares iterations (n, start, end) with the times when the steps began. Returns (errors in words,
+    description)."""
     if [n for n, _, _ in recorded] != list(wanted):
         return [f"other iterations: {[n for n, _, _ in recorded][:3]}… {len(recorded)}"], f"{len(recorded)} iterations"
     marks = [[step for step, at in enumerate(began) if start <= at < end] for _, start, end in recorded]
@@ -188,7 +190,7 @@ def unlike_steps(recorded, began, wanted):
 
 
 def unlike_medians(pair):
-    """How far a run under nsys and one alone are apart."""
+    """Returns the difference between a run under nsys and one without it."""
     (by_nsys, _), (_, record) = pair
     extent, _, median = medians(by_nsys, record)
     return abs(median - extent)
@@ -203,7 +205,7 @@ def medians(by_nsys, record):
 
 
 def unlike(by_nsys, record, steps):
-    """What is wrong with a record, in words."""
+    """Returns errors in a record, in words."""
     wrong = [f"nsys has no work in {n}" for n in [n for n in steps if n not in by_nsys][:3]]
     without = [n for n in steps if not record.gpu.get(n)]
     if without:
@@ -219,8 +221,8 @@ def unlike(by_nsys, record, steps):
 
 
 def is_near(median, extent, launch):
-    """Whether a record's GPU time agrees with nsys's, all in nanoseconds. On an idle stream the record's begins before the
-    launch, and the first kernel after it: docs/gpu-times.md."""
+    """Returns True if a record's GPU time agrees with nsys's, all in nanoseconds. On an idle stream, the record's time
+    begins before the launch, and nsys's at the first kernel after it (docs/gpu-times.md)."""
     return extent > 0 and extent * (1 - NEAR) <= median <= (extent + launch) * (1 + NEAR)
 
 
@@ -236,7 +238,7 @@ def compared(by_nsys, beside, record):
 
 
 def print_all(name, by_nsys, beside, record, ended):
-    """What there is to go by, on standard error."""
+    """Prints all available data on standard error."""
     lines = [f"{name}: status {ended.status}, lost {record.lost}, dropped {record.dropped}, inside {record.inside}"]
     for n in range(FIRST, FIRST + SHOWN):
         one = by_nsys.get(n)
@@ -256,13 +258,13 @@ def checks(programs):
             Steps(programs["serving"], "cudaStreamSynchronize", TLLMPROF_WARMUP="capture")]
 
 
-# What recording costs.
+# ---- measuring the cost of recording
 
 def loops(programs):
     static, torch = programs["loop-static"], programs["torch_graph"]
     return [
         throughput.Loop(static, "decode", "graph of 20 kernels of arithmetic, 1 kernel, wait", ("--decode",), 3),
-        # One process can be a tenth faster than its twin here, for as long as it lives.
+        # Here, one process can be a tenth faster than an equal one for its whole life, so there are more starts.
         throughput.Loop(static, "300 kernels", "graph of 300 tiny kernels, 1 kernel, wait", ("--kernels", "300"), 8),
         throughput.Loop(torch, "decode", "graph of 17 kernels of 36 000 cycles and 3 tiny ones, 1 kernel, wait",
                         ("--decode",), 2),
@@ -270,7 +272,7 @@ def loops(programs):
 
 
 def ways(folder):
-    """As throughput.WAYS: how a program is run, and the variables of the shim."""
+    """Returns the ways to run a program, in the form of throughput.WAYS: the name and the shim's variables."""
     trace = os.path.join(folder, "cost-%p.tllmprof")
 
     def recorded(window):
@@ -281,7 +283,7 @@ def ways(folder):
 
 
 def cost(chosen, bench, rounds, seconds):
-    """Lines of Markdown; throughput's, with these ways."""
+    """Returns lines of Markdown like throughput's, for these ways."""
     yield f"Aims: at most {INSIDE:.1%} fewer steps a second inside the window, {OUTSIDE:.2%} outside."
     yield ""
     yield from throughput.table(chosen, bench, rounds, seconds, ways(bench.folder))

@@ -1,4 +1,5 @@
-"""A built-in record as the command reads it: its exported time line and its report (docs/export.md, docs/report-json.md)."""
+"""Reads a built-in record with the command: its exported time line and its report (docs/export.md,
+docs/report-json.md)."""
 import json
 from collections import Counter, defaultdict
 
@@ -6,7 +7,7 @@ from . import child, nsys
 
 
 def output_of(command, *words, folder=None):
-    """The JSON that `tllmprof WORDS…` prints in this folder."""
+    """Returns the JSON that `tllmprof WORDS…` prints in this folder."""
     ended = child.run([command, *words], child.variables(), folder=folder)
     if ended.status != 0:
         raise nsys.Failed(f"tllmprof {words[0]}: {ended.why()}")
@@ -14,12 +15,13 @@ def output_of(command, *words, folder=None):
 
 
 def process_of(command, path):
-    """What `tllmprof report` says of a record's process."""
+    """Returns the record's process in `tllmprof report`."""
     return output_of(command, "report", "--json", path)["processes"][0]
 
 
 def events(command, path):
-    """The events of a record's time line that have a duration, with `start` and `ns` in nanoseconds, and all others."""
+    """Returns the events of a record's time line that have a duration, with `start` and `ns` in nanoseconds, and all
+    other events."""
     found = output_of(command, "export", path, "--to", "chrome", "-o", "-")["traceEvents"]
     for event in found:
         if event["ph"] == "X":
@@ -28,8 +30,9 @@ def events(command, path):
 
 
 class Record:
-    """kernels: (launch, ns, name) by their begin. inner: (first, last) iterations of each kernel window, and `of`: the
-    kernels that began from there to the next one. refused: what the library said it would not do. dropped: events."""
+    """The contents of a record. kernels: (launch, ns, name), by their begin. inner: (first, last) iterations of each
+    kernel window. of: the kernels that began from a kernel window's opening until the next one. refused: what the
+    library logged as impossible. dropped: number of events."""
 
     def __init__(self, command, path):
         process = process_of(command, path)
@@ -42,7 +45,7 @@ class Record:
                          for event in found if event.get("cat") == "kernel")
         windows = sorted((event["start"], event["name"]) for event in found
                          if event.get("cat") == "window" and tracks[event["tid"]] == "kernels taken"
-                         and not event["name"].endswith("-"))  # of one that never closed
+                         and not event["name"].endswith("-"))  # such a window never closed
         self.kernels = [(launch, ns, name) for _, launch, ns, name in kernels]
         self.inner = [tuple(int(edge) for edge in name.removeprefix("window ").split("-")) for _, name in windows]
         edges = [start for start, _ in windows] + [float("inf")]
@@ -54,7 +57,7 @@ class Record:
 
 
 def spans(found):
-    """{iteration: [(ns, cut)]} of the GPU's work, of a time line's events."""
+    """Returns {iteration: [(ns, cut)]} of the GPU's work, from a time line's events."""
     of = defaultdict(list)
     for event in found:
         if event.get("cat") == "gpu":

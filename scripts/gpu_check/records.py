@@ -1,6 +1,8 @@
-"""Small records of real engines (`--records FILE`), for the corpus that the report is tested with (crates/page/tests/corpus).
+"""Makes small records of real engines (`--records FILE`), for the records that the report is tested with
+(crates/page/tests/corpus).
 
-Each engine is run once with a window of some iterations, kernels in some of those; its record, compressed, goes into one archive.
+Each engine runs once with a window of some iterations, some of them with kernels. Its compressed record is added to one
+archive.
 """
 import glob
 import gzip
@@ -13,7 +15,8 @@ from . import child, engines, ledger
 from .kernels import Report
 
 NAME = "records"
-# (window's first iteration, how many, how many with kernels): the next where the record is too large.
+# (first iteration of the window, number of iterations, number of those with kernels). If a record is too large, the
+# next size is tried.
 SIZES = ((300, 20, 4), (300, 10, 2), (300, 4, 1))
 LARGEST = 120_000
 LOOPS = {"torch-graph": ("torch_graph", "auto", 400), "hf-generate": ("hf_generate", "auto", 400), "llama.cpp": ("llama.cpp", "auto", ("10",))}
@@ -32,7 +35,7 @@ def packed(path):
 
 
 def made(bench, report, what, run):
-    """The compressed record of what `run` runs with these settings, or None."""
+    """Returns the compressed record of what `run` runs with these settings, or None."""
     folder = os.path.join(bench.folder, NAME)
     for size in SIZES:
         shutil.rmtree(folder, ignore_errors=True)
@@ -55,7 +58,7 @@ def made(bench, report, what, run):
 
 
 def of_engine(bench, folder, name):
-    """(what, a function that runs it with settings) for each way to run the engine under its load."""
+    """Returns (label, a function that runs it with settings) for each way to run the engine under its load."""
     own = engines.Bench(bench, folder, name)
     for run in (run for run in own.engine.runs if run.is_load):
         yield f"{name}-{run.label}".replace(" ", "-"), lambda given, run=run: own.made(run, NAME, given).ended
@@ -70,7 +73,7 @@ def of_loops(bench):
 
 
 def table(bench, folder, log, names, out):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report, found = Report(NAME, log), []
 
     def take(archive, what, run):

@@ -1,4 +1,4 @@
-"""Models with experts whose routers are replaced: on a GPU, balanced inside the window and learned outside."""
+"""Checks models with experts whose routers are replaced, on a GPU: balanced inside the window, and learned outside."""
 import glob
 import json
 import os
@@ -14,18 +14,18 @@ from .kernels import demangled, short
 from .record_file import Record
 
 FIRST, LAST, STEPS = 10, 19, 30
-# Steps whose kernels are taken.
+# Number of steps whose kernels are recorded.
 INNER = 6
-# Of a run whose speed is taken.
+# Window and steps of a run whose speed is measured.
 STEADY, STEADY_END, STEADY_STEPS = 100, 399, 420
-# How far the program's own clock may be from the record's.
+# Maximum relative difference between the program's own times and the record's.
 CLOCK = 0.03
-# Words in the names of kernels that multiply matrices, cuBLAS's and Inductor's.
+# Parts of names of kernels that multiply matrices, by cuBLAS and by Inductor.
 PRODUCTS = ("gemm", "gemv", "nvjet", "cutlass", "splitk", "_mm")
 
 
 def run(check, bench, words, name, window, implementations, **more):
-    """(how it ended, what it wrote down, its records) of a program with experts."""
+    """Runs a program with experts. Returns (how it ended, its own data, its records)."""
     base = os.path.join(bench.folder, "-".join(words) + "-" + name)
     said = []
     for experts in implementations:
@@ -47,13 +47,14 @@ def products(counts):
 
 
 def missing(learned, perfect):
-    """Products that a balanced run has less of a step, in words."""
+    """Returns a description of the matrix products that a balanced run lacks per step."""
     return [f"{short(demangled([name])[name])}: {n:g} a step learned, {perfect.get(name, 0):g} balanced"
             for name, n in learned.items() if perfect.get(name, 0) < n]
 
 
 def named_alike(names, counts):
-    """The kernels of `counts` that are among `names`, which are demangled; by function alone where no name is the same."""
+    """Returns the kernels of `counts` that are among `names`, which are demangled. If no name is equal, only the
+    function's name is compared."""
     plain = demangled(counts)
     for same in (lambda name: name.replace(" ", ""), short):
         wanted = {same(name) for name in names}
@@ -64,8 +65,8 @@ def named_alike(names, counts):
 
 
 def judge_kernels(learned, perfect, gate, layers, is_compiled=False, first=FIRST):
-    """(in words, what is wrong) of two records' kernels. `gate`: names of the gate's by itself, which a compiler may have
-    made another of. `first`: the iteration from which kernels were taken."""
+    """Compares the kernels of two records. Returns (description, errors). `gate`: names of a single gate's kernels,
+    which a compiler may have changed. `first`: the first iteration with recorded kernels."""
     if not all(len(record.of) == 1 and record.inner[0][0] == first for record in (learned, perfect)):
         return "no kernels", [f"kernels of iterations {learned.inner} and {perfect.inner}, refused {learned.refused}, "
                               f"{perfect.refused}"]
@@ -85,7 +86,8 @@ def judge_kernels(learned, perfect, gate, layers, is_compiled=False, first=FIRST
 
 
 def judge_proof(err, layers):
-    """(in words, what is wrong) of the shim's last line on the routers: each layer's experts were seen to be the table's."""
+    """Judges the shim's last message about the routers: each layer's experts must have been those of the table. Returns
+    (description, errors)."""
     found = re.search(r"^tllmprof: perfect router: (\d+) layers, \d+ calls[^,\n]*(.*)$", err, re.MULTILINE)
     if not found:
         return "no last line", ["it did not count its layers"]
@@ -96,7 +98,7 @@ def judge_proof(err, layers):
 
 
 def judge_routing(command, records, layers):
-    """(in words, what is wrong) of what the report says of the learned router."""
+    """Judges the report's figures about the learned router. Returns (description, errors)."""
     shown = child.run([command, "report", "--json", *records], child.variables())
     if shown.status != 0:
         return "no report", [f"report: {shown.why()}"]
@@ -109,7 +111,8 @@ def judge_routing(command, records, layers):
 
 
 class PerfectRouter(Check):
-    """`TLLMPROF_PERFECT_ROUTER=window`: learned and balanced in turn in one program, and in one captured graph."""
+    """Checks `TLLMPROF_PERFECT_ROUTER=window`: learned and balanced routers in turn, in one program and in one captured
+    graph."""
 
     def __init__(self, program, model, how):
         self.words = (model, how, str(STEPS))
@@ -121,10 +124,10 @@ class PerfectRouter(Check):
         return self.program.missing or (None if bench.command else "no tllmprof command built")
 
     def measure(self, bench):
-        # Not every version of PyTorch captures the first.
+        # Some versions of PyTorch cannot capture the first way.
         ways, window = ("grouped_mm", "batched_mm"), f"{FIRST}-{LAST}"
         kernels = {"TLLMPROF_KERNELS": INNER}
-        # Side by side: their speeds are taken elsewhere.
+        # These runs may be at the same time, because other runs measure the speed.
         with ThreadPoolExecutor() as pool:
             windowed = pool.submit(run, self, bench, self.words, "window", window, ways, TLLMPROF_PERFECT_ROUTER="window")
             learned = pool.submit(run, self, bench, self.words, "learned", window, ways, OF_GATE=1, **kernels)
@@ -141,7 +144,8 @@ class PerfectRouter(Check):
                 wrong.append(f"{what}: loads {apart} apart")
         if min(step["spread"] for step in outside) <= 1:
             wrong.append("balanced outside the window")
-        # What Inductor makes of the model around an operator that it does not know is rounded otherwise.
+        # Inductor compiles the model around an unknown operator with other rounding, so compiled runs are compared with
+        # the first step outside.
         base_logits = outside[0]["logits"] if self.words[1] == "compiled" else plain[0]["logits"]
         unlike = sum(step["logits"] != base_logits for step in outside)
         if unlike:
@@ -170,7 +174,7 @@ class PerfectRouter(Check):
 
 
 class RoutedPace(Check):
-    """What balanced routing is worth: two runs, one after the other, with the GPU to themselves."""
+    """Measures the gain of balanced routing, with two runs one after the other that have the GPU to themselves."""
 
     def __init__(self, program, model):
         self.words = (model, "pace", str(STEADY_STEPS))
@@ -193,12 +197,13 @@ class RoutedPace(Check):
 
 
 def own_rate(begins):
-    """Iterations a second of those in the window, from when the program began them. The first waits for the window."""
+    """Returns the iterations per second in the window, from the times when the program began them. The first one waits
+    for the window."""
     return (STEADY_END - STEADY - 1) / (begins[STEADY_END] - begins[STEADY + 1])
 
 
 def judge_pace(comparison, own, pairs):
-    """(in words, what is wrong) of a comparison, beside the program's own iterations a second."""
+    """Compares a comparison with the program's own iterations per second. Returns (description, errors)."""
     rates = next(([measure["base"], measure["other"]] for measure in comparison["measures"]
                   if measure["name"] == "iterations a second"), [0, 0])
     wrong = [f"{what}: {theirs:.1f} iterations/s by compare, {ours:.1f} by the program"

@@ -1,4 +1,5 @@
-"""Models whose experts are on two GPUs: the perfect router where ranks have the same tokens, and where they have their own."""
+"""Checks the perfect router in models whose experts are on two GPUs, with the same tokens on all ranks and with each
+rank's own tokens."""
 import json
 import os
 import re
@@ -11,7 +12,7 @@ from .checks import Check
 
 FIRST, LAST, STEPS = 10, 19, 30
 RANKS = 2
-# What ranks need no multicast for, which not every machine has.
+# Variables that turn off multicast, which not every machine supports.
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 
 
@@ -22,7 +23,7 @@ def free_port():
 
 
 def together(lists):
-    """The sums of several lists of loads."""
+    """Returns the sums of several lists of loads."""
     return [sum(of) for of in zip(*lists)]
 
 
@@ -31,13 +32,13 @@ def of_mean(loads):
 
 
 def on_gpus(loads):
-    """The loads of GPUs that hold as many experts each."""
+    """Returns the loads of GPUs that each have the same number of experts."""
     each = len(loads) // RANKS
     return [sum(loads[i * each:(i + 1) * each]) for i in range(RANKS)]
 
 
 def judge_step(how, steps, is_balanced):
-    """What is wrong with one step, of all ranks."""
+    """Returns errors in one step of all ranks."""
     wrong = []
     for layer, loads in enumerate(zip(*(step["loads"] for step in steps))):
         total = together(loads)
@@ -55,7 +56,7 @@ def judge_step(how, steps, is_balanced):
 
 
 def judge_window(how, truths):
-    """The same of a run with a window."""
+    """Returns errors in a run with a window."""
     wrong = []
     for n, steps in enumerate(zip(*(truth["steps"] for truth in truths))):
         wrong += [f"step {n}: {one}" for one in judge_step(how, steps, FIRST <= n <= LAST)]
@@ -68,8 +69,8 @@ def judge_window(how, truths):
 
 
 def learned(how, truths):
-    """By rank the loads of its own layers' experts as long as the router was the learned one. With the same tokens the
-    ranks know each its own experts' part of what all of them route."""
+    """Returns, by rank, the loads of its own layers' experts while the learned router was used. With the same tokens,
+    each rank knows its own experts' part of the choices of all ranks."""
     parts = [[truth["warm"], *truth["steps"][:FIRST], *truth["steps"][LAST + 1:]] for truth in truths]
     loads = [[together(of_layer) for of_layer in zip(*(part["loads"] for part in of_rank))] for of_rank in parts]
     if how == "same":
@@ -78,7 +79,7 @@ def learned(how, truths):
 
 
 def judge_report(how, truths, report, text):
-    """(in words, what is wrong) of what `tllmprof report` says of the learned router, as JSON and as text."""
+    """Judges what `tllmprof report` shows of the learned router, as JSON and as text. Returns (description, errors)."""
     wrong, wanted = [], learned(how, truths)
     by_rank = {process["rank"]: process.get("routing") or {"layers": []} for process in report["processes"]}
     for rank, loads in enumerate(wanted):
@@ -98,7 +99,7 @@ def judge_report(how, truths, report, text):
 
 
 class ExpertRanks(Check):
-    """Two ranks, each with half of the experts on a GPU of its own."""
+    """Checks two ranks, each with half of the experts on its own GPU."""
 
     WANTED = "loads of the experts over both ranks at most 1 apart inside the window, as many tokens on each GPU"
 
@@ -112,7 +113,7 @@ class ExpertRanks(Check):
         return self.program.missing or (None if bench.command else "no tllmprof command built")
 
     def ranks(self, bench, name, **more):
-        """(how each ended, what each wrote down, the records)"""
+        """Runs the ranks. Returns (how each ended, each one's own data, the records)."""
         base = os.path.join(bench.folder, "-".join(("ranks", *self.words[:2], name)))
         port = free_port()
 

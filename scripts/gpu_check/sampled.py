@@ -1,4 +1,5 @@
-"""Kernels in samples (`--kernels=20@10s`): what each sample costs the program, by its own clock, and what is left behind it."""
+"""Checks samples of kernels (`--kernels=20@10s`): the cost of each sample by the program's own clock, and the slowdown
+after it."""
 import os
 import statistics
 
@@ -9,11 +10,11 @@ from .record_file import process_of
 
 NAME = "sampled"
 SAMPLE, PERIOD, SECONDS = 20, 10, 50
-# Steps before and behind a sample that are compared.
+# Number of steps before and after a sample that are compared.
 SPAN = 1000
-# Of a program that is sampled once a minute, and of steps between two samples.
+# Maximum loss of a program that is sampled once a minute, and maximum slowdown of steps between two samples.
 MOST, LEFT = 0.003, 0.001
-# A step that takes so many times the median is one of those that a sample makes slow.
+# A step that takes more than this number of medians counts as slowed by a sample.
 SLOW = 1.02
 TITLE = ("## Sampled kernels", "", f"Kernels of {SAMPLE} steps, once in each {PERIOD} s of {SECONDS}. *Lost*: what slow steps take more than the median "
          f"step does, a sample, less what they take in as many seconds without the library, of a minute: at most {MOST:.1%}. *Between*: steps behind a sample against those "
@@ -30,14 +31,14 @@ def times(bench, program, words, steps, path, variables):
 
 
 def lost(ns):
-    """What slow steps take more than the median, in ns."""
+    """Returns the time that slow steps take beyond the median, in ns."""
     median = statistics.median(ns)
     return sum(one - median for one in ns if one > SLOW * median)
 
 
 def between(ns, slow_ns):
-    """Of each sample but the first: the median of the steps behind it ÷ that of the steps before it. A sample begins where a step takes
-    `slow_ns`, as CUPTI comes, and is over long before SPAN steps are."""
+    """Returns for each sample except the first the median step after it ÷ the median step before it. A sample begins
+    where a step takes `slow_ns`, because CUPTI attaches, and ends long before SPAN steps have passed."""
     begins, last = [], -2 * SPAN
     for at, one in enumerate(ns):
         if one > slow_ns:
@@ -70,7 +71,7 @@ def measured(bench, report, label, words, a_second):
 
 
 def table(bench, _cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     if not bench.command:
         report.check(NAME, "skipped: no tllmprof command built", None)

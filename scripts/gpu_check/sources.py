@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
-if __name__ == "__main__":  # not this folder, whose modules have names of the standard library
+if __name__ == "__main__":  # without this folder, some of whose modules have names of standard modules
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from gpu_check import child, host, nsys  # noqa: E402
@@ -28,9 +28,9 @@ PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs", "
 RULE = "nvtx:^ProfilerStep#"
 KINDS = ("eager", "graph", "cpu")
 FIRST, COUNT = 300, 200
-# Of vLLM.
+# First step and number of steps for vLLM.
 SERVED_FIRST, SERVED = 20, 60
-# When another round may begin, after the first did; how long one run may take.
+# Seconds from the start of a round until another round may begin, and the time limit of a run.
 ANOTHER_ROUND, RUN_SECONDS = 25, 150
 ROUNDS = 2
 TITLE = ("## One loop by three recorders", "", "The same steps, recorded in turn. *Busy*: the median step's, by `tllmprof report`, as the "
@@ -39,7 +39,7 @@ TITLE = ("## One loop by three recorders", "", "The same steps, recorded in turn
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps that are recorded, of a program that is run as `words(way, out)` with `variables`."""
+    """The steps to record, in a program that is run as `words(way, out)` with `variables`."""
 
     first: int
     count: int
@@ -52,17 +52,17 @@ class Steps:
 
 
 def steps_of(kind):
-    """Those of a loop."""
+    """Returns the steps of a loop."""
     return Steps(FIRST, COUNT, lambda way, out: [sys.executable, PROGRAM, kind, way, out, str(FIRST), str(COUNT)], {})
 
 
 @dataclass
 class Seen:
-    """What a report says of the process with the most steps."""
+    """The report's figures of the process with the most steps."""
 
     steps: int
-    kernels: Counter  # by name, in all
-    busy: list  # of each step, ns
+    kernels: Counter  # number by name, in all steps
+    busy: list  # ns for each step
     lacks: list
     notes: list
 
@@ -79,24 +79,24 @@ def seen(report):
 
 
 def differences(kernels, others):
-    """Names that two recorders do not have as often: {name: (how often here, there)}."""
+    """Returns the names whose numbers differ between two recorders: {name: (number here, number there)}."""
     return {name: (kernels[name], others[name]) for name in sorted(kernels | others) if kernels[name] != others[name]}
 
 
 def new_or_gone(compared):
-    """Kernels of a comparison that one side alone has."""
+    """Returns the kernels that only one side of a comparison has."""
     return [one["name"] for one in compared["kernels"] if one["counts"] and 0 in one["counts"]]
 
 
 class Recorders:
-    """Runs a program under each recorder; files are in `folder`."""
+    """Runs a program under each recorder, with files in `folder`."""
 
     def __init__(self, command, lib, nsys_path, folder):
         self.command, self.lib, self.nsys, self.folder = command, lib, nsys_path, folder
         os.makedirs(folder, exist_ok=True)
 
     def tllmprof(self, *words):
-        """The command with nsys on PATH, as a user has it that reads its reports."""
+        """Runs the command with nsys on PATH, like for a user who reads its reports."""
         path = ":".join([os.path.dirname(self.nsys), os.environ.get("PATH", "")])
         return child.run([self.command, *words], child.variables(PATH=path, TLLMPROF_NSYS=self.nsys), RUN_SECONDS, self.folder)
 
@@ -126,7 +126,7 @@ class Recorders:
         return [trace]
 
     def by_nsys(self, steps, name, is_range=True):
-        """An export, and the report that it is of."""
+        """Records with nsys. Returns an export and its report."""
         report, export = self.path(f"{name}.nsys-rep"), self.path(f"{name}.sqlite")
         arguments = nsys.profile_arguments(report.removesuffix(".nsys-rep"), "stop" if is_range else None, "node")
         self.run([self.nsys, "profile", *arguments, *steps.words("range" if is_range else "plain", "none")], steps.variables)
@@ -136,14 +136,14 @@ class Recorders:
         return [export, report]
 
     def by_profiler(self, steps, name):
-        """A trace, and the same compressed."""
+        """Records with the PyTorch profiler. Returns a trace and the same trace compressed."""
         trace, packed = self.path(f"{name}.json"), self.path(f"{name}.json.gz")
         self.run(steps.words("profile", trace), steps.variables)
         return [trace, packed]
 
 
 def check_alike(report, what, found, wanted):
-    """Compares what was seen: {recorder: [of each round]}; `wanted` steps."""
+    """Compares the results: {recorder: [result of each round]}. There must be `wanted` steps."""
     numbers = {name: [one.steps for one in rounds] for name, rounds in found.items()}
     report.check(f"{what}: steps", f"{wanted} wanted; {numbers}", all(number == wanted for rounds in numbers.values() for number in rounds))
     every = [(name, one) for name, rounds in found.items() for one in rounds]
@@ -161,7 +161,7 @@ def check_alike(report, what, found, wanted):
 
 
 def check_same(recorders, report, what, one, other):
-    """Two forms of one trace have the same report."""
+    """Checks that two forms of one trace give the same report."""
     shown = [seen(recorders.json("report", "--json", path)) for path in (one, other)]
     report.check(f"{what}: {os.path.basename(other)} as {os.path.basename(one)}", f"{[one.steps for one in shown]} steps, "
                  f"{[one.kernels.total() for one in shown]} kernels", shown[0] == shown[1] and shown[0].steps > 0)
@@ -175,7 +175,7 @@ def check_compare(recorders, report, what, one, other):
 
 
 def check_loop(recorders, report, what, steps, rounds=ROUNDS):
-    """The three recorders in turn, `rounds` times if there is time for more than one."""
+    """Runs the three recorders in turn, `rounds` times if there is time for more than one round."""
     began, found, files = time.monotonic(), {}, {}
     ways = {"tllmprof": recorders.by_tllmprof, "nsys": recorders.by_nsys, "PyTorch": recorders.by_profiler}
     for turn in range(rounds):
@@ -193,7 +193,7 @@ def check_loop(recorders, report, what, steps, rounds=ROUNDS):
 
 
 def check_cpu(recorders, report, what, steps):
-    """Traces without GPU work: status 0, and said."""
+    """Checks traces without GPU work: the status is 0, and a message says so."""
     for record in (lambda *given: recorders.by_nsys(*given, is_range=False), recorders.by_profiler):
         trace = record(steps, what)[0]
         one, text = seen(recorders.json("report", "--json", trace)), recorders.tllmprof("report", trace)
@@ -208,7 +208,7 @@ def check_all(report, recorders, kinds=KINDS):
 
 
 def check_engine(bench, report, own, run):
-    """Checks vLLM (engines.py), in one round, as it takes long to start."""
+    """Checks vLLM (engines.py) in one round, because it takes long to start."""
     what = f"{own.name}, {run.label}"
     recorders = Recorders(bench.command, bench.shim, bench.nsys, own.records(run))
     program, kind, *model = run.words
@@ -220,7 +220,7 @@ def check_engine(bench, report, own, run):
 
 
 def table(bench, _cuda, log):
-    """(lines of the page, how many were as wanted, how many were not)."""
+    """Returns (lines of the page, number of passed checks, number of failed checks)."""
     report = Report(NAME, log)
     if not bench.command or not host.has_module("torch"):
         report.check("what it needs", "skipped: target/release/tllmprof, or torch, is not there", None)

@@ -1,4 +1,5 @@
-"""Other projects' own tests with and without the library (`--suites FOLDER`, which get-suites fills): the same must pass."""
+"""Runs other projects' own tests with and without the library (`--suites FOLDER`, which get-suites fills). The same
+tests must pass."""
 import glob
 import os
 import re
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from . import child
 
-# All that can be switched on at once; windows while a test is short and while it is long.
+# Everything that can be turned on at once, with windows for short and for long tests.
 ALL_ON = {
     "TLLM_PROFILE_START_STOP": "5-24,100-119,1000-1019,5000-5099,50000-50099", "TLLMPROF_STEP": "cudaLaunchKernel",
     "TLLMPROF_KERNELS": 5, "TLLM_PROFILE_RECORD_GC": 1, "TLLMPROF_GIL": 1, "TLLM_LLMAPI_ENABLE_NVTX": 1,
@@ -21,14 +22,14 @@ ALL_ON = {
     "TLLMPROF_LOG": "error",
 }
 SECONDS, SHORT = 900, 120
-# Tests whose outcome differs are run again, both ways, so often.
+# Number of times that tests with different results run again, with and without the library.
 AGAIN = 2
 WHOLE = "the whole suite"
-# CuPy's that wait for ever for a fourth GPU.
+# A test of CuPy that waits forever if there is no fourth GPU.
 FOUR_GPUS = ("cupy_tests/cuda_tests/test_nccl.py::TestCommSplit",)
-# The older of pytest's JUnit files name each test's file.
+# In this older format of pytest's JUnit files, each test has its file name.
 PYTEST = ("-q", "-p", "no:cacheprovider", "-W", "ignore", "-o", "junit_family=xunit1", f"--timeout={SHORT}")
-# Samples whose folder holds all that they need, that end by themselves and check what they computed.
+# Groups of samples that need nothing outside their folder, end by themselves, and check their results.
 SAMPLE_GROUPS = ("0_Introduction", "2_Concepts_and_Techniques", "3_CUDA_Features", "6_Performance")
 NAMES = ("cupy", "numba-cuda", "torch", "torch-profiler", "samples", "nccl-tests", "compute-sanitizer")
 NCCL = ("all_reduce_perf", "all_gather_perf", "broadcast_perf", "reduce_scatter_perf", "sendrecv_perf")
@@ -38,7 +39,7 @@ SANITIZED, SANITIZED_STEPS = ("loop-static", "loop-shared"), 40
 
 @dataclass
 class Outcome:
-    """What became of one test both ways, by its name."""
+    """The outcome of one test with and without the library, and its name."""
 
     plain: dict
     armed: dict
@@ -52,17 +53,18 @@ class Outcome:
 
 
 class Suite:
-    """A suite: `prepare` says what is missing, `run` gives {test: outcome}, `again` that of some tests."""
+    """A test suite. `prepare` returns what is missing, `run` returns {test: outcome}, and `again` the outcomes of some
+    tests."""
 
     def __init__(self, name, folder, bench):
         self.name, self.folder, self.bench, self.runs = name, folder, bench, 0
-        self.why = {}  # of tests that failed with the library
+        self.why = {}  # the reason for each test that failed with the library
 
     def prepare(self):
         return None
 
     def variables(self, is_armed, **more):
-        """A run's environment, and its own folder for what it leaves."""
+        """Returns a run's environment, with a new folder for its files."""
         self.runs += 1
         own = os.path.join(self.bench.folder, "suites", f"{self.name}-{self.runs}")
         os.makedirs(own)
@@ -71,16 +73,17 @@ class Suite:
         return own, child.variables(**more)
 
     def again(self, is_armed, names):
-        """The same of some tests."""
+        """Returns the outcomes of some tests that run again."""
         outcome = self.run(is_armed)
         return {name: outcome.get(name) for name in names}
 
 
 def outcomes(path):
-    """({test: passed, failed, skipped}, {failed test: why}) of a JUnit file; a test is named as pytest takes it."""
+    """Reads a JUnit file. Returns ({test: passed, failed or skipped}, {failed test: reason}). Tests have the names that
+    pytest accepts."""
     found, why = {}, {}
     for case in ElementTree.parse(path).getroot().iter("testcase"):
-        # The class's name begins with the module's, which is the file's.
+        # The class's name begins with the name of the module, which is the file's name.
         module = os.path.splitext(os.path.basename(case.get("file") or ""))[0]
         inside = f".{case.get('classname')}.".rpartition(f".{module}.")[2].strip(".")
         name = "::".join(filter(None, (case.get("file"), inside.replace(".", "::"), case.get("name"))))
@@ -91,7 +94,7 @@ def outcomes(path):
 
 
 class Pytest(Suite):
-    """A suite that pytest runs, some at a time."""
+    """A suite that pytest runs, several tests at a time."""
 
     def __init__(self, name, folder, bench, python, tests, jobs, module):
         super().__init__(name, folder, bench)
@@ -107,7 +110,7 @@ class Pytest(Suite):
         return self.pytest(is_armed, ["-n", str(self.jobs), *self.tests], SECONDS, WHOLE)
 
     def pytest(self, is_armed, words, seconds, label):
-        """{test: outcome}, and of `label` how pytest itself ended."""
+        """Returns {test: outcome}. The outcome of `label` is how pytest itself ended."""
         own, variables = self.variables(is_armed)
         report = os.path.join(own, "report.xml")
         command = [self.python, "-m", "pytest", *PYTEST, f"--rootdir={self.folder}", f"--junitxml={report}", *words]
@@ -120,7 +123,7 @@ class Pytest(Suite):
         return {**found, label: "passed" if ended.status in (0, 1) else ended.why()}
 
     def again(self, is_armed, names):
-        """Each in a process of its own: in one, a test's outcome hangs on those before it."""
+        """Runs each test in a new process. In one process, a test's outcome could depend on those before it."""
         if WHOLE in names:
             return self.run(is_armed)
         found = {}
@@ -130,7 +133,7 @@ class Pytest(Suite):
 
 
 class Programs(Suite):
-    """Programs whose exit status says whether they succeeded."""
+    """Programs whose exit status is 0 if they succeeded."""
 
     def __init__(self, name, folder, bench, build, jobs=8, well=0):
         super().__init__(name, folder, bench)
@@ -184,7 +187,7 @@ def build_nccl(cuda, gpus):
         if not nccl:
             return {}, ["NCCL's Python package is not installed"]
         shutil.copytree(folder, built)
-        # The package has libnccl.so.2 alone.
+        # The package lacks the link libnccl.so, so a folder with it is made.
         home = os.path.join(built, "nccl")
         os.makedirs(f"{home}/lib")
         os.symlink(f"{nccl}/include", f"{home}/include")
@@ -211,7 +214,7 @@ def build_sanitized(cuda, programs):
 
 
 def make_python(folder, into):
-    """A Python that sees this one's packages and pytest's wheels in FOLDER."""
+    """Makes a Python that can import this Python's packages and pytest's wheels in FOLDER."""
     wheels = glob.glob(os.path.join(folder, "runners", "*.whl"))
     venv.create(into, with_pip=False, symlinks=True, system_site_packages=True)
     packages = glob.glob(os.path.join(into, "lib", "python*", "site-packages"))[0]
@@ -241,7 +244,7 @@ def all_suites(folder, bench, cuda):
 
 
 def judged(suite):
-    """(in words, whether the library changes nothing) of a suite."""
+    """Judges a suite. Returns (description, True if the library changes nothing)."""
     missing = suite.prepare()
     if missing:
         return f"left out: {missing}", None
@@ -264,13 +267,13 @@ def judged(suite):
 
 
 def table(folder, bench, cuda, log, names):
-    """(lines of the page, how many were as wanted, how many were not, how many were left out)."""
+    """Returns (lines of the page, number of passed, failed and skipped suites)."""
     suites = [suite for suite in all_suites(os.path.abspath(folder), bench, cuda) if suite.name in names]
 
     def one(suite):
         try:
             text, ok = judged(suite)
-        except Exception as error:  # one suite's fault must not lose the others' rows
+        except Exception as error:  # an error of one suite must not lose the rows of the others
             text, ok = f"{type(error).__name__}: {error}", False
         log(f"{'ok' if ok else 'left out' if ok is None else 'DIFFERS'}: {suite.name}: {text[:600]}")
         return suite.name, text, ok

@@ -19,7 +19,7 @@ def report(iterations, unknown=0.0):
 
 class Answers(unittest.TestCase):
     def judged(self, answer, theirs=(500, 1100)):
-        """(the rows as checked, the window that nsys was asked for)"""
+        """Returns (the rows of the check, the window that nsys was asked for)."""
         bench, asked = mock.Mock(command="tllmprof"), []
         checked = Report("answers", lambda line: None)
 

@@ -1,4 +1,4 @@
-"""How gpu-check judges who comes late to collectives, on reports made by hand."""
+"""Tests how gpu-check judges late ranks, with reports made by hand."""
 import sys
 import unittest
 

@@ -1,4 +1,4 @@
-"""What gpu-check makes of an attach: windows, Python's side, speed."""
+"""Tests how gpu-check judges an attach: windows, Python's data, speed."""
 import itertools
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Tests of what is said of captures and of ledgers, which need no GPU."""
+"""Tests how gpu-check judges captures and ledgers. They need no GPU."""
 import os
 import sys
 import unittest
@@ -51,7 +51,7 @@ class Captures(unittest.TestCase):
         delay, ratios = captures.steps_around(rows, [Captured(20, 21, 22, 26)], 2)
         self.assertEqual(delay, 6000)
         self.assertEqual(ratios, [1.1])
-        # Those behind the first are at the second's beginning.
+        # The steps after the first window are also the steps before the second, so neither window gives a ratio.
         _, ratios = captures.steps_around(rows, [Captured(20, 21, 22, 26), Captured(27, 28, 29, 33)], 2)
         self.assertEqual(ratios, [])
         self.assertEqual(captures.steps_around(rows, [Captured(n, n, n, n + 4) for n in range(5, 200, 6)], 2)[1], [])

@@ -1,4 +1,5 @@
-"""What `gpu-check` says of another profiler that gets something else with the library, or is not made way for."""
+"""Tests how gpu-check judges another profiler that gets other results with the library, or for which the library does
+not give CUPTI up."""
 import os
 import tempfile
 import unittest

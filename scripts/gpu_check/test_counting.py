@@ -1,4 +1,4 @@
-"""Tests of what gpu-check says of the steps that `auto` counts, which need no GPU."""
+"""Tests how gpu-check judges the steps that `auto` counts. They need no GPU."""
 import ast
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Tests of the planted causes' table, of how busy a GPU is by nsys, and of the records' archive, which need no GPU."""
+"""Tests of the table of planted causes, of nsys's busy time of a GPU, and of the records' archive. They need no GPU."""
 import gzip
 import os
 import sys

@@ -1,4 +1,4 @@
-"""How gpu-check judges the routers of real engines, on rows and outputs made by hand."""
+"""Tests how gpu-check judges the routers of real engines, with rows and outputs made by hand."""
 import sys
 import unittest
 

@@ -1,4 +1,4 @@
-"""Tests of the engines' comparison, which need neither a GPU nor an engine."""
+"""Tests of the comparison of engines. They need neither a GPU nor an engine."""
 import os
 import subprocess
 import sys
@@ -41,7 +41,8 @@ class Windows(unittest.TestCase):
 
 class Split(unittest.TestCase):
     def split(self, parts, prompts=(), wrong=()):
-        """A window in parts, with these iterations' batches prompts and the marks of those wrong."""
+        """Makes a window in parts. `prompts`: iterations whose batches are prompts. `wrong`: iterations whose marks are
+        wrong."""
         held = process(parts, 0, lambda n: dict(requests=16, phase="prefill" if n in prompts else "decode"))
         for window in held["windows"]:
             for one in window["iterations"]:
@@ -114,7 +115,7 @@ class Driver(unittest.TestCase):
                                      check=True, capture_output=True, text=True).stdout
             self.assertEqual([one[2:] for one in engines.rows_of(path)], [(4, 8, 2, -1)] * 5)
             self.assertEqual(engines.said_in("noise\n" + out), {"UP": [dict(a=1)]})
-            with open(path + ".1", "wb") as file:  # a row that was being written
+            with open(path + ".1", "wb") as file:  # the last row is incomplete
                 file.write(ROW.pack(*row(1)) * 7 + b"\0" * 10)
             self.assertEqual(len(engines.rows_of(path)), 7)
 

@@ -1,4 +1,4 @@
-"""Tests of the first answer's table and judgement, which need no GPU."""
+"""Tests of the first answer's table and judgement. They need no GPU."""
 import json
 import os
 import re

@@ -1,4 +1,4 @@
-"""The logic of gpu-check on exports made by hand: python3 -m unittest discover -s scripts/gpu_check -t scripts"""
+"""Tests of gpu-check's logic with exports made by hand: python3 -m unittest discover -s scripts/gpu_check -t scripts"""
 import os
 import signal
 import sqlite3
@@ -33,7 +33,8 @@ OURS, THEIRS = 1, 2
 
 
 class Export:
-    """An nsys export of a loop: a graph launch, a kernel launch, a mark, a wait; times are 100 a step."""
+    """An nsys export of a loop whose step is a graph launch, a kernel launch, a mark and a wait. A step takes 100 units
+    of time."""
 
     def __init__(self, path):
         self.db = sqlite3.connect(path)
@@ -206,7 +207,8 @@ class WindowTest(ExportCase):
 
 
 class WholeRunTest(ExportCase):
-    """Two waits a step, five before the first, as in a generate() after a warm-up of its own."""
+    """A program with two waits per step, and five waits before the first step, like a generate() with its own
+    warm-up."""
 
     def setUp(self):
         super().setUp()
@@ -233,7 +235,7 @@ class WholeRunTest(ExportCase):
         trace = self.export.trace()
         rule = steady_rule(trace, [STREAM_WAIT], 5, 30)
         expected = from_whole_run(trace, rule, 10, 12)
-        # 20 waits end before it: five at the start, two in each of steps 0 to 6, one in step 7.
+        # 20 waits end before iteration 10: five at the start, two in each of steps 0 to 6, and one in step 7.
         self.assertEqual(expected.marks, [8, 9, 10])
         self.assertEqual(expected.calls, {"graph launch": 0, "kernel launch": 6, "stream wait": 6})
         self.assertIsNone(from_whole_run(trace, rule, 10, 500))
@@ -411,7 +413,7 @@ class RecordTest(unittest.TestCase):
                 at = 100 * n + 1010
                 export.insert("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", at, at + 20, n, 1)
                 export.insert("CUPTI_ACTIVITY_KIND_KERNEL", at + 30, at + 40 + n, n, 1, None)
-            export.insert("CUPTI_ACTIVITY_KIND_KERNEL", 1, 9, 7, 1, None)  # in none
+            export.insert("CUPTI_ACTIVITY_KIND_KERNEL", 1, 9, 7, 1, None)  # belongs to no iteration
             export.db.commit()
             by_nsys = record.truth(path)
         self.assertEqual({n: (one.extent, one.busy, one.after_launch) for n, one in by_nsys.items()},
@@ -485,7 +487,8 @@ class Records(unittest.TestCase):
 
 
 def is_running(number):
-    """Whether there is such a process that has not ended; nobody may be there to ask for its status."""
+    """Returns True if the process exists and has not ended. A process that ended may still be there, because its parent
+    has not waited for it."""
     try:
         with open(f"/proc/{number}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"

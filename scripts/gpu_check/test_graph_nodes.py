@@ -1,4 +1,4 @@
-"""Tests of what is made of the numbers of nodes, which need no GPU."""
+"""Tests of the rules for the numbers of nodes. They need no GPU."""
 import os
 import sys
 import unittest
@@ -14,7 +14,7 @@ made root 1 child root/1 7:1
 made root 2 kernel k3 7:2
 exec 9
 """
-# k4 lies in a graph in the first of two graphs, k5 in the second.
+# k4 is in a graph within the first of two graphs, and k5 in the second.
 DEEP = CHILD.replace("exec 9\n", """made root 3 child root/3 7:3
 made root/1 2 child root/1/2 ?0:0
 made root/1/2 0 kernel k4 ?0:0

@@ -1,4 +1,4 @@
-"""How gpu-check judges the verdicts of `tllmprof hang`, on answers made by hand."""
+"""Tests how gpu-check judges the verdicts of `tllmprof hang`, with answers made by hand."""
 import sys
 import unittest
 

@@ -1,4 +1,4 @@
-"""How gpu-check judges what windows and the library cost, on times made by hand."""
+"""Tests how gpu-check judges the cost of windows and of the library, with times made by hand."""
 import sys
 import unittest
 
@@ -10,7 +10,7 @@ class Inside(unittest.TestCase):
     TURNS = 3
 
     def began(self, ns):
-        """When each step began, where step n takes `ns(n)`."""
+        """Returns the times when each step began, if step n takes `ns(n)`."""
         began = [0]
         for n in range(inside.FIRST + 2 * inside.SPAN * self.TURNS + inside.SPAN):
             began.append(began[-1] + ns(n))

@@ -1,4 +1,4 @@
-"""Tests of what is wanted of layers, which need no GPU."""
+"""Tests how gpu-check judges layers. They need no GPU."""
 import os
 import sys
 import unittest

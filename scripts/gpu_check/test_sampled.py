@@ -1,4 +1,4 @@
-"""What gpu-check makes of steps that samples make slow."""
+"""Tests how gpu-check judges steps that samples slow down."""
 import sys
 import unittest
 
@@ -8,7 +8,8 @@ from gpu_check import sampled  # noqa: E402
 
 class Steps(unittest.TestCase):
     def steps(self, behind=1000):
-        """Three samples 10 000 steps apart: one step of 100 us, then 19 of 2 us, among those of 1 us."""
+        """Returns steps of 1 us with three samples, 10 000 steps apart. A sample has one step of 100 us, then 19 of 2
+        us."""
         sample = [100_000] + [2000] * 19
         return [1000] * 5000 + 2 * (sample + [1000] * 9980) + sample + [behind] * 5000
 

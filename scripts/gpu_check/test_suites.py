@@ -1,4 +1,4 @@
-"""Tests of the suites' comparison, which need neither a GPU nor the suites."""
+"""Tests of the comparison of suites. They need neither a GPU nor the suites."""
 import importlib.util
 import os
 import sys
@@ -11,7 +11,7 @@ from gpu_check import suites  # noqa: E402
 
 
 class Played(suites.Suite):
-    """A suite whose runs are given: without the library, with it, and so on."""
+    """A suite whose results are given: without the library, with it, and so on."""
 
     def __init__(self, *runs):
         super().__init__("played", "", None)

@@ -1,8 +1,8 @@
-"""Steps a second with and without the shim, its window closed.
+"""Measures steps per second with and without the shim, whose window is closed.
 
-Four processes of the same program live at the same time and run in turn, a short block each, so that a change in the
-machine's speed falls on all alike. Two of the four are without the shim: what they differ by is the noise. They are
-started afresh several times, as one process can be faster than its twin for as long as it lives.
+Four processes of the same program run in turn, a short block each, so that a change in the machine's speed affects all
+of them. Two of the four run without the shim; their difference is the noise. The processes are started again several
+times, because one process can be faster than an equal one for its whole life.
 """
 import os
 import re
@@ -19,25 +19,26 @@ def closed(rule):
     return {"TLLM_PROFILE_START_STOP": FAR, "TLLMPROF_STEP": rule}
 
 
-# How a program is run, and the variables of the shim where it is.
+# Ways to run a program, each with the shim's variables; None: without the shim.
 WAYS = (
     ("without", None),
     ("without, again", None),
     ("cudaGraphLaunch, window closed", closed("cudaGraphLaunch")),
     ("auto, window closed", closed("auto")),
 )
-# One way a place. In four rounds each way has had every place and has followed each of the others once.
+# The order of the ways in each round. In four rounds, each way is once in every position and once directly after each
+# other way.
 ORDERS = ((0, 1, 3, 2), (1, 2, 0, 3), (2, 3, 1, 0), (3, 0, 2, 1))
 START_SECONDS = 90
 
 
 @dataclass
 class Loop:
-    """A program's loop that is measured."""
+    """A program's loop to measure."""
 
     program: object
     size: str
-    text: str  # what a step is
+    text: str  # describes a step
     words: tuple = ()
     starts: int = 6
 
@@ -48,20 +49,22 @@ class Loop:
 
 @dataclass
 class Speed:
-    """What one way of running it gave.
+    """The results of one way to run the loop.
 
-    A ratio is to the same round's blocks without the shim: to both, and for the second of these to the first.
+    A ratio compares with the same round's blocks without the shim: with both of them, or, for the second of these two,
+    with the first.
     """
 
     way: str
     steps_a_second: float  # median
-    ratio: float  # median
+    ratio: float  # median, of the steps per second compared with the first way
     quartiles: tuple
-    of_starts: tuple  # lowest and highest of the medians of each start
+    of_starts: tuple  # lowest and highest median of the starts
 
 
 def loops(programs):
-    """The shortest steps there are, where every nanosecond shows, and steps as long as a served model's."""
+    """Returns loops with the shortest possible steps, in which every nanosecond shows, and with steps as long as a
+    served model's."""
     static, torch = programs["loop-static"], programs["torch_graph"]
     return [
         Loop(static, "decode", "graph of 20 kernels of arithmetic, 1 kernel, wait", ("--decode",)),
@@ -72,15 +75,15 @@ def loops(programs):
 
 
 class Block:
-    """A program that runs steps when it is asked to, for as long as it is asked to."""
+    """A program that runs steps on request, for the requested time."""
 
     def __init__(self, command, environment, said=subprocess.DEVNULL):
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, bufsize=0)
-        self.graph_us = None  # what its graph takes on the GPU, where it says so
+        self.graph_us = None  # duration of its graph on the GPU, if the program prints it
         self.unread = b""
 
     def line(self, seconds):
-        """The next line it prints; raises where none comes in time."""
+        """Returns the next line that the program prints. Raises an error if none comes in time."""
         until = time.monotonic() + seconds
         while b"\n" not in self.unread:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))
@@ -97,7 +100,7 @@ class Block:
                 self.graph_us = float(found.group(1))
 
     def run(self, seconds):
-        """(steps, seconds that they took, processor time that they took, the median step where the program says it)"""
+        """Runs steps. Returns (steps, their seconds, their processor time, the median step if the program prints it)."""
         self.process.stdin.write(f"{seconds}\n".encode())
         steps, *others = self.line(seconds * 4 + 20).split()
         return int(steps), *map(float, others)
@@ -107,12 +110,13 @@ class Block:
         return steps / elapsed
 
     def median_rate(self, seconds):
-        """Steps a second by the median step, which a step that the system held up does not change; by all where the program says no median."""
+        """Returns steps per second by the median step, which a step that the system delayed does not change. If the
+        program prints no median, all steps are used."""
         steps, elapsed, _, *median = self.run(seconds)
         return 1 / median[0] if median else steps / elapsed
 
     def processor_ns(self, seconds):
-        """Processor time a step."""
+        """Returns the processor time per step."""
         steps, _, used, *_ = self.run(seconds)
         return used / steps * 1e9
 
@@ -127,9 +131,9 @@ class Block:
 
 
 def run_in_turn(loop, bench, rounds, seconds, alone, ways, measured=Block.steps_a_second):
-    """(a list of what is `measured` for each way, what the graph takes on the GPU where the program says so).
+    """Returns (a list of what is `measured` for each way, the graph's duration on the GPU if the program prints it).
 
-    alone: the first process says so before the others begin, which would share the GPU with it.
+    alone: the first process measures its graph before the others start, because they would share the GPU with it.
     """
     speeds, blocks = [[] for _ in ways], []
     try:
@@ -141,7 +145,7 @@ def run_in_turn(loop, bench, rounds, seconds, alone, ways, measured=Block.steps_
         for block in blocks[1 if alone else 0:]:
             block.wait_until_ready()
         for block in blocks:
-            measured(block, seconds)  # warm
+            measured(block, seconds)  # a warm-up
         for turn in range(rounds):
             for way in ORDERS[turn % len(ORDERS)]:
                 speeds[way].append(measured(blocks[way], seconds))
@@ -152,14 +156,14 @@ def run_in_turn(loop, bench, rounds, seconds, alone, ways, measured=Block.steps_
 
 
 def ratios(speeds):
-    """For each way, its ratio in each round."""
+    """Returns for each way its ratio in each round."""
     first, second = speeds[:2]
     both = [(a + b) / 2 for a, b in zip(first, second)]
     return [[a / b for a, b in zip(speed, first if way < 2 else both)] for way, speed in enumerate(speeds)]
 
 
 def measure(loop, bench, rounds, seconds, ways=WAYS):
-    """(a Speed for each way, what the graph takes on the GPU in µs or None)"""
+    """Returns (a Speed for each way, the graph's duration on the GPU in µs or None)."""
     starts = [run_in_turn(loop, bench, rounds, seconds, start == 0, ways) for start in range(loop.starts)]
     of_starts = [ratios(speeds) for speeds, _ in starts]
     result = []

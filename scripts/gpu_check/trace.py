@@ -1,33 +1,35 @@
-"""What an nsys capture holds, read from its SQLite export."""
+"""Reads the contents of an nsys capture from its SQLite export."""
 import re
 import sqlite3
 from collections import Counter
 from dataclasses import dataclass
 
-# Names without version suffixes and without the per-thread-stream forms, which are the same calls.
+# Names of equal calls, without version suffixes and per-thread-stream forms.
 KINDS = {
     "graph launch": ("cudaGraphLaunch", "cuGraphLaunch"),
     "kernel launch": ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernelEx",
                       "cudaLaunchCooperativeKernel", "cuLaunchCooperativeKernel"),
     "stream wait": ("cudaStreamSynchronize", "cuStreamSynchronize"),
     "event wait": ("cudaEventSynchronize", "cuEventSynchronize"),
-    # By its name, not by the copy's record: nsys has none for some (246 of JAX's, while XLA tries out its kernels).
+    # The kind comes from the call's name instead of the copy's record, which nsys lacks for some (246 copies of JAX,
+    # while XLA tries out its kernels).
     "read": ("cuMemcpyDtoHAsync",),
     "asynchronous copy": ("cudaMemcpyAsync", "cuMemcpyAsync"),
 }
 KIND_OF = {name: kind for kind, names in KINDS.items() for name in names}
 DEVICE_TO_HOST = 2  # CUPTI_ACTIVITY_MEMCPY_KIND_DTOH
-NVTX_MARK, NVTX_DOMAIN = 34, 75  # event types; ranges are 59 (push/pop) and 60 (start/end)
+NVTX_MARK, NVTX_DOMAIN = 34, 75  # event types; ranges have 59 (push/pop) and 60 (start/end)
 NVTX_RANGES = (59, 60)
 
 
 def plain(name):
-    """cudaGraphLaunch_ptsz_v10000 -> cudaGraphLaunch, cuMemcpyDtoHAsync_v2 -> cuMemcpyDtoHAsync."""
+    """Returns the plain name: cudaGraphLaunch_ptsz_v10000 -> cudaGraphLaunch, cuMemcpyDtoHAsync_v2 ->
+    cuMemcpyDtoHAsync."""
     return re.sub(r"(_ptsz|_ptds|_v\d+)*$", "", name).lstrip("_")
 
 
 def process(thread):
-    """Of a globalTid: all but the number of the thread."""
+    """Returns the process of a globalTid: all bits but those of the thread's number."""
     return None if thread is None else thread >> 24
 
 
@@ -42,18 +44,18 @@ class Call:
 @dataclass(frozen=True)
 class Range:
     start: int
-    end: object  # None: never ended
+    end: object  # None: the range never ended
     text: str
 
 
 class Trace:
-    """calls: the program's own calls of a known kind, by start. marks: (ns, N). ranges: those of our domain. steps: N of
-    each range `step N` that the program opens itself.
-    graphs: executions of whole graphs on the GPU. grids: blocks in x of each kernel that ran outside a graph."""
+    """The contents of a capture. calls: the program's own calls of a known kind, by start. marks: (ns, N). ranges:
+    those of our domain. steps: N of each range `step N` that the program opens itself. graphs: executions of whole
+    graphs on the GPU. grids: number of blocks in x of each kernel that ran outside a graph."""
 
     def __init__(self, path):
         with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as self._db:
-            # It holds the process's environment, which may be in any encoding.
+            # A text may be from the process's environment, in any encoding.
             self._db.text_factory = lambda text: text.decode(errors="replace")
             self._tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master")}
             self._strings = dict(self._rows("StringIds", "id", "value"))
@@ -65,7 +67,7 @@ class Trace:
         self._db.close()
 
     def _rows(self, table, *columns):
-        """Those columns of a table; None for a column, and nothing for a table, that this export lacks."""
+        """Returns these columns of a table. A missing column is None, and a missing table has no rows."""
         if table not in self._tables:
             return []
         there = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
@@ -78,7 +80,7 @@ class Trace:
         rows = []
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"):
             rows += self._rows(table, "start", "end", "globalTid", "nameId", "correlationId")
-        # A runtime call encloses the driver call it makes: one call of the program.
+        # A runtime call encloses the driver call that it makes. Both together are one call of the program.
         rows.sort(key=lambda row: (row[0], -row[1]))
         calls, enclosing = [], {}
         for start, end, thread, name, correlation in rows:
@@ -100,7 +102,7 @@ class Trace:
         marks, ranges, steps = [], [], []
         for start, end, kind, text, text_id, domain, thread in rows:
             text, of = text or self._strings.get(text_id) or "", domains.get((domain, process(thread)))
-            # A capture that began after a domain was made may not name it.
+            # If a capture begins after a domain was created, the report may lack the domain's name.
             if kind == NVTX_MARK and of in ("truth", None):
                 found = re.fullmatch(r"truth (-?\d+)", text)
                 if found:
@@ -112,7 +114,8 @@ class Trace:
         return sorted(marks), sorted(ranges, key=lambda r: r.start), sorted(steps)
 
     def _gpu(self):
-        # With --cuda-graph-trace=graph a graph is one record; with =node, its kernels share the launch's correlation.
+        # With --cuda-graph-trace=graph, a graph is one record. With =node, its kernels have the correlation of the
+        # launch.
         graphs = [correlation for (correlation,) in self._rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "correlationId")]
         in_graph, grids = set(), []
         for correlation, grid, node in self._rows("CUPTI_ACTIVITY_KIND_KERNEL", "correlationId", "gridX", "graphNodeId"):
@@ -126,7 +129,7 @@ class Trace:
         return sum(call.kind == kind for call in self.calls)
 
     def by_thread(self, kind):
-        """How many of them each thread made, in words; nothing where one thread made them all."""
+        """Returns the number that each thread made, in words; nothing if one thread made all."""
         made = Counter(call.thread for call in self.calls if call.kind == kind)
         if len(made) < 2:
             return ""

@@ -1,4 +1,4 @@
-"""Runs programs without and with the library, and says what differs."""
+"""Runs programs without and with the library, and returns the differences."""
 import json
 import os
 import re
@@ -16,18 +16,19 @@ from .surroundings import AFTER_A_SIGNAL, AT_FORK, LOADER
 INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside.py")
 STREAMS = ["out", "err", "files", "left", "census"]
 OURS = "tllmprof:"
-# What says how long a thread has waited for a processor lies at 64 or above; the control socket, too, but for the moment in
-# which it is made. No program that uses CUDA here has sockets of its own.
+# Descriptors of the library that may appear: a file with a thread's scheduling times, at 64 or above, and the control
+# socket, which has such a number except while it is being created. Programs here that use CUDA have no sockets
+# themselves.
 DESCRIPTOR = re.compile(r"\d+=socket:|(?:6[4-9]|[7-9]\d|\d{3,})=/proc/\d+/task/\d+/schedstat")
-# gdb names a child by its number, and the library's threads have numbers, too.
+# gdb numbers a program's children, and the library's threads also take numbers.
 CHILD = re.compile(r"(?<=child process )\d+")
 THREADS = {f"thread {name}" for name in ("tllmprof", "tllmprof-stacks", "tllmprof-live")}
 BROKEN = ("command not found", "error while loading shared libraries", "No such file or directory: '/usr/lib",
           "cannot execute", "not started:")
-# Runs without the library: at first, and for what differs up to so many more, as what happens every other time is the
-# same in a few runs by chance.
+# Number of runs without the library: at first, and the maximum of further runs if a result differs. Something that
+# changes in every other run may be the same in a few runs by chance.
 BASELINES, MORE_BASELINES = 2, 6
-# How often the calls of a program are traced before a filter of them is given up.
+# Number of attempts to trace a program's calls before no filter is made for it.
 FITS = 4
 FOLDERS = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
 NAMESPACES = [["unshare", "-rmpnf", "--mount-proc", "--kill-child"], []]
@@ -36,24 +37,24 @@ NAMESPACES = [["unshare", "-rmpnf", "--mount-proc", "--kill-child"], []]
 @dataclass
 class Outcome:
     program: str
-    where: str                   # a surrounding, or other preloads in their order
+    where: str                   # a surrounding, or the other preloads in their order
     setting: str
-    verdict: str                 # same, once, different, left out
+    verdict: str                 # same, once, different or left out
     why: list = field(default_factory=list)
     varies: tuple = ()
-    seconds: tuple = ()          # without, with
+    seconds: tuple = ()          # without and with the library
 
 
 class Bench:
-    """Where programs are run, and with which library."""
+    """The folder and the library with which programs are run."""
 
     def __init__(self, library, built, packages, keep, folder):
         self.library, self.built, self.packages, self.keep, self.folder = library, built, packages, keep, folder
         self.namespaces = next(way for way in NAMESPACES if not way or self.works(way))
         self.probed = {}
-        self.patience = 2    # seconds for what is about to end with the program
+        self.patience = 2    # seconds for processes that are about to end with the program
         self.changing, self.is_stopped = threading.Lock(), False
-        self.held = set()    # what the runs hold on to: their standard input
+        self.held = set()    # write ends of the runs' standard input, kept open
 
     @staticmethod
     def works(way):
@@ -63,14 +64,14 @@ class Bench:
             return False
 
     def stop(self):
-        """Ends all runs, and begins none."""
+        """Ends all runs, and starts no new ones."""
         with self.changing:
             self.is_stopped = True
             for held in self.held:
                 held.close()
 
     def hold(self):
-        """Standard input for a run: (its end, ours)."""
+        """Returns a standard input for a run: (its end, our end)."""
         theirs, ours = os.pipe()
         ours = os.fdopen(ours, "wb")
         with self.changing:
@@ -85,7 +86,7 @@ class Bench:
         return FOLDERS + ([os.path.dirname(rust)] if rust else [])
 
     def lacks(self, program):
-        """Why a program cannot be run here; empty if it can."""
+        """Returns the reason why a program cannot run here; empty if it can."""
         if program.left_out:
             return program.left_out
         for name in program.commands():
@@ -105,7 +106,7 @@ class Bench:
         return ""
 
     def start(self, argv, variables, limits=(), census=False, timeout=120):
-        """One run in a fresh place. Returns what inside.py found."""
+        """Makes one run with new folders. Returns the result of inside.py."""
         scratch = tempfile.mkdtemp(prefix="run-", dir=self.folder)
         own_view = bool(self.namespaces)
         work = "/tmp/work" if own_view else os.path.join(self.folder, "work", "work")
@@ -154,7 +155,7 @@ def remove(folder):
 
 
 def streams(seen, says=""):
-    """What is compared of a run, without the lines that another preload `says`."""
+    """Returns the parts of a run that are compared, without lines that another preload `says`."""
     found = {"status": [str(seen["status"])], **{name: seen[name] for name in STREAMS}}
     if says:
         found["err"] = [line for line in found["err"] if not line.startswith(says)]
@@ -162,9 +163,9 @@ def streams(seen, says=""):
 
 
 def without_ours(found, uses, setting, records="/records/"):
-    """What the library may add: lines on standard error that begin with its name, where it has something to say; its threads,
-    and the descriptors of the record, the socket and a file of /proc. Only a program that uses CUDA or Python gives it
-    a reason."""
+    """Removes what the library may add: lines on standard error that begin with its name, if it has a reason for a
+    message; its threads; and the descriptors of the record, the socket and a file of /proc. Only a program that uses
+    CUDA or Python is a reason."""
     if setting.name == "bare":
         return found
     found = dict(found)
@@ -178,7 +179,7 @@ def without_ours(found, uses, setting, records="/records/"):
 
 
 class Group:
-    """A program in one place: the runs without the library that all runs with it are compared with."""
+    """A program in one surrounding, with the runs without the library that all runs with it are compared with."""
 
     def __init__(self, bench, program, where, surrounding, others="", variables=(), says=""):
         self.bench, self.program, self.where, self.surrounding = bench, program, where, surrounding
@@ -203,7 +204,7 @@ class Group:
         return seen
 
     def fit(self):
-        """The system calls that the program makes by itself."""
+        """Returns the system calls that the program makes without the library."""
         names = {*LOADER, *AFTER_A_SIGNAL, *(AT_FORK if self.program.uses == "cuda" else ())}
         for _ in range(2):
             argv = ["strace", "-f", "-qq", "-o", f"{RECORDS}/.trace", *self.program.argv()]
@@ -212,7 +213,7 @@ class Group:
         self.numbers = sorted(numbers.union(self.numbers))
 
     def begin(self):
-        """The first runs without the library. Returns why there are none to compare with."""
+        """Makes the first runs without the library. Returns the reason if there are none to compare with."""
         for _ in range(FITS if self.surrounding.filter else 1):
             if self.surrounding.filter:
                 self.fit()
@@ -247,7 +248,7 @@ class Group:
         return found
 
     def compared(self, preload, setting):
-        """Whether it does the same; if not, it is run again."""
+        """Runs the program with the library and compares the result. If it differs, runs it again."""
         uses = self.program.uses or self.surrounding.uses
         known = [self.streams(seen) for seen in self.baselines]
         first = self.run(preload, setting)
@@ -266,7 +267,7 @@ class Group:
 
 
 def outcomes(bench, program, where, surrounding, settings, orders, others="", variables=(), says=""):
-    """All settings of a program in one place. `orders`: {a name: what is preloaded}."""
+    """Returns the outcomes of all settings of a program in one surrounding. `orders`: {name: preloaded libraries}."""
     group = Group(bench, program, where, surrounding, others, variables, says)
     why = group.begin()
     for name, preload in orders.items():
@@ -279,7 +280,7 @@ _NUMBERS = {}
 
 
 def numbers_of_calls():
-    """{system call: number}, as the C library's header has them."""
+    """Returns {system call: number} from the C library's header."""
     if not _NUMBERS:
         source = "#include <sys/syscall.h>\n"
         done = subprocess.run(["gcc", "-E", "-dM", "-xc", "-"], input=source, capture_output=True, text=True)

@@ -1,5 +1,5 @@
-"""What differs between a run and runs without the library. What varies among the latter is allowed to vary in the same
-way, and nothing else: a line that they all have must be there, and a line that none of them has must not."""
+"""Compares a run with runs without the library. Parts that vary among the latter may vary in the same way, and nothing
+else may. A line that they all have must be there, and a line that none of them has must not."""
 import difflib
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ def masked(line):
 
 
 def class_of(tokens):
-    """A pattern for tokens that differ among the runs."""
+    """Returns a pattern for tokens that differ among the runs."""
     for pattern in (r"\d+", HEX, r"[A-Za-z]+", r"\s+"):
         if all(re.fullmatch(pattern, token) for token in tokens):
             return pattern
@@ -24,7 +24,7 @@ def class_of(tokens):
 
 
 def pattern_of(lines):
-    """A pattern for one line as several runs have it; None if they have too little in common."""
+    """Returns a pattern for one line that varies between runs; None if the runs have too little in common."""
     rows = [TOKEN.findall(line) for line in lines]
     if len({len(row) for row in rows}) != 1:
         return None
@@ -38,7 +38,7 @@ def pattern_of(lines):
 
 
 class Expected:
-    """The lines of one stream, as the runs without the library have them."""
+    """The lines of one stream in the runs without the library."""
 
     def __init__(self, baselines):
         self.baselines = [list(lines) for lines in baselines]
@@ -56,7 +56,8 @@ class Expected:
                 if pattern:
                     self.patterns.add(pattern)
                 elif len({masked(line) for line in lines}) > 1:
-                    # The runs do not even agree on what kind of line it is.
+                    # Without the library, the line does not even have the same form in all runs, so any line is
+                    # accepted.
                     self.is_free = True
 
     @property
@@ -64,7 +65,7 @@ class Expected:
         return any(lines != self.baselines[0] for lines in self.baselines)
 
     def rest(self, lines):
-        """The lines beyond those that all runs have."""
+        """Returns the lines beyond those that all runs have."""
         left, rest = self.common.copy(), []
         for line in lines:
             if left[line]:
@@ -95,7 +96,8 @@ class Expected:
         return found
 
     def order(self, lines):
-        """Lines that keep their order in all runs keep it."""
+        """Returns an error if the lines have another order. Lines must keep their order if they keep it in all runs
+        without the library."""
         def fixed(lines):
             return [line for line in lines if line in self.common and lines.count(line) == 1]
         if sum(map(len, self.baselines)) > 20000:
@@ -107,7 +109,7 @@ class Expected:
 
 
 def differences(baselines, seen):
-    """[(stream, line)] of what differs. Each run is {stream: [line]}."""
+    """Returns the differences: [(stream, line)]. Each run is {stream: [line]}."""
     found = []
     for stream in sorted(set(seen).union(*baselines)):
         expected = Expected([run.get(stream, []) for run in baselines])
@@ -116,12 +118,12 @@ def differences(baselines, seen):
 
 
 def varying(baselines):
-    """The streams that are not the same in all runs."""
+    """Returns the streams that are not the same in all runs."""
     return [stream for stream in baselines[0]
             if Expected([run.get(stream, []) for run in baselines]).varies]
 
 
 def brief(found):
-    """A few lines for a report."""
+    """Returns a few of the lines, for a report."""
     lines = [f"{stream}: {line}"[:LONGEST] for stream, line in found]
     return lines[:SHOWN] + ([f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])

@@ -1,14 +1,15 @@
-"""Runs one program where it can be watched: inside.py SPEC. It is the first process of namespaces of its own, where it gets
-them, so that whatever the program leaves (files, processes) can be found, and nothing of it stays on the machine.
-When the other end of standard input is closed, whoever wanted the run is gone: it ends, and the program with it.
+"""Runs one program where it can be watched: inside.py SPEC. If possible, it is the first process of new namespaces, so
+that everything that the program leaves (files, processes) can be found and then disappears from the machine. If the
+other end of its standard input is closed, the process that wanted the run has ended. Then it ends, too, together with
+the program.
 
-SPEC is a JSON object; what was found is written as JSON to its `result`:
+SPEC is a JSON object. The result is written as JSON to its `result`:
     status   exit status, negative for a signal, or "time-out"
-    out, err lines of what it wrote
-    files    a line for each file that is there afterwards and was not before
-    left     the processes that outlive it
+    out, err lines of the program's output
+    files    a line for each file that is new afterwards
+    left     the processes that outlive the program
     census   with a census: descriptors and threads, one line each
-    seconds  how long it took
+    seconds  the duration
 """
 import ctypes
 import fcntl
@@ -22,13 +23,13 @@ import stat
 import struct
 import sys
 import time
-import zlib  # nothing larger than these: a run is often shorter than the imports
+import zlib  # no larger modules, because a run is often shorter than their import
 
 WORK = "/tmp/work"
 SET_CHILD_SUBREAPER = 36
 LIMITS = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC, "as": resource.RLIMIT_AS,
           "stack": resource.RLIMIT_STACK, "fsize": resource.RLIMIT_FSIZE}
-# What keeps a result from differing by more than the machine's load: no file is compared deeper than this.
+# Maximum number of bytes of a file that are compared, which limits the time of a comparison.
 LARGEST = 1 << 24
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,7 +42,7 @@ def mount(source, target, kind, options=""):
 
 
 def own_view(spec):
-    """Packages over the machine's folders, and folders of our own for what programs write; all gone afterwards."""
+    """Mounts packages over the machine's folders, and new folders where programs write. All are gone afterwards."""
     upper = spec["upper"]
     for name in ("usr", "etc", "var", "opt"):
         over, work = os.path.join(upper, name), os.path.join(upper, f".{name}")
@@ -63,13 +64,13 @@ def own_view(spec):
                 pass
         mount(f"/proc/self/fd/{descriptor}", path, "rbind")
         os.close(descriptor)
-    any_socket = libc.socket(2, 2, 0)  # lo, up
+    any_socket = libc.socket(2, 2, 0)  # brings up the loopback interface
     fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14s", b"lo", 1 | 0x40, b""))
     os.close(any_socket)
 
 
 def listing(folder, name, skipped=()):
-    """A line for each thing below a folder, sorted."""
+    """Returns a line for each entry below a folder, sorted."""
     lines = []
     for at, folders, files in os.walk(folder):
         folders[:] = [one for one in folders if os.path.join(at, one) not in skipped]
@@ -97,7 +98,7 @@ def all_files(spec):
         return listing(spec["work"], "", skipped)
     lines = []
     for folder in ("/tmp", "/run", "/dev/shm"):
-        # The mount points of what is kept are ours.
+        # The program did not create these: they are mount points, made by this script, of folders that are kept.
         ours = {path for kept in skipped for path in ancestors(kept)}
         lines += [line for line in listing(folder, folder, skipped) if line.split(" ")[0] not in ours]
     for name in ("usr", "etc", "var", "opt"):
@@ -112,7 +113,7 @@ def ancestors(path):
 
 
 def children():
-    """(pid, name) of the processes that are ours to reap."""
+    """Returns (pid, name) of this process's children."""
     me = os.getpid()
     with open(f"/proc/{me}/task/{me}/children") as file:
         for pid in file.read().split():
@@ -126,7 +127,8 @@ def children():
 
 
 def left_over(patience):
-    """What still runs some seconds after the program ended. A process that is about to end is none."""
+    """Returns the processes that still run some seconds after the program ended. A process that is about to end does
+    not count."""
     until = time.monotonic() + patience
     while time.monotonic() < until and list(children()):
         time.sleep(0.01)
@@ -154,13 +156,13 @@ def kill_all():
 
 
 def become(spec, out, err, failure):
-    """In the child: becomes the program, or says why not."""
+    """Turns the child process into the program, or reports why that failed."""
     try:
         os.setsid()
         for descriptor, at in ((os.open("/dev/null", os.O_RDONLY), 0), (out, 1), (err, 2)):
             os.dup2(descriptor, at)
         os.chdir(spec["work"])
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         for name, value in spec["limits"].items():
@@ -174,7 +176,7 @@ def become(spec, out, err, failure):
 
 
 def run(spec):
-    """(status, what it wrote, seconds)."""
+    """Runs the program. Returns (status, its output, seconds)."""
     began = time.monotonic()
     (out, out_end), (err, err_end), (failure, failure_end) = os.pipe(), os.pipe(), os.pipe()
     child = os.fork()
@@ -182,7 +184,7 @@ def run(spec):
         become(spec, out_end, err_end, failure_end)
     written = {out: [], err: [], failure: []}
     poll = select.poll()
-    poll.register(0, 0)  # its end alone
+    poll.register(0, 0)  # only reports a hang-up
     for descriptor, end in ((out, out_end), (err, err_end), (failure, failure_end)):
         os.close(end)
         poll.register(descriptor, select.POLLIN)
@@ -190,7 +192,7 @@ def run(spec):
     while reading or status is None:
         left = began + patience - time.monotonic()
         if left <= 0 and status == "time-out":
-            break  # something still holds what it was killed with
+            break  # a process that cannot be killed still holds a pipe
         if left <= 0:
             for pid, _ in [*children(), (child, "")]:
                 try:
@@ -221,14 +223,14 @@ def run(spec):
 def lines_of(data):
     text = data.decode(errors="backslashreplace")
     lines = text.split("\n")
-    # A last line without an end is another than one with it.
+    # A last line without a newline is marked, because it differs from the same line with one.
     return lines[:-1] if lines[-1] == "" else lines[:-1] + [lines[-1] + "\\"]
 
 
 def main():
     with open(sys.argv[1]) as file:
         spec = json.load(file)
-    result_file = open(spec["result"], "w")  # before /tmp is another
+    result_file = open(spec["result"], "w")  # before another /tmp is mounted
     libc.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if spec["own_view"]:
         own_view(spec)
@@ -242,7 +244,7 @@ def main():
               "files": all_files(spec), "census": [], "records": sorted(os.listdir(spec["records"])), "trace": []}
     if spec["census"] and os.path.exists(census):
         with open(census, errors="backslashreplace") as file:
-            # A file without a name is shown by the number of its inode.
+            # The name of a deleted file without a name is the number of its inode, which differs.
             result["census"] = sorted(re.sub(r"#\d+ \(deleted\)", "#(deleted)", file.read()).splitlines())
     trace = os.path.join(spec["records"], ".trace")
     if os.path.exists(trace):

@@ -1,4 +1,5 @@
-"""Outcomes of earlier runs, so that a matrix that takes longer than there is time for is run to its end in several goes."""
+"""Keeps the outcomes of earlier runs, so that a matrix that takes too long for one run can be completed in several
+runs."""
 import dataclasses
 import hashlib
 import json
@@ -8,8 +9,8 @@ from .cells import Outcome
 
 
 class Kept:
-    """A file of JSON lines, one for each program and place, found by what was run: another library, program or place is
-    another key."""
+    """A file of JSON lines, one for each program and surrounding. The key depends on the library, the program and the
+    surrounding."""
 
     def __init__(self, path, library):
         self.path, self.found, self.writing = path, {}, threading.Lock()
@@ -19,7 +20,7 @@ class Kept:
         with open(path, "a+") as file:
             file.seek(0)
             text = file.read()
-            if not text.endswith("\n"):  # a run was killed while it wrote
+            if not text.endswith("\n"):  # an earlier run was killed while it wrote
                 file.write("\n")
         for line in text.splitlines():
             try:
@@ -32,7 +33,7 @@ class Kept:
         return hashlib.sha256(repr((self.library, *what)).encode()).hexdigest()
 
     def take(self, key):
-        """What was the same, or different once; all else is run again."""
+        """Returns outcomes that were the same, or different only once. All others are run again."""
         found = self.found.get(key)
         if not found or any(outcome.verdict not in ("same", "once") for outcome in found):
             return None

@@ -1,4 +1,4 @@
-"""Command line, the order of the runs, and the page."""
+"""The command line, the order of the runs, and the page."""
 import argparse
 import os
 import shutil
@@ -20,8 +20,9 @@ PRELOADS_OF_HEAVY = ("jemalloc", "libfaketime")
 
 
 def rank_of(program, position, number):
-    """When a program comes to the place at `position` of its own order: the cheap ones go through many places while a heavy one
-    goes through few, and a slow one waits until the cheap ones have seen a quarter of theirs."""
+    """Returns the rank of a program's run in the surrounding at `position` of its own order. Cheap programs pass
+    through many surroundings while a heavy one passes through few. A slow program waits until the cheap ones have done
+    a quarter of theirs."""
     begin, step = (8, 6) if program.is_slow else (2, 4) if program.is_heavy else (0, 1)
     return begin + step * position, number
 
@@ -71,20 +72,20 @@ def options(doc, arguments=None):
 
 @dataclass
 class Job:
-    """A program in one place."""
+    """A program in one surrounding."""
     program: programs.Program
     where: str
-    rank: tuple      # the lower, the earlier
-    act: object      # gives outcomes
-    what: tuple = () # all that they depend on, but for the library
+    rank: tuple      # lower ranks run first
+    act: object      # function that returns outcomes
+    what: tuple = () # everything that the outcomes depend on, except the library
 
     def not_run(self, settings, why):
         return [cells.Outcome(self.program.name, self.where, setting.name, "left out", [why]) for setting in settings]
 
 
 def jobs_of(bench, chosen, given, sanitized, preloads):
-    """Each program is run by itself first and then goes through the places in an order of its own, those first that few
-    programs go to: a run that is cut short has seen all places and all programs."""
+    """Returns the jobs in order. Each program first runs in the plain surrounding. Then it passes through the others in
+    its own order, those with few programs first. So a run that is cut short has used all surroundings and all programs."""
     def is_wanted(name):
         return not given.where or name in given.where
 
@@ -193,7 +194,7 @@ def main(doc):
         def work(job):
             if bench.is_stopped:
                 return []
-            # Each run builds its programs in a folder of its own.
+            # Each run builds its programs in a different folder, so the folder is removed from the key.
             key = kept and kept.key(str(job.what).replace(folder, ""))
             done = kept.take(key) if kept else None
             if done:

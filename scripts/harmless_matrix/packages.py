@@ -1,4 +1,5 @@
-"""Debian packages unpacked beside the machine, so that nothing is installed on it: only what it lacks is fetched."""
+"""Unpacks Debian packages into a separate folder, so that nothing is installed on the machine. Only packages that the
+machine lacks are fetched."""
 import fcntl
 import glob
 import os
@@ -7,7 +8,7 @@ import shutil
 import subprocess
 
 UNPACKED = "unpacked"
-# What the packages' own scripts would have made.
+# Links that the packages' install scripts would have made.
 LINKS = [("usr/lib/x86_64-linux-gnu/libblas.so.3", "blas/libblas.so.3"),
          ("usr/lib/x86_64-linux-gnu/liblapack.so.3", "lapack/liblapack.so.3")]
 
@@ -28,7 +29,7 @@ class Packages:
                               env={**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"})
 
     def get(self, names):
-        """Fetches and unpacks packages. self.why says why one cannot be had."""
+        """Fetches and unpacks packages. self.why has the reason for each that is not available."""
         for part in ("lists/partial", "archives/partial", f"{UNPACKED}/usr/lib", f"{UNPACKED}/.have"):
             os.makedirs(os.path.join(self.folder, part), exist_ok=True)
         with open(os.path.join(self.folder, ".lock"), "w") as lock:
@@ -45,7 +46,8 @@ class Packages:
         return os.path.join(self.unpacked, ".have", name)
 
     def get_all(self, names):
-        """All at once, as apt takes long to begin; a package that cannot be had is left out, and the rest asked for again."""
+        """Fetches all packages at once, because apt takes long to start. A package that is not available is left out,
+        and the others are requested again."""
         while names:
             self.log(f"fetching {' '.join(names)}")
             asked = self.apt("apt-get", "install", "-s", "--no-install-recommends", *names)
@@ -92,7 +94,7 @@ class Packages:
                 os.symlink(to, path)
 
     def has(self, path):
-        """A path of the machine's, or of what was unpacked."""
+        """Returns True if the path exists on the machine or in the unpacked packages."""
         return os.path.exists(path) or os.path.exists(self.unpacked + path)
 
     def which(self, command, folders):

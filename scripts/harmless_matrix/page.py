@@ -1,4 +1,4 @@
-"""The page of a run."""
+"""Writes the page of a run."""
 import os
 import platform
 import subprocess
@@ -8,10 +8,11 @@ from collections import Counter, defaultdict
 from . import surroundings
 from .settings import PRELOADS, SETTINGS
 
-# A part of the page that tests/odd.rs writes.
+# The part of the page that tests/odd.rs writes, by its first and last line.
 SITUATIONS = ("## Other situations\n", "<!-- end of situations -->\n")
 COMPARED = ("same", "once", "different")
-# The columns of the table of programs, and the places in them; the rest are other preloads.
+# The columns of the table of programs, and the surroundings that each column sums up. One more column, PRELOADED, has
+# all other surroundings.
 COLUMNS = {"plain": ["plain"], "descriptors, threads": ["census"], "gdb, strace, rr": ["gdb", "strace", "rr"],
            "valgrind": ["valgrind"],
            "limits": [s.name for s in surroundings.ALL if s.limits], "seccomp": ["seccomp"], "user namespace": ["user namespace"],
@@ -32,7 +33,7 @@ def summary(results):
 
 
 def cell(found):
-    """What became of the comparisons of one place."""
+    """Returns the text for the comparisons of one surrounding."""
     if not found:
         return ""
     compared = sum(found[verdict] for verdict in COMPARED)
@@ -118,7 +119,7 @@ def of_left_out(results):
 
 
 def of_times(results):
-    """Programs by themselves: seconds without and with the library."""
+    """Returns a table of seconds of the plain programs, without and with the library."""
     found = defaultdict(dict)
     for result in results:
         if result.where == "plain" and result.seconds:
@@ -132,7 +133,7 @@ def of_times(results):
 
 
 def situations(path):
-    """What the page that is there says of other situations."""
+    """Returns the existing page's part about other situations."""
     begin, end = SITUATIONS
     try:
         with open(path) as file:

@@ -1,4 +1,4 @@
-"""The programs. Each does a good part of what it is for, prints what came out, and ends."""
+"""The programs. Each does a good part of its usual work, prints the result, and ends."""
 import os
 import subprocess
 import sys
@@ -13,23 +13,24 @@ SOURCES = os.path.join(HERE, "programs")
 @dataclass
 class Program:
     name: str
-    run: object                  # a line for bash, or the arguments themselves
-    packages: tuple = ()         # Debian's
-    needs: tuple = ()            # commands that must be there; default: the first word
-    is_heavy: bool = False       # takes seconds: it is run in few surroundings
-    is_slow: bool = False        # takes many: the others come first
-    is_quick: bool = False       # part of --quick
-    uses: str = ""               # cuda or python: what the library has to do with
+    run: object                  # a line for bash, or a list of arguments
+    packages: tuple = ()         # Debian packages
+    needs: tuple = ()            # commands that must exist; default: the first word
+    is_heavy: bool = False       # takes seconds, so it runs in few surroundings
+    is_slow: bool = False        # takes many seconds, so other programs run first
+    is_quick: bool = False       # is part of --quick
+    uses: str = ""               # cuda or python: the program uses what the library hooks
     variables: dict = field(default_factory=dict)
     timeout: int = 60
-    source: str = ""             # built with sanitizers, too
+    source: str = ""             # source that is also built with sanitizers
     left_out: str = ""
-    # How many threads and processes of a name it has hangs on the processors that it gets. (Not part of what kept runs are known by.)
+    # True if the number of its threads or processes depends on the available processors. (repr=False keeps it out of
+    # the key of stored runs.)
     is_elastic: bool = field(default=False, repr=False)
 
     @property
     def is_direct(self):
-        """Whether it is one program, and no script."""
+        """True if it is a single program instead of a script."""
         return not isinstance(self.run, str)
 
     def argv(self):
@@ -48,12 +49,12 @@ def heavy(*arguments, **more):
     return Program(*arguments, is_heavy=True, **more)
 
 
-# The text that many work on.
+# Writes a text file that many programs work on.
 TEXT = "seq -f '%g line of text' 1 2000 >text; "
 UNTIL = "until {0} 2>/dev/null; do kill -0 $! 2>/dev/null || break; sleep 0.05; done; "
 
 TABLE = [
-    # ---- the shell and its tools
+    # ---- the shell and standard tools
     quick("bash",
           "set -o pipefail; echo out; echo err >&2; (exit 3) | cat; echo ${PIPESTATUS[@]}; coproc cat; "
           "echo x >&${COPROC[1]}; "
@@ -150,7 +151,7 @@ TABLE = [
                      "git -C ../c status -sb; printf 'pick\\n' | git rebase -q side; git grep -c line; git show nothing; "
                      "exit $?",
             needs=("git",)),
-    # ---- text, pictures, sound
+    # ---- text, images, audio
     quick("jq",
           "seq 1 500 | jq -s 'map(. * 2) | {sum: add, last: .[-1], text: (.[0:3] | tostring)}'; echo '{' | jq .; exit $?",
           packages=("jq",), needs=("jq",)),
@@ -372,7 +373,7 @@ TABLE = [
             "printf 'server.document-root = \"/tmp/work/w\"\\nserver.port = 8098\\nserver.bind = \"127.0.0.1\"\\n' "
             ">l.conf; lighttpd -D -f l.conf 2>log & until curl -s -o /dev/null http://127.0.0.1:8098/p; do kill -0 $! 2>/dev/null || break; sleep 0.05; "
             "done; curl -s http://127.0.0.1:8098/p; kill $!; "
-            "wait $!; [ $? -le 1 ] && echo ended",  # with 0 or 1, as it happens
+            "wait $!; [ $? -le 1 ] && echo ended",  # exits with 0 or 1 by chance
             packages=("lighttpd",), needs=("lighttpd", "curl")),
     Program("memcached",
             "memcached -u root -l 127.0.0.1 -p 11299 -t 2 & until echo version | socat - TCP:127.0.0.1:11299 >/dev/null "
@@ -416,7 +417,7 @@ TABLE = [
             "gpg -q --batch --list-keys --with-colons | grep -c ^pub; gpgconf --kill all; sleep 0.2; "
             "rm -rf $GNUPGHOME d.gpg",
             packages=("gnupg",), needs=("gpg",), is_heavy=True),
-    # ---- what comes between a program and the system
+    # ---- sandboxes, wrappers and other layers between a program and the system
     Program("bubblewrap",
             "bwrap --ro-bind / / --proc /proc --dev /dev --unshare-all --die-with-parent sh -c 'echo inside; "
             "ls /proc/self/fd | wc -l; exit 5'; exit $?", packages=("bubblewrap",), needs=("bwrap",)),
@@ -427,7 +428,7 @@ TABLE = [
             "setpriv --no-new-privs sh -c 'grep NoNewPrivs /proc/self/status'; flock lock sh -c 'echo locked'; "
             "setsid -w sh -c 'exit 3'; echo $?; taskset -c 0 nproc; nice -n 5 nice; chrt -b 0 echo batch; "
             "prlimit --nofile=64 sh -c 'ulimit -n'; exit 2", needs=("setpriv", "flock", "taskset", "chrt", "prlimit")),
-    Program("stress-ng",  # no stressor whose work depends on the clock
+    Program("stress-ng",  # no stressors whose work depends on the clock
             "stress-ng -q --seed 1 --fork 1 --fork-ops 30 --vfork 1 --vfork-ops 30 --pthread 1 --pthread-ops 20 --sigfpe 1 "
             "--sigfpe-ops 20 --sigsegv 1 --sigsegv-ops 20; exit $?",
             packages=("stress-ng",), needs=("stress-ng",), is_heavy=True),
@@ -440,7 +441,7 @@ TABLE = [
             "valgrind -q --tool=massif --massif-out-file=/dev/null /bin/true; exit $?", needs=("valgrind",), is_heavy=True),
 ]
 
-# tests/python_hosts/own_tests.rs runs those of collections, threads, monitoring and the like.
+# tests/python_hosts/own_tests.rs runs other tests, such as those of garbage collection, threads and monitoring.
 PYTHON_TESTS = "test_fork1 test_generators test_contextlib test_weakref"
 PYTHON_SOURCE = """
 import gc, json, os, signal, subprocess, sys, threading, tempfile, multiprocessing
@@ -480,7 +481,7 @@ sys.exit(6)
 
 
 def pythons(cache):
-    """[(path, version, kind, has tests)] of scripts/list-pythons, one of each version and kind."""
+    """Returns [(path, version, kind, has tests)] from scripts/list-pythons, one of each version and kind."""
     listed = subprocess.run([os.path.join(ROOT, "scripts", "list-pythons")], capture_output=True, text=True,
                             env={**os.environ, "TLLMPROF_CACHE": cache})
     seen, found = set(), []
@@ -494,7 +495,7 @@ def pythons(cache):
 
 
 def python_programs(cache, is_quick):
-    if is_quick:  # to ask them all takes longer than a minute's part may
+    if is_quick:  # asking all Pythons takes too long for --quick
         version = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
         yield quick(version, [os.path.realpath(sys.executable), "-c", PYTHON_SOURCE], uses="python")
         return
@@ -546,7 +547,7 @@ def compiler(source):
 
 
 def text_of(program):
-    """Its source, where it is built here."""
+    """Returns the program's source, if it is built here."""
     if not program.source:
         return ""
     with open(os.path.join(SOURCES, program.source)) as file:
@@ -560,7 +561,7 @@ def built_programs(folder):
 
 
 def build(folder, log, wanted=None):
-    """Builds the census, the filter and the programs of SOURCES_TO_BUILD; only those that are wanted, if any are named."""
+    """Builds the census, the filter and the programs of SOURCES_TO_BUILD, or only those named in `wanted`."""
     os.makedirs(folder, exist_ok=True)
 
     def build_one(of):

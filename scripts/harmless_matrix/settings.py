@@ -1,4 +1,4 @@
-"""What the library is asked for, and the libraries that are preloaded beside it."""
+"""The library's settings, and other libraries that are preloaded together with it."""
 import glob
 import os
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Setting:
         return {name: value.replace(RECORDS, records) for name, value in self.variables.items()}
 
 
-# ENABLE_PERFECT_ROUTER is left out: it is there to change results.
+# ENABLE_PERFECT_ROUTER is not here, because its purpose is to change results.
 EVERYTHING = {
     "TLLMPROF_START_STOP": "2-5,8-",
     "TLLMPROF_STEP": "auto",
@@ -52,11 +52,11 @@ USUAL = ["bare", "everything"]
 @dataclass(frozen=True)
 class Preload:
     name: str
-    package: str  # Debian's
+    package: str  # Debian package
     pattern: str
     about: str
     variables: tuple = ()
-    says: str = ""  # its own lines on standard error begin so; which processes write them depends on the clock
+    says: str = ""  # beginning of its own lines on standard error; timing decides which processes write them
 
 
 LIB = "/usr/lib/x86_64-linux-gnu"
@@ -64,7 +64,7 @@ PRELOADS = [
     Preload("jemalloc", "libjemalloc2", f"{LIB}/libjemalloc.so.2", "an allocator"),
     Preload("tcmalloc", "libtcmalloc-minimal4", f"{LIB}/libtcmalloc_minimal.so.4", "an allocator"),
     Preload("mimalloc", "libmimalloc2.0", f"{LIB}/libmimalloc.so.2.0", "an allocator"),
-    # Not a clock that stands still, for which timers wait for ever.
+    # The clock must run: with a stopped clock, timers would wait forever.
     Preload("libfaketime", "libfaketime", f"{LIB}/faketime/libfaketime.so.1", "another clock",
             (("FAKETIME", "@2024-02-29 12:00:00"),)),
     Preload("libeatmydata", "libeatmydata1", f"{LIB}/libeatmydata.so", "no fsync"),
@@ -72,7 +72,7 @@ PRELOADS = [
             (("ASAN_OPTIONS", "detect_leaks=0:verify_asan_link_order=0"),)),
     Preload("libprofiler", "libgoogle-perftools4", f"{LIB}/libprofiler.so.0", "gperftools' CPU profiler, running",
             (("CPUPROFILE", f"{RECORDS}/cpu"), ("CPUPROFILE_FREQUENCY", "50")), says="PROFILE: "),
-    # Not with its heap profiler on, which counts whatever any library allocates.
+    # Its heap profiler is off, because it would count allocations by all libraries.
     Preload("libtcmalloc", "libgoogle-perftools4", f"{LIB}/libtcmalloc.so.4", "an allocator that can profile the heap"),
     Preload("heaptrack", "libheaptrack", "/usr/lib/heaptrack/libheaptrack_preload.so",
             "heaptrack's recorder: allocations, dlopen", (("DUMP_HEAPTRACK_OUTPUT", f"{RECORDS}/heaptrack.$$"),)),
@@ -85,7 +85,8 @@ PRELOADS = [
 
 
 def path_in(pattern, packages):
-    """The library of a pattern on this machine, or in the unpacked packages; where it will be seen."""
+    """Returns the path of a library by its pattern, on this machine or in the unpacked packages. The path is the one
+    that a run sees."""
     for root in ("", packages or ""):
         found = sorted(path for path in glob.glob(root + pattern) if os.path.isfile(path))
         if found:

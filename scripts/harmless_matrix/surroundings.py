@@ -1,4 +1,4 @@
-"""What a program is run in: under a tool, with limits, behind a filter, or built with a sanitizer."""
+"""Surroundings of a program: under a tool, with limits, with a system call filter, or built with a sanitizer."""
 import dataclasses
 import os
 import shutil
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from .programs import SOURCES, SOURCES_TO_BUILD, compiler
 
-# Scripts that are run under valgrind, too, with what they start.
+# Scripts that also run under valgrind, together with the programs that they start.
 UNDER_VALGRIND = {"perl", "jq", "SQLite", "Lua", "zstd"}
-# The system calls of the loader, that a filter for any dynamic program allows.
+# The loader's system calls, which a filter for any dynamically linked program allows.
 LOADER = ["openat", "read", "pread64", "mmap", "mprotect", "munmap", "close", "fstat", "newfstatat", "brk"]
-# Whether a signal comes in the middle of something depends on the clock.
+# The kernel makes these calls only if a signal interrupts something, which depends on timing.
 AFTER_A_SIGNAL = ["rt_sigreturn", "restart_syscall"]
-# What the library makes without any variable when a program forks that uses CUDA (src/lib.rs).
+# In a process without our variables, the library makes these calls when a program that uses CUDA forks (src/lib.rs).
 AT_FORK = ["gettid", "getpid", "futex"]
 
 
@@ -21,18 +21,18 @@ AT_FORK = ["gettid", "getpid", "futex"]
 class Surrounding:
     name: str
     about: str
-    wrap: tuple = ()                 # goes before the program
-    needs: str = ""                  # the command that does it
+    wrap: tuple = ()                 # command line in front of the program
+    needs: str = ""                  # the command that this needs
     limits: tuple = ()
     census: bool = False
     filter: bool = False
     for_heavy: bool = False
     is_quick: bool = False
-    direct_only: bool = False        # follows one program, not what a script starts
-    sanitizer: tuple = ()            # what its sources are built with
+    direct_only: bool = False        # follows only one process, not the programs that a script starts
+    sanitizer: tuple = ()            # options with which the program's source is built
     variables: tuple = ()
-    uses: str = ""                   # what the library has to do with in the tool itself
-    probe: tuple = ()                # ends with 0 where it works
+    uses: str = ""                   # cuda or python, if the tool itself uses it
+    probe: tuple = ()                # a command that exits with 0 if the tool works
 
     def fits(self, program):
         if self.sanitizer:
@@ -44,7 +44,7 @@ class Surrounding:
         return program.is_direct or not self.direct_only
 
 
-# It stops at a crash alone: where it stops, it shows addresses and which threads there are.
+# gdb stops only at a crash. Otherwise it would print addresses and the list of threads.
 GDB = ("gdb", "-nx", "-q", "-batch", "-return-child-result", "-ex", "set print thread-events off",
        "-ex", "set startup-with-shell off", "-ex", "handle SIGTERM nostop noprint pass", "-ex", "run", "-ex", "bt", "--args")
 ALL = [
@@ -85,7 +85,7 @@ CLANG_HEADERS = "/usr/lib/llvm-14/lib/clang/14.0.6/include"
 
 
 def clang(packages):
-    """clang's C compiler with its sanitizers, as (command, environment)."""
+    """Returns (command, environment) of clang's C compiler with its sanitizers."""
     for root in ("", packages.unpacked):
         path = f"{root}/usr/lib/llvm-14/bin/clang"
         if os.path.exists(path):
@@ -95,7 +95,8 @@ def clang(packages):
 
 
 def build_sanitized(folder, packages, log):
-    """Builds the sources with each sanitizer; returns {(sanitizer's name, source): path, or why not}."""
+    """Builds the sources with each sanitizer. Returns {(sanitizer's name, source): path, or the reason why there is
+    none}."""
     built = {}
     clang_path, clang_environment = clang(packages)
     for surrounding in ALL:
@@ -110,7 +111,7 @@ def build_sanitized(folder, packages, log):
                     built[key] = (None, "no clang 14")
                     continue
                 command, environment = clang_path, clang_environment
-                # They are in a package of their own, which the machine may have.
+                # The headers are in a separate package, which may be installed on the machine.
                 options += [option for root in ("", packages.unpacked) for option in ("-idirafter", root + CLANG_HEADERS)]
                 if source.endswith(".cpp"):
                     built[key] = (None, "needs a C++ library that is built with MSan")

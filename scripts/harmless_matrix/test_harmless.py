@@ -121,7 +121,7 @@ class Allowed(unittest.TestCase):
             self.assertEqual(group.streams(found)["out"], [f"[Detaching after fork from child process {expected}]"])
 
 
-# Runs at a time: some of them only wait.
+# Number of runs at the same time. Some runs only wait, so it may exceed the number of processors.
 WORKERS = 4
 HARMS = {
     "nothing": "",
@@ -166,7 +166,7 @@ __attribute__((constructor)) static void harm(void) { HARM }
 
 @unittest.skipUnless(shutil.which("gcc"), "there is no gcc")
 class Harmful(unittest.TestCase):
-    """Libraries that do small harm are all reported, and one that does none is not."""
+    """Libraries that do a little harm are all reported, and one that does none is not."""
 
     @classmethod
     def setUpClass(cls):
@@ -193,7 +193,7 @@ class Harmful(unittest.TestCase):
         shutil.rmtree(cls.folder)
 
     def verdicts(self, harms, where=PLAIN, program=None):
-        """{harm: what became of it}; all are compared with the same runs, and with no more of them."""
+        """Returns {harm: verdict}. All are compared with the same number of runs."""
         group = cells.Group(self.bench, program or self.state, where.name, where)
         self.assertEqual(group.begin(), [])
         with ThreadPoolExecutor(WORKERS) as pool, mock.patch.object(cells, "MORE_BASELINES", 0):
@@ -252,7 +252,7 @@ class Harmful(unittest.TestCase):
         self.assertEqual(self.verdict("out", program=varies).verdict, "different")
 
 
-# Runs a program that leaves a process in a session of its own, until it is killed.
+# Runs a program that starts a process in a new session, until the program is killed.
 LONG_RUN = """
 import sys
 sys.dont_write_bytecode = True
@@ -268,7 +268,7 @@ bench.start(["sh", "-c", "setsid sleep $0 & sleep $0", sys.argv[3]], {}, timeout
 
 
 def running(word):
-    """The processes that have `word` among their arguments."""
+    """Returns the processes that have `word` among their arguments."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
             if word.encode() in file.read().split(b"\0")[1:2]:
@@ -283,7 +283,7 @@ def waited(condition, seconds=100):
 
 
 class Killed(unittest.TestCase):
-    """What harmless runs ends with it."""
+    """A run that is killed also ends the programs that it started."""
 
     def test_runs_end_when_harmless_is_killed(self):
         for number, way in enumerate(("apart", "on this machine")):
@@ -369,7 +369,7 @@ class KeptOutcomes(unittest.TestCase):
 
 
 class Order(unittest.TestCase):
-    """A run that is cut short has seen all programs and all places."""
+    """A run that is cut short has used all programs and all surroundings."""
 
     def jobs(self):
         bench = mock.Mock(**{"lacks.return_value": ""})

@@ -15,12 +15,12 @@ from .tree import GLIBC, LICENSES, ROOT, SUMMARY, File, compressed, read
 
 DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 AUTHORS = "The tllmprof authors <tllmprof@invalid>"
-# Nobody, as images without users of their own name it.
+# User id of a user without rights, for images that define no users.
 NOBODY = 65532
 
 
 def tarred(files, when, folder=""):
-    """A tar archive with a folder before what lies in it."""
+    """Makes a tar archive of the files, in a folder."""
     paths = {}
     for path, file in files.items():
         path = folder + path
@@ -47,7 +47,7 @@ def tar(files, version, architecture, when):
 
 
 def deb(files, version, architecture, when):
-    # Debian's zsh looks here for what packages bring.
+    # Debian's zsh looks for packaged completions in this folder.
     files = {"usr/" + path.replace("/site-functions/", "/vendor-completions/"): file for path, file in compressed(files).items()}
     licenses = b"\n\n".join(files.pop(f"usr/share/doc/tllmprof/{name}").content for name in LICENSES)
     files["usr/share/doc/tllmprof/copyright"] = File(b"tllmprof may be used under either of two licenses, MIT or Apache 2.0.\n\n" + licenses)
@@ -78,14 +78,14 @@ Description: {SUMMARY}
 
 
 def wheel(files, version, architecture, when):
-    # As older pips call the first one, and the tag that most wheels for AArch64 have.
+    # Older versions of pip know the first platform by the second name. The third name is on most wheels for AArch64.
     platforms = [f"manylinux_{GLIBC.replace('.', '_')}", "manylinux2014", *(["manylinux_2_28"] if architecture == "aarch64" else [])]
     tags = [f"{platform}_{architecture}" for platform in platforms]
     info, data = f"tllmprof-{version}.dist-info", f"tllmprof-{version}.data"
     here = os.path.join(ROOT, "scripts/packages/python")
     inside = {f"tllmprof/{name}": read(os.path.join(here, name)) for name in ("__init__.py", "__main__.py")}
     for path, file in files.items():
-        # What lies in bin/ of the environment, and what beside it. `pip install --target` would leave out a folder lib.
+        # Files go to bin/ of the environment or next to it. `pip install --target` would leave out a folder named lib.
         path = path.replace("lib/", "libexec/", 1) if path.startswith("lib/") else path
         inside[f"{data}/scripts/{path[4:]}" if path.startswith("bin/") else f"{data}/data/{path}"] = file
     with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as readme:
@@ -109,19 +109,19 @@ Description-Content-Type: text/markdown
         digest = base64.urlsafe_b64encode(hashlib.sha256(file.content).digest()).rstrip(b"=").decode()
         lines.writerow([path, f"sha256={digest}", len(file.content)])
     lines.writerow([f"{info}/RECORD", "", ""])
-    # It comes last, as the format wants the folder's files to.
+    # RECORD comes last, because the format requires the info folder's files at the end.
     ordered = [*sorted(inside.items(), key=lambda item: (item[0].startswith(info), item[0])), (f"{info}/RECORD", File(record.getvalue().encode()))]
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for path, file in ordered:
-            entry = zipfile.ZipInfo(path, time.gmtime(max(when, 315532800))[:6])  # a zip's time begins in 1980
+            entry = zipfile.ZipInfo(path, time.gmtime(max(when, 315532800))[:6])  # a zip file cannot have times before 1980
             entry.compress_type, entry.create_system, entry.external_attr = zipfile.ZIP_DEFLATED, 3, (0o100000 | file.mode) << 16
             archive.writestr(entry, file.content, compresslevel=9)
     return f"tllmprof-{version}-py3-none-{'.'.join(tags)}.whl", out.getvalue()
 
 
 def image(layers, version, when):
-    """An image layout of OCI as one tar archive; `layers` holds the files for each processor."""
+    """Makes an OCI image layout as one tar archive. `layers`: the files for each processor."""
     blobs = {}
 
     def blob(kind, content, **more):

@@ -1,4 +1,5 @@
-"""The software bill of materials, as CycloneDX writes one: what is linked into the library and the command."""
+"""Makes the software bill of materials in CycloneDX's format: everything that is linked into the library and the
+command."""
 import json
 import os
 import re
@@ -17,7 +18,7 @@ def metadata(architecture):
 
 
 def linked(metadata):
-    """The packages that the shipped ones are built from, by identifier, and which of them each uses."""
+    """Returns the packages from which the shipped ones are built, by identifier, and those that each of them uses."""
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     uses, todo = {}, [key for key, package in packages.items() if package["name"] in SHIPPED]
@@ -53,7 +54,7 @@ def bill(version):
         package = packages[key]
         component = {"type": "library", "bom-ref": name(key), "name": package["name"], "version": package["version"], "purl": name(key)}
         if package["license"]:
-            # Before SPDX had expressions, a slash stood for OR.
+            # Before SPDX had expressions, a slash meant OR.
             component["licenses"] = [{"expression": re.sub(r"\s*/\s*", " OR ", package["license"])}]
         if checksum := sums.get((package["name"], package["version"])):
             component["hashes"] = [{"alg": "SHA-256", "content": checksum}]
@@ -61,7 +62,7 @@ def bill(version):
     scripts = []
     with open(os.path.join(ROOT, "crates/page/web/package-lock.json"), encoding="utf-8") as lock:
         for path, package in sorted(json.load(lock)["packages"].items()):
-            if path and not package.get("dev"):  # part of the page that the command writes
+            if path and not package.get("dev"):  # it is part of the page that the command writes
                 module = path.rpartition("node_modules/")[2]
                 purl = f"pkg:npm/{module}@{package['version']}"
                 scripts.append(purl)

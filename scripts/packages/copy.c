@@ -1,7 +1,7 @@
-/* copy FOLDER: puts the files that lie beside this program into the folder, and is all that an init container runs.
+/* copy FOLDER: copies the files next to this program into the folder. An init container runs only this program.
  *
- * A file gets its name when it is whole: what a program has mapped already stays as it was. Exit status: 0, or 1 with a
- * line on standard error. */
+ * A file gets its name only when it is complete, and a file that a program has already mapped stays unchanged. Exit
+ * status: 0; 1 with a line on standard error. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-"""Builds the programs and writes the packages that are asked for."""
+"""Builds the programs and writes the requested packages."""
 import argparse
 import hashlib
 import os

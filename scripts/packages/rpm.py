@@ -1,4 +1,4 @@
-"""The .rpm, by rpmbuild: its headers are not worth writing twice."""
+"""Makes the .rpm with rpmbuild, because its header format is complicated."""
 import os
 import subprocess
 import tempfile
@@ -27,7 +27,7 @@ programs with the library and reports on the records.
 MACROS = {
     "_buildhost": "localhost",
     "_build_id_links": "none",
-    "_binary_payload": "w9.xzdio",  # older ones read no zstd
+    "_binary_payload": "w9.xzdio",  # xz, because older rpms cannot read zstd
     "_source_filedigest_algorithm": "8",
     "_binary_filedigest_algorithm": "8",
     "use_source_date_epoch_as_buildtime": "1",

@@ -1,4 +1,4 @@
-"""Tests of packages made of programs that do nothing: python3 -m unittest discover -s scripts/packages -t scripts"""
+"""Tests of packages whose programs do nothing: python3 -m unittest discover -s scripts/packages -t scripts"""
 import base64
 import csv
 import gzip
@@ -175,7 +175,7 @@ class Bill(unittest.TestCase):
         content = json.loads(bill.bill("1.2"))
         names = {component["name"] for component in content["components"]}
         self.assertLessEqual({"tllmprof-shim", "tllmprof-cli", "libc", "clap", "rusqlite", "uplot"}, names)
-        self.assertFalse(names & {"rcgen", "bindgen", "playwright-core"})  # tests and builds
+        self.assertFalse(names & {"rcgen", "bindgen", "playwright-core"})  # crates that only tests and builds use
         references = {component["bom-ref"] for component in content["components"]} | {"tllmprof"}
         self.assertEqual(references, {entry["ref"] for entry in content["dependencies"]})
         for entry in content["dependencies"]:

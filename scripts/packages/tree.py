@@ -1,4 +1,5 @@
-"""What a package holds: files by their paths below the prefix (/usr, a virtual environment, an archive's folder)."""
+"""The contents of a package: files by their paths below the prefix (/usr, a virtual environment, an archive's
+folder)."""
 import dataclasses
 import gzip
 import os
@@ -8,7 +9,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ARCHITECTURES = ("x86_64", "aarch64")
-# The oldest C library that the packages run with.
+# The oldest glibc version that the packages run with.
 GLIBC = "2.17"
 SUMMARY = "Profile any CUDA program by iteration"
 LICENSES = ("LICENSE-MIT", "LICENSE-APACHE")
@@ -31,7 +32,7 @@ def version():
 
 
 def epoch():
-    """The time of everything in a package: SOURCE_DATE_EPOCH, or that of the commit."""
+    """Returns the time of all files in a package: SOURCE_DATE_EPOCH, or the commit's time."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     shown = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
@@ -39,7 +40,7 @@ def epoch():
 
 
 def portable(target, architecture):
-    """Where scripts/build-portable puts what it built for the processor."""
+    """Returns the folder of scripts/build-portable's results for the processor."""
     own = architecture == os.uname().machine
     return os.path.join(target, "portable" if own else f"portable-{architecture}")
 
@@ -54,7 +55,7 @@ def programs(folder):
 
 
 def manual(command):
-    """Manual pages and completions, which the command for this processor makes."""
+    """Returns manual pages and completions, which the command for this processor generates."""
     files = {}
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([command, "manual", folder], check=True)
@@ -76,7 +77,7 @@ def documents(bill_of_materials):
 
 
 def compressed(files):
-    """The same with manual pages as distributions have them."""
+    """Returns the files with compressed manual pages, like in distributions."""
     return {
         path + ".gz" if path.startswith("share/man/") else path:
             File(gzip.compress(file.content, 9, mtime=0), file.mode) if path.startswith("share/man/") else file
@@ -85,8 +86,8 @@ def compressed(files):
 
 
 def newest_glibc(path):
-    """The newest version of the C library that an ELF file asks for, as text, and what else it needs."""
-    # Unlike objdump it reads those of other processors.
+    """Returns the newest glibc version that an ELF file requires, as text, and its other requirements."""
+    # readelf also reads files of other processors, unlike objdump.
     shown = subprocess.run(["readelf", "-dVW", path], stdout=subprocess.PIPE, text=True, check=True).stdout
     versions = {tuple(map(int, found.split("."))) for found in re.findall(r"Name: GLIBC_([0-9.]+)", shown)}
     needed = [name for name in re.findall(r"\(NEEDED\).*\[(.*)\]", shown)
@@ -95,7 +96,7 @@ def newest_glibc(path):
 
 
 def complaints(files):
-    """Why the files would not run where the packages say that they do."""
+    """Returns the reasons why files would not run where the packages say that they do."""
     limit = tuple(map(int, GLIBC.split(".")))
     with tempfile.TemporaryDirectory() as folder:
         for path, file in sorted(files.items()):

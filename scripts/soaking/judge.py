@@ -1,27 +1,28 @@
-"""Whether a series of readings grows.
+"""Decides if a series of readings grows.
 
-A leak grows all the time; what is kept for good is taken early, and an allocator takes more in jumps. So the first half of a
-run is left out, and a series grows if it does so in both of the last quarters, by a line fitted to each.
+A leak grows all the time. Memory that is kept permanently is allocated early, and an allocator grows in jumps. So the
+first half of a run is left out. A series grows if a line fitted to each of the last two quarters rises in both.
 """
 import math
 from dataclasses import dataclass
 
-# Fewer show nothing in a quarter.
+# Minimum number of readings in a quarter.
 LEAST = 5
 
 
 @dataclass
 class Growth:
-    third: float  # by how much it grew in each quarter, at least
+    third: float  # growth in the third quarter of the run, at least; `last` is that of the last quarter
     last: float
 
     def exceeds(self, bound):
-        """Whether it is more than `bound` in half of the run."""
+        """Returns True if the growth is more than `bound` in half of the run."""
         return min(self.third, self.last) > bound / 2
 
 
 def rise(points):
-    """By how much a line through (time, reading) rises from the first to the last, less two standard errors."""
+    """Returns the rise of a line fitted through (time, reading), from the first to the last point, minus two standard
+    errors."""
     count = len(points)
     if count < LEAST:
         return 0.0
@@ -43,7 +44,7 @@ def growth(points):
 
 
 def difference(points, others):
-    """What a series has over another one, at the times of the first; both are in order of time."""
+    """Returns the difference between a series and another one at the times of the first. Both are in order of time."""
     over, at = [], 0
     for time, reading in points:
         while at + 1 < len(others) and others[at + 1][0] <= time:
@@ -53,7 +54,7 @@ def difference(points, others):
 
 
 def blur(points):
-    """How far off a difference to a growing series may be: what it grows by between two of its readings, at most."""
+    """Returns the maximum error of a difference to a growing series: its growth between two of its readings."""
     longest = max((after[0] - before[0] for before, after in zip(points, points[1:])), default=0.0)
     whole = points[-1][0] - points[0][0]
     return max(0.0, rise(points)) / whole * longest if whole > 0 else 0.0

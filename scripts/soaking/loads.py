@@ -1,4 +1,4 @@
-"""The programs of a soak: how each is built and run, and what it must have said in the end."""
+"""The programs of a soak test: how each is built and run, and the messages that it must end with."""
 import glob
 import json
 import os
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SOURCES = os.path.join(ROOT, "tests", "soak")
 FIXTURES = os.path.join(ROOT, "tests", "fixtures")
-# The variable with the windows must be shorter than 128 KiB, the kernel's limit for one.
+# The variable with the windows must be shorter than 128 KiB, which is the kernel's limit for a variable.
 MOST_WINDOWS = 14_400
 WINDOWS_A_SECOND = 4
 APART = 20  # iterations from one window to the next
@@ -32,10 +32,10 @@ class Load:
     seconds: float
     rule: str
     windows: str
-    expected: int = 0  # windows; 0: it is not known how many
-    is_plain: bool = False  # without the library
-    beside: str = ""  # the load without the library that it is compared with
-    has_children: bool = False  # which leave records
+    expected: int = 0  # number of windows; 0: not known
+    is_plain: bool = False  # runs without the library
+    beside: str = ""  # name of the load without the library that this one is compared with
+    has_children: bool = False  # they leave records, too
     variables: dict = field(default_factory=dict)
 
     def command(self):
@@ -76,13 +76,13 @@ def nvtx_headers():
 
 
 def pythons():
-    """Paths of the CPythons with a GIL, the newest first, with their versions, as list-pythons lists them."""
+    """Returns the paths and versions of the CPythons with a GIL from list-pythons, newest first."""
     listed = [line.split() for line in must([os.path.join(ROOT, "scripts", "list-pythons")]).splitlines()]
     return [(path, ".".join(version.split(".")[:2])) for path, version, _, gil, _ in reversed(listed) if gil == "gil"]
 
 
 def libpythons(path, minor):
-    """Where it was installed, and (kind, library) of those that are there."""
+    """Returns the prefix of a Python, and (kind, library) for each libpython that exists."""
     home = must([path, "-c", "import sys; print(sys.base_prefix)"]).strip()
     kinds = (("shared", f"libpython{minor}.so.1.0"), ("static", f"python{minor}/config-*/libpython{minor}.a"))
     return home, [(kind, found) for kind, name in kinds for found in glob.glob(f"{home}/lib*/{name}")[:1]]
@@ -109,7 +109,8 @@ class Workshop:
         return self.build(source, name, f"-l:libcudart.so.{number}", *options)
 
     def with_python(self, name, library, home):
-        """None where it cannot be linked or does not start: it may want more than is installed, or another C library."""
+        """Builds a program with this libpython. Returns None if it cannot be linked or does not start, because it needs
+        more than is installed or another C library."""
         options = [library, "-lm", "-lutil", "-lz", "-Wl,--export-dynamic"] if library.endswith(".a") else [
             library, f"-Wl,-rpath,{os.path.dirname(library)}"]
         try:
@@ -121,7 +122,7 @@ class Workshop:
 
 
 def interpreters(shop, pythons, seconds):
-    """One CPython that is shared and one that is static, each with the library and without."""
+    """Yields loads with one shared and one static CPython, each with and without the library."""
     tickets = max(40, min(10_000, int(seconds * 2)))
     done = set()
     for path, minor in pythons:
@@ -153,14 +154,14 @@ def loads(shop, seconds):
     def plain(name, program, tickets):
         return Load(name, program, tickets, seconds, "", "", is_plain=True)
 
-    # The stand-in keeps what was destroyed, to notice its use, so the programs grow by themselves.
+    # The stand-in keeps destroyed objects to notice their use. So even the programs without the library grow.
     beside = {"beside": "steps-plain"}
     yield plain("steps-plain", [steps], APART * count)
     yield windows("launches", [steps], "cudaGraphLaunch", one_in(APART, count), count, **beside)
     yield windows("waits", [steps], "cudaStreamSynchronize", one_in(APART, count), count, **beside)
     yield windows("ranges", [steps], "nvtx:^step$", one_in(APART, count), count, **beside)
     yield windows("functions", [steps], "sym:^soak_step$", one_in(APART, count), count, **beside)
-    # It learns first, and among so many threads it may take fewer steps than there are.
+    # `auto` learns first. With this number of threads, it may count fewer steps than the program makes.
     yield windows("auto", [steps], "auto", three_in(2 * APART, few), 0, **beside,
                   variables={"TLLMPROF_TRACE_MAX": "2M"})
     found = pythons()

@@ -1,4 +1,4 @@
-"""Command line, the watch over the programs, and the page."""
+"""The command line, the watch over the programs, and the page."""
 import argparse
 import os
 import re
@@ -12,12 +12,13 @@ from fnmatch import fnmatch
 from . import judge, loads, watch
 
 SAMPLES = 400
-MOST_DISK = {"": 256 << 20, "auto": 2 << 20}  # TLLMPROF_TRACE_MAX of each load
-# A child's record, as crates/recorder/src/space.rs reserves it: the header and one chunk, and 16 more for its threads.
+MOST_DISK = {"": 256 << 20, "auto": 2 << 20}  # bytes: TLLMPROF_TRACE_MAX of each load
+# Size of a child's record, as crates/recorder/src/space.rs reserves it: the header, one chunk, and 16 more chunks for
+# its threads.
 CHILDS_DISK = (64 << 10) * (1 + 1 + 16)
 
-# What a window leaves behind for the exit line: crates/steps/src/window.rs, Taken. The room is reserved when the
-# windows are read, and its pages become the process's as they are filled.
+# Bytes that the library keeps of each window for the line at exit (crates/steps/src/window.rs, Taken). The memory is
+# reserved when the windows are parsed, and its pages are counted once they are used.
 KEPT = 48
 
 
@@ -50,7 +51,7 @@ def options(doc, arguments):
 
 
 class Watched:
-    """A load that runs, and what was read of it."""
+    """A running load, and its readings."""
 
     def __init__(self, load, given, folder):
         self.load, self.folder = load, folder
@@ -73,7 +74,7 @@ class Watched:
                 self.points[kind].append((time.monotonic() - self.begin, value))
 
     def look_at_disk(self):
-        """The records of this load; those of children that have ended are removed, as a user would."""
+        """Reads the sizes of this load's records, and removes those of children that have ended, like a user would."""
         for entry in os.scandir(self.folder):
             if not entry.name.startswith(f"{self.load.name}-") or not entry.name.endswith(".tllmprof"):
                 continue
@@ -84,7 +85,7 @@ class Watched:
                 self.records += 1
 
     def wrong(self, beside):
-        """One line for each thing that is wrong."""
+        """Yields a line for each error."""
         name = self.load.name
         if self.process.returncode != 0:
             yield f"{name} ended with status {self.process.returncode}: {self.last_line()}"
@@ -117,7 +118,8 @@ class Watched:
         if self.load.expected and self.captured() + never != self.load.expected:
             yield (f"{name}: of {self.load.expected} windows {self.captured()} were captured and {never} were said never to have "
                    f"opened: {self.last_line()}")
-        # On a busy machine many steps are made at once that had waited, and a window's passes before the last is closed.
+        # On a busy machine, many steps that had waited are made at once. Then a window may pass before the previous one
+        # is closed.
         if self.load.expected and never > self.load.expected // 50:
             yield f"{name}: {never} of {self.load.expected} windows never opened (at most one in 50)"
         if not self.load.expected and name == "auto" and self.captured() == 0:
@@ -131,7 +133,8 @@ class Watched:
         return next(reversed(self.lines()), "it said nothing")
 
     def never_opened(self):
-        """As the exit line says: a list of windows, cut after eight, or how many of them."""
+        """Returns the number of windows that never opened, from the line at exit, which has a list of windows, cut
+        after eight, or their number."""
         lines = [line for line in self.lines() if " never opened" in line]
         if not lines:
             return 0
@@ -163,7 +166,7 @@ def soak(given, folder):
     interval = max(0.05, given.time / SAMPLES)
     running = [Watched(load, given, folder) for load in wanted]
     try:
-        # A load has its own limit (tests/soak/pace.h); this one is for what does not end at all.
+        # Each load has its own time limit (tests/soak/pace.h). This one is for a load that never ends.
         deadline = time.monotonic() + 4 * given.time + 180
         while any(one.process.poll() is None for one in running) and time.monotonic() < deadline:
             for one in running:

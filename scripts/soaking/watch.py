@@ -1,4 +1,4 @@
-"""What a process holds, read from outside."""
+"""Reads the resources of a process from outside."""
 import os
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 class Kind:
     name: str
     unit: str
-    bound: int  # by which it may grow in the second half of a run
+    bound: int  # maximum growth in the second half of a run
 
 
-# glibc's malloc keeps up to 128 KiB of freed memory at the end of a heap: two of these are no leak. The rest is counted,
-# and one more comes and goes while a window is switched.
+# glibc's malloc keeps up to 128 KiB of freed memory at the end of a heap. Growth by twice that is not a leak. While a
+# window is switched, a process may have one more of the other kinds.
 MEMORY = Kind("anonymous memory", " KiB", 256)
 RESIDENT = Kind("resident memory", " KiB", 256)
 DESCRIPTORS = Kind("descriptors", "", 2)
@@ -21,7 +21,7 @@ KINDS = (MEMORY, RESIDENT, DESCRIPTORS, THREADS, MAPPINGS)
 
 
 def mappings(pid):
-    """The mappings of a process: each with the path behind it and what /proc/PID/smaps counts of it, in KiB."""
+    """Returns the mappings of a process: the path of each, and its figures in /proc/PID/smaps in KiB."""
     found = []
     with open(f"/proc/{pid}/smaps", errors="replace") as smaps:
         for line in smaps:
@@ -34,15 +34,17 @@ def mappings(pid):
 
 
 def is_record(path):
-    """A record is mapped, so its pages are the process's: its size is watched by itself."""
+    """Returns True for a record's path. A record is mapped, so its pages belong to the process, but its size is watched
+    separately."""
     return path.removesuffix(" (deleted)").endswith(".tllmprof")
 
 
 def read(pid):
-    """A reading of each kind; None where the process is gone."""
+    """Returns a reading of each kind; None if the process has ended."""
     try:
         mapped = mappings(pid)
-        # Not shares of what several processes have: those change when another process starts or ends.
+        # The total is counted instead of the process's share of memory that several processes use. The share changes
+        # when another process starts or ends.
         counts = [count for path, count in mapped if not is_record(path)]
         return {
             MEMORY: sum(count["Anonymous"] for count in counts),
@@ -56,6 +58,6 @@ def read(pid):
 
 
 def disk(path):
-    """Bytes that a file takes, or would if it had no holes."""
+    """Returns the bytes that a file takes, or would take without holes."""
     status = os.stat(path)
     return max(status.st_size, status.st_blocks * 512)

@@ -1,4 +1,4 @@
-"""llama.cpp, a small program on top of it, and a model made for it."""
+"""Builds llama.cpp, a small program that uses it, and a model for it."""
 import os
 import shutil
 import sys
@@ -9,13 +9,14 @@ from .programs import HERE
 
 
 def must(command, seconds):
-    """None, or why the command failed."""
+    """Runs the command. Returns None, or the reason why it failed."""
     ended = child.run(command, child.variables(), seconds)
     return None if ended.status == 0 else f"{os.path.basename(command[0])}: {ended.why()}"
 
 
 def build(source, folder, flags=()):
-    """Builds llama.cpp and the program that uses it, with more compiler flags, into `folder`; None, or why that failed."""
+    """Builds llama.cpp and the program that uses it into `folder`, with more compiler flags. Returns None, or the
+    reason why that failed."""
     cores = str(os.cpu_count() or 4)
     off = [f"-DLLAMA_BUILD_{part}=OFF" for part in ("COMMON", "TESTS", "TOOLS", "EXAMPLES", "SERVER", "APP")]
     libraries = os.path.join(folder, "bin")
@@ -34,5 +35,5 @@ def build(source, folder, flags=()):
 
 
 def make_model(path, *shape):
-    """As must, of tiny_gguf.py."""
+    """Makes a model with tiny_gguf.py. Returns None, or the reason why that failed."""
     return must([sys.executable, "-B", os.path.join(HERE, "tiny_gguf.py"), path, *map(str, shape)], 120)

@@ -1,9 +1,9 @@
-"""Makes a stream file of what recorder.c wrote: handles renamed, gzip."""
+"""Makes a stream file from the output of recorder.c: renames handles and compresses it."""
 import gzip
 import io
 from dataclasses import dataclass
 
-# The letters of a call's two handles; None is a number, or nothing.
+# The types of a call's two handles, as letters. None: a number or nothing.
 HANDLES = {
     "launch": "fs", "launch_ex": "fs", "launch_cooperative": "fs", "graph_launch": "gs", "event_record": "es",
     "stream_wait_event": "se", "event_query": "e", "event_sync": "e", "event_sync_end": "e", "stream_sync": "s",
@@ -46,7 +46,7 @@ def zipped(rows):
 
 
 def pack(path, most_bytes):
-    """What lies beyond `most_bytes`, packed, is cut away before an iteration starts."""
+    """Packs the stream. If it is larger than `most_bytes` when packed, it is cut at the start of an iteration."""
     with open(path) as file:
         next(file)
         rows = list(renamed(file))

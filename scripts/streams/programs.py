@@ -27,9 +27,9 @@ NESTED = ("items8", "items5", "items_tail", "graph_parts", "requests16", "reques
 
 
 def all_programs(llama, model):
-    """`llama`: the folder where llama_loop is, or None; `model`: the GGUF file it loads."""
+    """Returns all programs. `llama`: the folder of llama_loop, or None; `model`: the GGUF file that it loads."""
     jax = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    # What compiles comes first: it takes longest.
+    # Programs that compile come first, because they take longest.
     programs = [
         python("compiled_default", "decode_loop.py", "default"),
         python("compiled_reduce_overhead", "decode_loop.py", "reduce-overhead"),

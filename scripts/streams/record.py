@@ -52,7 +52,7 @@ def marks(path):
 
 
 def collect(folder, name, options):
-    """Packs the process's stream that has the most marks; what to say of it."""
+    """Packs the stream of the process with the most marks. Returns a description."""
     files = glob.glob(os.path.join(folder, "*.csv"))
     if not files:
         return None, "nothing was recorded"
@@ -75,7 +75,7 @@ def run_rank(program, rank, port, folder, library, options):
                 TORCHINDUCTOR_COMPILE_THREADS="4")
     if program.ranks > 1:
         more.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=program.ranks, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                    NCCL_NVLS_ENABLE="0")  # the two ranks need no multicast, which not every machine has
+                    NCCL_NVLS_ENABLE="0")  # turns off multicast, which two ranks do not need and not every machine supports
     began = time.monotonic()
     ended = child.run(program.command, child.variables(**more), options.limit)
     seconds = f"{time.monotonic() - began:.0f} s"

@@ -1,15 +1,14 @@
-/* Records the driver-level CUDA calls of the process that it is preloaded into, as CSV:
+/* A preloaded library that records the CUDA driver calls of its process as CSV:
  *
  *   cc -O2 -shared -fPIC -o librecorder.so recorder.c
  *   STREAM_OUT=/tmp/out.%p.csv LD_PRELOAD=$PWD/librecorder.so program
  *
- * `%p` is the process id; the file is written when the process ends, `t_ns,thread,call,arg,stream` with handles as
- * they are (pack.py renames them), and not at all if no call was recorded. A program marks the start of its N-th
- * iteration with tllmprof_mark(N).
+ * `%p` is the process id. The file is written when the process ends, or not at all if no call was recorded. Its
+ * columns are `t_ns,thread,call,arg,stream`, with the original handles (pack.py renames them). A program marks the
+ * start of its N-th iteration with tllmprof_mark(N).
  *
- * A tool for making test data: it takes some shortcuts that the product must not (a frame in dlsym for the driver's
- * names, one libcuda a process, a table of fixed size).
- */
+ * This is a tool for making test data. It takes some shortcuts that the product must not take: a stack frame in
+ * dlsym for the driver's names, one libcuda per process, and a table of fixed size. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -25,7 +24,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define TLS static __thread __attribute__((tls_model("initial-exec")))
 
-/* ---- records: each thread appends to its own chunks, which outlive it ---- */
+/* ---- records: each thread appends to its own chunks, which outlive the thread ---- */
 
 enum shape { NOTHING, KERNEL, GRAPH, STREAM, EVENT, EVENT_STREAM, STREAM_EVENT, SIZE, NUMBER };
 
@@ -46,13 +45,13 @@ struct chunk {
 struct log {
     struct log *next;
     struct chunk *first, *last;
-    int number; /* when written: threads count in the order of their first records */
+    int number; /* set at the end: threads are numbered in the order of their first records */
     struct chunk *at;
     unsigned position;
 };
 
 static struct log *logs;
-static pid_t owner; /* after vfork the child shares all this, and must not write it */
+static pid_t owner; /* a vfork child shares this memory and must not write to it */
 TLS struct log *mine;
 
 static void *pages(size_t size)
@@ -107,7 +106,7 @@ typedef void *handle;
 typedef int (*get_proc_address_1)(const char *, void **, int, uint64_t);
 typedef int (*get_proc_address_2)(const char *, void **, int, uint64_t, int *);
 
-/* CUlaunchConfig as far as the stream. */
+/* The first fields of CUlaunchConfig, up to the stream. */
 struct launch_config {
     unsigned grid[3], block[3], shared_bytes;
     handle stream;
@@ -146,8 +145,9 @@ struct launch_config {
     WAIT(CtxSynchronize, "ctx_sync", NOTHING, NULL, (handle c), (c))                                                   \
     WAIT(MemcpyDtoH, "memcpy_dtoh", SIZE, (void *)n, BLOCKING_COPY_PARAMETERS, (to, from, n))
 
-/* Each name has several real functions: versions, kinds of default stream, and what dlsym and the driver's own
- * look-up answer. So a wrapper belongs to one real function; these are as many as one name can have. */
+/* Each name may stand for several real functions: versions, kinds of default stream, and different results of dlsym
+ * and of the driver's look-up. So each wrapper is for one real function. This is the maximum number of real
+ * functions per name. */
 enum { SLOTS = 6 };
 
 #define WRAPPER(name, slot, call, shape, argument, stream, parameters, arguments)                                      \
@@ -201,7 +201,8 @@ static int ours(void *function)
     return dladdr(function, &there) && dladdr((void *)ours, &here) && there.dli_fbase == here.dli_fbase;
 }
 
-/* The wrapper of `real`, which was found by `name`; `real` itself where it is none of the calls or no slot is left. */
+/* Returns the wrapper of `real`, which was found by `name`. Returns `real` itself if its calls are not recorded or
+ * no slot is left. */
 static void *wrapped(const char *name, void *real)
 {
     size_t length = strlen(name);
@@ -227,7 +228,7 @@ static void *wrapped(const char *name, void *real)
     return real;
 }
 
-/* ---- the ways to them: the driver's own look-up, dlsym, and plain linking ---- */
+/* ---- how the program gets the functions: the driver's look-up, dlsym, and linking ---- */
 
 static void *real_look_up_1, *real_look_up_2;
 static int look_up_1(const char *name, void **function, int version, uint64_t flags);
@@ -286,8 +287,8 @@ static __attribute__((noinline)) void *driver_symbol(void *library, const char *
     return there;
 }
 
-/* dlsym looks at its return address to know its caller, so everything else leaves by a tail call, with no frame of
- * ours on the stack (-O2). */
+/* dlsym uses its return address to find its caller. So all other names leave by a tail call (-O2), which leaves no
+ * frame of this library on the stack. */
 EXPORT void *dlsym(void *restrict library, const char *restrict name)
 {
     dlsym_function real = real_dlsym;
@@ -298,7 +299,7 @@ EXPORT void *dlsym(void *restrict library, const char *restrict name)
     return real(library, name);
 }
 
-/* The driver's function for a caller that is linked with the driver. */
+/* Returns the driver's function for a caller that is linked to the driver. */
 static void *linked(const char *name)
 {
     static void *driver;
@@ -360,7 +361,7 @@ EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version, u
     return look_up_2(name, function, version, flags, status);
 }
 
-/* ---- the end ---- */
+/* ---- writing the file at the end ---- */
 
 struct output {
     int file;
@@ -426,7 +427,8 @@ static int open_output(void)
     return open(path, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0644);
 }
 
-/* The threads' records merged by time. Other threads may still run: what they add from now on may be missing. */
+/* Writes the threads' records, merged by time. Other threads may still run. What they add from now on may be
+ * missing. */
 static void write_all(void)
 {
     static int written;
@@ -484,7 +486,7 @@ static __attribute__((destructor)) void end(void)
     write_all();
 }
 
-/* multiprocessing's children and many servers end so, without destructors. */
+/* Children of multiprocessing and many servers end with _exit, which runs no destructors. */
 EXPORT void _exit(int status)
 {
     write_all();

@@ -1,4 +1,4 @@
-"""The recorder's marks and the packing: python3 -m unittest discover -s scripts/streams -t scripts"""
+"""Tests of the recorder's marks and of the packing: python3 -m unittest discover -s scripts/streams -t scripts"""
 import glob
 import gzip
 import os

@@ -1,14 +1,15 @@
-/* contain ROOT HOW NUMBER PROGRAM [ARGUMENT]...: runs a program as in a container: in namespaces of its own for mounts and for processes,
- * with ROOT as its root file system, in which it is run in /tmp. Its number here is written into the file NUMBER. Ends with its status,
- * and with 77 where the kernel refuses a namespace. Each letter of HOW changes something:
- * u: a user namespace, too, whose root is user 100000 here
+/* contain ROOT HOW NUMBER PROGRAM [ARGUMENT]...: runs a program in its own mount and process namespaces, like a
+ * container runtime does. ROOT is its root file system, and it runs in /tmp there. Writes the program's process
+ * number outside the container into the file NUMBER. Exits with the program's status, or with 77 if the kernel
+ * refuses to create a namespace. Each letter of HOW changes something:
+ * u: also a user namespace, whose root is user 100000 outside
  * n: /proc is not mounted
- * r: the root file system is read-only, but for /dev/shm
- * R: and that, too
- * d: /dev is in memory, with /dev/null
- * x: no file in memory can be made that may be executed (vm.memfd_noexec)
- * s: a filter of system calls, as of a container runtime: what it does not permit fails
- * k: one that ends the process there */
+ * r: the root file system is read-only, except for /dev/shm
+ * R: the root file system and /dev/shm are read-only
+ * d: /dev is in memory, with only /dev/null in it
+ * x: files in memory cannot be executable (vm.memfd_noexec)
+ * s: a system call filter like a container runtime's, in which other calls fail
+ * k: a system call filter in which other calls end the process */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +39,7 @@ static void need(int holds, const char *what)
     _exit(1);
 }
 
-/* As need, of what a kernel may refuse altogether. */
+/* Like need(), but for what a kernel may not allow at all: then exits with 77. */
 static void permitted(int holds, const char *what)
 {
     if (!holds && (errno == EPERM || errno == ENOSYS || errno == ENOSPC || errno == EINVAL)) {
@@ -93,12 +94,13 @@ static void filter_calls(unsigned otherwise)
     need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "seccomp");
 }
 
-/* Enters the container. ROOT is the current folder of this process. */
+/* Enters the container. The current folder of this process is ROOT. */
 static void enter(const char *root, const char *how)
 {
     permitted(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "private mounts");
     need(mount(".", ".", NULL, MS_BIND | MS_REC, NULL) == 0, root);
-    /* What is mounted now lies above this folder. The path to it may lead through folders that a user in there may not enter. */
+    /* The mount now covers this folder. The absolute path may lead through folders that the container's user may not
+     * enter, so the path from the parent is used. */
     char above[256];
     const char *name = strrchr(root, '/');
     snprintf(above, sizeof above, "../%s", name == NULL ? root : name + 1);

@@ -1,5 +1,4 @@
-//! Checks programs in containers, which have their own root file system, processes and users, attached to
-//! from outside.
+//! Checks `attach` from outside a container, to programs with their own root file system, processes and users.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,9 +17,9 @@ use crate::common::{
 use crate::host::{LINKED, Linkage, POINTERS, random, times};
 use crate::place::{Place, Running, TEST_TIMEOUT, switches, wait_until};
 
-/// The exit status of the program `contain` if the kernel refuses a namespace.
+/// The exit status of the program `contain` if the kernel refuses to create a namespace.
 const REFUSED: i32 = 77;
-/// The user of this machine that is root in a user namespace of `contain`.
+/// The user on this machine that is root in a user namespace made by `contain`.
 const MAPPED: u32 = 100_000;
 
 struct Contained {
@@ -34,9 +33,9 @@ fn contain() -> &'static Path {
     build_once(&BUILT, "attach/contain.c", &[])
 }
 
-/// Returns true if containers can be made here.
+/// Returns true if this test may create containers and can attach.
 fn can_contain() -> bool {
-    // SAFETY: takes nothing, and always succeeds.
+    // SAFETY: geteuid has no arguments and always succeeds.
     if unsafe { libc::geteuid() } != 0 {
         skipped("a container is attached to from outside by root alone");
         return false;
@@ -44,7 +43,7 @@ fn can_contain() -> bool {
     can_attach()
 }
 
-/// Makes all folders of a tree readable for others, whatever permissions new folders get here.
+/// Makes all folders of a tree readable for other users, whatever permissions this process gives new folders.
 fn open_to_all(folder: &Path) {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
     for entry in fs::read_dir(folder).unwrap() {
@@ -66,7 +65,7 @@ fn make_root(root: &Path, program: &Path, is_other_user: bool) {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(file, &to).unwrap();
     };
-    // A program may open them by their names.
+    // A program may open the CUDA libraries by these names.
     let gpu = ["libcuda.so.1", "libcudart.so.12"].map(|name| standin().join(name));
     let listed = Command::new("ldd")
         .arg(program)
@@ -75,7 +74,7 @@ fn make_root(root: &Path, program: &Path, is_other_user: bool) {
         .output()
         .unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
-    // With a colon: the file whose libraries follow.
+    // A word that ends with a colon is the file whose libraries `ldd` lists next.
     let is_file = |word: &&str| word.starts_with('/') && !word.ends_with(':');
     let files = listed.split_whitespace().filter(is_file);
     files.map(Path::new).for_each(copy);
@@ -88,7 +87,7 @@ fn make_root(root: &Path, program: &Path, is_other_user: bool) {
 }
 
 impl Contained {
-    /// Returns `None` if the kernel refuses such a container.
+    /// Starts the container. Returns `None` if the kernel refuses to create it.
     fn start(linkage: Linkage, how: &str) -> Option<Self> {
         let place = Place::new();
         let root = place.path("root");
@@ -112,7 +111,7 @@ impl Contained {
             return None;
         }
         assert!(tried.status.success(), "{how}: {}", tried.err());
-        // The remaining folders are those of the libraries, if this checkout is there.
+        // The subfolders that remain hold copies of libraries, if this checkout is below `/tmp`.
         let left = fs::read_dir(root.join("tmp")).unwrap();
         let left = left.map(|entry| entry.unwrap().path());
         for file in left.filter(|path| path.is_file()) {
@@ -149,7 +148,7 @@ impl Contained {
         output
     }
 
-    /// Asserts that it is refused with one line that contains `why`.
+    /// Asserts that the command is refused with one line that contains `why`, and that nothing was loaded.
     #[track_caller]
     fn refuses(&self, command: &mut Command, why: &str) {
         let refused = run(command, TEST_TIMEOUT);
@@ -173,7 +172,7 @@ impl Contained {
         maps.lines().filter(code).count()
     }
 
-    /// Returns the state that `tllmprof ps` has for its number here.
+    /// Returns the program's state in `tllmprof ps`, found by its process number outside the container.
     fn state(&self) -> Option<String> {
         let listed = self.succeeds("ps --json");
         let all: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
@@ -181,7 +180,7 @@ impl Contained {
         ours.map(|process| process["state"].as_str().unwrap().to_owned())
     }
 
-    /// Returns the files in a folder as the program sees it.
+    /// Returns the files below a folder, as the program sees the folder.
     fn files(&self, folder: &str) -> BTreeSet<PathBuf> {
         fn add(folder: &Path, found: &mut BTreeSet<PathBuf>) {
             for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -215,7 +214,7 @@ impl Contained {
             .collect()
     }
 
-    /// Makes it end, and asserts that no result of its threads was wrong.
+    /// Makes the program end, and asserts that no result of its threads was wrong.
     #[track_caller]
     fn end(&mut self) {
         fs::write(self.root().join("tmp/end"), "").unwrap();
@@ -285,7 +284,7 @@ fn a_program_in_a_container_is_captured_exactly_and_nothing_is_left_there() {
         let switched = switches(&host.root().join("tmp/calls"), 1);
         let switched: Vec<_> = switched.iter().map(|(a, b)| b - a + 1).collect();
         assert_eq!(switched, [10, 5, 7], "{how}");
-        // The record, and the folder of sockets, which is empty.
+        // The new entries are the record and the folder of control sockets, which is empty.
         let left = fs::read_dir(host.root().join("tmp")).unwrap().flatten();
         let left: BTreeSet<_> = left
             .map(|entry| PathBuf::from("tmp").join(entry.file_name()))
@@ -366,7 +365,7 @@ fn a_container_in_which_the_library_cannot_be_is_refused_with_a_line() {
         "{}",
         relative.err()
     );
-    // A library that was built for a newer glibc than any.
+    // A copy of the library is patched to require a newer glibc version than any that exists.
     let newer = host.place.path("libtllmprof.so");
     let mut bytes = fs::read(shim()).unwrap();
     let name = b"GLIBC_2.34\0";
@@ -405,7 +404,7 @@ fn a_command_that_is_killed_leaves_a_container_as_it_was() {
             break;
         }
     }
-    // An upload that a command did not finish in time is closed after 10 s. The next command does not wait
+    // If a command did not finish its upload in time, the upload is closed after 10 s. The next command does not wait
     // for that.
     wait_until("the attach", || {
         let said = host.tllmprof("attach PID").err();
@@ -436,7 +435,7 @@ fn commands_at_the_same_time_load_the_library_once() {
                 attach.stderr(Stdio::piped()).spawn().unwrap()
             })
             .collect();
-        // A command may be killed at any moment. The next one waits for its remains.
+        // A command may be killed at any moment. The next command waits until its remains are gone.
         sleep(Duration::from_micros(random(60_000)));
         all[0].kill().unwrap();
         for attach in all {
@@ -486,7 +485,7 @@ fn an_older_system_is_attached_to_or_refused_by_its_glibc() {
             .args(["d", "number", "/usr/bin/perl", "-e"])
             .arg("$| = 1; print qq(ready\\n); sleep 1 while 1")
             .env("LC_ALL", "C")
-            // Each program that uses CUDA has them.
+            // Each program that uses CUDA loads these two libraries.
             .env("LD_PRELOAD", "libpthread.so.0 libdl.so.2")
             .current_dir(place.0.folder());
         let running = place.start(&mut program);

@@ -10,7 +10,7 @@ use crate::common::{built_command, run, shim, skipped, standin, tllmprof};
 use crate::host::LINKED;
 use crate::place::{Place, Running, TEST_TIMEOUT, wait_until};
 
-/// Processes that all have the driver loaded, by their titles, below a shell. Each writes its number into a
+/// Processes below a shell that all load the driver, identified by their titles. Each writes its process number into a
 /// file named after its title.
 struct Server {
     place: Place,
@@ -24,7 +24,7 @@ impl Server {
         let program = LINKED[0].program().display();
         let mut script = String::new();
         for title in titles {
-            // `exec -a` keeps the number.
+            // `exec -a` keeps the process number.
             script += &format!(
                 "(sh -c 'echo $PPID' > '{title}'; exec -a '{title}' {program} 0 > '{title}.out') &\n"
             );
@@ -57,7 +57,8 @@ impl Server {
         number.trim().to_owned()
     }
 
-    /// Returns the standard error of `tllmprof` with these arguments, in which `TOP` is the shell's number.
+    /// Runs `tllmprof` with these arguments, in which `TOP` stands for the shell's process number. Returns its standard
+    /// error.
     #[track_caller]
     fn succeeds(&self, arguments: &str) -> String {
         let arguments = arguments.replace("TOP", &self.running.pid().to_string());
@@ -67,7 +68,7 @@ impl Server {
         output.err()
     }
 
-    /// Returns the titles of the processes that have the library.
+    /// Returns the titles of the processes that have loaded the library.
     fn attached(&self) -> Vec<&str> {
         let has = |title: &&str| {
             let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid(title)));
@@ -109,7 +110,7 @@ fn the_workers_of_an_engine_are_captured_and_no_other_process_of_it() {
         let lengths: Vec<_> = windows.iter().map(|(a, b)| b - a + 1).collect();
         assert_eq!(lengths, [10], "{worker}");
     }
-    // Those that are attached are not attached again.
+    // Processes that are already attached are not attached again.
     server.succeeds("attach --engine TOP --steps 3");
     let said = server.succeeds("detach --engine TOP");
     for worker in workers {
@@ -134,7 +135,7 @@ fn several_processes_are_attached_by_their_numbers() {
     assert!(refused.err().contains("with %p in it"), "{}", refused.err());
     server.succeeds(&format!("attach {a} {b} --step cudaGraphLaunch --steps 5"));
     assert_eq!(server.attached(), ["a", "b"]);
-    // A process that cannot be attached to does not keep the command from the others.
+    // If one process cannot be attached to, the command still handles the others.
     let mut some = server.place.command(&format!("detach {a} 4000000 {b}"));
     let some = run(&mut some, TEST_TIMEOUT);
     assert_eq!(some.status.code(), Some(1), "{}", some.err());

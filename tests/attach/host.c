@@ -1,12 +1,17 @@
-/* host THREADS [STEPS]: launches as a serving loop does, with threads that attach must not disturb. Each checks its own
- * results. Ends after STEPS steps, or with 0 when there is a file `end` here. Prints `ready` after its first step, and
- * at the end `bad N, checksum X`: N results were wrong. With AT_ONCE it ends by _exit.
- * With LATER it is ready before its first call of CUDA, which it makes once there is a file `begin`.
- * With KIND=K its only thread does what the threads of that kind do, and uses no CUDA.
- * While there is a file `look_up`, each step looks a function of the driver up, and calls it.
+/* host THREADS [STEPS]: launches like a serving loop, while other threads do work that an attach must not disturb.
+ * Each thread checks its own results. Ends after STEPS steps, or, if STEPS is 0, once there is a file `end` in the
+ * current folder. Prints `ready` after the first step, and at the end `bad N, checksum X`, with the number N of
+ * wrong results.
  *
- * The threads, in turn: compute in registers of all kinds; allocate; open and close a library; wait in system calls of
- * several kinds, which must neither end early nor fail; fork and wait for the child; wait for a condition and for locks. */
+ * Environment variables and files:
+ *   AT_ONCE  ends by _exit
+ *   LATER    prints `ready` before the first CUDA call, which it makes once there is a file `begin`
+ *   KIND=K   the only thread does the work of thread number K, and uses no CUDA
+ *   look_up  while there is this file, each step looks up a function of the driver and calls it
+ *
+ * Work of the threads, in the order of their numbers: compute in all types of registers; allocate; open and close a
+ * library; wait in several types of system calls, which must neither end early nor fail; fork and wait for the
+ * child; wait for a condition variable and for locks. */
 #include "program.h"
 
 #include "loop.h"
@@ -41,7 +46,7 @@ static void expect(int holds, const char *what)
 
 typedef double wide __attribute__((vector_size(32)));
 
-/* The same figures in each round, by integers, x87, and vectors. */
+/* Computes with integers, x87 and vector registers. The result is the same in each round. */
 __attribute__((noinline)) static double figures(void)
 {
     unsigned long state = 88172645463325252UL;
@@ -171,7 +176,7 @@ static void *work(void *number)
     return NULL;
 }
 
-/* A function of the driver, looked up anew each time. */
+/* Calls a function of the driver, which is looked up anew each time. */
 static void look_up_and_call(void)
 {
     int (*call)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "cuCtxSynchronize");

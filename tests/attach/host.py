@@ -1,4 +1,5 @@
-"""Makes steps until the file `end` is there, in the way that its argument names; `look` has it say what is left in it."""
+"""Makes steps in the way that its argument names, until there is a file `end`. If there is a file `look`, it writes
+what the library has left in it."""
 import ctypes
 import gc
 import json
@@ -13,7 +14,7 @@ import warnings
 sys.path.insert(0, os.environ["FIXTURES"])
 from py_ctypes import Runtime  # noqa: E402
 
-warnings.simplefilter("ignore")  # of forks beside threads
+warnings.simplefilter("ignore")  # about forks in a process with several threads
 kind = sys.argv[1]
 most = int(sys.argv[2]) if len(sys.argv) > 2 else 1 << 40
 loop = Runtime("libcudart.so.12")
@@ -55,7 +56,7 @@ class Shares:
 
 
 def serve():
-    """An engine that is known by the name of its module."""
+    """Imitates an engine, which is recognized by the name of its module."""
     name = "vllm.v1.worker.gpu_model_runner"
     for package in ("vllm", "vllm.v1", "vllm.v1.worker", name):
         sys.modules[package] = types.ModuleType(package)
@@ -83,7 +84,7 @@ class GPUModelRunner:
 
 
 def fork():
-    """The child of a fork runs Python, too, and ends."""
+    """Forks a child that runs Python, too, and ends."""
     child = os.fork()
     if child == 0:
         engine = Engine()
@@ -122,9 +123,9 @@ def steps():
             bad += fork()
         if os.path.exists("block"):
             os.remove("block")
-            holding.sleep(8)  # with the GIL
+            holding.sleep(8)  # while holding the GIL
         if kind == "holds":
-            holding.usleep(20_000)  # with the GIL
+            holding.usleep(20_000)  # while holding the GIL
         elif kind == "computes":
             sum(i * i for i in range(20_000))
         else:

@@ -1,4 +1,4 @@
-//! Programs that run without the library, and `tllmprof` next to them.
+//! Programs that start without the library, and `tllmprof` commands that attach to them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::common::{Built, Output, build_once, built_command, run, shim, standin};
 use crate::place::{Place, Running, TEST_TIMEOUT, switches, wait_until};
 
-/// The way in which a program reaches CUDA.
+/// The way in which a program gets the addresses of CUDA's functions.
 #[derive(Clone, Copy, Debug)]
 pub enum Linkage {
     Lazy12,
@@ -26,7 +26,7 @@ pub enum Linkage {
     ProcAddress,
 }
 
-/// Linkages by names that the modules are linked with.
+/// Linkages in which the program's modules are linked to CUDA by the functions' names.
 pub const LINKED: [Linkage; 6] = [
     Linkage::Lazy12,
     Linkage::NoPlt,
@@ -36,7 +36,7 @@ pub const LINKED: [Linkage; 6] = [
     Linkage::Lazy13,
 ];
 
-/// Linkages by pointers that the programs got when they started.
+/// Linkages in which the program gets pointers to CUDA's functions when it starts.
 pub const POINTERS: [Linkage; 4] = [
     Linkage::Static,
     Linkage::Dlsym,
@@ -61,7 +61,7 @@ impl Linkage {
         text.split(' ').map(str::to_owned).collect()
     }
 
-    /// Returns `tests/attach/host.c`, built once for each linkage.
+    /// Returns the path of the program `tests/attach/host.c`, built once for each linkage.
     pub fn program(self) -> &'static Path {
         static BUILT: [Built; 10] = [const { OnceLock::new() }; 10];
         let options = self.options();
@@ -75,7 +75,7 @@ pub struct Host {
     running: Running,
 }
 
-/// Returns the number of random rounds: the tests' own number, or that of `TLLMPROF_TEST_ATTACHES`.
+/// Returns the number of random rounds: `TLLMPROF_TEST_ATTACHES` if it is set, else `few`.
 pub fn times(few: usize) -> usize {
     let many = std::env::var("TLLMPROF_TEST_ATTACHES").ok();
     many.map_or(few, |many| many.parse().unwrap())
@@ -93,12 +93,12 @@ pub fn random(below: u64) -> u64 {
 }
 
 impl Host {
-    /// Starts a program that runs until it is ended, and waits for its first step.
+    /// Starts a program that runs until [`Host::end`] ends it, and waits for its first step.
     pub fn start(linkage: Linkage, arguments: &str, variables: &[(&str, &str)]) -> Self {
         Self::started(linkage.program(), arguments, variables)
     }
 
-    /// Starts a program that ends by itself.
+    /// Starts a program that ends by itself, and waits for its first step.
     pub fn start_for(linkage: Linkage, arguments: &str) -> Self {
         Self::started(linkage.program(), arguments, &[])
     }
@@ -125,7 +125,8 @@ impl Host {
         self.place.path(name)
     }
 
-    /// Returns the command `tllmprof` with these arguments, in which `PID` is this program's.
+    /// Returns the command `tllmprof` with these arguments, in which `PID` stands for the program's
+    /// process number.
     pub fn command(&self, arguments: &str) -> Command {
         let arguments = arguments.replace("PID", &self.pid().to_string());
         let mut command = self.place.command(&arguments);
@@ -145,7 +146,7 @@ impl Host {
             .collect()
     }
 
-    /// Returns the path of its record.
+    /// Returns the path of the program's record.
     pub fn record(&self) -> PathBuf {
         let records = fs::read_dir(self.place.0.folder()).unwrap().flatten();
         let mut records = records
@@ -156,12 +157,12 @@ impl Host {
         record
     }
 
-    /// Returns the windows of its record.
+    /// Returns the first and last iteration of each window of the program's record.
     pub fn windows(&self) -> Vec<(u64, u64)> {
         self.running.windows_of(&self.record())
     }
 
-    /// Returns the process's part of `tllmprof report --json`.
+    /// Returns the program's entry of `tllmprof report --json`.
     pub fn report(&self) -> Value {
         let mut command = self.command("report --json");
         let report = run(command.arg(self.record()), TEST_TIMEOUT);
@@ -169,7 +170,8 @@ impl Host {
         json["processes"][0].take()
     }
 
-    /// Returns each start and stop of the profiler that the driver saw.
+    /// Returns the launch counts at each start and stop of the profiler, from the stand-in driver's
+    /// log.
     pub fn switches(&self) -> Vec<(u64, u64)> {
         switches(&self.path("calls"), self.pid())
     }
@@ -203,20 +205,21 @@ impl Host {
         }
     }
 
-    /// Makes it end, and asserts that no result of its threads was wrong.
+    /// Makes the program end, and asserts that no result of its threads was wrong.
     #[track_caller]
     pub fn end(&mut self) {
         let out = self.running.end();
         assert!(out.contains("bad 0, "), "{out}\n{}", self.running.err());
     }
 
-    /// As [`Host::end`], for a program that checks nothing.
+    /// Makes a program end that does not check its results.
     #[track_caller]
     pub fn end_any(&mut self) {
         self.running.end();
     }
 
-    /// Waits for its end. Returns its output.
+    /// Waits for the program's end, and asserts that it succeeded. Returns its standard output and
+    /// error.
     #[track_caller]
     pub fn finish(self) -> (String, String) {
         let (status, out, err) = self.finish_any();
@@ -224,7 +227,7 @@ impl Host {
         (out, err)
     }
 
-    /// As [`Host::finish`], with any status, which is returned, too.
+    /// Waits for the program's end. Returns its exit status, standard output and error.
     #[track_caller]
     pub fn finish_any(mut self) -> (ExitStatus, String, String) {
         let mut status = None;

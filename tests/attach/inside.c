@@ -1,7 +1,7 @@
-/* inside [altstack]: a thread, next to a sleeping one, whose signal handler has interrupted it after the
- * first instruction of a function of the driver. It waits there until there is a file `go_on`. Then it
- * calls the function repeatedly, until there is a file `end`. Prints `ready` in the handler, and `bad N`
- * at the end: N calls returned something else than the first. */
+/* inside [altstack]: a thread's signal handler interrupts it after the first instruction of a function of the
+ * driver, while a second thread sleeps. The handler prints `ready` and waits until there is a file `go_on`. Then the
+ * thread calls the function repeatedly until there is a file `end`, and prints `bad N`: N calls returned something
+ * else than the first call. */
 #define _GNU_SOURCE
 #include "standin_driver.h"
 
@@ -45,7 +45,7 @@ __attribute__((noinline)) static CUresult call_step_by_step(CUdeviceptr *pointer
 {
     __asm__ volatile("pushfq\n\torl $0x100, (%%rsp)\n\tpopfq" ::: "memory", "cc");
     CUresult result = allocate(pointer, 0);
-    /* Switched off already, but where nothing was interrupted. */
+    /* The handler switches single-stepping off. This line does so if the function was not interrupted. */
     __asm__ volatile("pushfq\n\tandl $~0x100, (%%rsp)\n\tpopfq" ::: "memory", "cc");
     return result;
 }

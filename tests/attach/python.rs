@@ -1,5 +1,4 @@
-//! Checks a running CPython without the library: attached to, detached, and attached to again, whatever it is
-//! doing.
+//! Checks `attach` and `detach`, repeatedly, on a running CPython that started without the library.
 
 use std::fs;
 use std::thread::sleep;
@@ -13,12 +12,12 @@ use crate::common::repo;
 use crate::host::{Host, LINKED, random, times};
 use crate::place::wait_until;
 
-/// The main thread's activities, during the steps of another thread or in its own steps.
+/// Activities of the main thread, either while another thread runs steps or within its own steps.
 const KINDS: [&str; 6] = ["sleeps", "computes", "holds", "waits", "contends", "forks"];
 /// The rule of the program's steps, and all options for Python.
 const ALL: &str = "--step py:__main__:Engine.step --gc --gil --stacks=1000";
 
-/// Returns the CPythons that are supported.
+/// Returns the supported CPythons: those with a GIL.
 fn with_gil() -> impl Iterator<Item = &'static Python> {
     pythons().iter().filter(|python| python.has_gil)
 }
@@ -35,7 +34,7 @@ fn start(python: &Python, arguments: &str) -> Host {
     Host::started(&python.path, &arguments, &variables)
 }
 
-/// Returns what is left in the process, by its own account.
+/// Asks the process for what the library has left in it, and returns the answer.
 fn state(host: &Host) -> Value {
     let (look, state) = (host.path("look"), host.path("state"));
     fs::write(look, "").unwrap();
@@ -53,7 +52,8 @@ fn tllmprof(host: &Host, python: &Python, arguments: &str) -> (String, String) {
     (out, said)
 }
 
-/// Returns for each time that the profiler was on the number of launches that the driver saw, one per step.
+/// Returns the number of launches during each time that the profiler was on, by the driver's log. A step has one
+/// launch.
 fn switched(host: &Host) -> Vec<u64> {
     host.switches().iter().map(|(a, b)| b - a + 1).collect()
 }
@@ -92,7 +92,8 @@ fn a_python_is_captured_exactly_and_nothing_is_left_in_it() {
                 let all = report[what].as_array().into_iter().flatten();
                 all.filter_map(|one| one["count"].as_u64()).sum::<u64>()
             };
-            // After every fifth step is a collection. The one after a window's last step is outside.
+            // The program collects garbage after every fifth step. The collection after a window's last step is outside
+            // the window.
             assert!(count("gc") >= 5, "{python} {kind}: {}", report["gc"]);
             if kind == "contends" && python.has_gil {
                 let waits = &report["gil_wait"];

@@ -1,4 +1,4 @@
-//! Checks processes that are not attached to, each with one line that says why.
+//! Checks processes that `attach` refuses, each with one line that gives the reason.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -28,7 +28,7 @@ fn attach(pid: u32) -> Command {
 }
 
 fn signal(pid: u32, number: i32) {
-    // SAFETY: takes numbers; the process is a child of this test's.
+    // SAFETY: kill takes only numbers. The process is a child of this test.
     assert_eq!(unsafe { libc::kill(pid.cast_signed(), number) }, 0);
 }
 
@@ -56,7 +56,7 @@ fn a_thread_is_refused_with_the_number_of_its_process() {
     let (ask, asked) = std::sync::mpsc::channel();
     let (end, ends) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
-        // SAFETY: takes nothing.
+        // SAFETY: gettid has no arguments and always succeeds.
         ask.send(unsafe { libc::gettid() }).unwrap();
         let _ = ends.recv();
     });
@@ -76,7 +76,7 @@ fn a_process_that_ends_meanwhile_is_not_waited_for() {
         return;
     }
     for n in 0..20 {
-        // It is a zombie then: no process waits for it before the command has ended.
+        // When the child ends, it becomes a zombie: this test does not wait for it before the command has ended.
         let seconds = format!("0.{:03}", 15 * n);
         let mut child = Command::new("sleep").arg(seconds).spawn().unwrap();
         let ended = run(attach(child.id()).env("TLLMPROF_LIB", shim()), TEST_TIMEOUT);
@@ -106,7 +106,8 @@ fn a_process_that_is_traced_or_stopped_is_refused() {
     refused(&mut host.command("attach PID"), "is stopped (state T)");
     signal(pid, libc::SIGCONT);
     let tracer = std::thread::spawn(move || {
-        // SAFETY: takes numbers; the process is a child of this test, and continues when this thread ends.
+        // SAFETY: these arguments are numbers. The process is a child of this test, and continues when this tracing
+        // thread ends.
         let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid.cast_signed(), 0, 0) };
         assert_eq!(seized, 0);
         refused(&mut attach(pid), "traces it already");
@@ -174,13 +175,13 @@ fn the_process_of_another_user_is_refused() {
     if !can_attach() {
         return;
     }
-    // SAFETY: takes nothing, and always succeeds.
+    // SAFETY: geteuid has no arguments and always succeeds.
     if unsafe { libc::geteuid() } != 0 {
         skipped("another user's process takes root");
         return;
     }
     let mut host = Host::start(LINKED[0], "0", &[]);
-    // If others cannot reach the command in the build folder, they can reach a copy.
+    // Other users may not be able to reach the build folder, so they run a copy of the command.
     let scratch = tempfile_for_all();
     let [command_copy, library] = ["tllmprof", "libtllmprof.so"].map(|name| scratch.join(name));
     fs::copy(tllmprof(), &command_copy).unwrap();

@@ -1,4 +1,4 @@
-//! Checks windows by a condition on batches.
+//! Checks windows of iterations that satisfy a condition on their batch (`TLLMPROF_WHERE`).
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use crate::common::python::{Python, pythons};
 use crate::named::{FORMULAS, NO_STEP, mine};
 use crate::{iterations, marked_batches, report, truth};
 
-/// Runs the stand-in for vLLM with windows of some iterations. Returns the contents of each batch of the run,
-/// the report of the record, and the last line.
+/// Runs the stand-in for vLLM with a window under a condition. Returns the contents of each batch of the run, the
+/// report of the record, and the last line of messages.
 fn windows_where(which: &Python, window: &str, condition: &str) -> (Vec<Value>, Value, String) {
     let variables = [
         ("TLLMPROF_START_STOP", window),
@@ -37,7 +37,7 @@ fn a_window_holds_as_many_iterations_that_fulfil_a_condition_as_were_asked_for()
             assert_eq!(iteration["batch"], *truth, "{which:?} {last}");
             assert_eq!(iteration["qualifies"], holds(truth), "{iteration}");
         }
-        // The figures are of the requested iterations.
+        // The figures include only the iterations that satisfy the condition.
         assert_eq!(process["inside"]["iterations"], 3);
         assert_eq!(process["where"], condition);
         assert_eq!(process["unqualified"][0]["why"], "where");
@@ -58,7 +58,7 @@ fn a_window_that_is_split_is_closed_while_the_condition_does_not_hold() {
     let Some(which) = pythons().last() else {
         return;
     };
-    // The condition holds in three runs of steps, each of which is over for more than 100 ms before the next.
+    // The condition holds in three runs of consecutive steps, more than 100 ms apart from each other.
     let variables = [
         NO_STEP,
         ("TLLMPROF_BATCH", &format!("mine:Runner.step={FORMULAS}")),
@@ -111,7 +111,8 @@ fn a_condition_that_never_holds_is_explained() {
     assert!(last.ends_with(held.rsplit_once("; ").unwrap().1), "{last}");
 }
 
-/// A server whose threads run steps at the same time: numbers and marks belong to the right step.
+/// A server's threads run steps at the same time. Each recorded batch, and each mark that the condition does not hold,
+/// must belong to the right step.
 #[test]
 fn each_of_many_threads_steps_is_marked_by_its_own_batch() {
     for which in pythons() {
@@ -130,7 +131,7 @@ fn each_of_many_threads_steps_is_marked_by_its_own_batch() {
         let wrong =
             wrong.filter(|(batch, excluded)| !batch.is_null() && holds(batch) == **excluded);
         assert_eq!(wrong.collect::<Vec<_>>(), [], "{context}");
-        // A step that began while another was being switched has no event.
+        // A step that began while another thread switched the window has no event.
         let counted = excluded.iter().filter(|excluded| !**excluded).count();
         assert!((90..=100).contains(&counted), "{counted} {context}");
         assert!(excluded.len() > counted + 50, "{context}");
@@ -158,7 +159,8 @@ fn a_rank_that_is_not_wanted_opens_no_window_by_a_condition() {
     }
 }
 
-/// A learnt step is known only after it has ended. The contents of its batch are still recorded.
+/// A learnt step is known only after it has ended, so no condition on its batch can open a window. Its batch is still
+/// recorded.
 #[test]
 fn a_learnt_step_has_batches_and_opens_no_window_by_them() {
     let Some(which) = pythons().last() else {

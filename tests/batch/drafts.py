@@ -1,4 +1,5 @@
-"""Speculative decoding with an assistant model. Prints a line for each pass: whose it is, as JSON."""
+"""Speculative decoding with an assistant model. Prints a line of JSON for each forward pass, with the model that makes
+it."""
 
 from py_ctypes import Runtime
 from transformers.generation import candidate_generator as candidates

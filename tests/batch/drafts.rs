@@ -1,4 +1,4 @@
-//! Passes of models that draft for speculative decoding.
+//! Checks forward passes of draft models for speculative decoding, which are not steps.
 
 use serde_json::json;
 use tllmprof_engines::DRAFTS;
@@ -7,7 +7,7 @@ use super::common::python::pythons;
 use super::sources::{sources, wrong_in};
 use super::{cut, iterations, report, truth};
 
-/// With an assistant model, the passes of the model whose `generate` is the outermost are the steps.
+/// With an assistant model, only the forward passes of the model whose `generate` is outermost are steps.
 #[test]
 fn passes_of_a_draft_model_are_no_steps() {
     for which in pythons() {
@@ -61,7 +61,7 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
         }
         let file = "transformers/generation/candidate_generator.py";
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
-        // One of them is called by others.
+        // One of these functions is called by other functions, which count in its place.
         let mut makes = calling(&text, "self.assistant_model.generate(");
         makes.extend(calling(&text, "self._generate_candidates("));
         makes.retain(|function| !function.ends_with("._generate_candidates"));
@@ -76,8 +76,8 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
     }
 }
 
-/// The folders of engines with the functions that draft, and the texts of calls of the step's functions, of
-/// which there must be none.
+/// Folders of engines whose code drafts, and texts of calls to the step's functions. No file of the folders may contain
+/// such a call.
 const WITHIN: [(&str, [&[&str]; 3]); 3] = [
     (
         "vllm",
@@ -113,7 +113,8 @@ const WITHIN: [(&str, [&[&str]; 3]); 3] = [
     ),
 ];
 
-/// All passes of a draft model are within the step that they are for: no row is needed.
+/// These engines run all passes of a draft model within the step that the passes are for, so they need no row in the
+/// table of drafts.
 #[test]
 fn other_engines_draft_within_their_steps() {
     for (package, [versions, folders, calls]) in WITHIN {
@@ -143,7 +144,7 @@ fn other_engines_draft_within_their_steps() {
     }
 }
 
-/// The functions of a source that call something, as `CLASS.FUNCTION`.
+/// Returns the functions of a Python source that contain the text `what`, as `CLASS.FUNCTION`.
 fn calling(text: &str, what: &str) -> Vec<String> {
     let (mut class, mut function, mut found) = ("", "", Vec::new());
     for line in text.lines() {

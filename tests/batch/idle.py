@@ -1,4 +1,4 @@
-"""An engine of vLLM's shape that has no request before step 10, for 60 ms: where it waits is the engine's own function."""
+"""An engine like vLLM that has no requests for 60 ms before step 10. It waits for them in a function of the engine."""
 
 import queue
 import threading
@@ -10,7 +10,8 @@ from vllm.v1.engine.core import EngineCoreProc
 
 
 class Requests(queue.Queue):
-    """The next request comes so long after it is waited for, however busy the machine is."""
+    """A queue whose next request always comes a fixed time after the engine begins to wait, however busy the machine
+    is."""
 
     def get(self):
         if self.empty():

@@ -1,4 +1,5 @@
-"""Runs the engine main.py NAME WAY: a line of JSON for each step, what was in its batch. PAUSE: seconds before each."""
+"""main.py NAME WAY: runs the engine NAME. Prints a line of JSON for each step with the contents of its batch. PAUSE:
+seconds before each step."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-//! Checks batches of an unknown engine, by the function and the formulas that the user names.
+//! Checks batches of an unknown engine, for which the user names the function and the formulas.
 
 use serde_json::Value;
 
@@ -6,11 +6,11 @@ use crate::common::python::{Python, pythons};
 use crate::common::{Ran, Scratch, nvtx};
 use crate::{batches, fixture, truth};
 
-/// The formulas for the contents of a batch of an unknown engine.
+/// Formulas for the batch contents of the unknown engine.
 pub const FORMULAS: &str =
     "requests:len(batch.requests),tokens:batch.total,prefill_tokens:sum(n for n in batch.prompts)";
 
-/// Runs the unknown engine, by its function `name`.
+/// Runs the unknown engine. The user names its function `name` as the source of batches.
 pub fn mine(which: &Python, name: &str, more: &[(&str, &str)]) -> (Vec<Value>, Ran) {
     let batch = format!("mine:Runner.{name}={FORMULAS}");
     let variables = [&[("TLLMPROF_BATCH", batch.as_str())], more].concat();
@@ -27,7 +27,7 @@ fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {
         assert_eq!(found, truth(&ran), "{context}");
         let last = ran.said().pop().unwrap();
         assert!(last.contains("by py:mine:Runner.step"), "{context}");
-        // A function that the step calls shows it as well, whatever the step's rule is.
+        // A function that the step calls also gives the batch, whatever the rule for steps is.
         for rule in ["py:mine:Runner.step", "py:mine:Engine.step"] {
             let (found, ran) = mine(which, "forward", &[("TLLMPROF_STEP", rule)]);
             assert_eq!(found, truth(&ran), "{rule} {which:?}\n{}", ran.output.err());
@@ -35,8 +35,8 @@ fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {
     }
 }
 
-/// If a launch begins an iteration after the function was called, the function shows the batch of the
-/// iteration before. The first iteration by a wait is open from that wait on, after its function was called.
+/// If a launch begins an iteration after the function was called, the function gives the batch of the iteration before.
+/// If waits begin iterations, the first iteration begins at the first wait, after the function's first call.
 #[test]
 fn a_function_within_steps_of_any_rule_tells_their_batches() {
     let Some(which) = pythons().last() else {
@@ -63,7 +63,7 @@ fn what_a_batch_cannot_be_read_from_is_named() {
         let (found, ran) = batches(which, "main.py", &["mine", ""], &variables);
         assert!(found.iter().all(Value::is_null), "{batch}");
         let said = ran.said();
-        // The program's output is unchanged: no property ran.
+        // The program's output is unchanged, so none of its properties was evaluated.
         assert!(truth(&ran).len() > 10);
         let lines = said.iter().filter(|line| line.contains("mine"));
         lines.cloned().collect::<Vec<_>>()

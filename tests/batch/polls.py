@@ -1,4 +1,4 @@
-"""An engine of SGLang's shape that has no request before step 10, for 60 ms: it looks for one all the time."""
+"""An engine like SGLang that has no requests for 60 ms before step 10. It polls for requests all the time."""
 
 import time
 

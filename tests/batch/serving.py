@@ -1,8 +1,9 @@
-"""Requests as a server schedules them: the truth of each batch, which engines/ has in the shapes of the engines."""
+"""Schedules requests like a server, and computes the true contents of each batch. engines/ has the batches in the data
+structures of the engines."""
 
 from collections import namedtuple
 
-# What a batch has of a request: how many tokens were computed before, and how many are computed now.
+# A request's part of a batch: the number of tokens computed before, and the number computed now.
 Part = namedtuple("Part", "request done tokens")
 
 
@@ -13,12 +14,12 @@ class Request:
 
     @property
     def given(self):
-        """Tokens of the answer so far."""
+        """The number of tokens of the answer so far."""
         return max(0, self.done - self.prompt + 1)
 
 
 class Serving:
-    """Schedules requests in parts of `budget` tokens, as they come: (step, prompt, answer)."""
+    """Schedules requests, given as (step, prompt, answer), in batches of at most `budget` tokens."""
 
     def __init__(self, requests, budget):
         self.coming = [(step, Request(f"r{place}", prompt, answer))
@@ -26,7 +27,7 @@ class Serving:
         self.running, self.budget, self.step = [], budget, 0
 
     def batch(self):
-        """The parts of the next batch; none where there is no request, None at the end."""
+        """Returns the parts of the next batch; an empty list if there are no requests, and None at the end."""
         self.running = [request for request in self.running if request.given < request.answer]
         self.running += [request for step, request in self.coming if step <= self.step]
         self.coming = [(step, request) for step, request in self.coming if step > self.step]
@@ -54,6 +55,6 @@ def truth(parts):
     return {"requests": len(parts), "tokens": tokens, "prefill_tokens": prefill, "decode_tokens": decode, "phase": phase}
 
 
-# A prompt, one in parts beside decodes, one of one token, a pause, and a thousand requests.
+# A prompt, a prompt in parts together with decodes, a prompt of one token, a pause, and a thousand requests.
 REQUESTS = [(0, 5, 4), (2, 20, 3), (3, 1, 3), (40, 7, 2)] + [(60, 1, 2)] * 1000
 BUDGET = 8

@@ -1,8 +1,8 @@
-"""Holds what a formula names to an engine's source: sources.py FOLDER ROWS. The file ROWS
-holds [{"step", "arguments", "names"}…].
+"""Compares the names in formulas with an engine's source: sources.py FOLDER ROWS. The file ROWS has [{"step",
+"arguments", "names"}…].
 
-Prints what is wrong, a line each: an argument that the step's function does not have, or a name that no class in the
-folder has as a plain attribute: a field, a slot, what a method assigns to self, or a member of an enum.
+Prints errors, one per line: an argument that the step's function does not have, or a name that is not a plain attribute
+of any class in the folder. Plain attributes are fields, slots, what a method assigns to self, and members of an enum.
 """
 
 import ast
@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-# What objects of Python's own and of torch have: an enum's member its name, a tensor its shape.
+# Attributes of Python's and torch's own classes: an enum member's name and a tensor's shape.
 OTHERS = {"_name_", "shape"}
 
 
@@ -30,7 +30,7 @@ def functions(node, prefix=""):
 
 
 def attributes(tree):
-    """The plain attributes of the classes."""
+    """Yields the plain attributes of the classes."""
     for node in ast.walk(tree):
         targets = []
         if isinstance(node, ast.ClassDef):

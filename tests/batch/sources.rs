@@ -1,4 +1,4 @@
-//! Checks that the sources of engines, if they can be fetched, have the names of the tables.
+//! Checks that engines' sources, if they can be fetched, contain the names in the library's tables.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Scratch, command, repo, run, skipped};
 
-/// The names of the formulas are in the engines' own sources.
+/// The formulas' names occur in the engines' own sources.
 #[test]
 fn engines_have_what_the_formulas_name() {
     let versions = [
@@ -34,7 +34,7 @@ fn engines_have_what_the_formulas_name() {
             let rows = rows.filter(|row| row.versions.contains(version));
             rows.map(move |row| {
                 let formulas = row.formulas().unwrap();
-                // Texts that values are compared with are names, too: members of an enum.
+                // Strings that values are compared with are names of enum members, so they are checked, too.
                 json!({"step": step, "arguments": formulas.arguments, "names": formulas.names})
             })
         });
@@ -61,8 +61,8 @@ fn engines_have_the_functions_that_run_dummy_batches() {
     }
 }
 
-/// The packages and versions whose sources have the functions that draft for speculative decoding. Each
-/// function is in one of them.
+/// Packages and versions whose sources define the functions that draft. Each function is in at least one of the
+/// versions.
 const DRAFTS: [(&str, &str, &[&str]); 2] = [
     (
         "vLLM V1, speculative decoding",
@@ -119,7 +119,7 @@ pub fn sources(package: &str, version: &str) -> Option<PathBuf> {
     Some(Path::new(got.out().trim()).join(format!("{package}-{version}")))
 }
 
-/// Returns the errors of formulas, by the sources in a folder.
+/// Returns messages about formulas that do not match the sources in a folder.
 pub fn wrong_in(folder: &Path, rows: &Value) -> String {
     let scratch = Scratch::new("sources");
     let input = scratch.path("rows.json");

@@ -1,4 +1,4 @@
-"""Threads that run steps at the same time, of batches of their own."""
+"""Threads that run steps at the same time, each with its own batches."""
 
 import threading
 

@@ -1,4 +1,5 @@
-"""Steps whose arguments are not what they should be: a line of JSON for each, what was in its batch, or null."""
+"""Steps whose arguments have unexpected contents. Prints a line of JSON for each step with the contents of its batch,
+or null if they cannot be read."""
 
 import json
 import sys
@@ -31,7 +32,7 @@ def step(scheduler_output, expected):
 
 
 class Hostile:
-    """Everything that is asked of it is told."""
+    """Prints every attribute that is read from it."""
 
     def __getattribute__(self, name):
         print("asked for", name)
@@ -103,18 +104,18 @@ for place, wrong in enumerate(WRONG):
     step(wrong, None)
     if place % 8 == 0:
         step(output(3), right(3))
-# As many as are looked at, and one more.
+# The longest list that the library reads, and a list with one more item.
 step(output(4096), right(4096))
 step(output(4097), None)
 step(output(0), {"requests": 0, "tokens": 0, "prefill_tokens": 0, "decode_tokens": 0, "phase": "idle"})
-# An exception that is handled meanwhile stays what it is.
+# An exception that the program is handling must not change.
 try:
     raise KeyError("kept")
 except KeyError as error:
     step(7, None)
     step(output(), right(2))
     assert error.args == ("kept",) and sys.exc_info()[1] is error
-# After many steps that could not be read no more are tried.
+# After many steps that could not be read, the library stops trying.
 for _ in range(70):
     step(None, None)
 step(output(), None)

@@ -1,4 +1,4 @@
-//! Builds the C programs of tests with the stand-in for CUDA.
+//! Builds the tests' C programs against the stand-in for CUDA.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{Scratch, compiler, repo, run, standin};
 
-/// Builds a source of `tests/`, which may include the files of `standin` and `fixtures`. Options follow it,
-/// such as the libraries that it is linked with.
+/// Builds a C source of `tests/`, which may include files of `standin` and `fixtures`. The options come after the
+/// source on the command line, so they may name libraries to link with.
 pub fn build<O: AsRef<OsStr>>(source: &str, output: &Path, options: impl IntoIterator<Item = O>) {
     let tests = repo().join("tests");
     let mut cc = compiler();
@@ -25,10 +25,10 @@ pub fn build<O: AsRef<OsStr>>(source: &str, output: &Path, options: impl IntoIte
     assert!(built.status.success(), "{cc:?}\n{}", built.err());
 }
 
-/// A program that all tests of a binary use.
+/// A program that all tests of one test binary share, and the folder that it is in.
 pub type Built = OnceLock<(Scratch, PathBuf)>;
 
-/// As [`build`], once.
+/// Like [`build`], but at most once per test binary. Returns the program's path.
 pub fn build_once(built: &'static Built, source: &str, options: &[&str]) -> &'static Path {
     let (_, path) = built.get_or_init(|| {
         let scratch = Scratch::new("built");

@@ -1,4 +1,5 @@
-//! A fixture under the shim, on the stand-in, and the driver's log of it.
+//! Runs a program on the stand-in for CUDA, with or without the library, and reads the stand-in driver's log of the
+//! run.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,32 +7,32 @@ use std::time::Duration;
 
 use super::{Output, Record, Scratch, built_command, read_log, run, shim, standin};
 
-/// Longer than any fixture needs on a busy machine.
+/// A run may take this long. It is more than any fixture needs on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A program of the stand-in's `bin`, to be run.
+/// A program of the stand-in's folder `bin` that is ready to run, with its environment and arguments.
 pub struct Fixture {
     command: Command,
     scratch: Scratch,
 }
 
-/// The result of its run.
+/// The output and the driver's log of a run.
 pub struct Ran {
     pub output: Output,
     pub log: Vec<Record>,
 }
 
-/// A switch of the profiler as the driver saw it.
+/// A start or stop of the profiler, by the driver's log.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Switch {
-    /// `cuProfilerStart` after this number of launches was entered and this number of waits had returned.
+    /// `cuProfilerStart`, with the number of launches entered and the number of waits returned before it.
     Start { launches: usize, waits: usize },
-    /// `cuProfilerStop` after this number of launches was entered and this number of waits had returned.
+    /// `cuProfilerStop`, with the number of launches entered and the number of waits returned before it.
     Stop { launches: usize, waits: usize },
 }
 
 impl Fixture {
-    /// The program without the shim.
+    /// Returns the program to run without the shim.
     pub fn plain(program: &str) -> Self {
         let standin = standin();
         let scratch = Scratch::new("fixture");
@@ -43,7 +44,7 @@ impl Fixture {
         Self { command, scratch }
     }
 
-    /// The program with the shim preloaded.
+    /// Returns the program to run with the shim preloaded.
     pub fn new(program: &str) -> Self {
         Self::plain(program).env("LD_PRELOAD", shim())
     }
@@ -53,7 +54,7 @@ impl Fixture {
         self
     }
 
-    /// Removes this variable.
+    /// Removes this environment variable.
     pub fn without(mut self, name: &str) -> Self {
         self.command.env_remove(name);
         self
@@ -85,7 +86,7 @@ impl Fixture {
         self.run_and(|| ()).0
     }
 
-    /// Runs it, and calls `look` before its files are removed.
+    /// Runs the program. Calls `look` before the files of the run are removed.
     pub fn run_and<T>(mut self, look: impl FnOnce() -> T) -> (Ran, T) {
         let output = run(&mut self.command, TEST_TIMEOUT);
         let log = read_log(&self.scratch.path("log"));
@@ -94,9 +95,9 @@ impl Fixture {
 }
 
 impl Ran {
-    /// Returns where the profiler was switched, by all processes of the run together. The library's own
-    /// waits, which make the device idle before a stop, come from another thread than the program's and are
-    /// left out.
+    /// Returns the starts and stops of the profiler in all processes of the run together. Before a stop, the library
+    /// itself waits until the device is idle. Those waits come from another thread than the program's and are not
+    /// counted.
     pub fn switches(&self) -> Vec<Switch> {
         let program = self.log.first().map(|first| first.tid);
         let (mut launches, mut waits) = (0, 0);

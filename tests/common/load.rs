@@ -1,4 +1,4 @@
-//! A serving loop in Python on mixed load, which stalls in known steps and ways: `tests/triggers/load.py`.
+//! Runs a Python serving loop with mixed load that stalls in known steps and ways (`tests/triggers/load.py`).
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use serde_json::Value;
 use super::python::pythons;
 use super::{Output, Scratch, command, repo, run, shim, skipped, standin, tllmprof};
 
-/// Longer than any of them needs on a busy machine.
+/// A run may take this long. It is more than any run needs on a busy machine.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 
 const BATCH: &str = "__main__:step=requests:requests,tokens:tokens,prefill_tokens:prompt";
 
-/// A folder in which it runs and has its record.
+/// A serving loop's working folder, which also holds its record.
 pub struct Load {
     pub scratch: Scratch,
 }
 
-/// The result of its run.
+/// The result of a run of the loop.
 pub struct Ran {
     pub output: Output,
-    /// The process's part of the report; `None` if there is no record.
+    /// The process's entry of the report; `None` if there is no record.
     pub process: Option<Value>,
     _scratch: Scratch,
 }
@@ -33,7 +33,7 @@ impl Load {
         }
     }
 
-    /// Returns the command of the loop, with these stalls; `None` if there is no Python for it.
+    /// Returns the command that runs the loop with the `planted` stalls; `None` if there is no Python for it.
     pub fn command(&self, planted: &str, variables: &[(&str, &str)]) -> Option<Command> {
         let python = pythons().iter().find(|python| python.has_gil);
         if python.is_none() {
@@ -55,7 +55,7 @@ impl Load {
         Some(program)
     }
 
-    /// The process's part of the report; `None` if there is no record.
+    /// Returns the process's entry of the report; `None` if there is no record.
     pub fn report(&self) -> Option<Value> {
         let mut report = command(tllmprof());
         report
@@ -65,7 +65,7 @@ impl Load {
         Some(report["processes"][0].clone())
     }
 
-    /// Runs it to its end.
+    /// Runs the loop to its end. Returns `None` if there is no Python for it.
     pub fn run(self, planted: &str, variables: &[(&str, &str)]) -> Option<Ran> {
         let output = run(&mut self.command(planted, variables)?, TEST_TIMEOUT);
         Some(Ran {
@@ -88,7 +88,7 @@ impl Ran {
         lines.collect()
     }
 
-    /// Returns the windows of the record.
+    /// Returns the first and last iteration of each window of the record.
     pub fn windows(&self) -> Vec<(u64, u64)> {
         windows(
             self.process
@@ -98,7 +98,7 @@ impl Ran {
     }
 }
 
-/// Returns the windows of a process.
+/// Returns the first and last iteration of each window in a process's entry of the report.
 pub fn windows(process: &Value) -> Vec<(u64, u64)> {
     let number = |of: &Value| of.as_u64().unwrap();
     let windows = process["windows"].as_array().unwrap().iter();

@@ -3,32 +3,32 @@
 use std::fs;
 use std::path::Path;
 
-/// One line: `SEQUENCE PID TID [MARK] FUNCTION ARGUMENT via=RUNTIME`.
+/// A line of the log: `SEQUENCE PID TID [MARK] FUNCTION ARGUMENT via=RUNTIME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Counts from 0 in each process.
+    /// The line's number, counted from 0 in each process.
     pub sequence: u64,
     pub pid: u32,
     pub tid: u32,
-    /// The reason why the driver refused the call, such as `ILLEGAL` in a stream capture; empty if it did
-    /// not.
+    /// The reason why the driver refused the call, such as `ILLEGAL` during a stream capture; empty if the driver
+    /// accepted the call.
     pub mark: String,
-    /// The driver's own name of the function; a wait has a second line, `…_end`, when it returns.
+    /// The driver's name for the function. A wait has a second line, `…_end`, when it returns.
     pub function: String,
-    /// The first argument, as the function got it.
+    /// The first argument that the function got.
     pub argument: u64,
-    /// The runtime that the calling thread is in: `cudart12`, `cudart13`, `cudart_static` or `-`.
+    /// The CUDA runtime that made the call: `cudart12`, `cudart13`, `cudart_static`, or `-` for none.
     pub via: String,
 }
 
-/// Reads a log. Panics on a line that is not the stand-in's. A log that was not written is empty.
+/// Reads a log. A missing file is an empty log. Panics on a line that the stand-in did not write.
 pub fn read_log(path: &Path) -> Vec<Record> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(e) => panic!("read {}: {e}", path.display()),
     };
-    // A process that ends while one of its threads writes may leave a line unfinished.
+    // If a process ends while one of its threads writes, the last line may be unfinished. It is dropped.
     let end = text.rfind('\n').map_or(0, |last| last + 1);
     text[..end]
         .lines()

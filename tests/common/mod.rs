@@ -1,4 +1,4 @@
-//! Shared parts of the integration tests: the paths of the shim and the stand-in, children that cannot hang,
+//! Shared parts of the integration tests: the paths of the shim and the stand-in, child processes with a time limit,
 //! and the stand-in's log.
 #![allow(
     dead_code,
@@ -32,8 +32,8 @@ pub use fixture::{Fixture, Ran, Switch};
 pub use log::{Record, read_log};
 pub use skipped::skipped;
 
-/// A part of the message of a process whose threads waited too long for a window to be switched, as on a
-/// machine that is too busy.
+/// A part of the library's message after threads waited too long for a window to be switched. Tests accept it because a
+/// very busy machine can cause it.
 pub const INEXACT: &str = "whose edges are not exact";
 
 /// The root of the repository.
@@ -75,13 +75,13 @@ pub fn shim() -> PathBuf {
         })
 }
 
-/// Returns a source of a library that has changed since the library was built, by the list that cargo writes
-/// next to it.
+/// Returns a source file that has changed since the library was built from it. Cargo lists the sources in a `.d` file
+/// next to the library.
 fn newer_source(library: &Path) -> Option<PathBuf> {
     let list = fs::read_to_string(library.with_extension("d")).ok()?;
     let built = fs::metadata(library).and_then(|it| it.modified()).ok()?;
     let (_, sources) = list.lines().next()?.split_once(": ")?;
-    // A space in a path is written with a backslash in front.
+    // The file has a backslash before each space in a path.
     let sources = sources.replace("\\ ", "\0");
     sources
         .split(' ')
@@ -95,7 +95,7 @@ fn newer_source(library: &Path) -> Option<PathBuf> {
 /// The command `tllmprof` that was built with the tests.
 pub fn tllmprof() -> PathBuf {
     let tests = std::env::current_exe().expect("the test binary's path");
-    // A test binary lies in `deps`, in the profile's folder.
+    // A test binary lies in the folder `deps` of the build profile's folder.
     tests
         .ancestors()
         .nth(2)
@@ -103,8 +103,8 @@ pub fn tllmprof() -> PathBuf {
         .join("tllmprof")
 }
 
-/// The folder of the stand-in for CUDA: its libraries, and `bin/` with the programs. Built on the first call; test
-/// binaries run side by side, and the makefile has their makes wait for each other.
+/// The folder of the stand-in for CUDA: its libraries, and `bin/` with the programs. They are built on the first call.
+/// Test binaries run at the same time, so the makefile has a lock.
 pub fn standin() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT
@@ -117,7 +117,7 @@ pub fn standin() -> PathBuf {
                 .arg(repo().join("tests/standin"))
                 .arg(format!("OUT={}", out.display()))
                 .arg(format!("CROSS={cross}"))
-                // Under `make test`, the outer make's job server must not be used.
+                // Under `make test`, this inner make must not use the outer make's job server.
                 .env_remove("MAKEFLAGS")
                 .env_remove("MAKELEVEL");
             let built = run(&mut make, Duration::from_secs(300));
@@ -133,13 +133,13 @@ pub fn standin() -> PathBuf {
         .clone()
 }
 
-/// Returns a C compiler for the processor under test. `TLLMPROF_TEST_CROSS`, a prefix such as
-/// `aarch64-linux-gnu-`, selects one for another processor than this machine's.
+/// Returns a C compiler for the processor under test. To test another processor than this machine's, set
+/// `TLLMPROF_TEST_CROSS` to a prefix such as `aarch64-linux-gnu-`.
 pub fn compiler() -> Command {
     tool("gcc", "cc")
 }
 
-/// A C++ compiler for that processor.
+/// Returns a C++ compiler for the processor under test.
 pub fn cpp_compiler() -> Command {
     tool("g++", "c++")
 }
@@ -151,8 +151,8 @@ fn tool(cross_name: &str, name: &str) -> Command {
     })
 }
 
-/// A clang with its sanitizers, as `scripts/get-clang` has one; without it the running test reports the parts that it
-/// skips. It is large, so it is fetched only with `TLLMPROF_TEST_CLANG=fetch`.
+/// Returns a clang with its sanitizers, from `scripts/get-clang`. If it is not installed, reports that the running test
+/// skips some checks. The download is large and needs `TLLMPROF_TEST_CLANG=fetch`.
 pub fn clang() -> Option<PathBuf> {
     if std::env::var_os("TLLMPROF_TEST_CROSS").is_some() {
         skipped("clang has the sanitizers of this processor alone");
@@ -182,13 +182,14 @@ pub fn is_x86_64() -> bool {
     }
 }
 
-/// Returns true if a program under test can exec another one: qemu as `TLLMPROF_TEST_RUNNER` starts none.
+/// Returns true if a program under test can start another one with exec. Under `TLLMPROF_TEST_RUNNER` it cannot,
+/// because qemu does not run the new program.
 pub fn can_exec() -> bool {
     std::env::var_os("TLLMPROF_TEST_RUNNER").is_none()
 }
 
-/// A [`command`] for a program built by the tests, which starts with the words of `TLLMPROF_TEST_RUNNER`, such as
-/// `qemu-aarch64 -L FOLDER`, if that is set.
+/// Like [`command`], for a program that the tests have built. The command starts with the words of
+/// `TLLMPROF_TEST_RUNNER`, if it is set, such as `qemu-aarch64 -L FOLDER`.
 pub fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let runner = std::env::var("TLLMPROF_TEST_RUNNER").unwrap_or_default();
     let mut words = runner.split_whitespace();
@@ -200,12 +201,12 @@ pub fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// The variable that is set in processes that a profiler starts, so that the shim does not warn that windows
+/// A variable that makes the shim believe that a profiler started the process. Without one, the shim warns that windows
 /// are not recorded.
 pub const PROFILED: &str = "NV_NSIGHT_INJECTION_OF_TESTS";
 
-/// Returns a command without the variables that control the shim and with default signals, whatever the shell
-/// that started the tests has set. It is started as by a profiler: the stand-in logs where it is switched.
+/// Returns a command without variables that control the shim and with default signal handling, whatever the tests' own
+/// shell has set. It sets [`PROFILED`], because the stand-in plays the profiler's part.
 pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -220,7 +221,7 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// The status and the output of a child.
+/// The exit status and the output of a child process.
 #[derive(Debug)]
 pub struct Output {
     pub status: ExitStatus,
@@ -238,12 +239,12 @@ impl Output {
     }
 }
 
-/// Returns true if a process group has a process that has not ended. A process that has not been waited for
-/// is in it, too.
+/// Returns true if the process group has a process that has not ended. Zombies do not count.
 fn lives(group: libc::pid_t) -> bool {
     let is_alive = |process: std::io::Result<fs::DirEntry>| {
         let stat = fs::read_to_string(process.ok()?.path().join("stat")).ok()?;
-        // The name, in brackets, may contain any character. Then come the state, the parent and the group.
+        // The process's name is in parentheses and may contain any character. After it come the state, the parent and
+        // the process group.
         let mut words = stat.rsplit_once(')')?.1.split_whitespace();
         let state = words.next()?;
         (words.nth(1)?.parse() == Ok(group) && state != "Z" && state != "X").then_some(())
@@ -251,11 +252,12 @@ fn lives(group: libc::pid_t) -> bool {
     fs::read_dir("/proc").is_ok_and(|mut all| all.any(|process| is_alive(process).is_some()))
 }
 
-/// Runs a child with nothing on its standard input and waits for it and for what it left in its process group.
+/// Runs a child process with an empty standard input. Waits for the child and for processes that it left in its process
+/// group.
 ///
-/// Panics, with what the child wrote, if it is not done within `timeout`; its process group is killed then.
+/// If the child is not done within `timeout`, kills its process group and panics with the child's output.
 pub fn run(command: &mut Command, timeout: Duration) -> Output {
-    // Files, not pipes: a grandchild that keeps a pipe open would keep a reader waiting.
+    // The output goes to files, because a grandchild that keeps a pipe open would block the reader of the pipe.
     let scratch = Scratch::new("run");
     let (out, err) = (scratch.path("stdout"), scratch.path("stderr"));
     signals::end_with_test(command);
@@ -277,7 +279,7 @@ pub fn run(command: &mut Command, timeout: Duration) -> Output {
         }
         sleep(Duration::from_millis(2));
     };
-    // Processes that the child left running may still write. They get a little time and are then killed.
+    // Processes that the child left running may still write. They get 5 seconds and are then killed.
     let grace = Instant::now() + Duration::from_secs(if status.is_some() { 5 } else { 0 });
     while signal(group, 0) && lives(-group) && Instant::now() < grace {
         sleep(Duration::from_millis(2));
@@ -306,13 +308,13 @@ fn append(path: &Path) -> File {
         .unwrap_or_else(|e| panic!("create {}: {e}", path.display()))
 }
 
-/// Sends a signal. Returns true if there was a process to send it to.
+/// Sends a signal. Returns true if a process received it.
 fn signal(pid: libc::pid_t, number: libc::c_int) -> bool {
-    // SAFETY: kill takes no pointers; the process group is one that `run` made.
+    // SAFETY: kill takes no pointers; the process group is one that `run` created.
     unsafe { libc::kill(pid, number) == 0 }
 }
 
-/// A folder that is removed when the value is dropped.
+/// A temporary folder that is removed when the value is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {

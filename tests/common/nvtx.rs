@@ -1,4 +1,4 @@
-//! C programs and libraries that use NVTX, built with NVIDIA's headers from crate `nvtx-sys`.
+//! Builds C programs and libraries that use NVTX, with NVIDIA's headers from the crate `nvtx-sys`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,8 @@ pub fn program(scratch: &Scratch, source: &str) -> PathBuf {
     program_with(scratch, source, "", &[])
 }
 
-/// The same with more options, sources of `tests/` among them; `name` distinguishes copies.
+/// Like [`program`], with more compiler options, which may name sources of `tests/`. `name`
+/// distinguishes programs built from one source.
 pub fn program_with(scratch: &Scratch, source: &str, name: &str, options: &[&str]) -> PathBuf {
     let standin = standin();
     let runtime = ["-L", &standin.to_string_lossy(), "-l:libcudart.so.12"].map(str::to_owned);
@@ -26,12 +27,13 @@ pub fn program_with(scratch: &Scratch, source: &str, name: &str, options: &[&str
     )
 }
 
-/// Builds the library `source` of `tests/`, which uses no CUDA; `name` distinguishes copies.
+/// Builds the library `source` of `tests/`, which does not use CUDA. `name` distinguishes libraries
+/// built from one source.
 pub fn library(scratch: &Scratch, source: &str, name: &str) -> PathBuf {
     library_with(scratch, source, name, &[])
 }
 
-/// The same with more options, sources of `tests/` among them.
+/// Like [`library`], with more compiler options, which may name sources of `tests/`.
 pub fn library_with(scratch: &Scratch, source: &str, name: &str, options: &[&str]) -> PathBuf {
     let shared = ["-shared", "-fPIC"].map(str::to_owned).to_vec();
     build(
@@ -69,14 +71,15 @@ fn build(scratch: &Scratch, source: &str, name: &str, more: &[String]) -> PathBu
     built
 }
 
-/// Returns the folder of the headers, for which cargo is run once.
+/// Returns the folder of NVIDIA's headers. The first call runs cargo to find it.
 fn headers() -> &'static Path {
     static HEADERS: OnceLock<PathBuf> = OnceLock::new();
     HEADERS.get_or_init(find_headers)
 }
 
 fn find_headers() -> PathBuf {
-    // Only for this platform: the sources of the others' crates may not be there.
+    // The list is limited to this platform, because the sources of other platforms' crates may be
+    // missing.
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut metadata = Command::new(env!("CARGO"));
     metadata
@@ -85,7 +88,7 @@ fn find_headers() -> PathBuf {
         .arg(repo().join("Cargo.toml"));
     let metadata = run(&mut metadata, TIMEOUT);
     assert!(metadata.status.success(), "{}", metadata.err());
-    // Only one path of it is needed, so a JSON parser is not.
+    // A text search is enough to find the one path that is needed in this JSON.
     let text = metadata.out();
     let path = text
         .split('"')

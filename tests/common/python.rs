@@ -1,4 +1,4 @@
-//! The CPythons for the tests, programs run in them, and the events that an NVTX tool got.
+//! Finds the CPythons to test with, runs programs in them, and reads the events that an NVTX tool logged.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use super::{Output, Scratch, command, nvtx, repo, run, shim, skipped};
 
-/// Longer than any program needs on a busy machine.
+/// A run may take this long. It is more than any program needs on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A CPython of the machine, as `scripts/list-pythons` lists it.
+/// A CPython on this machine, as `scripts/list-pythons` prints it.
 #[derive(Debug, Clone)]
 pub struct Python {
     pub path: PathBuf,
-    /// Major and minor.
+    /// Major and minor version.
     pub version: (u32, u32),
-    /// True if the interpreter is a library, and not in the executable.
+    /// True if the interpreter is in a shared library instead of the executable.
     pub is_shared: bool,
     pub has_gil: bool,
-    /// True if it has the test package.
+    /// True if CPython's own test package is installed.
     pub has_tests: bool,
 }
 
@@ -31,9 +31,9 @@ impl fmt::Display for Python {
     }
 }
 
-/// The CPythons to test with. `TLLMPROF_TEST_PYTHONS` selects them: `one`, the newest; `all` that the machine has; else one
-/// of every minor version, in turn with CPython in the executable and in a library, and those without a GIL. Where there
-/// is none, the running test says that it is left out.
+/// The CPythons to test with. `TLLMPROF_TEST_PYTHONS` selects them: `one` is the newest, and `all` is every CPython of
+/// the machine. By default, there is one of each minor version, alternating between static and shared builds, and those
+/// without a GIL. If none is found, the running test is reported as skipped.
 pub fn pythons() -> &'static [Python] {
     static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -85,7 +85,7 @@ fn parse(line: &str) -> Python {
     }
 }
 
-/// An event of the domain `tllmprof`, as the tool of `tests/nvtx/log_tool.c` writes it.
+/// An event of the NVTX domain `tllmprof`, as the tool `tests/nvtx/log_tool.c` logs it.
 #[derive(Debug, Clone)]
 pub struct Event {
     pub process: u32,
@@ -94,13 +94,13 @@ pub struct Event {
     pub time: u64,
     /// `push`, `pop`, `start`, `end` or `mark`.
     pub kind: String,
-    /// Pairs a start with its end.
+    /// The number that a start and its end have in common.
     pub id: u64,
     pub payload: u64,
     pub name: String,
 }
 
-/// A range of the tool. One that was never ended ends at the end of time.
+/// A complete range of the log. A range without an end gets the largest possible end time.
 #[derive(Debug, Clone)]
 pub struct Span {
     pub process: u32,
@@ -111,17 +111,17 @@ pub struct Span {
     pub end: u64,
 }
 
-/// A program of `tests/python` that was run.
+/// The result of a run of a program of `tests/python`.
 pub struct Ran {
     pub output: Output,
     pub events: Vec<Event>,
 }
 
-/// The environment of a test's programs: the tool and a C library, built once.
+/// Files that the tests' programs need: the NVTX tool and a C library. A test builds them once.
 pub struct Bench {
     scratch: Scratch,
     tool: PathBuf,
-    /// `tests/python/gil.c`.
+    /// The library built from `tests/python/gil.c`.
     library: PathBuf,
 }
 
@@ -137,12 +137,12 @@ impl Bench {
         }
     }
 
-    /// Builds another library of `tests/`.
+    /// Builds a library from another source of `tests/`.
     pub fn library(&self, source: &str) -> PathBuf {
         nvtx::library(&self.scratch, source, "")
     }
 
-    /// Runs `tests/python/PROGRAM.py` with the shim and the tool.
+    /// Runs `tests/python/PROGRAM.py` with the shim and the NVTX tool.
     #[track_caller]
     pub fn run(&self, python: &Python, program: &str, variables: &[(&str, &str)]) -> Ran {
         let log = self.scratch.path("events");
@@ -197,7 +197,7 @@ fn read_events(path: &Path) -> Vec<Event> {
 }
 
 impl Ran {
-    /// The lines of standard output that begin with `word`: the numbers that follow.
+    /// Returns the numbers of each line of standard output that begins with `word`.
     pub fn numbers(&self, word: &str) -> Vec<Vec<u64>> {
         self.output
             .out()
@@ -227,10 +227,10 @@ impl Ran {
         self.events.iter().filter(is_it).count() as u64
     }
 
-    /// The ranges that were started under `name`, in the order of their starts.
+    /// Returns the ranges that were started under `name`, in the order of their starts.
     pub fn started(&self, name: &str) -> Vec<Span> {
         let ends = self.events.iter().filter(|event| event.kind == "end");
-        // An identifier is used once in a process.
+        // A process uses each identifier for only one range.
         let ends: HashMap<_, _> = ends.map(|end| ((end.process, end.id), end.time)).collect();
         let starts = self.events.iter();
         starts
@@ -249,7 +249,7 @@ impl Ran {
             .collect()
     }
 
-    /// The ranges that were pushed, those of a thread in the order of their ends.
+    /// Returns the ranges that were pushed and popped. Ranges of one thread are in the order of their ends.
     pub fn pushed(&self) -> Vec<Span> {
         let mut open: Vec<&Event> = Vec::new();
         let mut spans = Vec::new();

@@ -1,4 +1,4 @@
-//! The paths and options that a program with a CPython in it needs.
+//! Finds the paths and compiler options for a program that embeds a CPython.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use super::{command, run};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Returns some CPythons, for tests that depend little on the version: the oldest, one in between, the newest
-/// and the newest without a GIL; with `TLLMPROF_TEST_PYTHONS=all` all.
+/// Returns four CPythons for tests that depend little on the version: the oldest, one in between, the newest, and the
+/// newest without a GIL. With `TLLMPROF_TEST_PYTHONS=all`, returns all.
 pub fn few() -> Vec<&'static Python> {
     let (with_gil, without): (Vec<_>, Vec<_>) = pythons().iter().partition(|one| one.has_gil);
     if std::env::var("TLLMPROF_TEST_PYTHONS").is_ok_and(|which| which == "all") {
@@ -26,7 +26,7 @@ pub fn few() -> Vec<&'static Python> {
     few
 }
 
-/// The words that distinguish it from the others.
+/// Returns a short name that distinguishes this CPython from the others.
 pub fn name(python: &Python) -> String {
     let kind = if python.is_shared { "shared" } else { "static" };
     let gil = if python.has_gil {
@@ -37,7 +37,7 @@ pub fn name(python: &Python) -> String {
     format!("{python} ({kind}{gil})")
 }
 
-/// Its libpython, if it has one, or one came with it.
+/// Returns the path of this CPython's libpython, if it has one. A static CPython may come with a libpython, too.
 pub fn library(python: &Python) -> Option<PathBuf> {
     let home = home(python);
     let suffix = if python.has_gil { "" } else { "t" };
@@ -52,7 +52,7 @@ pub fn library(python: &Python) -> Option<PathBuf> {
     paths.find(|path| path.is_file())
 }
 
-/// Returns the `PYTHONHOME` for a program with its libpython.
+/// Returns the `PYTHONHOME` for a program that is linked to this CPython's libpython.
 pub fn home(python: &Python) -> PathBuf {
     let mut asked = command(&python.path);
     asked.args(["-c", "import sys; print(sys.base_prefix)"]);
@@ -61,14 +61,14 @@ pub fn home(python: &Python) -> PathBuf {
     said.out().trim().into()
 }
 
-/// The options that a C compiler needs, so that a program finds that libpython and what comes with it.
+/// Returns the C compiler's options that let a program find this libpython and the libraries next to it.
 pub fn linker_options(library: &Path) -> Vec<String> {
     let folder = library.parent().expect("a library lies in a folder");
     let mut options = vec![
         format!("-Wl,--disable-new-dtags,-rpath,{}", folder.display()),
         "-Wl,--allow-shlib-undefined".to_owned(),
     ];
-    // One of a newer system has its C library next to it.
+    // A libpython built on a newer system has that system's C library and loader next to it.
     let files = fs::read_dir(folder).expect("list a library's folder");
     let mut files = files.filter_map(|entry| Some(entry.ok()?.path()));
     if let Some(loader) = files.find(|path| path.to_string_lossy().contains("/ld-linux-")) {

@@ -1,5 +1,5 @@
-//! The signals of a child of the tests: none is blocked or ignored, and it ends with the test that started
-//! it.
+//! Signal handling of the tests' child processes: no signal is blocked or ignored, and a child ends with the test that
+//! started it.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 /// Makes the kernel kill the child when the thread of the test that started it ends, for any reason.
 pub fn end_with_test(command: &mut Command) -> &mut Command {
     let end = || {
-        // SAFETY: takes only numbers.
+        // SAFETY: prctl with these arguments takes only numbers.
         match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
@@ -17,12 +17,13 @@ pub fn end_with_test(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(end) }
 }
 
-/// Starts the child with no signal blocked and none ignored. Children inherit both, and a shell ignores SIGINT for
+/// Starts the child with no signal blocked or ignored. Children inherit both states, and a shell ignores SIGINT for
 /// background jobs, which may include the tests.
 pub fn reset(command: &mut Command) -> &mut Command {
     let reset = || {
         for number in 1..=libc::SIGRTMAX() {
-            // SAFETY: signal takes no pointers but the handler; it refuses the numbers that are none, which is fine.
+            // SAFETY: signal takes no pointers but the handler. For a number that is not a signal, it returns an error,
+            // which is harmless.
             unsafe { libc::signal(number, libc::SIG_DFL) };
         }
         // SAFETY: the set is initialized by sigemptyset before it is read.

@@ -1,9 +1,9 @@
-//! Tests that cannot do their work on a machine: a missing tool, right or feature of the kernel.
+//! Reports tests that cannot run on a machine because a tool, a permission or a kernel feature is missing.
 
 use std::io::Write;
 
-/// Reports that the running test skips its work, or a part of it, and why. `scripts/run-tests` collects these
-/// lines, which bypass the test harness: it hides the output of tests that pass.
+/// Reports that the running test skips some or all of its checks, and why. The line bypasses the test harness, which
+/// hides the output of tests that pass. `scripts/run-tests` collects these lines.
 pub fn skipped(why: &str) {
     let test = std::thread::current();
     let why: Vec<_> = why.split_whitespace().collect();
@@ -12,6 +12,6 @@ pub fn skipped(why: &str) {
         test.name().unwrap_or("a test"),
         why.join(" ")
     );
-    // With a closed standard error, the line is lost.
+    // If standard error is closed, the line is lost.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

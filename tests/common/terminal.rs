@@ -1,12 +1,15 @@
-//! A terminal: the command's end, and the end that a test reads and writes.
+//! Opens a pseudo-terminal: one end for a command, and the other end for the test that reads and
+//! writes.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 
-/// Opens a terminal, without a size unless given. Returns the test's end and the command's.
+/// Opens a pseudo-terminal, of the given size if there is one. Returns the test's end and the
+/// command's end.
 pub fn open(size: Option<&libc::winsize>) -> (File, File) {
     let (mut master, mut slave) = (0, 0);
-    // SAFETY: writes two descriptors, and reads the size where there is one; no name or attributes.
+    // SAFETY: openpty writes two descriptors, and reads the size if the pointer is not null. The
+    // name and the attributes are null.
     let opened = unsafe {
         libc::openpty(
             &raw mut master,
@@ -17,15 +20,16 @@ pub fn open(size: Option<&libc::winsize>) -> (File, File) {
         )
     };
     assert_eq!(opened, 0, "a terminal");
-    // SAFETY: both were opened here and are owned by nothing else.
+    // SAFETY: openpty has just opened both descriptors, and nothing else owns them.
     unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) }
 }
 
-/// Returns true if a terminal edits lines, echoes them and makes keys signals, as a shell has it.
+/// Returns true if the terminal has a shell's usual mode: it edits lines, echoes input and turns
+/// keys into signals.
 pub fn is_as_a_shell_has_it(terminal: &File) -> bool {
-    // SAFETY: all zeros are a termios.
+    // SAFETY: a termios may be all zeros.
     let mut now: libc::termios = unsafe { std::mem::zeroed() };
-    // SAFETY: writes the local.
+    // SAFETY: tcgetattr only writes into the local variable `now`.
     let got = unsafe { libc::tcgetattr(terminal.as_raw_fd(), &raw mut now) };
     assert_eq!(got, 0);
     let wanted = libc::ICANON | libc::ECHO | libc::ISIG;

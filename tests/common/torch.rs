@@ -1,4 +1,4 @@
-//! Real PyTorch to test with.
+//! Finds a Python with the real PyTorch to test with.
 
 use std::path::PathBuf;
 use std::process::Command;

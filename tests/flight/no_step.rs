@@ -1,4 +1,4 @@
-//! Runs in which `auto` relies on no step: the record has the last stretch of time as one span.
+//! Checks runs in which `auto` finds no step. The record then has the last stretch of time as one span.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,11 +11,11 @@ use super::common::{self, Output, Scratch, command, compiler, repo, run, shim, s
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The result of `tllmprof run -- PROGRAM` with no option.
+/// The result of `tllmprof run -- PROGRAM` without any options.
 struct Ran {
-    /// The lines of the library and the summary.
+    /// The library's messages and the summary.
     said: String,
-    /// The only process of the report.
+    /// The entry of the only process in the report.
     process: Value,
     /// The full text of the report.
     text: String,
@@ -42,7 +42,7 @@ fn run_default(scratch: &Scratch, program: &[PathBuf]) -> Ran {
         .env("LD_LIBRARY_PATH", standin())
         .env("PYTHONPATH", repo().join("tests/fixtures"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        // Other tests capture every process that listens.
+        // Without this, other tests could capture the process through its control socket.
         .env("TLLMPROF_CONTROL", "0");
     let said = succeeds(&mut start).err();
     let json = succeeds(tllmprof(scratch).args(["report", "--json"]));
@@ -55,7 +55,7 @@ fn run_default(scratch: &Scratch, program: &[PathBuf]) -> Ran {
     }
 }
 
-/// Builds a program of C that launches by `work` and waits by `wait_for_it`, and runs it.
+/// Builds and runs a C program with this `main`, which launches with `work` and waits with `wait_for_it`.
 fn run_c(name: &str, main: &str) -> Ran {
     let scratch = Scratch::new(name);
     let (source, built) = (scratch.path("program.c"), scratch.path("program"));
@@ -109,7 +109,7 @@ static inline double now(void) {
 __attribute__((noinline)) static void prepare_batch(int us) { usleep(us); }
 "#;
 
-/// Asserts that the record has one span, of at least `seconds`, and nothing that only steps have.
+/// Asserts that the record has one span, of at least `seconds`, and no data that only steps have.
 fn assert_span(ran: &Ran, seconds: f64) {
     let (process, said) = (&ran.process, &ran.said);
     let windows = process["windows"].as_array().unwrap();
@@ -128,7 +128,7 @@ fn assert_span(ran: &Ran, seconds: f64) {
     assert!((sum - 1.0).abs() < 0.01, "{host:?}");
 }
 
-/// Returns true if the host's ledger names this.
+/// Returns true if the ledger of host time contains the text `what`.
 fn names(ran: &Ran, what: &str) -> bool {
     ran.process["ledger"]["host"].to_string().contains(what)
 }

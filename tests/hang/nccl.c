@@ -1,6 +1,6 @@
-/* A stand-in for libnccl.so.2 whose ranks are processes: a collective is done when all ranks of its communicator have
- * called the same one. It is queued as NCCL does it: a wait for the GPU waits for it, in the driver. HANG_SHARED is a
- * file that the ranks share. HANG_ENDLESS is the number of a collective that is never done. */
+/* A stand-in for libnccl.so.2 whose ranks are processes. A collective is done when all ranks of its communicator
+ * have called it. It is queued like NCCL's: a wait for the GPU, in the driver, also waits for the collective.
+ * HANG_SHARED names a file that the ranks share. HANG_ENDLESS is the number of a collective that is never done. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@ typedef struct {
 } ncclUniqueId;
 
 struct shared {
-    /* Kind and size of each call, 0 for none yet. */
+    /* The collective's type and size in each call, or 0 before the call. */
     _Atomic uint64_t calls[COMMUNICATORS][RANKS][CALLS];
 };
 
@@ -45,7 +45,7 @@ static int is_done(const struct communicator *comm)
     return 1;
 }
 
-/* Called at the end of each function of the driver. */
+/* The stand-in driver calls this at the end of each of its functions. */
 static void in_driver(const char *function)
 {
     if (strstr(function, "Synchronize") == NULL)
@@ -70,7 +70,7 @@ static void begin(void)
     set(in_driver);
 }
 
-/* The identifier's first byte is the number of the communicator. */
+/* Makes a communicator, whose number is the first byte of the identifier. */
 int ncclCommInitRank(void **comm, int ranks, ncclUniqueId id, int rank)
 {
     if (shared == NULL)

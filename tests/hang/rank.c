@@ -1,4 +1,4 @@
-/* rank NUMBER RANKS FAULT: a rank that makes steps with collectives. At step 20 rank 2 has the fault. */
+/* rank NUMBER RANKS FAULT: a rank that makes steps with collectives. In step 20, the fault happens in rank 2. */
 #include "program.h"
 
 #include "loop.h"

@@ -1,4 +1,4 @@
-"""A rank whose main thread waits for the GIL, which another thread holds while it sleeps: rank.py NUMBER RANKS."""
+"""rank.py NUMBER RANKS: a rank whose main thread waits for the GIL, while another thread sleeps and holds the GIL."""
 
 import ctypes
 import sys
@@ -14,7 +14,7 @@ class Identifier(ctypes.Structure):
 
 
 def hold_gil():
-    """A call through PyDLL keeps the GIL."""
+    """Sleeps in a call through PyDLL, which keeps the GIL."""
     ctypes.PyDLL(None).pause()
 
 

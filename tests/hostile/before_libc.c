@@ -1,4 +1,5 @@
-/* A look-up before the C library has been initialised, which has no variables yet; then some steps. */
+/* Looks up a function before the C library has been initialised, when there are no environment variables yet. Then
+ * makes some steps. */
 #include "hostile.h"
 
 static struct loop loop;

@@ -1,5 +1,5 @@
-/* A program that loads a CUDA library without using the first libraries of the process, or loads the
- * driver and does not use it. */
+/* A program that loads a CUDA library past the preloads (dlmopen or RTLD_DEEPBIND), or loads the driver without
+ * using it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

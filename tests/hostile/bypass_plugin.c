@@ -1,4 +1,4 @@
-/* The library that uses CUDA. */
+/* The library that bypass.c loads. It uses CUDA. */
 #include <stddef.h>
 
 typedef struct {

@@ -1,5 +1,5 @@
-/* cancelled exits|looks-up: a thread that is to be cancelled at its next
- * cancellation point does something that is not one, and ends the process. */
+/* cancelled exits|looks-up: a thread has a pending cancellation. It makes a call that is not a
+ * cancellation point, so it must not be cancelled there, and then ends the process. */
 #include "hostile.h"
 
 static struct loop loop;

@@ -1,6 +1,6 @@
-/* constructor_waits [first]: the constructor of constructor_waits_library.so, which
- * the loader runs under its lock, waits for a thread that makes 8 steps; with
- * `first` the thread makes the first CUDA calls that launch anything. */
+/* constructor_waits [first]: the constructor of constructor_waits_library.so waits for a thread
+ * that makes 8 steps, while the loader holds its lock. With `first`, that thread makes the
+ * program's first launches. */
 #include "hostile.h"
 
 struct loop shared_loop;

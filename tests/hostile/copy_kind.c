@@ -1,5 +1,5 @@
-/* Eight copies to the host and four to the device. Their kind, a 32-bit argument,
- * comes in a register with something in its upper half, as compilers may leave it. */
+/* Makes eight copies to the host and four to the device. The kind of a copy is a 32-bit
+ * argument. Its register has random bits in the upper half, as compilers may leave them. */
 #include <stdint.h>
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* A runtime whose driver calls cannot be intercepted. */
+/* A CUDA runtime whose calls to the driver cannot be intercepted. */
 #include <string.h>
 
 #include "standin.h"

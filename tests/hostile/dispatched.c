@@ -1,4 +1,5 @@
-/* A program that is linked to dispatcher.c and calls its functions, found by every way of looking them up. */
+/* A program that is linked to dispatcher.c. It finds dispatcher.c's functions in every way of looking them up, and
+ * calls them. */
 #define _GNU_SOURCE
 #include "dispatcher.h"
 

@@ -1,5 +1,5 @@
-/* A library such as cuDNN 9: its functions look those of the same names up in a library that it opens, and call them.
- * Each adds 100 to what the caller gave it. */
+/* A library that works like cuDNN 9: its functions look up functions of the same names in a library that it opens,
+ * and call them. Each function adds 100 to the caller's result. */
 #define _GNU_SOURCE
 #include "dispatcher.h"
 

@@ -1,4 +1,4 @@
-/* Names that CUDA's libraries have, or look as if they had: some of them the driver's and the runtime's own. */
+/* Names of functions of CUDA's libraries, and names that look similar. Some are the driver's and the runtime's own. */
 #ifndef DISPATCHER_H
 #define DISPATCHER_H
 

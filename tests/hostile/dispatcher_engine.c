@@ -1,5 +1,5 @@
-/* The library to which dispatcher.c passes its calls. Each function adds its number, of two digits, to the
- * caller's argument. */
+/* The library whose functions dispatcher.c calls. Each function adds its own number, of two digits, to the caller's
+ * result. */
 #include "dispatcher.h"
 
 enum {

@@ -1,4 +1,4 @@
-/* A message that waits in dlerror() while windows open and close. */
+/* A message waits to be read in dlerror() while windows open and close. It must not be lost. */
 #include "hostile.h"
 
 static struct loop loop;

@@ -1,4 +1,4 @@
-/* Prints errno and dlerror before the program has done anything. */
+/* Prints errno and dlerror() before the program has done anything else. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Calls a function of the driver's name with an argument in every register and on the stack, which
- * returns a structure: by linking and by a look-up. */
+/* Calls a function with the name of a driver function. Its arguments use all argument registers and the stack, and
+ * it returns a structure. It is called through linking and through a look-up. */
 #define _GNU_SOURCE
 #include "every_argument.h"
 

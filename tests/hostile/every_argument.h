@@ -1,4 +1,4 @@
-/* A function that is nothing like the real one of its name. */
+/* A function whose signature is nothing like that of the driver function of the same name. */
 struct large {
     long integers[12];
     double doubles[10];

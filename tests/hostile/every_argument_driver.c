@@ -1,4 +1,4 @@
-/* Returns its arguments, and two numbers that are computed from the first. */
+/* Returns its arguments, and two numbers computed from the first argument. */
 #include "every_argument.h"
 
 struct large cuGraphLaunch(long a, long b, long c, long d, long e, long f, long g, long h, double i,

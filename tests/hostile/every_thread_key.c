@@ -1,4 +1,4 @@
-/* The program takes all thread keys, and each keeps its value. */
+/* The program creates all thread-specific data keys that are left, and each must keep its value. */
 #include "hostile.h"
 
 static struct loop loop;

@@ -1,5 +1,5 @@
-/* exit_handlers alone|thread: 40 steps; then an exit handler that was registered
- * before any CUDA call makes 1000 more, itself or by a thread that still runs. */
+/* exit_handlers alone|thread: makes 40 steps. Then an exit handler that was registered before
+ * any CUDA call makes 1000 more steps, itself or through a thread that still runs. */
 #include "hostile.h"
 
 static struct loop loop;

@@ -1,5 +1,5 @@
-/* exit_in_malloc MICROSECONDS: after 8 steps, a signal that comes after so much
- * time of the processor ends the process by _exit(9), most likely inside malloc. */
+/* exit_in_malloc MICROSECONDS: makes 8 steps. After this much processor time, a signal ends the
+ * process by _exit(9), most likely in the middle of malloc. */
 #include "hostile.h"
 
 #include <sys/time.h>
@@ -12,7 +12,7 @@ static void on_signal(int signal)
     _exit(9);
 }
 
-/* With a second thread, malloc takes its locks. */
+/* malloc takes its locks only if the process has a second thread. */
 static void *rest(void *argument)
 {
     pause();

@@ -1,4 +1,5 @@
-/* A program that is linked without start files, with its dynamic strings far from its symbols. */
+/* A program that is linked without start files, with its dynamic string table far from its
+ * symbol table. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

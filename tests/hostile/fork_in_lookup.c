@@ -1,5 +1,5 @@
-/* A hundred children are forked, one after the other, while a thread looks CUDA
- * functions up; each opens and closes a library. */
+/* Forks a hundred children, one after the other, while a thread looks up CUDA functions. Each
+ * child opens and closes a library. */
 #include "hostile.h"
 
 static void *look_up(void *driver)

@@ -1,4 +1,4 @@
-/* Standard error is a full pipe without a reader. */
+/* Standard error is a full pipe that nothing reads. */
 #include "hostile.h"
 
 #include <fcntl.h>

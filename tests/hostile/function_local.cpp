@@ -1,5 +1,5 @@
-/* Functions of the C library that find the real ones by an initialiser of a static, which must not be run
- * again while it runs. */
+/* Replaces functions of the C library. Each finds the real function in the initialiser of a static variable. This
+ * initialiser must not be entered again while it runs. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,4 +1,4 @@
-/* Shared parts of the hostile programs: a loop, and an end for those that hang. */
+/* Shared parts of the hostile programs: a loop, and a time limit for programs that hang. */
 #ifndef HOSTILE_H
 #define HOSTILE_H
 
@@ -10,7 +10,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-/* Shorter than the test's time limit. */
+/* This is shorter than the test's time limit. */
 enum { TIMEOUT_SECONDS = 30 };
 
 static inline void hostile_begin(void)

@@ -1,4 +1,4 @@
-/* The first CUDA call of all, which loads the driver, waits for the device. */
+/* The program's very first CUDA call waits for the device, and loads the driver first. */
 #include "hostile.h"
 
 static struct loop loop;

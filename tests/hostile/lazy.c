@@ -1,7 +1,7 @@
-/* Functions that are looked up when they are first called, as in memory checkers and tracing tools. NAMES
- * is a list of X(name): each becomes a function that finds the next one of its name by dlsym and jumps
- * there, with all arguments. A version script selects those that a library exports. With EARLY, the
- * library prints at the end which of them were called before its constructor had run. */
+/* Functions that look up the real functions at their first call, like those of memory checkers and tracing tools.
+ * NAMES is a list of X(name). Each name becomes a function that finds the next function of the name with dlsym and
+ * jumps there with all arguments. A version script selects the functions that a library exports. With EARLY, the
+ * library prints at the end which functions were called before its constructor had run. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

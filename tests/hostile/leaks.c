@@ -1,5 +1,5 @@
-/* Frees what it allocates, in threads that use CUDA at once and in a child that ends by exit(): a leak checker finds
- * nothing of its own. `leaks lost` loses a byte. */
+/* Frees everything that it allocates, in threads that use CUDA at once and in a child that ends by exit(), so a leak
+ * checker finds no leak of the program's own. `leaks lost` loses a byte. */
 #include "hostile.h"
 
 #include <sys/wait.h>

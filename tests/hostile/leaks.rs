@@ -1,5 +1,5 @@
-//! Checks hosts under a leak checker: the memory that the library never frees is reachable, so the checker
-//! finds nothing.
+//! Checks programs under a leak checker. Memory that the library never frees stays reachable, so the checker reports no
+//! leak.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::common::{Output, built_command, clang, compiler, run, shim, skipped, 
 use super::{RUNTIME, Workshop};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// The program's exit status.
+/// The exit status with which the program ends if nothing leaks.
 const STATUS: i32 = 3;
 
 fn run_with(program: &Path, set: impl FnOnce(&mut Command)) -> Output {
@@ -58,8 +58,8 @@ fn nothing_leaks(cc: Command, sanitizer: &[&str]) {
         });
         let said = armed.err();
         assert_eq!(armed.status.code(), Some(STATUS), "{rule}: {said}");
-        // The child of a fork lacks its parent's threads, of which the library's worker is one; GCC 12's checker
-        // looks for them.
+        // A forked child lacks its parent's threads, such as the library's worker. The leak checker of GCC 12 looks for
+        // them and prints this line.
         let is_fork = |line: &str| line.ends_with(" was not suspended. False leaks are possible.");
         let is_ours = |line: &str| line.starts_with("tllmprof: ");
         assert!(
@@ -80,8 +80,8 @@ fn nothing_leaks_in_a_program_of_address_sanitizer() {
     nothing_leaks(compiler(), &["-fsanitize=address", "-static-libasan"]);
 }
 
-/// clang links it like this by default. GCC 12's (`-static-liblsan`) ends any program at its start, also an
-/// empty one without a preload, with status 23: it looks its functions up before it is ready for the
+/// Clang links LeakSanitizer statically by default. With GCC 12 (`-static-liblsan`), any program ends at its start with
+/// status 23, even an empty one without a preload: the sanitizer looks up functions before it is ready for the
 /// allocation that a look-up makes.
 #[test]
 fn nothing_leaks_where_leak_sanitizer_is_linked_statically() {

@@ -1,5 +1,5 @@
-/* Every second launch is left by longjmp from inside the driver; the next one comes from under a
- * large frame that is not written to, so that what the left call had on the stack is still there. */
+/* A longjmp from within the driver leaves every second launch. The next launch comes from below a large frame that
+ * is not written to, so that the stack still has the data of the call that was left. */
 #include "hostile.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* An allocator that takes a lock, and a thread that holds the lock while it waits for the loader. heaptrack is one: its
- * allocator unwinds the stack, and so does an exception that another of its threads throws. */
+/* An allocator that takes a lock, and a thread that holds the lock while it waits for the loader. With heaptrack,
+ * this can happen: its allocator unwinds the stack, and so does an exception in another thread. */
 #define _GNU_SOURCE
 #include <link.h>
 #include <pthread.h>
@@ -18,7 +18,7 @@ static void lock(void)
     pthread_mutex_lock(&unwinder);
 }
 
-/* Long enough for the thread to take the lock. */
+/* Gives the other thread enough time to take the lock. */
 static void wait_a_moment(void)
 {
     usleep(200);

@@ -1,4 +1,4 @@
-/* The main thread makes 10 steps and leaves by pthread_exit; another makes 30 more. */
+/* The main thread makes 10 steps and ends by pthread_exit. Another thread makes 30 more steps. */
 #include "hostile.h"
 
 static struct loop loop;

@@ -1,5 +1,5 @@
-/* Threads without a context, one for each of 8 devices: every call of theirs is refused, and what it was to write to stays as
- * it was. Meanwhile one thread launches on all devices in turn, and pushes and pops their contexts for it. */
+/* Eight threads, one per device, have no context. Each of their calls must be refused and leave its result variable
+ * unchanged. Meanwhile one thread launches on all devices in turn, and pushes and pops the contexts for this. */
 #define _GNU_SOURCE
 #define GPU_DRIVER
 #include "hostile.h"
@@ -57,7 +57,7 @@ int main(void)
     struct loop_options options = loop_defaults();
     options.kernels = 1;
     GPU_CHECK(cuInit(0));
-    /* Before anything has a context. */
+    /* No thread has a context yet. */
     printf("before: %u\n", refusals());
     gpu_use();
     for (int n = 0; n < DEVICES; n++) {

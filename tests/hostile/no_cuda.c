@@ -1,4 +1,4 @@
-/* Looks for CUDA, and prints the results that a program gets which can work without it. */
+/* Looks for CUDA like a program that can work without it, and prints the results. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

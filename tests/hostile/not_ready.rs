@@ -1,5 +1,5 @@
-//! Checks hosts that are not ready for calls when the library's hooks are first used: functions that look the
-//! real ones up at their first call, sanitizers, filters for system calls.
+//! Checks programs that are not ready for calls when the library's hooks first run: functions that look up the real
+//! functions at their first call, sanitizers, and system call filters.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,8 +19,8 @@ use super::{NO_CUDA, RUNTIME, Workshop, assert_switches};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Functions that the compiler may call anywhere and that the hooks need. They are in no list of imports
-/// while the library has its own.
+/// Functions that the compiler may call anywhere, so the hooks need them. The library defines these functions itself,
+/// so its list of imports does not show them.
 const DOORS_OWN: [&str; 7] = [
     "memcpy",
     "memmove",
@@ -46,7 +46,8 @@ fn imported() -> BTreeSet<String> {
     listed.out().lines().filter_map(name).collect()
 }
 
-/// Builds the lazy functions as an object. Its library is linked with [`lazy_library`].
+/// Builds an object with these functions, which look up the real ones at their first call. [`lazy_library`] links the
+/// object.
 fn lazy_object(shop: &Workshop, names: &[String], options: &[&str]) -> PathBuf {
     let list = names
         .iter()
@@ -56,7 +57,7 @@ fn lazy_object(shop: &Workshop, names: &[String], options: &[&str]) -> PathBuf {
         });
     let object = shop.0.path("lazy.o");
     let mut cc = compiler();
-    // The declarations of these functions differ from the compiler's own.
+    // The functions are declared with other types than the compiler expects, so it must not use its own declarations.
     cc.args([
         "-c",
         "-fPIC",
@@ -91,7 +92,7 @@ fn lazy_library(shop: &Workshop, object: &Path, name: &str, shown: &[String]) ->
     library
 }
 
-/// Calls `act` for each, on a few threads.
+/// Calls `act` for each element, on four threads.
 fn for_each<T: Sync>(all: &[T], act: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -105,8 +106,8 @@ fn for_each<T: Sync>(all: &[T], act: impl Fn(&T) + Sync) {
     });
 }
 
-/// For every function that a host finds at its first call only, by `dlsym`, the hook finds it without calling
-/// it.
+/// The program has each function in a version that finds the real one with `dlsym` at its first call. The library's
+/// hook finds the real function without calling that version.
 #[test]
 fn functions_that_are_looked_up_at_their_first_call() {
     let shop = Workshop::new();
@@ -161,9 +162,9 @@ fn functions_that_are_looked_up_at_their_first_call() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The functions that the library calls of an earlier library that has not been started yet: those that
-/// identify the process and its folder. A library that replaces time, processes or descriptors does it with
-/// other functions. The allocator is `realpath`'s, which finds the folder of this library.
+/// Functions of an earlier library that this library calls before the earlier library's constructors have run. This
+/// library uses them to identify the process and its own folder, and `realpath` needs the allocator. Libraries that
+/// replace time, processes or descriptors replace other functions.
 const BEFORE_START: [&str; 6] = [
     "__errno_location",
     "__register_atfork",
@@ -173,8 +174,8 @@ const BEFORE_START: [&str; 6] = [
     "realpath",
 ];
 
-/// An earlier library is started after this one. A function with which it replaces the C library's may start
-/// it before, and then it starts twice.
+/// A library that was preloaded earlier runs its constructors later than this one. If this library called a function in
+/// which the earlier library starts itself, it would start twice.
 #[test]
 fn functions_of_a_library_that_has_not_been_started() {
     let shop = Workshop::new();
@@ -221,7 +222,7 @@ fn real_functions_in_function_local_statics() {
     let shop = Workshop::new();
     let program = shop.0.path("function_local");
     let mut cpp = cpp_compiler();
-    // With a constant length, the compiler makes no call.
+    // If the length were constant, the compiler would not emit a call.
     cpp.args(["-O1", "-fno-builtin", "-Wall", "-Wextra", "-rdynamic", "-o"])
         .arg(&program)
         .arg(repo().join("tests/hostile/function_local.cpp"));
@@ -239,7 +240,7 @@ fn real_functions_in_function_local_statics() {
     }
 }
 
-/// A program for each sanitizer: its compiler, options and variable.
+/// Sanitizers to test: the compiler's name for each, link options, and an environment variable with its value.
 const SANITIZERS: [(&str, &[&str], (&str, &str)); 7] = [
     ("thread", &[], ("TSAN_OPTIONS", "")),
     ("thread", &["-static-libtsan"], ("TSAN_OPTIONS", "")),
@@ -249,7 +250,7 @@ const SANITIZERS: [(&str, &[&str], (&str, &str)); 7] = [
         &["-static-libubsan"],
         ("UBSAN_OPTIONS", "halt_on_error=1"),
     ),
-    // It must be the first library. By default it refuses any preload.
+    // By default, the address sanitizer must be the first library and refuses any preload.
     (
         "address",
         &[],
@@ -278,7 +279,7 @@ fn programs_with_sanitizers() {
     });
 }
 
-/// Runs the program without the library, with it, and with windows.
+/// Runs the program without the library, with the library only, and with windows.
 fn check_sanitized(program: &Path, (name, value): (&str, &str)) {
     let program = Situation::new(program.display().to_string()).env(name, value);
     for program in [program.clone(), program.clone().args("cuda")] {
@@ -286,7 +287,7 @@ fn check_sanitized(program: &Path, (name, value): (&str, &str)) {
         assert_eq!(both.output.status.code(), Some(3), "{}", both.output.err());
         both.assert_untouched();
     }
-    // With an NVTX rule, the library adds to the environment.
+    // With an NVTX rule (`nvtx:step`), the library changes the process's environment.
     for step in ["cudaGraphLaunch", "auto", "nvtx:step"] {
         let both = program.clone().args("cuda").window("2-3", step);
         let both = both.env("TLLMPROF_WARMUP", "0").run();
@@ -297,8 +298,8 @@ fn check_sanitized(program: &Path, (name, value): (&str, &str)) {
     }
 }
 
-/// Only clang has it. It must know of values that are written by code without it: the fixtures' variables
-/// have values before CUDA sets them.
+/// Only clang has the memory sanitizer. It does not see writes by code that was compiled without it, so the fixtures
+/// initialize their variables before CUDA sets them.
 #[test]
 fn a_program_with_the_memory_sanitizer() {
     if !can_exec() {
@@ -323,7 +324,8 @@ fn a_look_up_before_the_c_library_is_initialised() {
     assert_switches(&both, &[start(2, 2), stop(4, 4)]);
 }
 
-/// In a process without settings, the library makes no system call beyond the loader's.
+/// In a process without settings, the library makes no system calls beyond the loader's, so a filter without any other
+/// calls does not kill it.
 #[test]
 fn a_filter_that_fits_the_program() {
     if !can_exec() {
@@ -352,7 +354,7 @@ fn a_filter_that_fits_the_program() {
     );
 }
 
-/// valgrind reads the unwind data of each library, and counts allocations.
+/// Valgrind reads the unwind data of each library and counts allocations. With the library, its output stays the same.
 #[test]
 fn valgrind_has_nothing_to_say() {
     if !can_exec() {
@@ -367,7 +369,7 @@ fn valgrind_has_nothing_to_say() {
         valgrind.output().ok()?;
         let said = run(&mut valgrind, TIMEOUT);
         assert_eq!(said.status.code(), Some(0), "{}", said.err());
-        // Each line begins with the process's number.
+        // Each line of valgrind's output begins with the process number, which differs between runs.
         let text = |line: &str| {
             line.trim_start_matches(|c: char| "=-".contains(c) || c.is_ascii_digit())
                 .to_owned()

@@ -1,5 +1,5 @@
-//! Checks cases in which other preloads that replace CUDA's functions have failed, and hosts with such a
-//! preload.
+//! Checks situations in which other preloads that replace CUDA's functions have failed, and programs that also have
+//! such a preload.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::{NO_CUDA, Workshop, assert_switches};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A library that looks functions with its own functions' names up by another library's handle gets that
-/// one's functions, whatever their names. A look-up without a handle gets the first.
+/// A library has functions with CUDA's names and looks them up with another library's handle. It gets that library's
+/// functions, not hooks. A look-up without a handle gets the first library's function.
 #[test]
 fn libraries_whose_functions_are_called_like_cudas() {
     let shop = Workshop::new();
@@ -36,7 +36,7 @@ fn libraries_whose_functions_are_called_like_cudas() {
     }
 }
 
-/// Returns the program, with the path of its libraries.
+/// Returns the program and the library path that it needs.
 fn dispatched(shop: &Workshop) -> Situation {
     for name in ["dispatcher_engine", "dispatcher"] {
         shop.library(name, &[&format!("-Wl,-soname,{name}.so")]);
@@ -46,7 +46,7 @@ fn dispatched(shop: &Workshop) -> Situation {
     shop.program("dispatched", &[&library, &format!("-Wl,-rpath,{folder}")])
 }
 
-/// A thread in a call does not keep another thread or process from making its own calls.
+/// While a thread is in a call, other threads and processes can make calls.
 #[test]
 fn ranks_whose_launches_wait_for_each_other() {
     let shop = Workshop::new();
@@ -71,7 +71,7 @@ fn ranks_whose_launches_wait_for_each_other() {
     }
 }
 
-/// Asserts that each process had its windows at the launches of its two threads.
+/// Asserts that each process had its windows at the right launches of its two threads.
 #[track_caller]
 fn assert_ranks(both: &Both, count: &str) {
     let said = both.output.err();
@@ -89,7 +89,7 @@ fn assert_ranks(both: &Both, count: &str) {
     }
 }
 
-/// The driver refuses queries about a context if there is none, and this must have no effect.
+/// Without a current context, the driver refuses queries about a context. This must have no effect on the program.
 #[test]
 fn threads_without_a_context_beside_eight_devices() {
     let shop = Workshop::new();
@@ -131,7 +131,7 @@ fn threads_without_a_context_beside_eight_devices() {
     assert_eq!(program.run().said(), Vec::<String>::new());
 }
 
-/// The first call may come before `main`, and the driver may look its own functions up in it.
+/// A program's first call may come before `main`, and during it the driver may look up its own functions.
 #[test]
 fn a_driver_that_looks_its_own_functions_up_in_the_first_call() {
     for program in [
@@ -171,7 +171,7 @@ fn a_driver_that_looks_its_own_functions_up_before_main() {
     }
 }
 
-/// The ways in which programs reach CUDA.
+/// Programs that reach CUDA's functions in different ways.
 const PROGRAMS: [&str; 9] = [
     "steps_shared12",
     "steps_shared13",
@@ -184,7 +184,7 @@ const PROGRAMS: [&str; 9] = [
     "steps_driver_gpa2",
 ];
 
-/// Returns each program, which launches two kernels per step, with vgpu.c before the library and after it.
+/// Returns each program with two kernels per step and the preload `vgpu.c`, both in front of the library and after it.
 fn beside_vgpu(shop: &Workshop) -> Vec<(String, Situation)> {
     let vgpu = shop.library("vgpu", NO_CUDA).display().to_string();
     let both_orders = |program: &str| {
@@ -203,7 +203,7 @@ fn beside_vgpu(shop: &Workshop) -> Vec<(String, Situation)> {
     PROGRAMS.into_iter().flat_map(both_orders).collect()
 }
 
-/// Its counts are the same as without the library, on both standard errors.
+/// The other preload prints the same counts on standard error with the library as without it.
 #[test]
 fn a_preload_that_looks_up_all_of_cuda_itself() {
     let shop = Workshop::new();
@@ -216,7 +216,7 @@ fn a_preload_that_looks_up_all_of_cuda_itself() {
             both.output.err()
         );
         both.assert_untouched();
-        // A function that it replaces, and one that it does not.
+        // The other preload replaces the first function, and not the second.
         for step in ["cudaLaunchKernel/2", "cudaStreamSynchronize"] {
             let both = situation.clone().window("5-9", step).run();
             let said = both.output.err();
@@ -232,7 +232,7 @@ fn a_preload_that_looks_up_all_of_cuda_itself() {
     }
 }
 
-/// A call that goes through it is recorded once, and so are kernels.
+/// A call that passes through both preloads is recorded once, and so are its kernels.
 #[test]
 fn records_beside_a_preload_that_looks_up_all_of_cuda_itself() {
     let shop = Workshop::new();
@@ -265,14 +265,14 @@ fn records_beside_a_preload_that_looks_up_all_of_cuda_itself() {
     }
 }
 
-/// The stand-ins for the driver and for CUPTI.
+/// Returns the library path of the stand-ins for the driver and for CUPTI.
 fn libraries() -> String {
     let standin = standin().display().to_string();
     format!("{standin}:{standin}/cupti")
 }
 
-/// Such a library does not call the next one. Calls that are bound to its `dlsym` are still redirected to the
-/// library.
+/// The front library finds the real `dlsym` itself and does not call the next library's. Calls that are bound to the
+/// front library's `dlsym` are still redirected to tllmprof.
 #[test]
 fn a_preload_in_front_that_finds_dlsym_by_itself() {
     let shop = Workshop::new();
@@ -291,8 +291,8 @@ fn a_preload_in_front_that_finds_dlsym_by_itself() {
     }
 }
 
-/// A preload does not come before the libraries of another namespace, nor before those to which a library is
-/// bound first.
+/// LD_PRELOAD reaches neither libraries in another linker namespace nor calls that `RTLD_DEEPBIND` binds directly to a
+/// library.
 #[test]
 fn calls_that_come_past_the_library_are_reported() {
     let shop = Workshop::new();
@@ -327,7 +327,7 @@ fn calls_that_come_past_the_library_are_reported() {
              without RTLD_DEEPBIND"
         )]
     );
-    // Only loading the driver is not use.
+    // Loading the driver without calling it does not count as use of CUDA.
     for idle in ["loads", "initialises"] {
         assert_eq!(said(idle), [""; 0], "{idle}");
     }

@@ -1,4 +1,4 @@
-/* The memory that the ranks of ranks.c share. */
+/* The memory that all ranks of ranks.c share. */
 #ifndef RANKS_H
 #define RANKS_H
 

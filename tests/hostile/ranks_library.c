@@ -1,12 +1,12 @@
-/* A communication library with a static runtime in it, opened RTLD_LOCAL. A launch returns only after
- * every rank of every process has launched the same number of times. The device becomes idle only then,
- * too: its work waits for that of the others. */
+/* A communication library that contains a static CUDA runtime, opened with RTLD_LOCAL. A launch returns only after
+ * every rank of every process has launched the same number of times. The device also becomes idle only then, because
+ * its work waits for the other ranks' work. */
 #include "hostile.h"
 #include "ranks.h"
 
 static struct meeting *meeting;
 static __thread int launched;
-/* By this process's ranks. */
+/* The highest number of launches of one of this process's ranks. */
 static atomic_int most_launched;
 
 static void wait_until_all_have(int launches)

@@ -1,5 +1,5 @@
-/* sanitized [cuda]: a program for sanitizers. Two threads, an allocation, the environment, a look-up; with `cuda`, some
- * steps. */
+/* sanitized [cuda]: a program for sanitizers. It uses two threads, allocates, reads the environment, and looks up a
+ * function. With `cuda`, it also makes some steps. */
 #include "hostile.h"
 
 extern char **environ;
@@ -19,7 +19,8 @@ static void *add(void *number)
     return NULL;
 }
 
-/* Reads every byte of the environment: MemorySanitizer must know that the library has written what it adds. */
+/* Reads every byte of the environment. MemorySanitizer must know that the variables which the library adds have been
+ * written. */
 static int variables_without_a_name(void)
 {
     int found = 0;

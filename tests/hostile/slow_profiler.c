@@ -1,4 +1,4 @@
-/* The profiler's start returns only when another thread has made 200 launches. */
+/* The start of the profiler returns only after another thread has made 200 launches. */
 #include "hostile.h"
 
 static struct loop loop, others;
@@ -32,7 +32,8 @@ int main(void)
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     ((void (*)(void (*)(const char *)))find(driver, "standin_set_callback"))(on_call);
     make_steps(&loop, 40);
-    /* Without a profiler, there was no request. */
+    /* If the profiler was never started, the other thread's launches have not been requested
+     * yet. */
     atomic_store(&asked, true);
     pthread_join(thread, NULL);
     print_result(&loop);

@@ -1,5 +1,5 @@
-/* A preload that defines dlsym and finds the real one in the C library's symbol table, as overlays do,
- * since glibc 2.34 has no other way. It does not call the next library's. */
+/* A preload that defines dlsym and finds the real one in the C library's symbol table. Overlays do this, because
+ * glibc since 2.34 offers no other way. The preload does not call the next library's dlsym. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

@@ -1,6 +1,6 @@
-/* An NVTX tool that wants no events. When it is loaded it does what TOOL says:
- *   call     it makes a CUDA call
- *   thread   it waits for a thread that makes one */
+/* An NVTX tool that requests no events. TOOL says what it does when it is loaded:
+ *   call    makes a CUDA call
+ *   thread  waits for a thread that makes one */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>

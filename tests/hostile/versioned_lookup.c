@@ -1,4 +1,4 @@
-/* A library opened RTLD_LOCAL asks for what only its own libraries have. */
+/* Opens a library with RTLD_LOCAL that looks up names which only its own dependencies define. */
 #include "hostile.h"
 
 int main(void)

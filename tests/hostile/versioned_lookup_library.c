@@ -1,4 +1,4 @@
-/* Asks for names of the runtime that it is linked to. */
+/* Looks up names of the CUDA runtime that this library is linked to. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

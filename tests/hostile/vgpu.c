@@ -1,9 +1,9 @@
-/* Another preloaded library, which shares a GPU out as some container platforms do. It defines dlsym and looks every
- * name that begins with cu or nvml up itself, whatever handle it is given: first in itself, then in the driver. It
- * stands in for cuGetProcAddress as well. It counts launches, and what is allocated, of which it allows
- * VGPU_LIMIT bytes (1 MiB); at exit it prints what it saw.
+/* Another preloaded library, which shares a GPU between programs, like those of some container platforms. It defines
+ * dlsym and resolves every name that begins with cu or nvml itself, whatever the handle is: first in itself, then in
+ * the driver. It also replaces cuGetProcAddress. It counts launches and allocated bytes, allows VGPU_LIMIT bytes (1
+ * MiB), and prints the counts at exit.
  *
- * With FAULTY, it looks its own functions up by a null handle. */
+ * With FAULTY, it looks up its own functions with a null handle. */
 #define _GNU_SOURCE
 #define STANDIN_SOURCE
 #include "standin_driver.h"
@@ -68,7 +68,7 @@ void *dlsym(void *handle, const char *name)
 #else
     void *own = the_next()(itself, name);
 #endif
-    /* No driver, or another library's function. */
+    /* There is no driver, or the name is another library's. */
     void *found = own != NULL || driver == NULL ? own : the_next()(driver, name);
     return found != NULL ? found : the_next()(handle, name);
 }

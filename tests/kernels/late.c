@@ -1,4 +1,5 @@
-/* Linked to the driver. Its function is not looked up: its constructor passes it on. */
+/* A library that is linked to the driver. The program does not look up its function: the
+ * constructor passes the address in an environment variable. */
 #define STANDIN_SOURCE
 #include "standin_driver.h"
 

@@ -1,4 +1,4 @@
-//! Checks the launch that each kernel is assigned to.
+//! Checks which launch call each recorded kernel is assigned to.
 
 use super::*;
 
@@ -32,7 +32,8 @@ fn every_kernel_has_its_launch() {
     }
 }
 
-/// The number of kernels with a launch depends on the timing of the threads, but none has another's launch.
+/// The number of kernels with a known launch depends on the timing of the threads. No kernel may be assigned another
+/// thread's launch.
 #[test]
 fn launches_of_threads_that_launch_at_once_are_not_mixed_up() {
     let ran = two_threads(Program::new(Reach::LookedUp).env("PROGRAM_PAUSE_US", "3000"));
@@ -45,7 +46,7 @@ fn launches_of_threads_that_launch_in_turns_are_all_known() {
     assert_launches_of_two_threads(&ran);
     let launches = ran.launches();
     assert!(launches.iter().all(|(_, _, call)| call.is_some()));
-    // In each of 20 iterations, the main thread has four and the other one five.
+    // In each of 20 iterations, the main thread runs four kernels and the other thread five.
     assert_eq!(launches.len(), 20 * (4 + 5));
 }
 
@@ -59,9 +60,9 @@ fn two_threads(program: Program) -> Ran {
     ran
 }
 
-/// Asserts that each kernel with a launch has one of its own thread.
+/// Asserts that each kernel with a known launch is assigned to a launch of its own thread.
 fn assert_launches_of_two_threads(ran: &Ran) {
-    // Each thread has a stream of its own, and only the main thread has these kernels.
+    // Each thread uses its own stream, and only the main thread launches these kernels.
     let mut streams: BTreeMap<(u32, u64), u16> = BTreeMap::new();
     let main = ran.record().header.pid;
     let launches = ran.launches().into_iter();

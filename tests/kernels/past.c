@@ -1,4 +1,5 @@
-/* Opened with RTLD_DEEPBIND: its dlsym is libc's, so its look-ups cannot be intercepted. */
+/* A library opened with RTLD_DEEPBIND. It calls libc's dlsym directly, so its look-ups cannot be
+ * intercepted. */
 #define STANDIN_SOURCE
 #include "standin_driver.h"
 

@@ -1,4 +1,5 @@
-/* A profiler of the program's own that uses CUPTI: linked to it, or with LOOKED_UP by name. */
+/* The program's own profiler, which uses CUPTI. It is linked to CUPTI, or, with LOOKED_UP, looks
+ * up CUPTI's functions by name. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -54,7 +55,7 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
     while (own < 64 && lent[own] != buffer)
         own++;
     if (own == 64 || size != SIZE) {
-        strange++; /* this profiler did not supply that */
+        strange++; /* this profiler did not supply the buffer */
         return;
     }
     uint8_t *record = NULL;

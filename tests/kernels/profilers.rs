@@ -1,4 +1,4 @@
-//! Checks that another profiler in the process can use CUPTI.
+//! Checks that another profiler in the process can use CUPTI while the library is loaded.
 
 use super::*;
 
@@ -28,7 +28,9 @@ fn a_profiler_that_comes_while_kernels_are_taken_gets_cupti() {
                 assert_steps(&ran, 1, 6);
                 assert_eq!(ran.finalized(), [(0, 0), (0, 0)], "{}", ran.cupti_log);
             } else {
-                // Its functions stay hooked by CUPTI, which is never removed from it.
+                // The other profiler never removes CUPTI, which keeps the driver's functions
+                // hooked. So the library does not attach CUPTI again, and has finalized it only
+                // once.
                 assert_eq!(record.kernel_windows(), [(5, 11)]);
                 assert!(ran.said("no kernels: another profiler has CUPTI"));
                 assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);
@@ -60,7 +62,8 @@ fn a_profiler_that_comes_among_busy_threads_gets_cupti() {
     assert!(last < 30);
 }
 
-/// A stuck call does not delay it either: CUPTI is given up if it cannot be removed.
+/// A stuck driver call does not keep the other profiler from CUPTI: if the library cannot remove
+/// CUPTI, it gives CUPTI up.
 #[test]
 fn a_profiler_that_comes_while_cupti_cannot_go_gets_it_all_the_same() {
     let ran = Program::new(Reach::LookedUp)

@@ -1,24 +1,27 @@
-/* Steps of three kernels, two of them in a graph, a copy each way and a memset, each with a wait for an
- * event, and threads that are in the driver nearly all the time:
+/* Makes steps of three kernels (two of them in a graph), a copy in each direction and a memset, each with a wait for
+ * an event. Other threads are in the driver nearly all the time:
  *   program MODE THREADS STEPS
- * MODE: steps     nothing more
- *       waits     from step 10 on another thread is in a wait most of the time, and each lasts until
- *                 the main thread has made some steps more: it must not be blocked by it
- *       stays     the same, and there is one wait to the end
+ * MODE: steps     nothing else
+ *       waits     from step 10 on, another thread is in a wait most of the time. Each wait lasts until the
+ *                 main thread has made some more steps, so the main thread must not be blocked by it
+ *       stays     the same, with a single wait until the end
  *       captures  another thread captures a stream from before step 10 until some steps later
- *       streams   another thread makes one stream after the other, and destroys it 20 ms later; the one
- *                 that it has at step 5 goes when CUPTI does
- *       late      at step 8 another thread opens a library that is linked to the driver and loads a module through it, which takes
- *                 as long as STANDIN_LOAD_US says
- *       past      a library that was opened with RTLD_DEEPBIND launches the same number of kernels, by
- *                 look-ups that cannot be intercepted
- * PROGRAM_END: exit, _exit or kill, in the middle; PROGRAM_FORKS: a child makes the same, and before;
- * PROGRAM_PROFILER: a library by which the program takes its own kernels, PROGRAM_PROFILED: in steps FROM to
- * before TO, as FROM-TO; PROGRAM_USES: only a subscription, only buffers, or both;
- * PROGRAM_STEP_US: what a step takes more; PROGRAM_TURNS: the threads go round in turns, and while one
- * does all others are out of the driver. At the end it prints how many rounds the other threads made
- * in the longest step.
- * Every call is checked: a context that was destroyed ends the program with status 3. */
+ *       streams   another thread creates one stream after the other, and destroys each 20 ms later. The
+ *                 stream of step 5 is destroyed when CUPTI is removed
+ *       late      in step 8, another thread opens a library that is linked to the driver, and loads a
+ *                 module through it, which takes STANDIN_LOAD_US
+ *       past      a library opened with RTLD_DEEPBIND launches the same number of kernels, with look-ups
+ *                 that cannot be intercepted
+ * Variables:
+ *   PROGRAM_END       ends in the middle of the run: exit, _exit or kill
+ *   PROGRAM_FORKS     first, a child makes the same steps
+ *   PROGRAM_PROFILER  a library with which the program records its own kernels
+ *   PROGRAM_PROFILED  FROM-TO: the steps that it records, from FROM until before TO
+ *   PROGRAM_USES      what the profiler uses: only a subscription, only buffers, or both
+ *   PROGRAM_STEP_US   additional time of a step
+ *   PROGRAM_TURNS     the threads take turns: while one is in the driver, all others are outside
+ * At the end, the program prints the number of rounds that the other threads made during the longest step. Every
+ * call is checked: if the context was destroyed, the program ends with status 3. */
 #define GPU_DRIVER
 #include "program.h"
 
@@ -30,7 +33,7 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* Functions that gpu.h lacks, reached in the same way. */
+/* Driver functions that gpu.h lacks. The program gets them in the same way as the others. */
 #if defined(REACH_GPA)
 static __typeof__(&cuMemsetD8Async) set_memory;
 static __typeof__(&cuStreamQuery) query;
@@ -55,7 +58,7 @@ static void launch(CUfunction kernel, CUdeviceptr buffer, CUstream stream)
     GPU_CHECK(GPU(cuLaunchKernel)(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
 
-/* The thread whose turn it is: 0 is the main thread. */
+/* The number of the thread whose turn it is. The main thread is 0. */
 static atomic_int turn;
 static int turns;
 
@@ -98,7 +101,7 @@ static void *busy(void *number)
     return NULL;
 }
 
-/* Called in the driver: the thread stays there until the main thread has continued. */
+/* The driver calls this. The thread stays in the driver until the main thread has made some more steps. */
 static __thread bool stays;
 static int for_steps = 6;
 static void in_driver(const char *function)
@@ -277,7 +280,8 @@ static void run(const char *mode, int threads, int steps)
     if (end != NULL && strcmp(end, "_exit") == 0)
         _exit(7);
     if (end != NULL && strcmp(end, "exit") == 0) {
-        /* The driver refuses calls once it is taken down, and a thread that makes one fails. */
+        /* During its shutdown, the driver refuses calls, which would fail the other threads' checks. So they pause
+         * first. */
         atomic_store(&pauses, true);
         while (atomic_load(&paused) < threads)
             usleep(200);

@@ -1,4 +1,4 @@
-//! Runs `program.c` under the shim, on the stand-in, and reads the results.
+//! Runs `program.c` with the shim on the stand-in, and reads the results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,13 +18,13 @@ pub const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 /// The way in which the program gets the driver's functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// It is linked to them, to some that the shim does not export.
+    /// The program is linked to the functions, including some that the shim does not export.
     Linked,
-    /// It gets them by `cuGetProcAddress`.
+    /// The program gets the functions from `cuGetProcAddress`.
     LookedUp,
 }
 
-/// Returns the folder with both programs, built once per test binary.
+/// Returns the folder with both programs, which is built once per test binary.
 fn built() -> &'static Path {
     static BUILT: OnceLock<Scratch> = OnceLock::new();
     BUILT
@@ -67,14 +67,14 @@ fn built() -> &'static Path {
         .folder()
 }
 
-/// The program, to be run.
+/// A program that is ready to run, with its folder.
 pub struct Program {
     command: Command,
     scratch: Scratch,
 }
 
 impl Program {
-    /// Without the shim.
+    /// Returns the program to run without the shim.
     pub fn plain(reach: Reach) -> Self {
         let scratch = Scratch::new("kernels");
         let name = match reach {
@@ -111,7 +111,7 @@ impl Program {
         self.env("TLLMPROF_KERNELS", steps)
     }
 
-    /// The program records its own kernels in steps FROM to before TO, given as `FROM-TO`.
+    /// Makes the program record its own kernels with CUPTI, from step FROM until before step TO (`steps` is `FROM-TO`).
     pub fn profiled(self, by: Reach, steps: &str) -> Self {
         let library = match by {
             Reach::Linked => "profiler-linked.so",
@@ -121,7 +121,7 @@ impl Program {
             .env("PROGRAM_PROFILED", steps)
     }
 
-    /// Makes CUPTI missing where the library looks for it.
+    /// Removes CUPTI from the library path, so the library cannot find it.
     pub fn without_cupti(self) -> Self {
         self.env("LD_LIBRARY_PATH", standin())
     }
@@ -140,24 +140,24 @@ impl Program {
     }
 }
 
-/// A call that launched a kernel.
+/// A call that launched a kernel or a graph.
 #[derive(Clone, Copy, Debug)]
 pub struct Launched {
     pub thread: u32,
-    /// In ticks.
+    /// The call's start, in ticks of the record's clock.
     pub start: u64,
     pub is_graph: bool,
-    /// The handle.
+    /// The handle of the stream.
     pub stream: u64,
 }
 
-/// The result of its run.
+/// The result of a run.
 pub struct Ran {
     pub output: Output,
-    /// The requests to CUPTI.
+    /// The stand-in CUPTI's log of the calls to it.
     pub cupti_log: String,
     pub records: Vec<Read>,
-    /// The folder in which it ran.
+    /// The folder in which the program ran.
     scratch: Scratch,
 }
 
@@ -195,7 +195,7 @@ impl Ran {
         Process::read("record".into(), &reader).unwrap()
     }
 
-    /// Returns each kernel's name and stream, with the call that launched it if the report knows it.
+    /// Returns each kernel's name and stream. The launch is `None` if the report does not know it.
     pub fn launches(&self) -> Vec<(String, u16, Option<Launched>)> {
         let reader = Reader::open(&self.file()).unwrap();
         let process = Process::read("record".into(), &reader).unwrap();
@@ -241,7 +241,7 @@ impl Ran {
         kernels.collect()
     }
 
-    /// Returns the number of kernels, copies and memsets that CUPTI recorded, in all windows.
+    /// Returns the numbers of kernels, copies and memsets that CUPTI recorded in all windows.
     pub fn taken(&self) -> [u64; 3] {
         ["kernels=", "copies=", "sets="].map(|what| {
             let last = self
@@ -253,7 +253,7 @@ impl Ran {
         })
     }
 
-    /// Returns for each time that CUPTI was finalised: the number of calls in the driver, and 1 if that
+    /// Returns a pair for each time that CUPTI was finalized: the number of calls in the driver, and 1 if the call
     /// destroyed the context.
     pub fn finalized(&self) -> Vec<(u64, u64)> {
         let lines = self.cupti_log.lines();
@@ -268,7 +268,7 @@ impl Ran {
     }
 }
 
-/// The GPU's work in a record.
+/// Access to the GPU's work in a record.
 impl Read {
     fn gpu_events(&self) -> impl Iterator<Item = &Event> {
         let events = self.events.iter().map(|(_, event)| event);
@@ -284,7 +284,7 @@ impl Read {
         self.gpu_events().count() as u64
     }
 
-    /// Returns the amount of work that is missing.
+    /// Returns the number of GPU events that the record reports as dropped.
     pub fn gpu_work_dropped(&self) -> u64 {
         let events = self.events.iter().map(|(_, event)| event.what);
         events
@@ -313,7 +313,7 @@ impl Read {
         edges
     }
 
-    /// Returns the first and last iteration of each.
+    /// Returns the first and last iteration of each window in which kernels were recorded.
     pub fn kernel_windows(&self) -> Vec<(u64, u64)> {
         let opened = self.kernel_edges(Edge::Open);
         let closed = self.kernel_edges(Edge::Close);
@@ -322,7 +322,7 @@ impl Read {
         pairs.map(|(open, close)| (open.1, close.1)).collect()
     }
 
-    /// Returns the number of kernels by name, from the opening of a kernel window to that of the next one.
+    /// Returns the number of kernels by name, from the opening of one kernel window until the opening of the next.
     pub fn kernels_of(&self, window: usize) -> BTreeMap<String, u64> {
         let opened = self.kernel_edges(Edge::Open);
         let from = opened[window].0;

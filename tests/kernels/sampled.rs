@@ -1,4 +1,4 @@
-//! Checks periodic samples of the kernels of some steps (`TLLMPROF_KERNELS=3@1s`).
+//! Checks periodic samples of kernels: `TLLMPROF_KERNELS=3@1s` records the kernels of 3 steps each second.
 
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use super::program::{Program, Ran, Reach};
 use super::{assert_steps, common};
 use common::{command, run, tllmprof};
 
-/// Returns the number of seconds that have begun since the epoch.
+/// Returns the current time in whole seconds since the epoch.
 fn second() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -20,7 +20,7 @@ fn second() -> u64 {
 
 const STEPS: u64 = 200;
 
-/// A program that makes steps for at least four seconds.
+/// Runs the program for at least four seconds of steps.
 fn lasting(program: Program) -> Ran {
     program
         .env("PROGRAM_STEP_US", "20000")
@@ -53,7 +53,7 @@ fn so_many_steps_are_taken_once_in_each_second_and_the_program_gets_the_same_res
     let windows = ran.record().kernel_windows();
     let count = windows.len() as u64;
     assert!((2..=seconds).contains(&count), "{windows:?} in {seconds} s");
-    // The end of the program may cut the last one, and does not remove CUPTI.
+    // The end of the program may cut the last sample short. CUPTI stays attached in that case.
     let is_whole = |window: &(u64, u64)| window.1 + 1 < STEPS;
     for (place, (first, last)) in windows.iter().enumerate() {
         if is_whole(&(*first, *last)) {
@@ -68,7 +68,7 @@ fn so_many_steps_are_taken_once_in_each_second_and_the_program_gets_the_same_res
     assert!(ran.said("kernels are sampled: 3 iterations each 1s"));
 
     let text = Report::new(vec![ran.process()]).text();
-    // A sample that the last step opens has no steps: it would begin with the next one.
+    // If the last step opens a sample, this sample has no steps, because it would begin with the next step.
     let steps: u64 = windows
         .iter()
         .map(|(first, last)| (last + 1).saturating_sub(*first))
@@ -91,7 +91,8 @@ fn windows_that_are_planned_have_no_kernels_and_samples_wait_for_them() {
     assert!(windows.iter().all(|window| window.0 > 120), "{windows:?}");
     assert!(ran.said("window 0-120 captured"), "{}", ran.output.err());
 
-    // From the second iteration on, which may begin a period, a sample would not end before the window.
+    // A period can begin at the second iteration at the earliest. A sample from there would not end before the window
+    // opens at iteration 2, so no sample is taken.
     let ran = lasting(Program::new(Reach::Linked).kernels("3@1s").windows("2-"));
     ran.assert_well();
     assert_eq!(ran.record().kernel_windows(), []);

@@ -1,5 +1,5 @@
-/* Many calls in twelve threads at once, nested and left by exceptions, some caught far above. It prints
- * their result, which depends on every one of them. */
+/* Makes many nested calls in twelve threads at once. Exceptions leave some calls, and some are caught many calls
+ * above. The program prints a result that depends on every call. */
 #define STANDIN
 #include "standin_driver.h"
 

@@ -1,17 +1,18 @@
-/* Native functions that are scopes. Each kernel has the name of the functions that it is launched in, which are all called
- * `op_…`, so that its scope in a record can be compared with its name.
+/* Launches kernels in native functions that are scopes. All these functions are called `op_…`, and each kernel is
+ * named after the functions that it is launched in. So a test can compare a kernel's scope in the record with its
+ * name.
  *   program MODE STEPS [PLUGIN]
- * MODE: plain      functions within one another, one of them within itself; two that end in another
+ * MODE: plain      nested functions, one of them recursive; two that end with a jump to another
  *       graph      the same, captured into a graph
- *       throws     exceptions leave them, caught in the function above and far above
+ *       throws     exceptions leave the functions, and are caught one call above or many calls above
  *       jumps      longjmp leaves them
- *       cancelled  a thread ends in the midst of them, by pthread_exit
- *       threads    eight threads at once
- *       deep       more within one another than can be followed
- *       coroutine  one is entered on a stack of another's, and launches there
- *       signals    a handler runs them, on a small stack of its own
- *       forks      a child runs them, and ends in the midst of them
- *       library    they are those of PLUGIN, which is opened when some have run */
+ *       cancelled  a thread ends within them, by pthread_exit
+ *       threads    eight threads run them at once
+ *       deep       they nest deeper than the library can follow
+ *       coroutine  one is entered on another stack and launches there
+ *       signals    a signal handler runs them, on a small stack
+ *       forks      a child process runs them, and ends within them
+ *       library    the functions are in PLUGIN, which is opened after some calls */
 #define STANDIN
 #include "standin_driver.h"
 
@@ -49,7 +50,7 @@ static CUdeviceptr buffer;
 static thread_local CUstream stream;
 static long sum;
 
-/* Launches from a frame that is large and leaves most of itself as it was. */
+/* Launches a kernel. The frame is large and mostly not written to, so old data stays on the stack. */
 static __attribute__((noinline)) void launch(const char *name)
 {
     volatile char room[512];
@@ -68,7 +69,7 @@ struct Engine {
 };
 }
 
-/* Arguments of all kinds, and a result that takes more than a register. */
+/* A function with arguments of all types, and a result that does not fit into a register. */
 struct Result {
     double parts[4];
 };
@@ -104,7 +105,7 @@ template <typename T> __attribute__((noinline, noclone)) T Engine::op_template(T
 
 static volatile int rounds;
 
-/* Both end in another function: in op_end, and alternately in one another. */
+/* Functions that end with a tail call: to op_end, or alternately to each other. */
 OP long op_end(long n)
 {
     launch("op_tail/op_end");
@@ -180,7 +181,7 @@ OP void op_around(int n)
     op_below(n);
 }
 
-/* A function with an object with a destructor is around it: the scope is no longer open there. */
+/* An object with a destructor is outside the op_ functions. When it launches, no scope is open any more. */
 static __attribute__((noinline)) void above(int n)
 {
     struct Outside {
@@ -245,7 +246,7 @@ static void on_signal(int)
     sum += op_handler(1);
 }
 
-/* The memory below the handler's stack is not writable. */
+/* The memory below the handler's stack is not accessible, so an overflow ends the program. */
 static void signals()
 {
     enum { ROOM = 1 << 20 };
@@ -264,7 +265,7 @@ static void signals()
         action.sa_flags = SA_ONSTACK;
         CHECK(sigaltstack(&stack, NULL));
         CHECK(sigaction(SIGUSR1, &action, NULL));
-        raise(SIGUSR1); /* the thread's first call */
+        raise(SIGUSR1); /* here the thread makes its first call of an op_ function */
     }
     op_outer(1);
     raise(SIGUSR1);
@@ -360,7 +361,7 @@ static void coroutine()
         makecontext(&inside, in_coroutine, 0);
     }
     op_outer(1);
-    /* In the first call that runs there, no scope is open yet. */
+    /* When the coroutine runs first, no scope is open yet. */
     swapcontext(&outside, &inside);
     op_every(1);
     swapcontext(&outside, &inside);
@@ -390,7 +391,7 @@ OP long op_child(int n)
     return n > 0 ? op_child(n - 1) * 3 + n : n == 0 ? fork() : rounds;
 }
 
-/* A child continues in the middle of many calls, and returns from all of them. */
+/* A forked child continues within many nested calls and returns from all of them. */
 static void forked_in_the_midst()
 {
     pid_t parent = getpid();

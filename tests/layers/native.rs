@@ -1,4 +1,4 @@
-//! Checks native functions that are scopes (`TLLMPROF_SCOPES`).
+//! Checks native functions as scopes of kernels (`TLLMPROF_SCOPES`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -63,7 +63,8 @@ fn ran(mode: &str, more: &[(&str, &str)]) -> Ran {
     ran_by(command, mode, &all)
 }
 
-/// Entries are patched on x86-64 only.
+/// Reports that the running test is skipped, and returns true, if function entries cannot be patched. They are patched
+/// on x86-64 only.
 fn is_left_out() -> bool {
     if !is_x86_64() {
         skipped("native functions are scopes on x86-64 only");
@@ -72,19 +73,19 @@ fn is_left_out() -> bool {
 }
 
 impl Ran {
-    /// Returns the number of kernels by the program's name for their scope, if they have one, and the number
-    /// of kernels without a known one.
+    /// Returns the number of kernels by the scope in their own name, and the number of kernels whose scope cannot be
+    /// known.
     fn expected(&self) -> (BTreeMap<&str, u64>, u64) {
         let mut launched = self.launched();
         let unknown = launched.remove("unknown").unwrap_or(0);
         if let Some(none) = launched.remove("none") {
             launched.insert("", none);
         }
-        // A function that is called within itself is one layer.
+        // A recursive function counts as one layer.
         (launched, unknown)
     }
 
-    /// Asserts that every kernel has the functions in which it was launched, and none of `unknown` has any.
+    /// Asserts that the report has the right functions for every kernel, and no function for kernels named `unknown`.
     fn assert_known(&self, mode: &str) {
         let (launched, unknown) = self.expected();
         assert_eq!(
@@ -120,7 +121,8 @@ fn a_kernel_has_the_functions_that_it_was_launched_in() {
     }
 }
 
-/// Calls that are left in every possible way: over 400 of them, so that one that stays open is noticed.
+/// The program leaves over 400 calls by exceptions, longjmp, thread cancellation and fork. A scope that stayed open
+/// would be noticed in later kernels.
 #[test]
 fn a_call_that_is_left_is_open_no_more() {
     if is_left_out() {
@@ -131,7 +133,8 @@ fn a_call_that_is_left_is_open_no_more() {
     }
 }
 
-/// Calls that are too deep, and launches of calls on another stack, are not known. Later ones are.
+/// The scope is unknown if calls nest too deep, or if a call runs on another stack. The scopes of later calls are known
+/// again.
 #[test]
 fn what_cannot_be_followed_is_not_known() {
     if is_left_out() {
@@ -188,7 +191,7 @@ fn rules_that_match_nothing_or_too_much_say_so() {
         much.contains("functions, and at most 256 can be scopes: none is."),
         "{much}"
     );
-    // A function that begins with a call, or reads its return address, is not patched.
+    // A function cannot be patched if it begins with a call or reads its return address.
     let refused = said("sym:pop_back@libstdc");
     assert!(
         refused.contains("functions cannot be scopes: "),
@@ -200,7 +203,7 @@ fn rules_that_match_nothing_or_too_much_say_so() {
     );
 }
 
-/// A rule of steps for the same functions counts every call.
+/// If a step rule names the same functions, it still counts every call.
 #[test]
 fn functions_may_be_steps_and_scopes() {
     if is_left_out() {
@@ -215,8 +218,8 @@ fn functions_may_be_steps_and_scopes() {
     assert_eq!(ran.known()["op_tail/op_end"], 10);
 }
 
-/// Twelve threads with calls that exceptions leave: each gets the same result as without the library, and no
-/// call stays open.
+/// Exceptions leave calls in twelve threads. Each thread gets the same result as without the library, and no scope
+/// stays open.
 #[test]
 fn many_calls_at_once_do_what_they_do_without_the_library() {
     if is_left_out() {

@@ -1,4 +1,4 @@
-/* A library that is opened late. Of its functions, only the one that runs the others can be looked up. */
+/* A library that is opened late. Only the function that runs its other functions can be looked up. */
 #include <string>
 
 #define OP static __attribute__((noinline, noclone))

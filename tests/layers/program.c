@@ -1,25 +1,26 @@
-/* Steps of a graph that was captured in scopes (NVTX ranges), and of a kernel by itself. Each kernel is called like the scope
- * that it is launched in, so that what a record says of it can be held against its name.
+/* Makes steps, each with a graph that was captured within scopes (NVTX ranges) and one separate kernel. Each kernel
+ * has the name of the scope that it is launched in, so a test can compare the kernel's scope in the record with its
+ * name.
  *   program MODE STEPS
- * MODE: chain      one stream
- *       copies     the same, with copies in each layer
- *       others     with functions of the host, events of other streams, memory that is allocated and freed in each layer
- *       streams    two of them, forked and joined
- *       shared     two threads capture into one graph at once
- *       threads    two threads capture a graph each at once
- *       clone      what runs is made of a copy
- *       update     what runs is updated by a graph of the same scopes
- *       moved      the same, of other scopes in the second layer
- *       again      every third step has a graph of its own, made where the last was
- *       failed     a capture that fails comes first
- *       child      the graph has another one in it
- *       children   it is a copy of one that has two in it, of which the first has a third
- *       swapped    as child; the one in it is changed where the graph is executable
- *       conditional  it has a node with two bodies, of which the second is run
- *       empty      it has an empty node
- *       explicit   it has a kernel that was not captured, in a scope
- *       grown      it was captured in two parts, the second to a graph that exists
- *       deep       some scopes lie too deep */
+ * MODE: chain        one stream
+ *       copies       the same, with copies in each layer
+ *       others       with host functions, events of other streams, and memory that is allocated and freed in each layer
+ *       streams      two streams, forked and joined
+ *       shared       two threads capture into one graph at once
+ *       threads      two threads capture one graph each at once
+ *       clone        the graph that runs is made from a copy
+ *       update       the graph that runs is updated from a graph with the same scopes
+ *       moved        the same, from a graph with other scopes in the second layer
+ *       again        every third step has its own graph, made at the address of the previous one
+ *       failed       a capture that fails comes first
+ *       child        the graph contains another graph
+ *       children     it is a copy of a graph that contains two graphs, the first of which contains a third
+ *       swapped      like child, but the inner graph is replaced in the executable graph
+ *       conditional  the graph has a conditional node with two bodies, and the second one runs
+ *       empty        it has an empty node
+ *       explicit     it has a kernel node that was added within a scope instead of being captured
+ *       grown        it was captured in two parts, the second into the existing graph
+ *       deep         some scopes are nested too deep */
 #define _GNU_SOURCE
 #define STANDIN
 #include "standin_driver.h"
@@ -46,7 +47,7 @@ static CUstream stream, side;
 static CUevent forked, joined, done;
 static unsigned int grid = 1;
 
-/* Launches a kernel with the name `name`, in the ranges of the name's parts. */
+/* Launches a kernel named `name`, within an NVTX range for each part of the name. */
 static void launch_on(CUstream on, const char *name)
 {
     char parts[128], *rest = parts, *part;
@@ -87,7 +88,7 @@ static void nothing(void *unused)
     (void)unused;
 }
 
-/* Nodes that are no kernels, copies or sets. */
+/* Adds nodes that are not kernels, copies or memsets. */
 static void other_nodes(void)
 {
     CUdeviceptr memory;

@@ -1,4 +1,5 @@
-//! Checks windows on demand in hosts that fork, exec other programs, close descriptors, or have none free.
+//! Checks windows on demand in programs that fork, exec another program, close all descriptors, or have no descriptors
+//! free.
 
 use std::fs;
 use std::io::Read;
@@ -30,14 +31,14 @@ fn a_forked_child_has_none_of_the_sockets_and_makes_its_own() {
     let mut expected = [u64::from(server.pid()), pid.parse().unwrap()];
     expected.sort_unstable();
     assert_eq!(pids, expected);
-    // The child makes no steps. The times from before the fork are its parent's.
+    // The child makes no steps, so it has no times. The step times before the fork are the parent's.
     assert!(peer.status().times.is_some());
     let mut of_child = Peer::to(&place.path(&format!("run/tllmprof/{pid}.sock")));
     let status = of_child.status();
     assert_eq!((status.iterations, status.times), (0, None));
     drop(of_child);
     drop(peer);
-    // The parent's socket has no owner after it has ended, though its child lives.
+    // The parent's socket is left without an owner when the parent ends, although its child is still alive.
     server.kill();
     let left: Vec<_> = place
         .ps()
@@ -70,10 +71,11 @@ fn nothing_listens_after_an_exec_and_the_file_is_swept() {
 fn a_host_that_closes_all_descriptors_keeps_its_own_and_is_found_again() {
     let place = Place::new();
     let mut command = place.server("2000");
-    // The stand-in's log is a descriptor, too.
+    // The stand-in's log is an open descriptor, too, so it must be off.
     command.env("HOST", "closes").env_remove("STANDIN_LOG");
     let mut server = place.start(&mut command);
-    // A client waits in the meantime. Programs of other tests may listen, too, so commands name the process.
+    // A client stays connected while the program closes its descriptors. Other tests' programs may listen at the same
+    // time, so commands name the process.
     let mut peer = server.connect();
     wait_until("the program's own files", || place.path("own").exists());
     peer.say(b"{\"do\":\"status\"}\n");
@@ -92,7 +94,7 @@ fn a_host_that_closes_all_descriptors_keeps_its_own_and_is_found_again() {
 fn a_host_without_sockets_or_descriptors_to_spare_is_left_alone() {
     let place = Place::new();
     let mut command = place.server("200");
-    // Its filter is its own, and only affects sockets.
+    // The test knows that the program's filter only affects sockets, so the library may continue after it is installed.
     command.env("TLLMPROF_AFTER_SECCOMP", "1");
     let mut server = place.start(command.env("HOST", "no_socket"));
     wait_until("the line", || server.err().contains("no control socket"));
@@ -105,7 +107,7 @@ fn a_host_without_sockets_or_descriptors_to_spare_is_left_alone() {
     assert!(server.end().contains("checksum"));
 }
 
-/// A server that may have 40 descriptors.
+/// Returns the command of a server that may have at most 40 descriptors open.
 fn command_with_few_descriptors(place: &Place) -> Command {
     use std::os::unix::process::CommandExt;
     let mut command = place.server("200");
@@ -114,7 +116,7 @@ fn command_with_few_descriptors(place: &Place) -> Command {
             rlim_cur: 40,
             rlim_max: 40,
         };
-        // SAFETY: reads the local.
+        // SAFETY: setrlimit only reads the local variable `limit`.
         match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
@@ -142,7 +144,7 @@ fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
         assert!(output.err().is_empty(), "{}", output.err());
     }
     assert!(fs::read_dir(place.path("run")).unwrap().next().is_none());
-    // And a process that does, unless it is asked to listen.
+    // A process that uses CUDA has no such thread and no socket, unless `TLLMPROF_CONTROL` asks for the socket.
     for control in [None, Some("0")] {
         let mut command = place.server("100");
         match control {
@@ -158,10 +160,10 @@ fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
     assert!(fs::read_dir(place.path("run")).unwrap().next().is_none());
 }
 
-/// The exit status of a process whose calls `live/slow_listen.c` cannot catch.
+/// The exit status of a program if `live/slow_listen.c` cannot intercept its system calls.
 const SLOW_LISTEN_CANNOT: i32 = 77;
 
-/// Runs of a program, one of which ends while its socket is made.
+/// Maximum number of runs of a program until a run ends while its socket is being created.
 const ATTEMPTS: usize = 50;
 
 #[test]
@@ -183,10 +185,10 @@ fn a_process_that_ends_while_its_socket_is_made_leaves_no_file() {
             .env("XDG_RUNTIME_DIR", place.path("run"))
             .env("TLLMPROF_CONTROL", "1")
             .env("TLLMPROF_STEP", "cudaGraphLaunch")
-            // The filter that catches the call is the test's own.
+            // The filter that intercepts the system call is the test's own, so the library may continue.
             .env("TLLMPROF_AFTER_SECCOMP", "1")
             .current_dir(place.0.folder());
-        // On a busy machine the program may end before its thread comes to that.
+        // On a busy machine, the program may end before the library's thread creates the socket. Then it runs again.
         let said = (0..ATTEMPTS).find_map(|_| {
             let output = run(&mut command, TEST_TIMEOUT);
             if output.status.code() == Some(SLOW_LISTEN_CANNOT) {
@@ -228,7 +230,8 @@ fn what_killed_processes_leave_is_swept() {
         let mut dies = place.start(&mut place.server("2000"));
         dies.connect();
         dies.kill();
-        // One that was killed before it listened, and one that is about to listen.
+        // The first file is left by a process that was killed before it listened. The second belongs to a process that
+        // is about to listen.
         let folder = place.path("run/tllmprof");
         fs::write(folder.join(format!("{pid}.bind")), "").unwrap();
         fs::write(folder.join(format!("{}.bind", lives.pid())), "").unwrap();
@@ -249,7 +252,7 @@ fn what_killed_processes_leave_is_swept() {
     lives.end();
 }
 
-/// A program that ends by a signal under `tllmprof run` leaves nothing.
+/// A program under `tllmprof run` that is killed by a signal leaves no socket.
 #[test]
 fn the_command_removes_what_a_killed_program_leaves() {
     let place = Place::new();
@@ -267,7 +270,7 @@ fn the_command_removes_what_a_killed_program_leaves() {
         "{}",
         output.err()
     );
-    // The folder shows that it had a socket.
+    // The folder exists, so the program had a socket.
     assert!(place.path("run/tllmprof").is_dir());
     assert!(place.sockets().is_empty(), "{:?}", place.sockets());
 }

@@ -1,4 +1,4 @@
-//! Checks ranks in lockstep: all have the same steps, whatever one of them does.
+//! Checks captures of ranks in lockstep: all ranks capture the same steps, whatever one of them does.
 
 use std::fs;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use tllmprof_control::Phase;
 
 use crate::place::{Place, Running, wait_until};
 
-/// Four ranks that begin each step together, of which one is slow.
+/// Starts four ranks that begin each step together. Rank 2 is slower than the others.
 pub fn ranks(place: &Place) -> Vec<Running> {
     let command = |rank: usize| {
         let period = if rank == 2 { 2000 } else { 100 };
@@ -24,8 +24,8 @@ pub fn ranks(place: &Place) -> Vec<Running> {
     ranks
 }
 
-/// Returns the windows that all of them have. A rank that has already begun the requested step refuses, and a
-/// later one is tried: the others may have taken the earlier one in the meantime.
+/// Returns the windows that all ranks captured. If a rank has already begun the requested step, it refuses, and the
+/// command tries a later step. The other ranks may have captured the earlier step by then.
 fn common(ranks: &[Running]) -> Vec<(u64, u64)> {
     let all: Vec<_> = ranks.iter().map(Running::windows).collect();
     let is_common = |window: &&(u64, u64)| all.iter().all(|of| of.contains(window));
@@ -48,7 +48,7 @@ fn ranks_in_lockstep_are_captured_in_the_same_steps() {
         );
     }
     assert_eq!(common(&ranks).len(), times);
-    // A rank that does something else opens at its own step.
+    // A rank that is not in lockstep with the others opens its window at its own next step.
     let mut command = place.server("700");
     command.env("TLLMPROF_RANK", "4").env("TLLMPROF_RUN", "r");
     let mut other = place.start(&mut command);
@@ -86,7 +86,7 @@ fn a_rank_that_has_no_requests_is_named_and_the_others_are_whole() {
     assert!(captured.err().contains(&line), "{}", captured.err());
     assert!(captured.out().contains("4 processes"), "{}", captured.out());
     assert_eq!(common(&ranks).len(), 1);
-    // It is unchanged: the next window is its own.
+    // The idle rank has discarded the request: its next window is the one requested here.
     fs::remove_file(place.path("idle/pause")).unwrap();
     let captured = place.tllmprof(&format!("capture {} --steps 5", idle.pid()));
     assert!(captured.status.success(), "{}", captured.err());
@@ -100,7 +100,7 @@ fn a_rank_that_dies_in_the_midst_leaves_the_others_whole() {
     let place = Place::new();
     let mut ranks = ranks(&place);
     wait_until("the sockets", || place.sockets().len() == 4);
-    // Enough steps for the window to be seen open on a busy machine.
+    // The window is long enough to be seen open on a busy machine.
     let mut capture = place
         .command("capture --all --steps 2000")
         .stdout(Stdio::piped())

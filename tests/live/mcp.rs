@@ -1,4 +1,5 @@
-//! Checks `tllmprof mcp` on processes that run: they are listed, captured, and left alone when a client goes away.
+//! Checks `tllmprof mcp` on running processes: the tools list and capture them, and a client's disconnect does not
+//! disturb them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::place::{Place, wait_until};
 
-/// A server of the protocol, and the client's side of its pipes.
+/// A running MCP server, and the client's ends of its pipes.
 struct Session {
     server: Child,
     to: Option<ChildStdin>,
@@ -52,7 +53,7 @@ impl Session {
         self.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}));
     }
 
-    /// Calls a tool; the text of its answer.
+    /// Calls a tool. Returns the text of its answer.
     fn call(&mut self, tool: &str, arguments: &Value) -> String {
         self.ask(tool, arguments);
         let answer = self.next();
@@ -106,7 +107,7 @@ fn an_assistant_lists_processes_and_captures_one() {
 #[test]
 fn a_capture_whose_client_gives_up_or_goes_away_closes_its_window() {
     let place = Place::new();
-    // The whole window would take longer than the test waits.
+    // A step takes 20 ms, so the whole window would take longer than the test waits.
     let server = place.start(&mut place.server("20000"));
     let mut peer = server.connect();
     let asked = json!({"processes": [server.pid().to_string()], "steps": 10_000});

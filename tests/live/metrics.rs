@@ -1,4 +1,4 @@
-//! Checks `tllmprof serve-metrics`, scraped by hand and by Prometheus.
+//! Checks `tllmprof serve-metrics`, scraped directly and by Prometheus.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,10 +14,10 @@ use crate::common::load::Load;
 use crate::common::{command, repo, run, skipped, tllmprof};
 use crate::place::{Place, Running, TEST_TIMEOUT, wait_until};
 
-/// A program that is killed when it is no longer needed.
+/// A running server program, which is killed when the value is dropped.
 struct Served {
     child: Child,
-    /// `127.0.0.1:9427`.
+    /// The address and port where the server listens, such as `127.0.0.1:9427`.
     at: String,
 }
 
@@ -29,7 +29,7 @@ impl Drop for Served {
 }
 
 impl Served {
-    /// `tllmprof serve-metrics` at a free port.
+    /// Starts `tllmprof serve-metrics` on a free port.
     fn metrics(place: &Place) -> Self {
         let mut command = place.command("serve-metrics --listen 127.0.0.1:0");
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -44,7 +44,7 @@ impl Served {
         Self { child, at }
     }
 
-    /// Returns the status and the text of the answer.
+    /// Sends an HTTP request. Returns the status and the body of the answer.
     fn ask(&self, method: &str, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.at).unwrap();
         stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
@@ -62,7 +62,8 @@ impl Served {
         text
     }
 
-    /// Returns the values of a process, by the name and the labels that not all have: `name,phase="decode"`.
+    /// Returns a process's metrics. The keys are the metric's name and the labels that only some metrics have, such as
+    /// `name,phase="decode"`.
     fn values(&self, pid: u32) -> BTreeMap<String, f64> {
         let own = format!("{{pid=\"{pid}\",");
         let text = self.text();
@@ -88,7 +89,7 @@ fn ranked(place: &Place) -> Running {
     place.start(&mut command)
 }
 
-/// Returns the seconds that the iterations of the windows in its record took, and their spans on the GPU.
+/// Returns the time that the record's iterations in windows took, and the time of their spans on the GPU, in seconds.
 fn inside(server: &Running) -> (f64, f64) {
     let report = run(
         command(tllmprof())
@@ -116,7 +117,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     let served = Served::metrics(&place);
     let counted = |values: &BTreeMap<String, f64>| values["tllmprof_iterations_total"];
     let is_known = |values: &BTreeMap<String, f64>| {
-        // The rank is looked up with the iteration after the first request.
+        // The process looks up its rank in the iteration after the first request.
         counted(values) > 100.0
     };
     served.text();
@@ -141,8 +142,8 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     let count = values[&of_phase("count", "unknown")];
     assert_eq!(sorted.last().unwrap(), &(f64::INFINITY, count));
     assert!(count > 90.0, "{count}");
-    // Its batches are not known. No iteration is shorter than the program's sleep, and all together are the
-    // time that it ran.
+    // The program's batches are not known, so the phase is `unknown`. No iteration is shorter than the program's sleep,
+    // and all iterations together take the program's whole run time.
     assert_eq!(sorted[2], (0.002, 0.0), "{sorted:?}");
     assert!(values[&of_phase("sum", "unknown")] >= 0.002 * count);
     assert!(values["tllmprof_waits_total"] > 0.0);
@@ -161,7 +162,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     assert!(captured.status.success(), "{}", captured.err());
     let values = served.values(pid);
     assert_eq!(values["tllmprof_windows_total"], 1.0);
-    // The same times as in the record.
+    // The metrics have the same times as the record.
     let (took, gpu) = inside(&server);
     let near = |name: &str, wanted: f64| {
         let value = values[name];
@@ -172,7 +173,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     };
     near(names[0], took);
     near(names[1], gpu);
-    // They stay as they are while no window is open.
+    // The values do not change while no window is open.
     let since = counted(&values);
     wait_until("more", || counted(&served.values(pid)) > since + 50.0);
     let later = served.values(pid);
@@ -180,12 +181,12 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
         names.map(|name| later[name]),
         names.map(|name| values[name])
     );
-    // A page that does not exist, and a method that is not allowed.
+    // The server refuses a page that does not exist, and a method that is not allowed.
     assert_eq!(served.ask("GET", "/else").0, 404);
     assert_eq!(served.ask("POST", "/metrics").0, 405);
     let (status, body) = served.ask("HEAD", "/metrics");
     assert_eq!((status, body.as_str()), (200, ""));
-    // The server does not wait for a client that sends rubbish or nothing.
+    // The server does not wait for clients that send rubbish or nothing.
     let silent = TcpStream::connect(&served.at).unwrap();
     TcpStream::connect(&served.at)
         .unwrap()
@@ -204,7 +205,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     wait_until("its end", || served.values(pid).is_empty());
 }
 
-/// The name of a figure of the times of a phase.
+/// Returns the key of a metric of iteration times for one phase.
 fn of_phase(figure: &str, phase: &str) -> String {
     format!("tllmprof_iteration_seconds_{figure},phase=\"{phase}\"")
 }
@@ -212,13 +213,13 @@ fn of_phase(figure: &str, phase: &str) -> String {
 #[test]
 fn times_are_told_apart_by_phase_where_batches_are_read() {
     const STEPS: f64 = 60.0;
-    // Every tenth step has a prompt among its decodes, and takes 150 ms; the others take 3 ms.
+    // Every tenth step has a prompt among its decodes and takes 150 ms. All others take 3 ms.
     let by_phase = [("decode", 54.0, 0.003), ("mixed", 6.0, 0.15)];
     for (variables, phases) in [
         (&[("TLLMPROF_FLIGHT", "10")][..], &by_phase[..]),
         (&[("TLLMPROF_WHEN", "iteration > 1000s")], &by_phase),
         (
-            // The iterations of the window do not count.
+            // The window's three iterations are not counted in these metrics.
             &[
                 ("TLLMPROF_WHERE", "phase=decode"),
                 ("TLLMPROF_START_STOP", "20-22"),
@@ -259,8 +260,8 @@ fn times_are_told_apart_by_phase_where_batches_are_read() {
     }
 }
 
-/// Returns the folder of Prometheus and promtool. Without them, the running test reports the parts that it
-/// skips. They are fetched only with `TLLMPROF_TEST_PROMETHEUS=fetch`.
+/// Returns the folder of Prometheus and promtool; `None` if they are not installed, which reports that the test skips
+/// some checks. They are only downloaded with `TLLMPROF_TEST_PROMETHEUS=fetch`.
 fn prometheus() -> Option<PathBuf> {
     let mut get = Command::new(repo().join("scripts/get-prometheus"));
     if std::env::var("TLLMPROF_TEST_PROMETHEUS").as_deref() != Ok("fetch") {
@@ -303,7 +304,7 @@ fn prometheus_scrapes_it_and_answers_the_queries_of_the_dashboard() {
         .unwrap();
     let said = String::from_utf8_lossy(&checked.stderr);
     assert!(checked.status.success() && said.is_empty(), "{said}");
-    // The configuration of the examples, at this port and with a shorter interval.
+    // The configuration is that of `examples/`, with this server's port and a shorter interval.
     let example = fs::read_to_string(repo().join("examples/prometheus.yml")).unwrap();
     assert!(
         example.contains("127.0.0.1:9427") && example.contains(": 5s"),
@@ -350,7 +351,7 @@ fn prometheus_scrapes_it_and_answers_the_queries_of_the_dashboard() {
             one["value"][1].as_str().unwrap().parse::<f64>().unwrap() > 1.0
         })
     });
-    // The counters of windows have been scraped by now, and increase with a window.
+    // The window metrics have already been scraped once, and this window increases them.
     let captured = place.tllmprof(&format!("capture {} --steps 20", server.pid()));
     assert!(captured.status.success(), "{}", captured.err());
     wait_until("the window", || {
@@ -366,7 +367,7 @@ fn prometheus_scrapes_it_and_answers_the_queries_of_the_dashboard() {
     for target in exprs {
         let expr = target["expr"].as_str().unwrap();
         let expr = expr.replace("$__rate_interval", "60s").replace("$run", "r");
-        // No Python runs here.
+        // The program does not run Python, so these metrics have no values.
         if expr.contains("collections") || expr.contains("gil") {
             assert_eq!(query(&prometheus, &expr), [Value::Null; 0], "{expr}");
         } else {

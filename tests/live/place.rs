@@ -1,4 +1,4 @@
-//! Servers that listen, in a folder of their own, and their clients.
+//! Servers that listen on a control socket, each test's in a separate folder, and clients of the socket.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -18,19 +18,19 @@ use crate::common::{
 
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// `tests/live/server.c`, built once.
+/// Returns the path of the server program, built once from `tests/live/server.c`.
 pub fn server() -> &'static Path {
     static BUILT: Built = Built::new();
     build_once(&BUILT, "live/server.c", &["-l:libcudart.so.12"])
 }
 
-/// A folder in which servers run and have their sockets.
+/// A folder in which servers run and create their sockets.
 pub struct Place(pub Scratch);
 
-/// A server that runs.
+/// A running server.
 pub struct Running {
     pub child: Child,
-    /// Its number in the file names.
+    /// The server's number, which begins the names of its output files.
     name: String,
     folder: PathBuf,
 }
@@ -46,7 +46,7 @@ impl Place {
         self.0.path(name)
     }
 
-    /// Returns the command of a server that listens, by its rule.
+    /// Returns the command of a server that listens. The default rule makes each graph launch a step.
     pub fn server(&self, args: &str) -> Command {
         let mut command = built_command(server());
         command
@@ -62,19 +62,19 @@ impl Place {
         command
     }
 
-    /// Starts it and waits for its first step.
+    /// Starts a server and waits for its first step.
     pub fn start(&self, command: &mut Command) -> Running {
         self.start_to(command, "ready")
     }
 
-    /// Starts it and waits until it prints `line`.
+    /// Starts a server and waits until it prints `line`.
     pub fn start_to(&self, command: &mut Command, line: &str) -> Running {
         let running = self.spawn(command);
         running.wait_for(line);
         running
     }
 
-    /// Starts it. It is killed when the calling thread ends.
+    /// Starts a server, which is killed when the calling thread ends.
     pub fn spawn(&self, command: &mut Command) -> Running {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let name = COUNT
@@ -94,7 +94,7 @@ impl Place {
         }
     }
 
-    /// Returns the command `tllmprof` with these arguments, for the user of the same folder.
+    /// Returns the command `tllmprof` with these arguments. It finds the servers of this folder.
     pub fn command(&self, args: &str) -> Command {
         let mut command = command(tllmprof());
         command
@@ -108,12 +108,13 @@ impl Place {
         run(&mut self.command(args), TEST_TIMEOUT)
     }
 
-    /// Returns the processes of this folder that `tllmprof ps --json` lists, in its order.
+    /// Returns the processes that `tllmprof ps --json` lists and that have a socket in this folder, in the command's
+    /// order.
     pub fn ps(&self) -> Vec<Value> {
         let listed = self.tllmprof("ps --json");
         assert!(listed.status.success(), "{}", listed.err());
         let mut all: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
-        // Programs of other tests may listen where no variable is needed to find them.
+        // The list may contain other tests' programs that listen in the default folder. They are dropped.
         let here = self.sockets();
         all.retain(|process| here.contains(&format!("{}.sock", process["pid"])));
         all
@@ -144,7 +145,7 @@ impl Running {
         fs::read_to_string(self.folder.join(format!("{}.{kind}", self.name))).unwrap()
     }
 
-    /// Waits until it prints `line`.
+    /// Waits until the server prints `line`.
     #[track_caller]
     pub fn wait_for(&self, line: &str) {
         wait_until(line, || self.out().contains(line));
@@ -172,12 +173,12 @@ impl Running {
         self.folder.join(format!("{}.tllmprof", self.pid()))
     }
 
-    /// The first and the last iteration of each window of its record that has closed.
+    /// Returns the first and last iteration of each closed window in the server's record.
     pub fn windows(&self) -> Vec<(u64, u64)> {
         self.windows_of(&self.record())
     }
 
-    /// As [`Running::windows`], of a record elsewhere.
+    /// Like [`Running::windows`], for the record at the given path.
     pub fn windows_of(&self, record: &Path) -> Vec<(u64, u64)> {
         let report = run(
             command(tllmprof()).args(["report", "--json"]).arg(record),
@@ -199,7 +200,7 @@ impl Running {
         closed.map(ends).collect()
     }
 
-    /// Makes it end. Returns its output.
+    /// Makes the server end, and asserts that it succeeded. Returns its output.
     #[track_caller]
     pub fn end(&mut self) -> String {
         fs::write(self.folder.join("end"), "").unwrap();
@@ -214,14 +215,14 @@ impl Running {
         self.child.wait().unwrap();
     }
 
-    /// Returns the number of its entries of this kind: `fd`, `task`.
+    /// Returns the number of entries in a folder of the server below `/proc`: `fd` for descriptors, `task` for threads.
     pub fn count(&self, of: &str) -> usize {
         fs::read_dir(format!("/proc/{}/{of}", self.pid()))
             .unwrap()
             .count()
     }
 
-    /// Returns its memory in KiB.
+    /// Returns the server's resident memory in KiB.
     pub fn memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status
@@ -250,7 +251,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A client that talks to a server by lines.
+/// A client that exchanges lines with a server over its control socket.
 pub struct Peer(pub BufReader<UnixStream>);
 
 impl Peer {
@@ -282,8 +283,8 @@ impl Peer {
         }
     }
 
-    /// Requests a window of `steps` steps and waits for its end. Returns the steps that were accepted and
-    /// those that were captured.
+    /// Requests a window of `steps` steps and waits for its end. Returns the first and last step that the server
+    /// accepted, and those that it captured.
     pub fn capture(&mut self, steps: u64) -> ((u64, u64), (u64, u64)) {
         let accepted = self.ask(&of_steps(steps));
         let Event::Accepted {
@@ -308,8 +309,8 @@ pub fn of_steps(steps: u64) -> Request {
     })
 }
 
-/// Returns each start and stop of the profiler that the driver saw, as the number of graphs that the process
-/// had launched.
+/// Returns for each time that the profiler was on the first and last graph launch of the process, by the driver's log.
+/// Launches count from 0.
 pub fn switches(log: &Path, pid: u32) -> Vec<(u64, u64)> {
     let (mut launches, mut first, mut found) = (0, 0, Vec::new());
     for call in read_log(log).iter().filter(|call| call.pid == pid) {
@@ -324,7 +325,7 @@ pub fn switches(log: &Path, pid: u32) -> Vec<(u64, u64)> {
 }
 
 impl Peer {
-    /// Returns true if the window is open, ignoring other messages.
+    /// Asks for the status. Returns true if a window is open, and ignores other messages.
     pub fn status_or_event(&mut self) -> bool {
         self.say(Request::Status.to_line().as_bytes());
         loop {

@@ -1,13 +1,13 @@
-/* server MICROSECONDS [BARRIER RANK RANKS]: a serving loop, one step in MICROSECONDS, until it is ended or there is
- * a file `end` here. While there is a file `pause` it waits for requests: it makes no step. With BARRIER, a file that
- * all ranks map, no rank begins a step before all others have reached it. A rank that does not reach it for long is left out.
- * Prints a line when its first step is over.
+/* server MICROSECONDS [BARRIER RANK RANKS]: a serving loop with one step per MICROSECONDS, until it is killed or
+ * there is a file `end` in the current folder. While there is a file `pause`, it makes no steps, as if it waited for
+ * requests. BARRIER is a file that all ranks map: no rank begins a step before all others have reached the step. A
+ * rank that is late for too long is left out. Prints a line after its first step.
  *
- * HOST is its additional action after step 20:
- *   forks   the child writes how many sockets it has open into the file `child`, and makes steps, too
- *   execs   becomes sleep(1)
- *   closes  closes all descriptors from 3 on, and opens a file of its own in place of each that was open
- * and `no_socket` that it may not make sockets, from the start. */
+ * HOST is an additional action after step 20:
+ *   forks      the child writes the number of its open sockets into the file `child`, and makes steps, too
+ *   execs      the process becomes sleep(1)
+ *   closes     closes all descriptors from 3 on, and opens a file in place of each that was open
+ *   no_socket  already at the start: a filter forbids the process to create sockets */
 #include "program.h"
 
 #include "loop.h"
@@ -27,7 +27,7 @@
 enum { MAX_RANKS = 16, LATE_MS = 3000 };
 
 struct barrier {
-    /* The step that each rank has reached, from 1 on; -1 for one that is left out. */
+    /* The step that each rank has reached, from 1 on, or -1 for a rank that is left out. */
     _Atomic long at[MAX_RANKS];
 };
 
@@ -47,7 +47,7 @@ static void meet(struct barrier *barrier, int rank, int ranks, long step)
             long at = atomic_load(&barrier->at[other]);
             if (at < 0 || at >= step)
                 break;
-            /* The first step waits for programs to start. */
+            /* In the first step, ranks are not left out, because other programs may still be starting. */
             if (step > 1 && now_ms() - since > LATE_MS)
                 atomic_compare_exchange_strong(&barrier->at[other], &at, -1);
             usleep(50);
@@ -72,7 +72,7 @@ static void write_child(void)
     rename("child.new", "child");
 }
 
-/* As a daemon does that does not know which descriptors others have open. */
+/* Closes all descriptors, like a daemon that does not know which libraries have descriptors open. */
 static int own[1024];
 static void close_all(void)
 {
@@ -142,7 +142,7 @@ int main(int argc, char **argv)
         usleep((useconds_t)period);
         if (step == 20 && strcmp(host, "forks") == 0 && fork() == 0) {
             write_child();
-            /* The driver refuses them, as its parent has initialised it. */
+            /* The driver refuses the child's calls, because the parent initialised it before the fork. */
             int (*call)(void) = (int (*)(void))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuCtxSynchronize");
             for (; access("end", F_OK) != 0; usleep((useconds_t)period))
                 (void)call();

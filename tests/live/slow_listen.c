@@ -1,7 +1,7 @@
-/* Preloaded: listen(2) takes 0.3 s longer, in which the program ends. The socket has its file by then. A
- * filter catches the call in any form, as the library makes the system call itself. $SLOW_LISTEN is a file
- * that gets a line for each call. Without that variable, nothing is changed. Exit status 77 if the kernel
- * has no such filters. */
+/* A preload that makes listen(2) take 0.3 s longer. The program ends during that time, when the socket's file
+ * already exists. A seccomp filter catches the call, because the library makes the system call without libc.
+ * $SLOW_LISTEN is a file that gets a line for each call. Without the variable, nothing is changed. The exit status
+ * is 77 if the kernel has no such filters. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

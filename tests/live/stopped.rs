@@ -1,4 +1,4 @@
-//! Checks a process that is stopped and does not answer.
+//! Checks commands for a process that is stopped by SIGSTOP and does not answer.
 
 use std::iter::from_fn;
 use std::mem::zeroed;
@@ -16,10 +16,10 @@ fn a_process_that_is_stopped_is_named_in_one_line_and_holds_up_nobody() {
     let mut other = place.start(&mut place.server("500"));
     stopped.connect();
     other.connect();
-    // SAFETY: takes numbers; the process is a child that has not been waited for.
+    // SAFETY: kill takes only numbers. The process is a child that has not been waited for.
     let signal = |number| unsafe { libc::kill(stopped.pid().cast_signed(), number) };
     signal(libc::SIGSTOP);
-    // Until no more clients can wait for it.
+    // Clients connect until the socket's queue is full.
     let socket = stopped.socket();
     let waiting: Vec<_> = from_fn(|| connect_at_once(&socket)).take(4096).collect();
     assert!(waiting.len() < 4096, "the kernel lets any number wait");
@@ -37,9 +37,9 @@ fn a_process_that_is_stopped_is_named_in_one_line_and_holds_up_nobody() {
     other.end();
 }
 
-/// Connects to a socket if that is possible without waiting.
+/// Connects to a socket. Returns `None` if that is not possible without waiting.
 fn connect_at_once(socket: &Path) -> Option<UnixStream> {
-    // SAFETY: takes numbers.
+    // SAFETY: socket takes only numbers.
     let stream = unsafe {
         libc::socket(
             libc::AF_UNIX,
@@ -48,9 +48,9 @@ fn connect_at_once(socket: &Path) -> Option<UnixStream> {
         )
     };
     assert!(stream >= 0);
-    // SAFETY: the descriptor has just been made, and nothing else owns it.
+    // SAFETY: socket has just created the descriptor, and nothing else owns it.
     let stream = unsafe { UnixStream::from_raw_fd(stream) };
-    // SAFETY: only numbers, for which zeros are valid.
+    // SAFETY: sockaddr_un only contains numbers, so it may be all zeros.
     let mut address: libc::sockaddr_un = unsafe { zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let path = socket.as_os_str().as_bytes();
@@ -58,7 +58,8 @@ fn connect_at_once(socket: &Path) -> Option<UnixStream> {
         *into = byte.cast_signed();
     }
     let length = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the address lies there, and is as long as that; its path ends with a 0.
+    // SAFETY: the pointer and the length are those of the local `address`, whose path ends with a 0
+    // byte.
     let failed = unsafe { libc::connect(stream.as_raw_fd(), (&raw const address).cast(), length) };
     (failed == 0).then_some(stream)
 }

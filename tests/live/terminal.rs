@@ -1,4 +1,4 @@
-//! A terminal in which a command runs, and the contents of its screen.
+//! Runs a command in a pseudo-terminal, and reads the contents of its screen.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,14 +16,14 @@ const COLUMNS: u16 = 120;
 
 pub struct Terminal {
     master: File,
-    /// Kept open, so that the terminal can be queried after the command has ended.
+    /// The command's end, kept open so that the terminal can be queried after the command has ended.
     slave: File,
     screen: Arc<Mutex<vt100::Parser>>,
     pub child: Child,
 }
 
 impl Terminal {
-    /// Starts the command, with a terminal of its own.
+    /// Starts the command in a new pseudo-terminal.
     pub fn start(command: &mut Command) -> Self {
         let size = libc::winsize {
             ws_row: ROWS,
@@ -35,9 +35,10 @@ impl Terminal {
         let end = || slave.try_clone().unwrap();
         command.stdin(end()).stdout(end()).stderr(end());
         let own = || {
-            // SAFETY: takes nothing; a child that was just forked leads no group.
+            // SAFETY: setsid has no arguments. A process that was just forked does not lead a process group, so the
+            // call succeeds.
             let session = unsafe { libc::setsid() };
-            // SAFETY: the standard input is the terminal, which no session has.
+            // SAFETY: the standard input is a terminal that no session controls.
             match session >= 0 && unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } == 0 {
                 true => Ok(()),
                 false => Err(std::io::Error::last_os_error()),
@@ -71,7 +72,7 @@ impl Terminal {
         self.screen.lock().unwrap().screen().contents()
     }
 
-    /// Returns the selected line, if there is one.
+    /// Returns the text of the selected (inverse) line, if there is one.
     pub fn selected(&self) -> Option<String> {
         let parser = self.screen.lock().unwrap();
         let screen = parser.screen();
@@ -87,13 +88,13 @@ impl Terminal {
         }
     }
 
-    /// Waits for the end, and for the output before it.
+    /// Waits until the command ends. Returns its exit status.
     pub fn end(&mut self) -> ExitStatus {
         wait_until("the end", || self.child.try_wait().unwrap().is_some());
         self.child.wait().unwrap()
     }
 
-    /// Returns true if the terminal is as a shell has it: lines are edited and echoed, and the cursor and the
+    /// Returns true if the terminal is in a shell's usual mode: lines are edited and echoed, and the cursor and the
     /// main screen are shown.
     pub fn is_as_before(&self) -> bool {
         let parser = self.screen.lock().unwrap();

@@ -20,7 +20,8 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
     let mut top = Terminal::start(&mut place.command("top --run r"));
     top.wait_for("4 processes, selected: all");
     assert!(!top.is_as_before());
-    // Each has its iterations, a rate, times and waits, and none counts collections.
+    // Each row has iterations, a rate, times and waits. No row has garbage collections, because no
+    // Python runs.
     wait_until("figures", || {
         let is_full = |row: &str| {
             let cells: Vec<_> = row.split_whitespace().collect();
@@ -32,7 +33,7 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
                 && [cells[6], cells[8]]
                     .iter()
                     .all(|unit| ["ms", "µs", "us", "s"].contains(unit))
-                // No window has measured GPU times.
+                // GPU times are measured only in windows, and there was none yet.
                 && cells[9] == "-"
                 && cells[10].parse::<f64>().is_ok_and(|n| n > 0.0)
                 && cells[11..] == ["-"; 3]
@@ -61,7 +62,7 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
     let (first, last) = taken[1][0];
     assert_eq!(last - first, 49);
     top.wait_for(&format!("{second}     1  {first}-{last}  "));
-    // The GPU's share of the window's time is only in the row of this rank.
+    // Only this rank had a window, so only its row shows the GPU's share of the window's time.
     let has_share = |rank: usize| {
         let begin = format!("{}     {rank}  armed", ranks[rank].pid());
         let text = top.text();
@@ -72,7 +73,7 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
     };
     wait_until("the share", || has_share(1));
     assert_eq!([0, 2, 3].map(has_share), [false; 3]);
-    // With ESC all are selected, and all are captured in the same iterations.
+    // ESC selects all processes. A capture of all uses the same iterations in each.
     top.press(b"\x1b");
     top.wait_for("selected: all");
     top.press(b"c");
@@ -101,7 +102,8 @@ fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_b
         Event::Accepted { .. }
     ));
     wait_until("the window", || top.text().contains("open"));
-    // Others may listen, too.
+    // Other tests' processes may be listed, too, so the test presses DOWN until this one is
+    // selected.
     let selected = format!("selected: {pid}");
     for _ in 0..30 {
         top.press(DOWN);
@@ -118,9 +120,10 @@ fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_b
     top.wait_for(&other.pid().to_string());
     server.kill();
     wait_until("its row to go", || !top.text().contains(&format!("{pid} ")));
-    // A process that does not answer for a while is still listed, and continues.
+    // A process that does not answer for a while stays in the list. Its row is updated once it
+    // answers again.
     let signal = |signal| {
-        // SAFETY: takes no pointer; the process is a child that has not been waited for.
+        // SAFETY: kill takes no pointer. The process is a child that has not been waited for.
         unsafe { libc::kill(other.pid().cast_signed(), signal) };
     };
     let row = |text: String| {
@@ -133,7 +136,7 @@ fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_b
     signal(libc::SIGCONT);
     assert!(stopped.is_some(), "{}", top.text());
     wait_until("iterations", || row(top.text()) != stopped);
-    // SAFETY: takes no pointer; the process is a child that has not been waited for.
+    // SAFETY: kill takes no pointer. The process is a child that has not been waited for.
     unsafe { libc::kill(top.child.id().cast_signed(), libc::SIGTERM) };
     assert_eq!(top.end().signal(), Some(libc::SIGTERM));
     wait_until("the terminal", || top.is_as_before());

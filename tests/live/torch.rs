@@ -8,7 +8,8 @@ use crate::common::torch::python_with_torch;
 use crate::common::{command, repo, run, shim, standin};
 use crate::place::{Place, Running, TEST_TIMEOUT, wait_until};
 
-/// A program with PyTorch that listens, on the stand-in, whose collections are recorded: Python is followed.
+/// Returns the command of a PyTorch program that listens and runs on the stand-in. Garbage collections are recorded, so
+/// the library also follows Python.
 fn program(place: &Place, python: &Path) -> Command {
     let mut program = command(python);
     program
@@ -41,7 +42,7 @@ fn start(place: &Place, program: &mut Command) -> Running {
     running
 }
 
-/// Returns the steps in a trace.
+/// Returns the step numbers in a trace of the PyTorch profiler.
 fn steps(trace: &Path) -> Vec<u64> {
     const READ: &str = "import json, sys\n\
         names = [event['name'] for event in json.load(open(sys.argv[1]))['traceEvents'] if event.get('ph') == 'X']\n\
@@ -79,7 +80,7 @@ fn a_capture_runs_the_pytorch_profiler_in_its_window_alone() {
     capture("--torch-trace traces/t.json");
     let windows = server.windows();
     assert_eq!(windows.len(), 3, "{windows:?}");
-    // The windows on demand are counted; the second one has no trace.
+    // The file names have the number of the window on demand. The second window has no trace.
     let is_written = |name: &str| server.err().contains(name);
     for (name, window) in [
         ("t-rank-0.json", windows[0]),

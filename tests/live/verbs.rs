@@ -1,4 +1,5 @@
-//! Checks the results of the commands: medians, repeated captures, and windows only for a profiler.
+//! Checks results of commands for running processes: medians in `ps`, repeated captures, and
+//! windows that only switch the profiler on.
 
 use std::fs;
 use std::process::Stdio;
@@ -45,7 +46,7 @@ fn ps_shows_the_median_step_of_a_process_that_times_its_steps() {
 #[test]
 fn captures_repeat_at_intervals_and_one_page_has_them_all() {
     let place = Place::new();
-    // The server ignores it.
+    // The server ignores this argument, which makes its command line long.
     let long = "x".repeat(120);
     let mut server = place.start(&mut place.server(&format!("500 {long}")));
     server.connect();
@@ -63,13 +64,13 @@ fn captures_repeat_at_intervals_and_one_page_has_them_all() {
     assert!(since.elapsed() >= 2 * Duration::from_millis(300));
     let reports = captured.out().matches(": 4 iterations in").count();
     assert_eq!(reports, 3, "{}", captured.out());
-    // What goes to a pipe is not cut at the width of a screen.
+    // Output to a pipe is not cut at the width of a screen.
     assert_eq!(captured.out().matches(&long).count(), 3);
     let windows = server.windows();
     assert_eq!(windows.len(), 3, "{windows:?}");
     assert_eq!(fs::read_dir(place.path("copies")).unwrap().count(), 3);
     assert!(place.path("page.html").exists());
-    // A wrong argument ends it at once.
+    // If the process does not exist, the command ends at the first attempt instead of repeating.
     server.end();
     let gone = place.tllmprof(&format!("capture {pid} --repeat 3 --every 100ms"));
     assert_eq!(gone.status.code(), Some(1));
@@ -93,7 +94,7 @@ fn an_interrupted_wait_for_the_next_capture_ends_them() {
         .spawn()
         .unwrap();
     wait_until("the first window", || server.windows().len() == 1);
-    // SAFETY: takes no pointer; the process is a child that has not been waited for.
+    // SAFETY: kill takes no pointer. The process is a child that has not been waited for.
     unsafe { libc::kill(capture.id().cast_signed(), libc::SIGINT) };
     let output = capture.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr);
@@ -132,7 +133,7 @@ fn a_window_for_a_profiler_begins_no_record_and_is_refused_where_none_waits() {
         taken.len() == 1 && taken[0].1 - taken[0].0 == 3,
         "{taken:?}"
     );
-    // A capture that is not only for the profiler begins a record.
+    // A capture that is not only for the profiler starts a record.
     let recorded = place.tllmprof(&format!("capture {} --steps 4", server.pid()));
     assert!(recorded.status.success(), "{}", recorded.err());
     assert_eq!(records(), 1);
@@ -193,7 +194,7 @@ fn the_default_window_gives_way_to_a_capture_and_opens_again() {
         "{err}"
     );
     assert!(err.contains(", in 2 parts"), "{err}");
-    // A profiler that waits for the planned window gets that one first.
+    // If a planned window is for a profiler, it comes before a capture on demand.
     fs::remove_file(place.path("end")).unwrap();
     let mut profiled = place.start(
         place

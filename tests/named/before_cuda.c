@@ -1,4 +1,4 @@
-/* Calls before the thread's first call of CUDA's. */
+/* Calls the named function before the thread's first CUDA call. */
 #include "program.h"
 
 #include "standin.h"

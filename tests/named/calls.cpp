@@ -1,5 +1,5 @@
-/* Calls the shapes in rounds of one graph launch each, and prints what came of it and how many calls
- * there were. Calls come in an order that is the same in every run; with --threads from eight threads. */
+/* Calls all functions of shapes.h in rounds with one graph launch each. Prints their result and the number of calls.
+ * The order of calls is the same in every run. With --threads, eight threads make the calls. */
 #include "program.h"
 
 #include "loop.h"
@@ -41,7 +41,8 @@ static __attribute__((noinline)) uint64_t jump_round(uint64_t sum, int n)
     return mix(kept, (uint64_t)value);
 }
 
-/* Locals that live in registers across the calls. */
+/* Makes one round. The compiler keeps these local variables in registers across the calls, so a hook must not change
+ * them. */
 static uint64_t one_round(uint64_t sum, int n)
 {
     deep::Engine engine;
@@ -101,7 +102,7 @@ int main(int count, char **words)
         loop_step(&loop, n);
     for (uint64_t sum : sums)
         printf("%016llx\n", (unsigned long long)sum);
-    /* named_fibonacci(7) calls itself 40 times. */
+    /* named_fibonacci(7) calls itself 40 times. These calls stay within the library. */
     long recursive = (long)sums.size() * 200 * 40;
     printf("checksum %016llx outside %ld calls %ld\n", (unsigned long long)loop_close(&loop),
            named_calls.load() - recursive, named_calls.load());

@@ -1,5 +1,5 @@
-/* Ten calls of a function that launches once, each followed by a launch of its own, and left in one of many
- * ways: where the profiler stops shows whether the end of the call was seen. */
+/* Makes ten calls of a function that launches once, with another launch after each call. The calls end in one of
+ * many ways. A test can see from the launches before the profiler's stop if the library noticed the end of a call. */
 #include "program.h"
 
 #include "loop.h"
@@ -61,7 +61,7 @@ Result engine_step(int n)
     return {{n, n + 1, n + 2, n + 3, n + 4, (long)local.size()}};
 }
 
-/* Returns 1 if its caller is in the same file. */
+/* Launches, and returns 1 if the caller is in the same file, by the return address. */
 int engine_asks(int n)
 {
     void *caller = __builtin_extract_return_addr(__builtin_return_address(0));
@@ -119,7 +119,7 @@ int main(int count, char **words)
     struct loop_options options = loop_defaults();
     loop_open(&loop, &options);
     if (how == COROUTINE) {
-        /* Each step is begun by one thread and ended by another. */
+        /* One thread begins each step within a coroutine, and another thread ends it. */
         static char stack[256 * 1024];
         getcontext(&inside);
         inside.uc_stack.ss_sp = stack;

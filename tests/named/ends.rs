@@ -1,10 +1,11 @@
-//! Checks the ends of calls.
+//! Checks calls of named functions that end in different ways.
 
 use crate::common::Switch;
 use crate::twice::{start, stop, switches};
 use crate::workshop::Workshop;
 
-/// Asserts that the profiler is switched as wanted if the program's calls end in each of these ways.
+/// Asserts that the profiler is started and stopped at the `wanted` calls if the program's calls end in each of the
+/// ways `hows`.
 fn assert_switches(hows: &[&str], wanted: &[Switch]) {
     let shop = Workshop::new();
     let program = shop.program_of("ends.cpp", "ends", &[]);
@@ -19,7 +20,7 @@ fn assert_switches(hows: &[&str], wanted: &[Switch]) {
     }
 }
 
-/// Two launches per iteration, one in the call and one after it.
+/// Each iteration has two launches: one during the call of the named function, and one after it.
 #[test]
 fn a_window_closes_when_its_last_call_returns() {
     let wanted = [
@@ -33,7 +34,8 @@ fn a_window_closes_when_its_last_call_returns() {
     assert_switches(&["returns", "struct", "backtrace"], &wanted);
 }
 
-/// A call that is left in another way has no visible end: the next one closes the window.
+/// The end of a call that does not return (an exception or longjmp) cannot be observed. The window closes at the next
+/// call.
 #[test]
 fn a_call_whose_end_is_awaited_may_be_left_by_other_ways() {
     let wanted = [
@@ -74,7 +76,7 @@ fn a_call_may_end_on_another_thread() {
         .args("coroutine")
         .window("3,5-6,8", "sym:engine_step")
         .run();
-    // Launches occur only in the calls.
+    // The named function makes all the launches.
     let launches: Vec<usize> = switches(&both.log)
         .iter()
         .map(|switch| match switch {

@@ -1,4 +1,4 @@
-//! A Rust program with a named method.
+//! A Rust program with a method that a rule names.
 
 #[link(name = "libcudart.so.12", kind = "dylib", modifiers = "+verbatim")]
 unsafe extern "C" {
@@ -21,7 +21,7 @@ mod serving {
 fn main() {
     let mut engine = serving::Engine(7_u32);
     let mut sum = 0_u64;
-    // SAFETY: neither takes a pointer.
+    // SAFETY: these functions take no pointers.
     unsafe { assert_eq!(cudaSetDevice(0) + cudaDeviceSynchronize(), 0) };
     for n in 0..300 {
         let (a, b) = engine.decode(n);

@@ -1,4 +1,4 @@
-/* Calls in handlers of forks that run between those of libraries. */
+/* Calls the named function in fork handlers, which run between the libraries' fork handlers. */
 #include "program.h"
 
 #include <pthread.h>

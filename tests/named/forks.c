@@ -1,4 +1,4 @@
-/* Calls in a process, in the child of a fork, and, with a second argument, in the child of a vfork that
+/* Calls the named function in a process, in a forked child and, with a second argument, in a vfork child that
  * executes another program. */
 #include "program.h"
 

@@ -1,11 +1,11 @@
-/* A function that is chosen when the program starts, as memcpy is. */
+/* A function whose implementation is chosen when the program starts, like memcpy's. */
 static int plain(int n)
 {
     return n * 3;
 }
 
 #ifdef __aarch64__
-/* The choice may depend on what the loader says of the processor, in the form of sys/ifunc.h. */
+/* The choice may depend on what the loader passes about the processor, declared like in sys/ifunc.h. */
 static int unknown(int n)
 {
     return n * 5;

@@ -1,4 +1,4 @@
-/* A library that calls a function of another one by its GOT slot. */
+/* A library that calls a function of another library through its GOT slot. */
 long lent_step(long n);
 
 __attribute__((visibility("default"))) long importer_run(long n)

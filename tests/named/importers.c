@@ -1,5 +1,5 @@
-/* Four threads that each load, use and unload a library of their own, all at the same time, while
- * this one loads and unloads others. */
+/* Four threads each load, use and unload a different library at the same time, while the main thread loads and
+ * unloads other libraries. */
 #include "program.h"
 
 #include "loop.h"

@@ -1,12 +1,12 @@
-//! Checks `auto` with engines whose step it knows.
+//! Checks the rule `auto` with engines whose step function is in the library's table.
 
 use crate::common::is_x86_64;
 use crate::seen::{assert_exact, is_left_out, lines_with};
 use crate::twice::{Situation, start, stop};
 use crate::workshop::Workshop;
 
-/// Returns programs around a known engine: recognized by a library that they are linked to, by one that they
-/// open once they use CUDA, and by a function of their own that is not exported.
+/// Returns three programs with a known engine. The first is linked to the engine's library, the second opens it after
+/// it has used CUDA, and the third has the engine's function itself, without exporting it.
 fn around_an_engine(shop: &Workshop) -> [Situation; 3] {
     let library = shop.library("llama.c", "libllama.so", &[]);
     let beside = "-Wl,-rpath,$ORIGIN";
@@ -21,7 +21,7 @@ fn around_an_engine(shop: &Workshop) -> [Situation; 3] {
 fn auto_counts_the_step_of_an_engine_that_is_known() {
     let shop = Workshop::new();
     let programs = around_an_engine(&shop);
-    // The last one's own function is seen only by its entry.
+    // The third program's function is not exported, so its calls are only seen if its entry is patched.
     let seen = if is_x86_64() {
         &programs[..]
     } else {
@@ -30,7 +30,8 @@ fn auto_counts_the_step_of_an_engine_that_is_known() {
     for program in seen {
         let both = program.clone().args("calls").window("5-9", "auto").run();
         let said = both.said();
-        // Three steps in each, and the launch that step 6 captures.
+        // Each call of the engine's function makes three loop steps, each with a launch and a wait. Loop step 6 also
+        // launches once under a stream capture, which adds one launch to the counts.
         assert_eq!(both.switches(), [start(16, 15), stop(31, 30)], "{said:#?}");
         assert_exact(&both);
         assert_eq!(

@@ -1,4 +1,4 @@
-/* A function of the program's that a tool's thread may be in before main. */
+/* A program with a function that a tool's thread may already run before main. */
 #include "program.h"
 
 #include "loop.h"

@@ -1,4 +1,4 @@
-//! Programs in other languages than C and C++.
+//! Checks named functions in programs in languages other than C and C++.
 
 use std::process::Command;
 
@@ -53,7 +53,7 @@ fn a_go_program() {
     let built = run(&mut go, BUILDING);
     assert!(built.status.success(), "{}", built.err());
     let program = Situation::new(program.to_str().expect("cargo's folders have UTF-8 names"));
-    // Go ends without the C library: nothing is said at the end.
+    // A Go program ends without the C library, so the library logs nothing at the end.
     for (last_call, opened) in [("999", 1), ("1000", 0)] {
         let both = program.clone().window(last_call, "sym:^served_step$").run();
         assert_eq!(

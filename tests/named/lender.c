@@ -1,4 +1,5 @@
-/* A function that others reach only by their GOT slots, as it has no size. */
+/* A function without a size in the symbol table. So its entry cannot be patched, and only GOT
+ * slots lead to its hook. */
 long lent_step(long n);
 #ifdef __aarch64__
 #define CODE "add x0, x0, x0, lsl 2\n add x0, x0, 3\n ret\n"

@@ -1,5 +1,5 @@
-//! Checks functions of libraries: those that are loaded and unloaded, and those whose address is not that of
-//! their symbol.
+//! Checks named functions of libraries: libraries that are loaded and unloaded, and functions whose address differs
+//! from their symbol's.
 
 use crate::common::is_x86_64;
 use crate::seen::{BY_NAME, assert_exact, lines_with};
@@ -30,7 +30,8 @@ fn a_plugin_that_comes_and_goes() {
 fn a_plugin_that_is_reached_by_look_up() {
     let shop = Workshop::new();
     let host = shop.program("plugin_host.c", "plugin_host", &[]);
-    // After a prologue that has no room for a jump in one store.
+    // These options give the function a prologue in which a jump cannot be written with a single store. So its entry is
+    // not patched while other threads run.
     let (options, reason): (&[&str], _) = if is_x86_64() {
         let options = &["-fcf-protection=full", "-fno-omit-frame-pointer"];
         (options, "other threads are running")
@@ -46,7 +47,7 @@ fn a_plugin_that_is_reached_by_look_up() {
     assert_eq!(lines_with(&both, reason), 1, "{:#?}", both.said());
 }
 
-/// Slots are patched and forgotten while the loader works in other threads.
+/// GOT slots are patched and dropped while other threads load and unload libraries.
 #[test]
 fn libraries_that_come_and_go_in_all_threads() {
     let shop = Workshop::new();

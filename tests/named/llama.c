@@ -1,4 +1,4 @@
-/* The library of an engine: its step, as far as it matters here. */
+/* The library of an engine, with only the function that makes a step. */
 #include "llama.h"
 
 int llama_decode(step *step, void *argument, int n)

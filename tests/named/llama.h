@@ -1,4 +1,5 @@
-/* An engine that is known by its library, or by its step where that is linked in. */
+/* An engine that the rule `auto` recognizes by its library, or, with LINKED_IN, by the step
+ * function within the program. */
 #ifndef LLAMA_H
 #define LLAMA_H
 

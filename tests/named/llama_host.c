@@ -1,5 +1,5 @@
-/* A program around an engine: three waits in each step of it, and a stream capture in the midst of its work.
- * llama_host [calls]: with `calls`, through the engine. */
+/* llama_host [calls]: a program around an engine, whose step has three waits. One step also has a stream capture.
+ * With `calls`, the steps are made through the engine's function. */
 #include "program.h"
 
 #include "llama.h"

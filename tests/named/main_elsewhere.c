@@ -1,1 +1,1 @@
-/* A program whose main is in a library. */
+/* A program whose main function is in a library. */

@@ -1,11 +1,11 @@
-//! Checks functions that the rule names and that this library calls itself, and functions in children.
+//! Checks named functions that tllmprof itself calls, and named functions in child processes.
 
 use crate::common::can_exec;
 use crate::seen::{assert_exact, calls, is_left_out, lines_with, number_behind, usual};
 use crate::twice::switches;
 use crate::workshop::Workshop;
 
-/// The rule names functions that this library calls, too, while it holds locks or writes code.
+/// The rules name functions that tllmprof calls while it holds locks or writes code.
 #[test]
 fn functions_that_libraries_use_may_be_the_program_s_own() {
     let shop = Workshop::new();
@@ -22,7 +22,7 @@ fn functions_that_libraries_use_may_be_the_program_s_own() {
         "sym:.@own_functions",
     ] {
         for windows in ["5-9", &many.join(",")] {
-            // The window may open before the driver is ready.
+            // The window may open before the driver is ready, so only the program's own result is checked.
             let ran = program.clone().window(windows, rule).run_shimmed();
             assert!(ran.output.status.success(), "{rule}: {:?}", ran.output);
             assert_eq!(ran.output.out(), "1\n", "{rule}");
@@ -70,7 +70,7 @@ fn a_signal_handler_with_a_small_stack() {
     let both = program
         .window(&windows.join(","), "sym:^handler_step$")
         .run();
-    // The very first call may be lost, as there is no room to begin.
+    // The very first call may be lost, because the library could not start at that point.
     assert!(calls(&both) - both.total() <= 1, "{}", both.output.err());
 }
 

@@ -1,4 +1,4 @@
-/* Starts a program that may not make memory executable which was writable, as MemoryDenyWriteExecute=yes of systemd does. */
+/* Starts a program that may not make writable memory executable, like MemoryDenyWriteExecute=yes of systemd. */
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@ int main(int count, char **words)
 {
     (void)count;
     if (prctl(65, 1, 0, 0, 0) != 0)
-        return 77; /* an older kernel */
+        return 77; /* the kernel is too old */
     execv(words[1], words + 1);
     perror(words[1]);
     return 9;

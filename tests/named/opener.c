@@ -1,4 +1,5 @@
-/* A function that ends in one which uses its caller's address: the program knows the folder of the plugin. */
+/* A function that ends with a jump to dlopen, which uses its caller's address: the program's RUNPATH has the folder
+ * of the plugin. */
 #include "program.h"
 
 #include "standin.h"

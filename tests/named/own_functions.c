@@ -1,4 +1,4 @@
-/* A program that defines functions which libraries use, too, and which are called from within them. */
+/* A program that defines functions which libraries also use, so libraries call the program's versions. */
 #include "program.h"
 
 #include <pthread.h>
@@ -12,7 +12,7 @@ enum { HEAP = 256 << 20, THREADS = 4, CALLS = 500 };
 static char heap[HEAP] __attribute__((aligned(64)));
 static size_t used;
 
-/* The size of a block is stored before it. */
+/* An allocator that stores the size of a block in front of the block. */
 __attribute__((noinline)) void *malloc(size_t size)
 {
     size_t room = ((size + 63) & ~(size_t)63) + 64;

@@ -1,4 +1,4 @@
-/* A library that is loaded and unloaded. */
+/* A library that plugin_host.c loads and unloads. */
 static long calls;
 
 __attribute__((visibility("default"), noinline)) long plugin_step(long n)

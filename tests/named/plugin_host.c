@@ -1,5 +1,5 @@
-/* Opens plugin.so, calls it and closes it, a number of times; with a second argument, while another thread
- * runs. */
+/* Opens plugin.so, calls its function and closes it, a number of times. With a second argument, another thread runs
+ * meanwhile. */
 #include "program.h"
 
 #include "loop.h"
@@ -32,7 +32,7 @@ int main(int count, char **words)
         long (*step)(long) = (long (*)(long))find(plugin, "plugin_step");
         for (int i = 0; i < 3; i++, calls++)
             sum += step(n);
-        /* The same function, whatever it is looked up by. */
+        /* The look-up with a version must find the same function. */
         if (n == 0 && dlvsym(plugin, "plugin_step", "NONE") != NULL)
             sum++;
         dlclose(plugin);

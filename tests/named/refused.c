@@ -1,21 +1,21 @@
-/* Functions whose entries cannot be patched, each for a reason of its own, and how often they are called. */
+/* Functions whose entries cannot be patched, each for another reason. The program prints how often they are called. */
 #include "program.h"
 
 #include "loop.h"
 
-/* Shorter than a jump. */
+/* The function is shorter than a jump. */
 long odd_short(long n);
-/* A loop back to its first instruction. */
+/* A loop jumps back to the first instruction. */
 long odd_loop(long n);
-/* A call among the first five bytes. */
+/* The first five bytes contain a call. */
 long odd_call(long n);
-/* A branch that has only a short form. */
+/* The entry has a branch that only exists with a short distance. */
 long odd_jrcxz(long n);
-/* No size. */
+/* The function has no size. */
 long odd_unsized(long n);
-/* A jump table with an entry for the second instruction. */
+/* A jump table has an entry for the second instruction. */
 long odd_table(long n);
-/* A branch among the first bytes, which can be moved, and an address that is relative to the instruction. */
+/* These can be patched: a branch among the first bytes, and an address relative to the instruction. */
 long fine_branch(long n);
 long fine_relative(long n);
 long fine_cet(long n);

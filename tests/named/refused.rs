@@ -1,4 +1,4 @@
-//! Checks functions, rules and processes that are left alone, and the messages about them.
+//! Checks functions, rules and processes that the library does not hook, and its messages about them.
 
 use crate::common::{is_x86_64, skipped, standin};
 use crate::seen::{BY_ENTRY, BY_NAME, assert_exact, is_left_out, lines_with};
@@ -99,7 +99,7 @@ fn a_process_without_cuda_is_left_alone() {
     both.assert_untouched();
 }
 
-/// The mapped file is no longer the one with its name: that one's functions are not used.
+/// The file under the mapped library's name was replaced. The library must not use the new file's symbols.
 #[test]
 fn a_library_whose_file_was_replaced() {
     let shop = Workshop::new();
@@ -119,7 +119,7 @@ fn a_library_whose_file_was_replaced() {
     assert!(line.is_some_and(|line| line.contains(why)), "{said:#?}");
 }
 
-/// The process forbids executable memory. The message must not say that room is missing.
+/// The process forbids new executable memory. The message must name this reason instead of missing room.
 #[test]
 fn a_process_that_may_not_make_memory_executable() {
     if is_left_out() {

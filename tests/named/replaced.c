@@ -1,4 +1,5 @@
-/* Loads a library whose file another one replaces before anything of it is looked up, as an upgrade does. */
+/* Loads a library whose file is then replaced by another library before any function is looked up, like in an
+ * upgrade. */
 #include "program.h"
 
 #include "standin.h"

@@ -1,4 +1,4 @@
-/* The library that an upgrade replaces. */
+/* The library whose file replaced.c replaces. */
 int replaced_step(void);
 
 int replaced_step(void)

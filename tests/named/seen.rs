@@ -1,19 +1,22 @@
-//! The ways in which functions are followed, and the calls that were counted.
+//! Helpers for tests of named functions: the ways in which the library follows a function, and the
+//! calls that it counted.
 
 use crate::common::{is_x86_64, skipped};
 use crate::twice::Both;
 
-/// The message about functions at level debug.
+/// Parts of the debug message that gives the way in which a function is followed: by a patched
+/// entry, or through GOT slots.
 pub const BY_ENTRY: &str = "is followed by its entry";
 
 pub const BY_NAME: &str = "is followed where other modules call it";
 
-/// Returns the usual way in which functions are followed.
+/// Returns the message for the way that is usual on this processor.
 pub fn usual() -> &'static str {
     if is_x86_64() { BY_ENTRY } else { BY_NAME }
 }
 
-/// Reports that a test is left out if entries are not patched. Returns true if so.
+/// Reports that the running test is skipped, and returns true, if function entries cannot be
+/// patched.
 pub fn is_left_out() -> bool {
     if !is_x86_64() {
         skipped("entries are patched on x86-64 only");
@@ -38,7 +41,7 @@ pub fn number_behind(both: &Both, word: &str) -> u64 {
         .unwrap_or_else(|| panic!("{output}"))
 }
 
-/// Asserts that every call counted, once.
+/// Asserts that every call was counted exactly once.
 #[track_caller]
 pub fn assert_exact(both: &Both) {
     assert_eq!(both.total(), calls(both), "{}", both.output.err());

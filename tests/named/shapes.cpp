@@ -63,7 +63,7 @@ NAMED __int128 named_int128(__int128 x, uint64_t y)
 NAMED int named_fibonacci(int n)
 {
     counted();
-    /* The compiler would make a part of the calls a loop. */
+    /* Without the volatile pointer, the compiler would turn some of the recursive calls into a loop. */
     int (*volatile self)(int) = named_fibonacci;
     return n < 2 ? n : self(n - 1) + self(n - 2);
 }

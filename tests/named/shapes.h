@@ -1,5 +1,5 @@
-/* Functions of every shape that a call can have. Each counts its calls by itself, and what they
- * compute depends on every argument. */
+/* Functions with every kind of signature and body. Each counts its own calls, and its result depends on every
+ * argument. */
 #ifndef SHAPES_H
 #define SHAPES_H
 
@@ -25,7 +25,7 @@ struct Large {
 struct Spread {
     double parts[4];
 };
-/* As much as a vector register holds. */
+/* A type that fills a whole vector register. */
 #ifdef __x86_64__
 #define WIDE __attribute__((target("avx")))
 typedef double wide __attribute__((vector_size(32)));

@@ -1,19 +1,20 @@
-//! Checks functions of every shape, with any linkage of the program.
+//! Checks named functions with many kinds of signatures and bodies, and with different linkages of the program.
 
 use crate::common::is_x86_64;
 use crate::seen::{BY_ENTRY, BY_NAME, is_left_out, lines_with, number_behind, usual};
 use crate::twice::{Situation, switches};
 use crate::workshop::Workshop;
 
-/// The option by which compilers for x86-64 mark the targets of jumps.
+/// The option by which compilers for x86-64 mark the targets of indirect jumps.
 const CET: &[&str] = &["-fcf-protection=full"];
 
-/// Checks both programs, with one thread and eight: far from any window, and with a window at every third
-/// call, so that every shape also occurs close to an edge.
+/// Runs the program with one thread and with eight. Each run has either a window that never opens, or a window at every
+/// third call, so every shape of function also occurs near a window's edge.
 #[track_caller]
 fn shapes_are_seen(program: &Situation, by: &str) {
     let many: Vec<String> = (0..100).map(|n| (n * 3).to_string()).collect();
-    // A library's calls of its own function do not use another module's slot.
+    // Through GOT slots, a library's calls to its own function are not seen. The program prints the number of the other
+    // calls separately.
     let seen = if by == BY_NAME { "outside " } else { "calls " };
     for mode in ["alone", "threads"] {
         let program = program.clone().args(mode);
@@ -129,7 +130,7 @@ fn a_function_of_many_by_its_signature() {
     let shop = Workshop::new();
     let library = shop.library("shapes.cpp", "libshapes.so", &[]);
     let program = shop.program("calls.cpp", "calls", &[&library]);
-    // Calls from within the library are seen only by its entry.
+    // Calls within the library are seen only if the function's entry is patched.
     let fibonacci = 200 * if is_x86_64() { 41 } else { 1 };
     for (rule, total) in [
         (r"sym:^deep::Engine::named_step\(double\)$", 200),

@@ -1,5 +1,5 @@
-/* A tool that is preloaded, too, and has a thread of its own from before main on, as nsys does. With ASKS it calls a
- * function of the program's by name. */
+/* Another preloaded tool, which starts a thread before main, like nsys. With ASKS, the thread calls a function of
+ * the program by name. */
 #include <pthread.h>
 #include <unistd.h>
 

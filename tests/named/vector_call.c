@@ -10,7 +10,8 @@ int main(void)
     struct loop_options options = loop_defaults();
     loop_open(&loop, &options);
     double sum = 0;
-    /* The calls differ in the registers that hold the sum. */
+    /* The sum is in different registers during the two calls, because their calling conventions
+     * preserve different registers. */
     for (int n = 0; n < 50; n++)
         sum += vector_step(n) * sum + plain_step(n);
     loop_step(&loop, 0);

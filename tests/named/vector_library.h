@@ -1,4 +1,5 @@
-/* Two functions of AArch64, of which one loses fewer registers than others do. */
+/* Two functions for AArch64. One has the vector calling convention, which preserves more
+ * registers than the usual one. */
 #define VECTOR __attribute__((aarch64_vector_pcs))
 VECTOR double vector_step(double x);
 double plain_step(double x);

@@ -1,4 +1,4 @@
-//! Builds the programs of the tests, which are in `tests/named/`.
+//! Builds the tests' programs from `tests/named/`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use crate::twice::Situation;
 
 pub const BUILDING: Duration = Duration::from_secs(240);
 
-/// The option by which compilers for AArch64 guard branches and sign return addresses.
+/// The option by which compilers for AArch64 mark branch targets and sign return addresses.
 const PROTECTED: &str = "-mbranch-protection=standard";
 
-/// A folder with what a test builds.
+/// The folder in which a test builds its programs and libraries.
 pub struct Workshop(pub Scratch);
 
 impl Workshop {
@@ -32,7 +32,7 @@ impl Workshop {
             true => self.0.path(source),
             false => repo().join("tests/named").join(source),
         };
-        // Otherwise GCC would split off parts of functions under the same name.
+        // Without this option, GCC may split off parts of a function under the same name.
         cc.args(["-O2", "-g", "-Wall", "-Wextra", "-Wno-psabi"])
             .args([
                 "-fno-partial-inlining",
@@ -63,7 +63,7 @@ impl Workshop {
             .to_owned()
     }
 
-    /// A program that uses the runtime.
+    /// Builds a program that uses the CUDA runtime.
     pub fn program(&self, source: &str, output: &str, options: &[&str]) -> Situation {
         let folder = format!("-L{}", standin().display());
         let runtime = [folder.as_str(), "-Wl,--no-as-needed", "-l:libcudart.so.12"];
@@ -72,8 +72,8 @@ impl Workshop {
             .env("TLLMPROF_LOG", "debug")
     }
 
-    /// Builds a program that uses the runtime and whose own functions are followed. If entries are not
-    /// patched, they are a library's, which the program calls through slots.
+    /// Builds a program that uses the CUDA runtime and whose own functions a rule names. If entries cannot be patched,
+    /// the functions are in a library instead, which the program calls through GOT slots.
     pub fn program_of(&self, source: &str, output: &str, options: &[&str]) -> Situation {
         if is_x86_64() {
             return self.program(source, output, options);
@@ -83,7 +83,7 @@ impl Workshop {
         self.program("main_elsewhere.c", output, &[&library])
     }
 
-    /// Builds a library whose functions have no size, so that their entries are not patched.
+    /// Builds a library whose functions have no size in the symbol table, so their entries are not patched.
     pub fn unsized_library(&self, source: &str) -> String {
         let assembly = self.compile(source, "unsized.s", &["-S", "-g0", "-fPIC"]);
         let text = std::fs::read_to_string(&assembly).expect("the compiler's output");

@@ -1,4 +1,4 @@
-//! Checks programs whose own ranges are counted, or recorded, by a library that comes before nsys.
+//! Checks programs whose own NVTX ranges the library counts or records before it passes them to nsys.
 
 use std::ffi::OsStr;
 
@@ -7,13 +7,13 @@ use tllmprof_record::{Entry, Reader, Strings, What};
 use crate::common::{Scratch, nvtx};
 use crate::profile::{Profile, Range, STOP, UNGATED, nsys, profile};
 
-/// The program's ranges are counted, by a rule that comes before nsys, and nsys has all of them.
+/// The rule counts the program's ranges as iterations, and nsys still gets all of them.
 #[test]
 fn the_programs_ranges_make_iterations() {
     let Some(nsys) = nsys() else { return };
     let scratch = Scratch::new("own");
     let program = nvtx::program(&scratch, "nvtx/ranges.c");
-    // (KIND, its rule, the ranges that a step opens: domain and name)
+    // Each entry is a KIND for the program, its rule, and the domain and name of the ranges that a step opens.
     type Kind<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
     let kinds: [Kind<'_>; 5] = [
         ("push_a", "nvtx:^step", &[("", "step"), ("", "inner")]),
@@ -31,7 +31,7 @@ fn the_programs_ranges_make_iterations() {
         ),
         ("start", "nvtx:^step", &[("", "step"), ("", "around")]),
     ];
-    // nsys prints messages between the program's lines.
+    // nsys prints messages between the program's lines, so only the program's lines are kept.
     let answers = |said: &str| -> Vec<String> {
         let own = |line: &&str| {
             line.starts_with("pop of nothing")
@@ -39,7 +39,8 @@ fn the_programs_ranges_make_iterations() {
         };
         said.lines().filter(own).map(str::to_owned).collect()
     };
-    // The results of the program without the library, for all kinds in one run of nsys, which takes seconds.
+    // The expected results are the program's without the library. One run of nsys, which takes seconds, gets them for
+    // all kinds.
     let all = r#"for kind; do echo "kind: $kind"; "$0" "$kind"; done"#;
     let mut words = vec![OsStr::new("sh"), OsStr::new("-c"), OsStr::new(all)];
     words.push(program.as_os_str());
@@ -97,7 +98,7 @@ fn gated_by_the_programs_ranges() {
         profile.program.err()
     );
     profile.holds_one_window(5..=9);
-    // The program's own ranges of these steps are inside, whole.
+    // The program's own ranges of these steps are complete in the report.
     for (text, count) in [("step", 5), ("inner", 5)] {
         let own = profile.reports[0].iter();
         let own: Vec<&Range> = own
@@ -108,8 +109,8 @@ fn gated_by_the_programs_ranges() {
     }
 }
 
-/// With a record, the library comes before nsys, with any rule. nsys gets the same as without a record, and
-/// the record has the window's ranges.
+/// With a record, the library always receives NVTX calls before nsys, whatever the rule is. nsys gets the same ranges
+/// as without a record, and the record has the window's ranges.
 #[test]
 fn a_record_takes_nothing_from_nsys() {
     let Some(nsys) = nsys() else { return };
@@ -155,7 +156,8 @@ fn a_record_takes_nothing_from_nsys() {
         }
     });
     assert!(read.unwrap().is_none());
-    // Waits close iterations: from the wait of step 4 to that of step 9, in the middle of its ranges.
+    // A wait ends each iteration. So the window lasts from the wait of step 4 until the wait of step 9, which is in the
+    // middle of step 9's ranges.
     let count = |domain: &str, name: &str, cut: bool| {
         let is_it = |range: &&(u32, u32, bool)| {
             let in_domain = match domain {
@@ -178,7 +180,7 @@ fn a_record_takes_nothing_from_nsys() {
     assert_eq!(kept.len(), 20);
 }
 
-/// Each process of a family chains to its own nsys, with the library or without it.
+/// Each process of a family passes its ranges to nsys once, both with and without the library.
 #[test]
 fn ranges_of_children() {
     let Some(nsys) = nsys() else { return };
@@ -189,7 +191,7 @@ fn ranges_of_children() {
         ("TLLM_PROFILE_START_STOP", "all"),
     ];
     let options = ["--trace-fork-before-exec=true"];
-    // (KIND, ranges of both processes, windows of both)
+    // Each entry is the program's KIND, the number of ranges of both processes, and their number of windows.
     for (kind, ranges, windows) in [("fork", 6, 1), ("preload", 7, 2), ("bare", 7, 1)] {
         let arguments = [program.as_os_str(), OsStr::new(kind)];
         let profile = profile(nsys, &options, &variables, &arguments);

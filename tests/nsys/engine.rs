@@ -1,4 +1,4 @@
-//! Checks windows of an engine that has no ranges of its own.
+//! Checks windows of an engine that makes no NVTX ranges.
 
 use crate::common::read_log;
 use crate::profile::{REPEAT_2, STOP, UNGATED, holds_exactly, nsys, profile_engine};
@@ -8,7 +8,7 @@ fn one_window() {
     let Some(nsys) = nsys() else { return };
     let profile = profile_engine(nsys, STOP, Some("5-9"), "cudaGraphLaunch", &[]);
     profile.holds_one_window(5..=9);
-    // The CUDA profiler is switched around the same five launches.
+    // The CUDA profiler is on during the same five launches.
     let log = read_log(&profile.log);
     let launched: Vec<usize> = ["cuProfilerStart", "cuProfilerStop"]
         .iter()

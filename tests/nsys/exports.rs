@@ -1,4 +1,5 @@
-//! Checks that tllmprof reads the same in an export of nsys as in its own record of the same run.
+//! Checks that tllmprof reads the same data from an nsys export as from its own record of the same
+//! run.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use crate::common::python::pythons;
 use crate::common::{Scratch, repo, standin};
 use crate::profile::{REPEAT_2, STOP, UNGATED, engine_is_done, nsys, profile, reports};
 
-/// A window's first and last iteration, and its figures.
+/// A window's first iteration, its last iteration, and the numbers of all its iterations.
 type Window = (u64, u64, Vec<u64>);
 
 fn windows(process: &Process) -> Vec<Window> {

@@ -1,8 +1,7 @@
-/* A CUDA program with NVTX ranges of its own, and bad manners: pushes that nothing
- * pops, pops of nothing, ranges that end on other threads.
+/* A CUDA program that makes NVTX ranges incorrectly: pushes without a pop, pops without a push, and ranges that end
+ * on other threads.
  *
- *   own_ranges [--waits-elsewhere] [--quick-exit]
- */
+ *   own_ranges [--waits-elsewhere] [--quick-exit] */
 #include <nvtx3/nvToolsExt.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -39,7 +38,7 @@ int main(int argc, char **argv)
         cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess)
         return 1;
     nvtxDomainHandle_t domain = nvtxDomainCreateA("own");
-    /* The levels that NVTX answers show whether somebody else's ranges got into these stacks. */
+    /* NVTX returns the nesting level. A wrong level would show that another library's ranges are on the same stack. */
     printf("pop of nothing: %d\n", nvtxRangePop());
     for (int n = 0; n < STEPS; n++) {
         step_range = nvtxRangeStartA("own step");

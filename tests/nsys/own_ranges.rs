@@ -1,4 +1,4 @@
-//! Checks programs that have NVTX ranges of their own, which are not counted.
+//! Checks programs that make NVTX ranges which are not iterations.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::common::{Scratch, nvtx};
 use crate::profile::{Profile, STOP, UNGATED, holds_exactly, nsys, profile};
 
-/// Builds the program with NVTX ranges of its own.
+/// Builds the program that makes NVTX ranges.
 fn own_ranges(scratch: &Scratch) -> PathBuf {
     nvtx::program(scratch, "nsys/own_ranges.c")
 }
@@ -45,8 +45,8 @@ fn own_ranges_are_left_alone() {
     ] {
         assert_eq!(count(&plain, domain, text), 40, "{text}");
     }
-    // The window opens inside step 5's ranges, at its launch, and closes inside step 10's. nsys keeps the
-    // ranges that begin inside.
+    // The window opens within step 5's ranges, at its launch, and closes within step 10's. nsys keeps the ranges that
+    // begin during the window.
     assert_eq!(count(&gated, "own", "own in domain"), 5);
     assert_eq!(count(&gated, "", "own inner"), 5);
 }
@@ -72,7 +72,7 @@ fn waits_on_another_thread() {
     }
 }
 
-/// nsys drops all its data if the process ends by `_exit` with the capture range open.
+/// If the process ends by `_exit` while the capture range is open, nsys drops all its data.
 #[test]
 fn open_window_at_quick_exit() {
     let Some(nsys) = nsys() else { return };

@@ -28,11 +28,11 @@ pub const REPEAT_2: &[&str] = &[
 
 pub const UNGATED: &[&str] = &[];
 
-/// Returns the path that `scripts/get-nsys` prints, run once; `None` if it says that nsys is not available.
+/// Returns the path of nsys, as `scripts/get-nsys` prints it; `None` if nsys is not available. The script runs once.
 pub fn nsys() -> Option<&'static Path> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
-        // Fetching takes a while on a slow line.
+        // A download may take minutes.
         let got = run(
             &mut Command::new(repo().join("scripts/get-nsys")),
             Duration::from_secs(1200),
@@ -65,13 +65,13 @@ pub struct Range {
 pub struct Profile {
     pub program: Output,
     pub log: PathBuf,
-    /// The ranges of each report, in the reports' order.
+    /// The ranges of each report.
     pub reports: Vec<Vec<Range>>,
     pub scratch: Scratch,
 }
 
 impl Profile {
-    /// Asserts that there is one report, and that it [`holds_exactly`] these iterations.
+    /// Asserts that there is exactly one report, and that it has exactly these iterations ([`holds_exactly`]).
     #[track_caller]
     pub fn holds_one_window(&self, iterations: std::ops::RangeInclusive<u64>) {
         assert_eq!(self.reports.len(), 1, "{}", self.program.err());
@@ -79,16 +79,16 @@ impl Profile {
     }
 }
 
-/// Runs a program under nsys with the library preloaded. Once in some hundred runs, and more often on a busy
-/// machine, nsys writes no report: it loses the connection to a process of its own, or ends without a
-/// message. The run is then repeated, unless the library logs that no window opened.
+/// Runs a program under nsys with the library preloaded. Once in some hundred runs, and more often on a busy machine,
+/// nsys writes no report: it loses the connection to one of its own processes, or ends without a message. Then the run
+/// is repeated, unless the library logs that no window opened.
 pub fn profile(
     nsys: &Path,
     options: &[&str],
     variables: &[(&str, &str)],
     program: &[&OsStr],
 ) -> Profile {
-    // On a small machine two runs of nsys at a time only wait for each other.
+    // On a small machine, two runs of nsys at the same time are not faster than one after the other.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME
         .lock()
@@ -118,7 +118,7 @@ fn profile_once(
     profiled
         .args(["profile", "-t", "nvtx", "-s", "none", "--cpuctxsw=none"])
         .args(options)
-        // Only for the program: nsys opens libcuda too, and ends if it is incomplete.
+        // Only the program gets this variable. nsys itself opens libcuda, too, and ends if libcuda is incomplete.
         .arg("-e")
         .arg(format!("LD_LIBRARY_PATH={}", standin().display()))
         .arg("-o")
@@ -142,7 +142,7 @@ fn profile_once(
     }
 }
 
-/// Returns `report.nsys-rep`, or `report.1.nsys-rep` and so on if the capture repeats.
+/// Returns the paths of the reports: `report.nsys-rep`, or `report.1.nsys-rep` and so on if the capture repeats.
 pub fn reports(folder: &Path) -> Vec<PathBuf> {
     let mut reports: Vec<PathBuf> = fs::read_dir(folder)
         .expect("list the reports")
@@ -185,8 +185,7 @@ fn export(nsys: &Path, report: &Path) -> Vec<Range> {
         .collect()
 }
 
-/// Asserts that the ranges of domain `tllmprof` are one `capture` and, begun inside it, exactly these
-/// iterations.
+/// Asserts that the domain `tllmprof` has one range `capture`, and that exactly these iterations begin during it.
 #[track_caller]
 pub fn holds_exactly(report: &[Range], iterations: std::ops::RangeInclusive<u64>) {
     let (capture, others): (Vec<&Range>, Vec<&Range>) = report
@@ -226,7 +225,7 @@ pub fn holds_exactly(report: &[Range], iterations: std::ops::RangeInclusive<u64>
     }
 }
 
-/// Asserts that the engine printed its answer, which shows that it ran to its end.
+/// Asserts that the engine printed its result, so it ran to its end.
 #[track_caller]
 pub fn engine_is_done(profile: &Profile) {
     assert!(

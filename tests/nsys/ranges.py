@@ -7,12 +7,12 @@ PUSH_POP, START_END, DOMAIN_CREATE = 59, 60, 75
 
 database = sqlite3.connect(sys.argv[1])
 columns = {row[1] for row in database.execute("PRAGMA table_info(NVTX_EVENTS)")}
-# nsys makes no table where there were no events.
+# If there were no events, nsys makes no table.
 if columns:
-    # nsys keeps a column for each kind of payload that a report can hold.
+    # nsys makes a column for each type of payload in the report.
     payloads = [name for name in ("uint64Value", "int64Value", "uint32Value", "int32Value") if name in columns]
     payload = f"coalesce({', '.join(payloads)}, NULL)" if payloads else "NULL"
-    # The process is in the upper part of a thread's number; each counts its domains from 1.
+    # The upper bits of globalTid are the process. Each process numbers its domains from 1.
     domains = {
         (thread >> 24, number): name
         for thread, number, name in database.execute(

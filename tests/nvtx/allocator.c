@@ -1,4 +1,4 @@
-/* An allocator that opens a range for each block. */
+/* A program whose allocator opens an NVTX range for each block. */
 #include "loop.h"
 
 #include <pthread.h>

@@ -1,4 +1,5 @@
-/* A thread is cancelled in a tool's push, which by TOOL_WAITS says when it is there. */
+/* A thread is cancelled while it is in a tool's push. When the thread has reached the push, the
+ * tool writes a byte to the descriptor that TOOL_WAITS names. */
 #include "loop.h"
 
 #include <pthread.h>

@@ -1,8 +1,8 @@
-/* A process that opens a range before and after it has a child, which does, too.
+/* A process that opens a range before and after it starts a child, which opens ranges, too.
  *
  *   children fork|preload|bare [child]
  *
- * fork: the child is a copy; preload: it runs this program again; bare: without LD_PRELOAD. */
+ * fork: the child is a fork; preload: the child executes this program again; bare: the same without LD_PRELOAD. */
 #include "loop.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ int main(int argc, char **argv)
             execl(argv[0], argv[0], argv[1], "child", (char *)NULL);
             _exit(127);
         }
-        /* The driver does not outlive a fork. */
+        /* The driver cannot be used after a fork, so this child only makes ranges. */
         for (int n = 0; n < 2; n++) {
             nvtxRangePushA("step");
             nvtxRangePop();

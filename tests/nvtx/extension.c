@@ -1,4 +1,4 @@
-/* Uses an extension of NVTX, and a mark, which no rule counts. */
+/* Uses an NVTX extension, and a mark. Rules count neither. */
 #include <nvtx3/nvToolsExtPayload.h>
 
 #include "loop.h"

@@ -1,4 +1,4 @@
-/* tool.c as a part of what it is linked into. */
+/* Links the tool of tool.c into a program or library. */
 #define NVTX_STATIC_INJECTION_IMPL
 #define NVTX_NO_IMPL
 #include "tool.c"

@@ -1,13 +1,13 @@
-/* An NVTX tool that writes each event of the domain `tllmprof` to the file LOG_TOOL, a line each:
+/* An NVTX tool that writes each event of the domain `tllmprof` to the file LOG_TOOL, one line per event:
  *
  *     PID TID NANOSECONDS push|pop|start|end|mark ID PAYLOAD NAME
  *
- * in the order in which they came, by the monotonic clock. ID pairs a start with its end and is 0
- * for the rest; an end and a pop have no name. One write a line, so that nothing is lost where the
- * process does not end in order.
+ * Lines are in the order of the events, with times of the monotonic clock. ID is the same for a start and its end,
+ * and 0 for other events. An end and a pop have no name. Each line is one write, so that nothing is lost if the
+ * process is killed.
  *
- * As with nsys, domains and registered strings are of the process that made them: an event of a forked process with one of its parent's
- * is a line of the kind `parent's`. */
+ * Like with nsys, domains and registered strings are only valid in the process that made them. If a forked process
+ * uses one of its parent's, the line's kind is `parent's`. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <nvtx3/nvToolsExt.h>
@@ -28,7 +28,7 @@ typedef struct {
 static int file = -1;
 static uint64_t ids = 0;
 
-/* A domain or a registered string. */
+/* A domain or a registered string, with the process that made it. */
 struct made {
     pid_t by;
     const char *name;

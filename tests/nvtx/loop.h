@@ -1,5 +1,5 @@
-/* A loop of steps. Each is a range with one graph launch and one wait inside, and one launch after it, so
- * that the driver's log shows where between ranges the profiler was switched. */
+/* A loop of steps. Each step is a range with one graph launch and one wait in it, and one launch after it. So the
+ * driver's log shows between which ranges the profiler was started or stopped. */
 #ifndef LOOP_H
 #define LOOP_H
 

@@ -1,4 +1,4 @@
-/* Steps whose ranges the libraries given as arguments open in turn. */
+/* Makes steps whose ranges are opened in turn by the libraries given as arguments. */
 #include "loop.h"
 
 #include <dlfcn.h>

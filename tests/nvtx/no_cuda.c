@@ -1,4 +1,4 @@
-/* Ranges in a process without CUDA; ends by _exit. */
+/* Makes ranges in a process without CUDA, which ends by _exit. */
 #include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 #include <unistd.h>

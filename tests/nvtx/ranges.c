@@ -1,9 +1,10 @@
-/* Steps as ranges of every kind; prints what NVTX answers.
+/* Makes steps with ranges of every kind, and prints what NVTX returns.
  *
  *   ranges KIND [STEPS [elsewhere]]
  *
- * elsewhere: the program says itself where its ranges go. KIND is the way a step's range is opened: a function below. Every step also opens ranges that are
- * called otherwise, around and inside. */
+ * KIND is the way in which a step's range is opened, one of the functions below. Every step also opens ranges with
+ * other names, around its range and within it. With `elsewhere`, the program sets the variable that names the NVTX
+ * tool itself. */
 #include "loop.h"
 
 #include <pthread.h>
@@ -44,7 +45,7 @@ static void push_ex(int n)
     printf(" %d\n", nvtxRangePop());
 }
 
-/* Ranges of several domains overlap: each domain has its own stack. */
+/* Ranges of several domains overlap, because each domain has its own stack. */
 static void domain_push(int n)
 {
     (void)n;
@@ -76,7 +77,7 @@ static void *end_range(void *unused)
     return NULL;
 }
 
-/* Overlapping: each starts inside an unrelated one, and ends on a thread of its own. */
+/* The step's range begins within an unrelated range and ends on another thread, so ranges overlap. */
 static void start(int n)
 {
     char name[32];
@@ -100,7 +101,7 @@ static void domain_start(int n)
     nvtxDomainRangeEnd(engine, id);
 }
 
-/* A matching range inside a matching one: two iterations a step. */
+/* A range that matches the rule is within another matching range, so a step is two iterations. */
 static void nested(int n)
 {
     nvtxRangePushA("step outside");
@@ -108,7 +109,7 @@ static void nested(int n)
     nvtxRangePop();
 }
 
-/* Ranges that nothing pops. */
+/* Pushes a range that nothing pops. */
 static void unpopped(int n)
 {
     (void)n;
@@ -116,7 +117,7 @@ static void unpopped(int n)
     work();
 }
 
-/* Before each step a graph is captured, with a range meanwhile that is no iteration. */
+/* Captures a graph before each step. The range during the capture is not an iteration. */
 static void captured(int n)
 {
     cudaStream_t capturing;

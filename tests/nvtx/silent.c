@@ -1,4 +1,4 @@
-/* A library like module.c that opens no ranges. */
+/* A library with the functions of module.c that makes no ranges. */
 int module_push(int n)
 {
     return n;

@@ -1,5 +1,5 @@
-/* Eight threads, each with its own ranges: THREADS * RANGES called "step", as many called otherwise.
- * The main thread uses CUDA. */
+/* Eight threads each make ranges: in total THREADS * RANGES ranges named "step", and as many with other names. The
+ * main thread uses CUDA. */
 #include "loop.h"
 
 #include <pthread.h>

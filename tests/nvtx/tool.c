@@ -1,7 +1,7 @@
-/* An NVTX tool: counts every event of every module by name, and says so at the end, in one line on
- * standard error. Its levels, identifiers and handles are its own, and it checks that it gets them
- * back. With TOOL_FAILS set it takes the functions and then refuses the module; with TOOL_WAITS set
- * a push writes a byte to that descriptor and never returns. */
+/* An NVTX tool that counts all events of all modules by name, and prints the counts at the end in one line on
+ * standard error. It returns its own levels, identifiers and handles, and checks that it gets them back. With
+ * TOOL_FAILS, it takes the functions and then refuses the module. With TOOL_WAITS, a push writes a byte to that
+ * descriptor and never returns. */
 #include <nvtx3/nvToolsExtPayload.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,3 +1,3 @@
-/* A tool that knows no extensions. */
+/* An older tool that does not support extensions. */
 #define NO_EXTENSION
 #include "tool.c"

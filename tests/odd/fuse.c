@@ -1,6 +1,7 @@
-/* fuse FOLDER PROGRAM...: runs a program with a file system mounted at FOLDER that has files in one folder, writes through,
- * and lets no file be mapped shared, reserved, linked or locked: what network and user-space file systems lack. Speaks the
- * kernel's protocol itself, so that no library is needed. Status 77: not here. */
+/* fuse FOLDER PROGRAM...: runs a program with a file system mounted at FOLDER. The file system has one folder of
+ * files and writes them through. It lacks what network and user-space file systems lack: shared mappings, reserved
+ * space, links and locks. It speaks the kernel's FUSE protocol itself, so no library is needed. The exit status is
+ * 77 if the machine does not allow it. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -18,7 +19,7 @@
 
 enum { FILES = 16, BUFFER = 1 << 20, ROOM = 32 << 20 };
 
-/* A file's node is its place and 2; node 1 is the folder. */
+/* A file's node number is its index plus 2. Node 1 is the folder. */
 static struct file {
     char name[256];
     char *bytes;

@@ -1,4 +1,4 @@
-//! Runs a program without and with the library, in a namespace that was prepared for the case.
+//! Runs a program without and with the library, in namespaces that a script prepares for the situation.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -14,24 +14,24 @@ use crate::common::{
 };
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(550);
-/// The exit status of a preparation that this machine does not allow.
+/// The exit status of a preparation script if this machine does not allow the situation.
 const NOT_HERE: i32 = 98;
 
-/// `tests/odd/odd.c`, built once.
+/// Returns the path of the program, built once from `tests/odd/odd.c`.
 pub fn program() -> &'static Path {
     static BUILT: Built = Built::new();
     build_once(&BUILT, "odd/odd.c", &["-l:libcudart.so.12"])
 }
 
-/// `tests/odd/fuse.c`, built once.
+/// Returns the path of the file system in user space, built once from `tests/odd/fuse.c`.
 pub fn fuse() -> &'static Path {
     static BUILT: Built = Built::new();
     build_once(&BUILT, "odd/fuse.c", &[])
 }
 
-/// Shell functions for a preparation: `group CONTROLLER` makes a control group (version 1 or 2), `set FILE
-/// VALUE` writes to one of its files if it exists, and `enter` makes the program start in it. `leave` removes
-/// it.
+/// Shell functions for preparation scripts. `group CONTROLLER` makes a control group (version 1 or 2), and `set FILE
+/// VALUE` writes to one of the group's files if it exists. `enter` makes the program start in the group, and `leave`
+/// removes the group.
 const GROUPS: &str = r#"
 group() {
     for root in /sys/fs/cgroup/$1 /sys/fs/cgroup; do
@@ -55,26 +55,26 @@ leave() {
     done
 }"#;
 
-/// A program in a situation.
+/// A program with its arguments in a situation.
 pub struct Case<'a> {
-    /// The event, the number of steps, and the step before which the event happens.
+    /// The program's arguments: an event, the number of steps, and the step before which the event happens.
     pub arguments: &'a str,
-    /// A shell script that root runs in a separate mount namespace, in the folder of the case. It exits with
-    /// 98 if the machine does not allow it. It may set `before`, words before the program's command, and
-    /// `inside`, words after the library's variables.
+    /// A shell script that root runs in the case's folder, in a separate mount namespace. It exits with 98 if the
+    /// machine does not allow the situation. It may set `before`, which is put in front of the program's command, and
+    /// `inside`, which comes after the library's variables.
     pub prepare: &'a str,
-    /// A shell script that runs after the program.
+    /// A shell script that runs after the program, or nothing.
     pub after: &'a str,
-    /// Namespaces besides that of mounts, as options of unshare(1).
+    /// More namespaces to create besides the mount namespace, as options of unshare(1).
     pub namespaces: &'a str,
     pub variables: &'a [(&'a str, &'a str)],
 }
 
-/// The result of the program with the library.
+/// The result of the run with the library.
 pub struct Ran {
     pub output: Output,
     pub records: Vec<Process>,
-    /// Number of files that have the name of a record and are empty.
+    /// Number of empty files whose name is that of a record.
     pub empty: usize,
     scratch: Scratch,
 }
@@ -120,11 +120,12 @@ impl Case<'_> {
         (run(&mut unshare, TEST_TIMEOUT), scratch)
     }
 
-    /// Runs it without and with the library. Output and status must be the same, and standard error except
-    /// for the library's messages. Returns `None`, and logs the reason, if this machine does not allow it.
+    /// Runs the program without and with the library. Asserts that status and output are the same, except for the
+    /// library's messages on standard error. If this machine does not allow the situation, logs the reason and returns
+    /// `None`.
     #[track_caller]
     pub fn compare(&self) -> Option<Ran> {
-        // SAFETY: always succeeds.
+        // SAFETY: geteuid has no arguments and always succeeds.
         if unsafe { libc::geteuid() } != 0 || !can_exec() {
             skipped("root alone prepares this");
             return None;
@@ -136,7 +137,8 @@ impl Case<'_> {
             skipped(why.lines().last().unwrap_or("it cannot be prepared here"));
             return None;
         }
-        // It did all of its steps, or was killed.
+        // Without the library, the program either made all of its steps (7) or was killed by SIGKILL (137) or SIGTERM
+        // (143).
         let status = plain.status.code();
         assert!(
             matches!(status, Some(7 | 137 | 143)),
@@ -180,7 +182,7 @@ impl Case<'_> {
     }
 }
 
-/// Removes process numbers, as a shell prints the process that was killed.
+/// Removes digits, because a shell prints the number of a killed process, which differs between runs.
 fn without_numbers(text: &str) -> String {
     text.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
@@ -197,8 +199,8 @@ impl Ran {
         self.scratch.path(name)
     }
 
-    /// Asserts that there is one record, in state `state`, with these iterations, from 0 on. Missing ones
-    /// must be counted, as on a machine that is too busy to make room in time.
+    /// Asserts that there is one record, in the given state, with the iterations from 0 to before `iterations`. If some
+    /// are missing, the record must count them as dropped: a machine that is too busy may not make room in time.
     #[track_caller]
     pub fn record(&self, state: State, iterations: u64) -> &Process {
         let [record] = &self.records[..] else {
@@ -217,7 +219,8 @@ impl Ran {
         record
     }
 
-    /// Asserts that the library's messages are one for each part, which it contains.
+    /// Asserts that the library logged exactly one message for each part, in this order, and that each message contains
+    /// its part.
     #[track_caller]
     pub fn says(&self, parts: &[&str]) -> &Self {
         let said = self.output.err();
@@ -231,7 +234,7 @@ impl Ran {
     }
 }
 
-/// Returns the iterations of a record, each once and in their order.
+/// Returns the numbers of a record's iterations. Asserts that they are in order and that none occurs twice.
 #[track_caller]
 pub fn numbers(record: &Process) -> Vec<u64> {
     let all = record.windows.iter().flat_map(|window| &window.iterations);
@@ -240,7 +243,7 @@ pub fn numbers(record: &Process) -> Vec<u64> {
     all
 }
 
-/// Returns true if there is a program of that name, and logs it if not.
+/// Returns true if the machine has this program. Otherwise, reports that the running test is skipped.
 pub fn has(program: &str) -> bool {
     let mut which = Command::new("sh");
     which.args(["-c", &format!("command -v {program}")]);

@@ -1,6 +1,7 @@
-/* A loop of numbered steps that something happens to:
+/* A loop of numbered steps with an event:
  *   odd WHAT STEPS AT [ARGUMENT]
- * WHAT happens at the beginning, or before step AT (`situations` below); the result goes to standard output. */
+ * The event WHAT happens at the beginning or before step AT (see `situations` below). The loop's result goes to
+ * standard output. */
 #include "program.h"
 
 #include "loop.h"
@@ -43,7 +44,7 @@ static void want(int is_so, const char *what)
     }
 }
 
-/* Bytes of a line of /proc/self/status. */
+/* Returns the value of a line in /proc/self/status, in bytes. */
 static rlim_t status_bytes(const char *name)
 {
     char line[256];
@@ -90,7 +91,7 @@ static void nothing(void)
 {
 }
 
-/* No more addresses than there are. */
+/* Limits the address space to its current size. */
 static void fill_addresses(void)
 {
     limit(RLIMIT_AS, status_bytes("VmSize"));
@@ -101,7 +102,7 @@ static void empty_addresses(void)
     unlimit(RLIMIT_AS);
 }
 
-/* Returns whether every other thread of the process sleeps. */
+/* Returns 1 if all other threads of the process sleep. */
 static int others_sleep(void)
 {
     DIR *tasks = opendir("/proc/self/task");
@@ -123,8 +124,8 @@ static int others_sleep(void)
     return sleep;
 }
 
-/* Another thread's first call of the driver takes memory for the driver's thread-local variables, without which glibc ends
- * the process: such threads have come to rest before the limit is set. */
+/* A thread's first driver call allocates the driver's thread-local variables. If that fails, glibc ends the process.
+ * So the limit is set only after all other threads have come to rest. */
 static void fill_data(void)
 {
     for (int looks = 0; looks < 5; looks = others_sleep() ? looks + 1 : 0)
@@ -137,7 +138,8 @@ static void empty_data(void)
     unlimit(RLIMIT_DATA);
 }
 
-/* No memory, not even in the allocator's own pages: a thread's first call of the driver ends the process then. */
+/* Uses up all memory, including free blocks in the allocator's own pages. From then on, a thread's first driver call
+ * would end the process. */
 static void take_all_data(void)
 {
     limit(RLIMIT_DATA, status_bytes("VmData"));
@@ -146,7 +148,7 @@ static void take_all_data(void)
             ;
 }
 
-/* Before there are other threads, which have capabilities of their own. */
+/* Drops the capability to lock memory. This comes before other threads start, because capabilities are per thread. */
 static void lock_no_more_than_allowed(void)
 {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
@@ -156,7 +158,7 @@ static void lock_no_more_than_allowed(void)
     want(syscall(SYS_capset, &header, sets) == 0, "capset");
 }
 
-/* All that is mapped from now on would be locked, and next to nothing may be. */
+/* All memory mapped from now on must be locked, and the limit allows almost none. */
 static void lock_memory(void)
 {
     limit(RLIMIT_MEMLOCK, 32 << 10);
@@ -168,7 +170,7 @@ static void unlock_memory(void)
     munlockall();
 }
 
-/* More than the group may have. */
+/* Uses more memory than the control group allows. */
 static void use_up_memory(void)
 {
     for (size_t size = 1 << 20;; size = 1 << 20) {
@@ -178,7 +180,7 @@ static void use_up_memory(void)
     }
 }
 
-/* A child that acts on its parent, which waits meanwhile. */
+/* Forks a child that acts on this process, and waits for it. */
 static void from_outside(void (*act)(void))
 {
     pid_t child = fork();
@@ -202,7 +204,7 @@ static void be_stopped(void)
     from_outside(stop_and_continue);
 }
 
-/* ARGUMENT is the group, FILE its state. */
+/* ARGUMENT is the control group's folder. */
 static void freeze(const char *group)
 {
     char state[PATH_MAX], outside[PATH_MAX];
@@ -250,7 +252,7 @@ static void *step_once(void *number)
     return NULL;
 }
 
-/* Each step on a thread of its own, which has as little of a stack as there may be. */
+/* Makes each step on a new thread whose stack has the smallest possible size. */
 static void step_on_a_tiny_stack(int n)
 {
     pthread_t thread;
@@ -271,7 +273,7 @@ static void *launch_once(void *unused)
     return NULL;
 }
 
-/* A thousand threads in each step, one after the other, with one launch each. */
+/* Runs a thousand threads in each step, one after the other, with one launch each. */
 static void step_by_thousand_threads(int n)
 {
     for (int i = 0; i < 1000; i++) {
@@ -292,7 +294,7 @@ static void open_own(void)
     own_count++;
 }
 
-/* Every descriptor becomes the program's, and the record's folder (ARGUMENT) is gone. */
+/* Closes all descriptors and uses their numbers for the program's files. The record's folder (ARGUMENT) is removed. */
 static void close_all(void)
 {
     char command[PATH_MAX];
@@ -311,7 +313,7 @@ static void take_all(void)
             want(dup2(own[0], other) == other, "dup2");
 }
 
-/* What was written to the program's own files. */
+/* Prints what was written to the program's own files. */
 static void look_at_own(void)
 {
     for (int n = 0; n < own_count; n++) {
@@ -325,8 +327,8 @@ static void look_at_own(void)
     puts("own files looked at");
 }
 
-/* As util-linux's setproctitle does: the environment is copied away, and the title gets the room from the first argument to
- * the end of the last variable. */
+/* Sets a long title like util-linux's setproctitle: copies the environment to other memory. The title then gets the
+ * space from the first argument to the end of the last variable. */
 static void set_title(void)
 {
     char *begin = arguments[0], *end = begin;
@@ -414,7 +416,7 @@ static void clone_with_own_memory(void)
     wait_for_end(clone(end_at_once, stack + sizeof stack, CLONE_VM | CLONE_FILES | SIGCHLD, NULL));
 }
 
-/* Without the handlers of fork(), and with those of exit(). */
+/* Forks by system call, so no handlers of fork() run in the child. The child's exit() runs exit handlers. */
 static void fork_by_number(void)
 {
     fflush(stdout);
@@ -450,7 +452,7 @@ static void on_signal(int number)
     (void)number;
 }
 
-/* Calls of the kernel that wait are interrupted, as the handler does not ask for their restart. */
+/* Makes signals interrupt blocking system calls. The handler has no SA_RESTART, so these calls fail with EINTR. */
 static void raise_storm(void)
 {
     const struct sigaction action = {.sa_handler = on_signal};

@@ -1,4 +1,4 @@
-//! Checks the rows in `docs/harmless.md`.
+//! Checks that `docs/harmless.md` has a row for each situation.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::situations::{ALL, Situation};
 const BEGINS: &str = "<!-- situations: BLESS=1 cargo test --test odd page -->\n";
 const ENDS: &str = "<!-- end of situations -->\n";
 
-/// Situations that cannot be made on the machines of the tests, and their substitutes.
+/// Situations that the tests' machines cannot produce, and what is tested in their place.
 const NOT_HERE: [(&str, &str); 3] = [
     (
         "a checkpoint and a restore by CRIU, whose packages do not know the kernel",
@@ -24,7 +24,7 @@ const NOT_HERE: [(&str, &str); 3] = [
     ),
 ];
 
-/// Situations that other tests make: kind, report, event and result.
+/// Situations that tests outside this folder cover: kind, public report, event and result.
 const ELSEWHERE: [Situation; 4] = [
     Situation {
         kind: "lost variables",
@@ -54,7 +54,7 @@ const ELSEWHERE: [Situation; 4] = [
     },
 ];
 
-/// Situations that were tried by hand: kind, and events.
+/// Situations that were only tried by hand: kind and events.
 const TRIED: [(&str, &str); 9] = [
     (
         "environment",

@@ -1,5 +1,5 @@
-//! The situations. Each has the public report that it is from, the event, and the expected result, which its
-//! test checks.
+//! The situations. Each has a public report that it is from, an event, an expected result, and a test that checks the
+//! result.
 
 use std::fs;
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use tllmprof_report::{Process, State};
 
 use crate::harness::{Case, Ran, has, numbers};
 
-/// A row of the page.
+/// A row of the table in `docs/harmless.md`.
 pub struct Situation {
     pub kind: &'static str,
     pub report: &'static str,
@@ -37,7 +37,8 @@ const CLOSED: &str = "window all closed: ";
 const CAPTURED: &str = "window all captured: ";
 const USUAL: [&str; 3] = [OPENED, CLOSED, CAPTURED];
 
-/// Asserts that there is a whole record of `iterations` iterations, and the usual messages.
+/// Asserts that there is a complete record of this number of iterations, and that the library logged only its usual
+/// messages.
 #[track_caller]
 fn is_whole(case: &Case<'_>, iterations: u64) -> Option<Ran> {
     let ran = case.compare()?;
@@ -45,7 +46,7 @@ fn is_whole(case: &Case<'_>, iterations: u64) -> Option<Ran> {
     Some(ran)
 }
 
-/// Asserts that the record ends within the window because of `why`, and that missing events are counted.
+/// Asserts that the record ends within the window for the reason `why`, and that it counts the missing events.
 #[track_caller]
 fn ends_early(case: &Case<'_>, iterations: u64, why: &str) {
     let Some(ran) = case.compare() else { return };
@@ -53,7 +54,7 @@ fn ends_early(case: &Case<'_>, iterations: u64, why: &str) {
     is_cut_off(&ran, iterations);
 }
 
-/// Asserts that the record has the first iterations, and that missing events are counted.
+/// Asserts that the record has only the first iterations, and that it counts the missing events.
 #[track_caller]
 fn is_cut_off(ran: &Ran, iterations: u64) {
     let [record] = &ran.records[..] else {
@@ -65,7 +66,7 @@ fn is_cut_off(ran: &Ran, iterations: u64) {
     assert!(kept + dropped >= iterations, "{kept} and {dropped}");
 }
 
-/// Asserts that there is no record, and no other file in its place.
+/// Asserts that there is no record, and that no other file was left in its place.
 #[track_caller]
 fn has_none(case: &Case<'_>, why: &str) {
     let Some(ran) = case.compare() else { return };
@@ -74,12 +75,12 @@ fn has_none(case: &Case<'_>, why: &str) {
     assert_eq!(fs::read_dir(ran.path("left")).unwrap().count(), 0);
 }
 
-/// Asserts that the record is that of a process that was killed before iteration `at`.
+/// Asserts that the record is that of a process that was killed in iteration `at`.
 #[track_caller]
 fn is_unfinished(case: &Case<'_>, at: u64) {
     let Some(ran) = case.compare() else { return };
     ran.says(&[OPENED]);
-    // The iteration that was running has no end, and is not there.
+    // An iteration that was running when the process was killed has no end, so the record does not have it.
     ran.record(State::Unfinished, at - 1);
 }
 
@@ -159,7 +160,7 @@ situations! {
                 .flat_map(|window| &window.iterations)
                 .map(|iteration| u64::from(iteration.launches))
                 .sum();
-            // The calls before the first graph are in no iteration.
+            // 100 000 launches are made. Those before the first graph launch belong to no iteration.
             let (made, dropped) = (100 + 99_000, ran.records[0].record.dropped);
             assert!(launches <= made && launches + dropped >= made, "{launches} and {dropped}");
         };
@@ -534,8 +535,8 @@ situations! {
         };
 }
 
-/// Asserts that the iteration in which a process was stopped took as long as that, and that the others are
-/// there.
+/// Asserts that all iterations are recorded and that iteration 19, in which the process was stopped, took at least 400
+/// ms.
 #[track_caller]
 fn is_held(case: &Case<'_>) {
     let Some(ran) = is_whole(case, 200) else {

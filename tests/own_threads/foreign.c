@@ -1,7 +1,7 @@
-/* A library before or after the library under test that replaces functions of the C library, as network
- * stacks, tracers, allocators and fake clocks do. Each of its functions uses memory that is freed when the
- * process ends, and takes a lock that is held over forks. It writes the calls of the library's threads
- * into the file FOREIGN_LOG. */
+/* A library that replaces functions of the C library, preloaded before or after the library under test. Network
+ * stacks, tracers, allocators and fake clocks do this. Each of its functions uses memory that is freed when the
+ * process ends, and takes a lock that is held during forks. It writes the calls by the tested library's threads into
+ * the file FOREIGN_LOG. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -36,7 +36,7 @@ static long kernel(long number, long a, long b, long c, long d)
     return result;
 }
 
-/* A call from the library under test, by a thread of its own. */
+/* Logs a call if it comes from the tested library in one of that library's own threads. */
 static void own_thread_calls(const char *function, void *caller)
 {
     char name[16] = "", line[128];
@@ -57,7 +57,7 @@ static void own_thread_calls(const char *function, void *caller)
     kernel(SYS_close, file, 0, 0, 0);
 }
 
-/* The additional work of each function. The memory is freed when the process ends. */
+/* The work that each replaced function adds. It uses memory that is freed when the process ends. */
 static void use(const char *function, void *caller)
 {
     if (is_inside)
@@ -89,8 +89,8 @@ __attribute__((constructor)) static void begin(void)
     pthread_atfork(before_fork, after_fork, after_fork);
 }
 
-/* Frees the memory, and takes its time, as a library that waits for a thread of its own. Only the
- * program's thread continues. */
+/* Frees the memory, and takes 50 ms, like a library that waits for its own thread. Only the program's main thread
+ * continues after this. */
 __attribute__((destructor)) static void end(void)
 {
     char *gone = table;
@@ -100,8 +100,8 @@ __attribute__((destructor)) static void end(void)
     kernel(SYS_nanosleep, (long)&moment, 0, 0, 0);
 }
 
-/* Functions take integers and addresses, as many as fit into registers. Each has its name from the assembler: the headers
- * declare it with other types. */
+/* Replaces a function that takes up to six integers or addresses. The assembler sets the real name, because the
+ * headers declare the function with other types. */
 #define REPLACE(NAME)                                                                                                      \
     long replaced_##NAME(long, long, long, long, long, long) __asm__(#NAME);                                               \
     long replaced_##NAME(long a, long b, long c, long d, long e, long f)                                                   \
@@ -186,7 +186,8 @@ REPLACE(unlink)
 REPLACE(usleep)
 REPLACE(write)
 
-/* The loader or this library itself may call these before it can look anything up. */
+/* The loader or this library may call these functions before anything can be looked up, so they make the system call
+ * directly. */
 long replaced_clock_gettime(long, long) __asm__("clock_gettime");
 long replaced_clock_gettime(long clock, long time)
 {

@@ -1,12 +1,13 @@
-/* host ACTION...: a program that does one thing after the other.
- *   steps=N         makes N steps; the first begins to use CUDA
- *   filter=HOW      installs a filter that ends the process for each system call which the rest of this program does not make:
- *                   HOW is prctl, syscall or tsync; `open` is one that forbids nothing, `ask` only asks whether the kernel
- *                   knows filters, and `vfork` installs one in the child of a vfork
- *   strict          the strict mode, which leaves read, write and exit to this thread
- *   mark=N          a system call that a tracer knows
- *   end=HOW         return, exit, _exit, quick, signal or thread
- * Says how many threads of the library's there are when destructors of others run, unless it has a filter by then. */
+/* host ACTION...: a program that takes the given actions one after the other.
+ *   steps=N     makes N steps; the first one begins to use CUDA
+ *   filter=HOW  installs a seccomp filter that ends the process for each system call that the rest of this program does
+ *               not make. HOW is the way: prctl, syscall or tsync. `open` is a filter that forbids nothing, `ask` only
+ *               asks if the kernel supports filters, and `vfork` installs one in a vfork child
+ *   strict      seccomp's strict mode, which leaves only read, write and exit to this thread
+ *   mark=N      makes a system call that marks a point for a tracer
+ *   end=HOW     return, exit, _exit, quick, signal or thread
+ * At the end, when other libraries' destructors run, it prints the number of the library's threads, unless a filter
+ * is installed. */
 #include "program.h"
 
 #include "loop.h"
@@ -97,7 +98,7 @@ static int own_threads(void)
     return count;
 }
 
-/* Runs after all other destructors, when what they have given back is gone. */
+/* Runs after all other destructors, which have already freed their libraries' resources. */
 __attribute__((destructor(101))) static void last(void)
 {
     if (!has_filter) {

@@ -1,8 +1,11 @@
-/* traced PROGRAM ARGUMENT...: runs a program, and prints the system calls of the library's threads in it.
+/* traced PROGRAM ARGUMENT...: runs a program under ptrace, and prints the system calls that the library's threads
+ * make in it.
  *
- * The program marks a span by two calls of getpriority(0x746c, N), N being 1 and 2. At the first it is held until the library has
- * exactly TRACED_THREADS threads (a sampler's may still be about to end) and each is inside a system call that has no limit. A line `between THREAD NUMBER` is a call that was
- * entered in the span; `made THREAD NUMBER` any; `held N` says how many threads the program waited for. */
+ * The program marks the begin and the end of a span by calls of getpriority(0x746c, N), with N = 1 and 2. At the
+ * first mark, the program is held until the library has exactly TRACED_THREADS threads and each is in a system call
+ * without a time limit. (A sampling thread may still be about to end.) Output: `made THREAD NUMBER` is a system
+ * call, `between THREAD NUMBER` is one that was entered within the span, and `held N` is the number of threads that
+ * the program waited for. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -21,12 +24,12 @@ enum { MARK = 0x746c, MOST_THREADS = 64 };
 struct thread {
     pid_t number;
     char name[32];
-    /* In a system call that waits without a limit. */
+    /* True while the thread is in a system call that waits without a time limit. */
     int sleeps;
 };
 static struct thread threads[MOST_THREADS];
 static int in_span;
-/* The thread that waits at the first mark. */
+/* The thread that is held at the first mark, or 0. */
 static pid_t held;
 
 static struct thread *find(pid_t number)
@@ -90,7 +93,7 @@ static void enters(struct thread *thread, const struct __ptrace_syscall_info *in
     thread->sleeps = (is_wait && arguments[3] == 0) || is_poll;
 }
 
-/* Lets the program continue from the first mark once all other threads sleep. */
+/* Lets the held thread continue once all of the library's threads sleep. */
 static void look_at_held(void)
 {
     int count = 0;

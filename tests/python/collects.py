@@ -1,4 +1,4 @@
-"""Collections of every generation, between two moments at which there are none, and what gc says of them."""
+"""Makes garbage collections of every generation between two times without collections, and prints what gc reports."""
 import gc
 import time
 
@@ -7,7 +7,7 @@ before = gc.get_stats()
 print("from", time.monotonic_ns())
 
 try:
-    from _testcapi import with_tp_del  # what has a legacy finaliser cannot be collected
+    from _testcapi import with_tp_del  # objects with a legacy finaliser are uncollectable
 except ImportError:
     with_tp_del = None
 

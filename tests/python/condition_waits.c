@@ -1,4 +1,4 @@
-/* Preloaded after the shim: counts the process's calls of pthread_cond_wait, which are those of threads
+/* A library preloaded after the shim. It counts the process's calls to pthread_cond_wait, which come from threads
  * that were forced to give up the GIL, and prints the count at the end. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,6 +1,7 @@
-/* An NVTX tool that counts the events of the domain `tllmprof` by name: in the folder COUNT_TOOL, a file PID.N for each
- * program that a process runs, of places of 64 bytes: a name of 48 bytes, how many began (or were marked), how many
- * ended. It is mapped, so that it is right however the process ends, and nothing is written while it runs. */
+/* An NVTX tool that counts the events of the domain `tllmprof` by name. For each program that a process runs, the
+ * folder COUNT_TOOL gets a file PID.N. The file consists of entries of 64 bytes: a name of 48 bytes, the number of
+ * begins (or marks), and the number of ends. It is mapped, so that it is complete however the process ends and needs
+ * no writes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <nvtx3/nvToolsExt.h>
@@ -25,7 +26,7 @@ typedef struct {
 } place;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static const char *names[PLACES]; /* place 0 is for what has no name */
+static const char *names[PLACES]; /* entry 0 is for events without a name */
 static place *places;
 static char folder[400];
 static char ours, others;
@@ -99,7 +100,7 @@ static int domain_pop(void *domain)
 {
     if (domain == &ours) {
         if (depth == 0)
-            ends(0); /* a pop of nothing */
+            ends(0); /* this is a pop without a push */
         else if (--depth < DEPTH)
             ends(pushed[depth]);
     }

@@ -1,4 +1,5 @@
-"""Uses CUDA, by ctypes, holds the GIL, collects, and ends in the way that its argument names."""
+"""Uses CUDA through ctypes, holds the GIL, collects garbage, and ends in the way that its argument
+names."""
 import ctypes
 import gc
 import os

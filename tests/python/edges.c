@@ -1,5 +1,5 @@
-/* Native threads that Python does not know, each waiting for the device repeatedly until the process has
- * ended. They run the Python code at a window's edges, also while the interpreter ends. */
+/* Native threads, unknown to Python, that repeatedly wait for the device until the process has ended. The library
+ * runs its Python code at a window's edges in these threads, also while the interpreter ends. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ int begin(int threads)
         return 1;
     for (int i = 0; i < threads; i++) {
         pthread_t thread;
-        /* Some of them all the time, some now and then. */
+        /* Some threads wait without a pause, and some with pauses. */
         if (pthread_create(&thread, NULL, loops, (void *)(size_t)(i % 4 * 100)) != 0)
             return 2;
         pthread_detach(thread);

@@ -1,4 +1,4 @@
-"""Forks while other threads hold the GIL and wait for it; parent and children hold it, and print when."""
+"""Forks while other threads hold the GIL and wait for it. Parent and children hold it, and print the times."""
 import ctypes
 import gc
 import os
@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 
-warnings.simplefilter("ignore")  # of forks beside threads
+warnings.simplefilter("ignore")  # about forks in a process with several threads
 library = ctypes.PyDLL(os.environ["TEST_LIBRARY"])
 is_over = False
 

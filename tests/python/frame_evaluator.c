@@ -1,5 +1,5 @@
-/* A frame evaluator (PEP 523) that calls CPython's own, whichever evaluator was there before: for 3.9 to
- * 3.11. */
+/* Installs a frame evaluator (PEP 523) that calls CPython's own, whichever evaluator was installed before. For
+ * CPython 3.9 to 3.11. */
 void *PyInterpreterState_Get(void);
 void *_PyInterpreterState_GetEvalFrameFunc(void *);
 void _PyInterpreterState_SetEvalFrameFunc(void *, void *);

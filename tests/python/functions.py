@@ -1,4 +1,4 @@
-"""Calls of every kind of function, in every way that a call can end; what they give is printed."""
+"""Calls functions of every kind, which end in every possible way, and prints their results."""
 import asyncio
 import inspect
 import os
@@ -10,7 +10,7 @@ import warnings
 
 from truth_of_calls import enters, leaves, lines, local, paused, ran, report
 
-warnings.simplefilter("ignore")  # of forks beside threads
+warnings.simplefilter("ignore")  # about forks in a process with several threads
 
 
 def plain(a, b=2, *more, c=3, **others):
@@ -109,7 +109,7 @@ async def asynchronous(n):
 
 
 def forks():
-    """True in the child, in which what the parent has open is the parent's."""
+    """Returns True in the child. There, calls that are in progress belong to the parent."""
     enters("forks")
     child = os.fork()
     if child == 0:
@@ -123,7 +123,7 @@ def forks():
     return False
 
 
-# Python looks for these when it imports: by now there are functions to be found.
+# The library looks for marked functions when a module is imported. This import makes it find those above.
 import colorsys  # noqa: E402
 
 

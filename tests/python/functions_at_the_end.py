@@ -26,21 +26,22 @@ def waits():
 
 
 class Last:
-    """Deleted when the interpreter is ending: from then on a thread that asks for the GIL
-    is ended. It waits until all are, but the one that sleeps: CPython 3.10 can crash by
-    itself when a thread asks after the interpreter's memory was freed.
+    """An object that is deleted while the interpreter ends. From then on, a thread that asks for the GIL is ended. The
+    object waits until all threads but the sleeping one have ended, because CPython 3.10 can crash by itself if a thread
+    asks for the GIL after the interpreter's memory was freed.
     """
 
     def __del__(self):
-        latest = time.monotonic() + 1  # CPython 3.14 lets such threads hang
+        latest = time.monotonic() + 1  # CPython 3.14 never ends such threads, so the wait has a limit
         while len(os.listdir("/proc/self/task")) > 2 and time.monotonic() < latest:
             time.sleep(0.001)
 
 
-# Python looks for these when it imports: by now there are functions to be found.
+# The library looks for marked functions when a module is imported. This import makes it find those
+# above.
 import colorsys  # noqa: E402
 
-# Python clears this name first of all.
+# At its end, the interpreter clears this name first.
 sys.last_value = Last()
 for target in (endless, endless, waits, endless):
     threading.Thread(target=target, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Calls nested deeper than a stack has room for where each takes some of it; and marked ones outside."""
+"""Makes calls nested deeper than a C stack allows if each call uses some of it, and marked calls around them."""
 import sys
 import threading
 
@@ -7,7 +7,7 @@ def marked(n):
     return n
 
 
-# Python looks for these when it imports: by now there are functions to be found.
+# The library looks for marked functions when a module is imported. This import makes it find those above.
 import colorsys  # noqa: E402
 
 
@@ -21,7 +21,7 @@ def work(n):
     marked(2)
 
 
-# From 3.11 on, calls from Python to Python take no C stack.
+# From 3.11 on, calls between Python functions use no C stack.
 depth = 100_000 if sys.version_info >= (3, 11) else 900
 sys.setrecursionlimit(2 * depth)
 work(depth)

@@ -1,4 +1,5 @@
-"""Two greenlets whose marked calls overlap without nesting; prints when each began, came to its end, and was over."""
+"""Two greenlets whose marked calls overlap without nesting. Prints the times at which each call began, came to its end,
+and was over."""
 import time
 
 import greenlet
@@ -33,7 +34,7 @@ for round in range(21):
     two = greenlet.greenlet(lambda: run(long, 1, found))
     one.switch()
     two.switch()
-    one.switch()  # short ends while long, which began later, is open
+    one.switch()  # short ends while long, which began later, is still open
     two.switch()
     two.switch()
     assert one.dead and two.dead

@@ -1,4 +1,4 @@
-"""A module with marked functions in the main interpreter and in others, which come and go."""
+"""Uses a module with marked functions in the main interpreter and in sub-interpreters that are created and ended."""
 import os
 import sys
 

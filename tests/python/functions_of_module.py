@@ -13,7 +13,8 @@ def generated():
             yield 1
 
 
-# Python looks for these when it imports: by now there are functions to be found.
+# The library looks for marked functions when a module is imported. This import makes it find those
+# above.
 import colorsys  # noqa: E402
 
 

@@ -1,4 +1,4 @@
-"""A million calls of marked functions, which leave nothing behind."""
+"""Makes a million calls of marked functions, which must not leak anything."""
 import gc
 import sys
 
@@ -24,7 +24,8 @@ class Some:
         return self
 
 
-# Python looks for these when it imports: by now there are functions to be found.
+# The library looks for marked functions when a module is imported. This import makes it find those
+# above.
 import colorsys  # noqa: E402
 
 

@@ -1,5 +1,6 @@
-/* A thread's use of the GIL, by its own readings of the monotonic clock. Called with the GIL
- * (ctypes.PyDLL), and without Python's headers: its two functions keep their types. */
+/* Uses the GIL in a thread and measures the times with the monotonic clock. The functions are
+ * called with the GIL held (ctypes.PyDLL). Python's headers are not needed, because the two
+ * functions of its API keep their types. */
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdint.h>
@@ -17,8 +18,8 @@ static int64_t now(void)
     return time.tv_sec * 1000000000LL + time.tv_nsec;
 }
 
-/* Drops the GIL, takes it, keeps it for `us`, and drops it: four times are known. The GIL is taken
- * between times[0] and times[1], and dropped between times[2] and times[3]. */
+/* Drops the GIL, takes it, holds it for `us` microseconds, and drops it. It is taken between
+ * times[0] and times[1], and dropped between times[2] and times[3]. */
 void hold(unsigned us, int64_t *times)
 {
     void *state = PyEval_SaveThread();
@@ -34,7 +35,7 @@ void hold(unsigned us, int64_t *times)
 
 static atomic_bool is_kept;
 
-/* Keeps the GIL for `us`. */
+/* Holds the GIL for `us` microseconds. */
 void keep(unsigned us)
 {
     atomic_store(&is_kept, 1);
@@ -42,7 +43,7 @@ void keep(unsigned us)
     atomic_store(&is_kept, 0);
 }
 
-/* Waits for the GIL between times[0] and times[1]; without it before, for `us`. */
+/* Drops the GIL for `us` microseconds, and then takes it, between times[0] and times[1]. */
 void wait_for_it(unsigned us, int64_t *times)
 {
     void *state = PyEval_SaveThread();
@@ -52,7 +53,8 @@ void wait_for_it(unsigned us, int64_t *times)
     times[1] = now();
 }
 
-/* The same, from when another thread keeps it. */
+/* Like wait_for_it(), but waits until another thread holds the GIL in keep() before it takes the
+ * GIL. */
 void wait_for_keeper(int64_t *times)
 {
     void *state = PyEval_SaveThread();
@@ -63,7 +65,7 @@ void wait_for_keeper(int64_t *times)
     times[1] = now();
 }
 
-/* Drops it and takes it, `count` times. Returns nanoseconds. */
+/* Drops and takes the GIL `count` times. Returns the duration in nanoseconds. */
 int64_t hand_off(unsigned count)
 {
     int64_t since = now();

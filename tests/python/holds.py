@@ -1,4 +1,5 @@
-"""Holds of 50 ms, one by one, and between which times each began and ended."""
+"""Holds the GIL for 50 ms several times, and prints between which times each hold began and
+ended."""
 import ctypes
 import os
 

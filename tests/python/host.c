@@ -1,5 +1,6 @@
-/* Programs that have Python in them: host MODE LIBPYTHON. Built in three ways: LINKED, to libpython; as a plugin, also
- * LINKED, whose `run` another program calls; and else without, to find it by dlopen and dlsym when it is wanted. */
+/* host MODE LIBPYTHON: programs that embed Python, built in three ways. With LINKED, the program is linked to
+ * libpython. A plugin, also LINKED, has a function `run` that another program calls. Otherwise, the program finds
+ * libpython with dlopen and dlsym when it needs it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -38,7 +39,8 @@ static void **value_error;
 static void *handle;
 static void find(const char *library)
 {
-    /* Global: the extension modules of the standard library find the interpreter's functions so. */
+    /* The library is opened with RTLD_GLOBAL, because extension modules of the standard library look for the
+     * interpreter's functions there. */
     handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
     if (handle == NULL) {
         printf("%s\n", dlerror());
@@ -149,7 +151,7 @@ static void run(const char *mode, const char *library)
         }
         return;
     }
-    if (strcmp(mode, "two") == 0) { /* the same functions, of two versions, each for itself */
+    if (strcmp(mode, "two") == 0) { /* two interpreters of different versions, whose functions have the same names */
         for (char *next = strdup(library), *one; (one = strsep(&next, ":")) != NULL;) {
             char *home = strsep(&next, ":");
             setenv("PYTHONHOME", home, 1);
@@ -189,7 +191,7 @@ static void run(const char *mode, const char *library)
 
 #ifdef PLUGIN
 void run_plugin(const char *mode, const char *library) { run(mode, library); }
-/* Runs Python before the library could look for it. */
+/* Starts Python in the plugin's constructor, before the library could look for it. */
 __attribute__((constructor)) static void early(void)
 {
     if (getenv("PLUGIN_BEGINS") != NULL) {

@@ -1,4 +1,4 @@
-"""Sub-interpreters with GILs of their own, each busy in a thread of its own."""
+"""Sub-interpreters with their own GILs, each busy in a separate thread."""
 import os
 import threading
 

@@ -1,4 +1,4 @@
-"""One thread waits far longer than all others, and is there to the end."""
+"""One thread waits for the GIL far longer than all others, until the end."""
 import ctypes
 import os
 import threading

@@ -1,4 +1,4 @@
-/* Loads a plugin that has Python in it: plugin_host PLUGIN MODE LIBPYTHON. */
+/* plugin_host PLUGIN MODE LIBPYTHON: loads a plugin that embeds Python. */
 #include <dlfcn.h>
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* Tells whether the GOT slot of Python's own module for a function leads into the shim. */
+/* Checks if a GOT slot of Python's own module leads into the shim, for a given function. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
@@ -22,7 +22,8 @@ static int is_shims(uintptr_t address)
 
 static uintptr_t where(struct dl_phdr_info *module, ElfW(Addr) address)
 {
-    /* The loader has made some of them addresses, and left others as they are in the file. */
+    /* The loader has replaced some of these values by addresses, and left others as they are in
+     * the file. */
     return address < module->dlpi_addr ? module->dlpi_addr + address : address;
 }
 

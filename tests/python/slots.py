@@ -1,4 +1,4 @@
-"""Where the interpreter's calls of condition variables lead."""
+"""Prints where the interpreter's calls of condition variables lead."""
 import ctypes
 import os
 

@@ -1,4 +1,4 @@
-"""The first calls that count are made by threads with small stacks."""
+"""Threads with small stacks make the first counted calls."""
 import ctypes
 import threading
 

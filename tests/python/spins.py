@@ -1,4 +1,4 @@
-"""Threads that want the GIL all the time, and switch when they are made to."""
+"""Threads that want the GIL all the time, and switch only when they are forced to."""
 import atexit
 import threading
 import time

@@ -1,4 +1,4 @@
-"""How often torch's compiler breaks the graph of functions and modules that are marked, and how often it compiles."""
+"""Prints how often torch's compiler breaks the graph of marked functions and modules, and how often it compiles."""
 
 import torch
 import torch._dynamo

@@ -1,6 +1,6 @@
-"""Modules of torch that write down their own calls, for the ranges to be held against.
+"""Modules of torch that write down their own calls. A test compares these with the ranges.
 
-Writes a line `module NAME` for each call that is to have a range, as it begins.
+At the begin of each call that must have a range, it prints a line `module NAME`.
 """
 
 import ctypes
@@ -78,15 +78,16 @@ try:
     model(x, raises=True)
 except ValueError:
     pass
-# Behind an exception a root is a root, and what is known keeps its name as one.
+# A model that is called from outside any other is a root, and has its class's name. This also holds after an exception
+# ended the call of the last root. A part of a model keeps its name if it is called as a root.
 other = Mlp()
 learn(other)
 other(x)
 model.layers[1].mlp(x)
-# What was put there later is called by its class.
+# A module that is added later has its class's name.
 model.layers[1].mlp = Mlp()
 model(x)
-# In hooks, and beside another thread.
+# Calls in a hook, and in a second thread.
 def hook(module, args, result):
     other(x)
 
@@ -96,14 +97,14 @@ thread = threading.Thread(target=model, args=(x,))
 thread.start()
 thread.join()
 handle.remove()
-# Where one was, another may lie: it is a root of its own.
+# A new module may be at the address of a deleted one. It must count as a separate root.
 for _ in range(50):
     one = Linear(4, 4)
     names[id(one)] = "Linear"
     one(x)
     del one
 gc.collect()
-# During a stream capture of the thread there are none.
+# While the thread captures a stream, modules get no ranges.
 driver = Driver("libcuda.so.1")
 assert driver.lib.cuStreamBeginCapture_v2(driver.stream, 0) == 0
 captures = True
@@ -112,7 +113,7 @@ captures = False
 graph = ctypes.c_void_p()
 assert driver.lib.cuStreamEndCapture(driver.stream, ctypes.byref(graph)) == 0
 model(x)
-# What is compiled has none, but for what is around it.
+# A compiled module has no ranges, but modules around it do.
 compiled = torch.compile(model, backend="eager")
 for _ in range(2):
     print("compiled Model")

@@ -1,4 +1,4 @@
-"""Modules that have made their own what naming them could use."""
+"""Modules whose classes override the methods that could be used to get their names."""
 import torch
 
 

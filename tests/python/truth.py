@@ -1,4 +1,4 @@
-"""What a program knows of its own collections, for the test to compare: a line in the file TRUTH."""
+"""Writes a program's own data about its garbage collections to the file TRUTH, as a line for the test to compare."""
 
 import gc
 import os
@@ -9,7 +9,7 @@ def collections():
     return [generation["collections"] for generation in gc.get_stats()]
 
 
-# Those before it were had by the interpreter while it started, or by another process.
+# Earlier collections happened while the interpreter started, or in a parent process.
 begun = collections()
 
 
@@ -22,7 +22,8 @@ os.register_at_fork(after_in_child=begins)
 
 
 def report():
-    """The collections of this interpreter, by generation: before, and by now. No more come but asked for."""
+    """Writes the collections of this interpreter by generation: until begins(), and in all. From here on, only
+    requested collections happen."""
     gc.disable()
     line = "%d %s\n" % (os.getpid(), " ".join(map(str, begun + collections())))
     file = os.open(os.environ["TRUTH"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -31,13 +32,14 @@ def report():
 
 
 def report_sub():
-    """For a sub-interpreter: in 3.8 its collections are among all of the process, in 3.9 nobody is notified of them."""
+    """Like report(), for a sub-interpreter. In 3.8, its collections count for the whole process. In 3.9, its
+    collections have no notifications."""
     if sys.version_info >= (3, 10):
         report()
 
 
 def work(times=3):
-    """Makes garbage, and has it collected."""
+    """Makes garbage and collects it."""
     for generation in range(3):
         for _ in range(times):
             ring = []

@@ -1,8 +1,8 @@
-"""Takes down which of the functions that are marked a thread is in, as their own bodies know it."""
+"""Writes down the marked functions that a thread is in. The functions' own bodies report this."""
 import os
 import threading
 
-DEPTH = 256  # calls inside so many others have no ranges
+DEPTH = 256  # calls nested deeper than this have no ranges
 
 lines = []
 local = threading.local()
@@ -26,7 +26,7 @@ def leaves(name):
 
 
 class ran:
-    """Around the body of a call."""
+    """A context manager around the body of a call."""
 
     def __init__(self, name):
         self.name = name
@@ -39,7 +39,8 @@ class ran:
 
 
 class paused:
-    """Around a yield; and to be awaited, by a coroutine that is awaited by others in turn."""
+    """A context manager around a yield. It can also be awaited, by a coroutine that other
+    coroutines await."""
 
     def __init__(self, *names):
         self.names = names
@@ -58,7 +59,7 @@ class paused:
 
 
 def report():
-    """Appends what was taken down to the file TRUTH."""
+    """Appends the collected lines to the file TRUTH."""
     text = "".join(line + "\n" for line in lines)
     lines.clear()
     with open(os.environ["TRUTH"], "a") as file:

@@ -1,4 +1,5 @@
-"""Waits of a thread for the GIL that another keeps, and between which times each was."""
+"""A thread waits for the GIL while another thread holds it. Prints between which times each wait
+was."""
 import ctypes
 import os
 import threading

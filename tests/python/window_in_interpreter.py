@@ -1,4 +1,4 @@
-"""A window opens and closes in a sub-interpreter, in calls that keep the GIL."""
+"""Opens and closes a window in a sub-interpreter, in calls that keep the GIL."""
 try:
     import _interpreters as interpreters
 except ImportError:

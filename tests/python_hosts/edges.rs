@@ -1,4 +1,5 @@
-//! Checks native threads that run Python at every edge of a window, while the interpreter ends.
+//! Checks native threads that open and close windows while the interpreter ends. At each edge of a
+//! window, the library runs Python code in the thread.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,10 +9,10 @@ use crate::common::pythons::name;
 use crate::common::{Scratch, command, compiler, run, shim, standin};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Number of runs of each Python; `TLLMPROF_TEST_EDGES` sets another.
+/// Number of runs with each Python, unless `TLLMPROF_TEST_EDGES` sets another number.
 const RUNS: usize = 5;
 
-/// The ways in which the program ends, with the exit status of each.
+/// The ways in which the program ends, and the exit status of each way.
 const ENDS: [(&str, i32); 5] = [
     ("returns", 0),
     ("daemons", 0),
@@ -49,7 +50,7 @@ fn that_come_at_the_end() {
         for round in 0..runs {
             let (mut end, status) = ENDS[round % ENDS.len()];
             if end == "daemons" && python.version.1 == 10 {
-                end = "returns"; // 3.10 crashes under daemon threads by itself, in one of five runs
+                end = "returns"; // Even without the library, 3.10 crashes with daemon threads in one of five runs.
             }
             let mut program = command(&python.path);
             program
@@ -77,7 +78,8 @@ fn that_come_at_the_end() {
                     output.err()
                 ));
             }
-            // The code at an edge looks for torch, and logs that it is not there.
+            // The library's Python code at an edge looks for torch, and logs that torch is missing.
+            // So this message shows that the code ran.
             edges += usize::from(output.err().contains("torch is not imported"));
         }
         if edges == 0 {

@@ -1,4 +1,4 @@
-//! Checks programs with Python inside: linked to libpython, or loading it late, or through a plugin.
+//! Checks programs that embed Python: linked to libpython, loading it when they need it, or through a plugin.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,12 +9,12 @@ use crate::common::python::{Python, pythons};
 use crate::common::pythons::{home, library as library_of, linker_options, name};
 use crate::common::{Scratch, command, compiler, run, skipped};
 
-/// The programs for one libpython.
+/// The programs that were built for one libpython.
 struct Hosts {
     _scratch: Scratch,
-    /// Is linked to libpython.
+    /// A program that is linked to libpython.
     linked: PathBuf,
-    /// Loads it when it needs it.
+    /// A program that loads libpython when it needs it.
     late: PathBuf,
     plugin: PathBuf,
     plugin_host: PathBuf,
@@ -22,7 +22,8 @@ struct Hosts {
     home: PathBuf,
 }
 
-/// Builds a program that finds `library` and its dependencies. It is linked to it if `options` say so.
+/// Builds a program that finds `library` and its dependencies at run time. The program is linked to it only if
+/// `options` say so.
 fn build(source: &str, built: &Path, options: &[&str], library: &Path) {
     let mut cc = compiler();
     cc.args([
@@ -48,7 +49,7 @@ fn build(source: &str, built: &Path, options: &[&str], library: &Path) {
 }
 
 impl Hosts {
-    /// Returns `None` if there is no libpython of that version.
+    /// Builds the programs for this Python's libpython. Returns `None` if there is none.
     fn find(python: &Python) -> Option<Self> {
         let Some(library) = library_of(python) else {
             skipped(&format!("there is no libpython of {}", name(python)));
@@ -56,7 +57,7 @@ impl Hosts {
         };
         let is_of_its_version = |other: &Python| other.is_shared && other.version == python.version;
         if !python.is_shared && pythons().iter().any(is_of_its_version) {
-            return None; // the same library as the shared one
+            return None; // This is the libpython of a shared Python of the same version, which is tested already.
         }
         let scratch = Scratch::new("python-embedded");
         let path = |name| scratch.path(name);
@@ -151,7 +152,7 @@ fn that_have_it_in_a_plugin() {
     });
 }
 
-/// The interpreter runs before there was a moment to look for it.
+/// The plugin's constructor starts the interpreter before the library had a chance to look for one.
 #[test]
 fn whose_plugin_begins_in_its_constructor() {
     with_each_library(|python, hosts| {
@@ -167,7 +168,7 @@ fn whose_plugin_begins_in_its_constructor() {
     });
 }
 
-/// One of two is seen. Both behave as without the library.
+/// If a program has two interpreters' libraries, the library follows only one. Both behave like without the library.
 #[test]
 fn that_have_two() {
     let mut libraries = pythons().iter().filter_map(|python| {

@@ -1,4 +1,5 @@
-//! A host of Python, run without the library and with everything on, and the events that were seen in it.
+//! Runs a program that hosts Python both without the library and with all of its Python options, and reads the events
+//! that were recorded.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +13,7 @@ use crate::common::pythons::few;
 use crate::common::{Output, Scratch, nvtx, repo, run, shim};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Number of collections by generation: before the program's own first line, and by the end.
+/// Number of garbage collections by generation: before the first line of the program, and until the end.
 #[derive(Debug, Default)]
 struct Collections {
     before: [u64; 3],
@@ -20,27 +21,27 @@ struct Collections {
 }
 type Process = u32;
 
-/// Number of times that a range or mark began, and ended.
+/// Number of begins and ends of a range or mark.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
     pub begun: u64,
     pub ended: u64,
 }
 
-/// The counts of the NVTX tool in a process, by name.
+/// The NVTX tool's counts in a process, by the range's name.
 type Counts = BTreeMap<String, Count>;
 
-/// A host that was run twice.
+/// The results of a host's run without the library and of one with it.
 pub struct Both {
     name: String,
     pub plain: Output,
     pub with: Output,
-    /// The data that the processes of the second run have about themselves.
+    /// The collections that each process of the second run counted itself.
     truth: BTreeMap<Process, Collections>,
     counts: BTreeMap<Process, Counts>,
 }
 
-/// Runs `check` for a few CPythons, and reports the errors of all together.
+/// Runs `check` for a few CPythons, and then fails with all their errors.
 pub fn with_each(check: impl Fn(&Python) -> Result<(), String>) {
     let wrong: Vec<String> = few()
         .into_iter()
@@ -49,12 +50,12 @@ pub fn with_each(check: impl Fn(&Python) -> Result<(), String>) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Returns the folder of the hosts' sources.
+/// Returns the folder with the hosts' sources.
 pub fn sources() -> PathBuf {
     repo().join("tests/python")
 }
 
-/// The NVTX tool.
+/// Returns the path of the NVTX tool that counts events, built once.
 fn tool() -> &'static Path {
     static TOOL: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
     let (_, tool) = TOOL.get_or_init(|| {
@@ -65,7 +66,7 @@ fn tool() -> &'static Path {
     tool
 }
 
-/// Sets all options for Python.
+/// Turns on all of the library's Python options.
 pub fn everything_on(command: &mut Command, folder: &Path) {
     command
         .env("LD_PRELOAD", shim())
@@ -81,7 +82,8 @@ pub fn everything_on(command: &mut Command, folder: &Path) {
 }
 
 impl Both {
-    /// Runs the command of `make`, without the library and with it, in a fresh folder of the same name.
+    /// Runs the command that `make` returns, first without the library and then with it. Each run has an empty folder
+    /// at the same path.
     pub fn run(name: impl Into<String>, make: impl Fn() -> Command) -> Self {
         let name = name.into();
         let scratch = Scratch::new("python-host");
@@ -113,7 +115,7 @@ impl Both {
         }
     }
 
-    /// Checks that the host did the same both times.
+    /// Checks that the host had the same status and output both times.
     pub fn same(&self) -> Result<&Self, String> {
         let (plain, with) = (&self.plain, &self.with);
         if (plain.status, &plain.stdout, &plain.stderr) == (with.status, &with.stdout, &with.stderr)
@@ -132,8 +134,8 @@ impl Both {
         ))
     }
 
-    /// Checks that `processes` processes reported, and that each had exactly the collections that it
-    /// reported. Collections while the interpreter started may be missing.
+    /// Checks that this number of processes counted their collections, and that exactly these collections were
+    /// recorded. Collections before the program's first line may be missing.
     pub fn collections(&self, processes: usize) -> Result<&Self, String> {
         if self.truth.len() != processes {
             return Err(format!(
@@ -162,8 +164,8 @@ impl Both {
         Ok(self)
     }
 
-    /// As [`Self::collections`], for one process with sub-interpreters. When one ends, 3.8 collects for all
-    /// of them without a notification.
+    /// Like [`Self::collections`], for one process with sub-interpreters. In 3.8, the end of a sub-interpreter collects
+    /// garbage of all interpreters without a notification.
     pub fn collections_of_all(&self, python: &Python) -> Result<&Self, String> {
         if python.version.1 > 8 {
             self.collections(1)
@@ -172,8 +174,8 @@ impl Both {
         }
     }
 
-    /// Checks that the GIL was followed in each process that reported. A Python without a GIL still has it
-    /// while it imports.
+    /// Checks that GIL holds were recorded in each process that counted collections. A Python without a GIL still has
+    /// one while it imports modules.
     pub fn gil(&self, python: &Python) -> Result<&Self, String> {
         for process in self.truth.keys() {
             let holds = self.count(*process, "GIL hold");
@@ -184,7 +186,7 @@ impl Both {
         Ok(self)
     }
 
-    /// Checks that there were at least `wanted` collections of generation 2 in all processes together.
+    /// Checks that at least `wanted` collections of generation 2 were recorded in all processes together.
     pub fn at_least(&self, wanted: u64) -> Result<&Self, String> {
         let seen: u64 = self.total("Python GC gen2").begun;
         if seen < wanted {
@@ -210,7 +212,7 @@ impl Both {
     }
 }
 
-/// Lines of `truth.py`; a process has one for each of its interpreters.
+/// Reads the lines that `truth.py` writes. A process has a line for each of its interpreters.
 fn read_truth(path: &Path) -> BTreeMap<Process, Collections> {
     let mut truth = BTreeMap::<_, Collections>::new();
     for line in fs::read_to_string(path).unwrap_or_default().lines() {

@@ -1,7 +1,7 @@
-//! Runs CPython's own tests of features that could be disturbed, with everything on. Tests that pass without the
-//! library must pass with it.
+//! Runs those of CPython's own tests whose features the library could disturb, with all of its Python options. Tests
+//! that pass without the library must pass with it.
 //!
-//! `TLLMPROF_TEST_OWN` names others of its tests than the quick ones, or `all`.
+//! `TLLMPROF_TEST_OWN` selects other tests than the quick ones, or `all`.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -14,15 +14,16 @@ use crate::common::python::Python;
 use crate::common::pythons::{few, name};
 use crate::common::{Output, Scratch, command, run, skipped};
 
-/// The slowest takes a minute on an idle machine.
+/// The slowest test takes a minute on an idle machine.
 const TIMEOUT: Duration = Duration::from_secs(900);
 const QUICK: &str = "test_gc test_sys test_audit test_monitoring test_interpreters";
 const ALL: &str = "test_gc test_sys test_audit test_monitoring test_interpreters test_embed test_threading \
                    test_concurrent_futures test_multiprocessing_fork test_multiprocessing_spawn test_asyncio";
-/// Number of tests at a time. Tests often wait for each other and for the clock.
+/// Number of tests that run at the same time. It may exceed the number of processors, because the tests often wait for
+/// each other and for the clock.
 const WORKERS: usize = 3;
 
-/// Runs `python -m test NAME`, without the library, or with it and everything on.
+/// Runs `python -m test NAME` without the library, or with the library and all of its Python options.
 fn own(python: &Python, test: &str, is_on: bool) -> Output {
     let scratch = Scratch::new("own-tests");
     let mut command = command("sh");
@@ -37,14 +38,15 @@ fn own(python: &Python, test: &str, is_on: bool) -> Output {
         std::fs::create_dir(&counts).expect("make a folder");
         everything_on(&mut command, &counts);
         if test == "test_monitoring" {
-            // The test requires that no tool has events, which one has as soon as a function is marked.
+            // The test requires that no monitoring tool has events set. The library's tool sets events as soon as it
+            // finds a marked function, so the marked function here does not exist in the test.
             command.env("TLLMPROF_PY_RANGES", "truth:work");
         }
     }
     run(&mut command, TIMEOUT)
 }
 
-/// Returns the single tests that did not pass.
+/// Returns the names of the single test functions that did not pass.
 fn failures(output: &Output) -> BTreeSet<String> {
     let text = output.out() + &output.err();
     let lines = text.lines().map(str::trim);
@@ -54,8 +56,8 @@ fn failures(output: &Output) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the failures of the test that only occur with everything on. Some tests depend on timing, and fail
-/// at times on a busy machine: a second run decides.
+/// Returns the failures of the test that occur only with the library. Some tests depend on timing and may fail on a
+/// busy machine, so a second run decides.
 fn wrong(python: &Python, test: &str) -> Option<String> {
     let mut with = own(python, test, true);
     if with.status.success() {

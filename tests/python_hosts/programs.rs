@@ -1,4 +1,5 @@
-//! Checks `python …`: the ways to start it, its work, and the ways in which it ends.
+//! Checks runs of `python …`: the ways to start it, the work that it does, and the ways in which it
+//! ends.
 
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use crate::common::python::Python;
 use crate::common::pythons::name;
 use crate::common::{command, skipped};
 
-/// `python FLAGS… tests/python/hosts/SCRIPT ARGS…`
+/// Returns the command `python FLAGS… tests/python/hosts/SCRIPT ARGS…`.
 fn program(python: &Python, flags: &[&str], script: &str, args: &[&str]) -> Command {
     let mut command = command(&python.path);
     command
@@ -48,7 +49,7 @@ fn started_with_any_allocator() {
     with_each(|python| {
         for allocator in ["debug", "malloc", "malloc_debug", "pymalloc_debug"] {
             if !python.has_gil && allocator.contains("malloc") {
-                continue; // has one of its own
+                continue; // A Python without a GIL has its own allocator and does not accept this one.
             }
             let name = format!("{}: PYTHONMALLOC={allocator}", name(python));
             let both = Both::run(name, || {
@@ -102,7 +103,7 @@ fn with_descriptors_closed() {
     });
 }
 
-/// Nothing of the library is among the modules, hooks, threads and tools that a program can list.
+/// A program that lists its modules, hooks, threads and tools finds nothing of the library.
 #[test]
 fn looked_at_from_inside() {
     with_each(|python| {
@@ -142,7 +143,7 @@ fn with_sub_interpreters() {
 #[test]
 fn with_children() {
     with_each(|python| {
-        // The second is how many of the processes report.
+        // The second value is the number of processes that count their collections.
         for (kind, processes) in [
             ("os.fork", 4),
             ("fork-in-thread", 2),
@@ -161,7 +162,7 @@ fn with_children() {
 #[test]
 fn that_end_in_any_way() {
     with_each(|python| {
-        // The second is how many of the processes report.
+        // The second value is the number of processes that count their collections.
         for (end, processes) in [
             ("returns", 0),
             ("daemons", 0),
@@ -190,7 +191,7 @@ fn that_end_in_any_way() {
                 .gil(python)?
                 .at_least(3)?;
         }
-        // One process that ran two programs: the second one's collection is added.
+        // One process runs two programs, so its counts include the second program's collection.
         run(python, &[], "ends.py", &["execs"])
             .same()?
             .at_least(4)?;

@@ -1,8 +1,8 @@
-//! Checks engines in Python: their steps, and the ranges of their API.
+//! Checks the steps of engines in Python, and the ranges of the engines' API functions.
 
 use super::*;
 
-/// Writes modules that have the names of an engine's.
+/// Writes Python modules with the names of an engine's modules and functions.
 fn write_engines(folder: &Path) {
     let step = "
 class GPUModelRunner:
@@ -41,7 +41,7 @@ fn run_engines(which: &Python, windows: &str, program: &str) -> Ran {
 const VLLM: &str = "auto: vLLM, model runner V1 is known, iteration = \
                     py:vllm.v1.worker.gpu_model_runner:GPUModelRunner._prepare_inputs";
 
-/// Returns the pushes that a tool got in a run, by name and in order, and the run.
+/// Returns the names of the ranges that a tool got in a run, in order, and the run.
 fn pushes(which: &Python, program: &str, variables: &[(&str, &str)]) -> (Vec<String>, Ran) {
     let scratch = Scratch::new("tool");
     let (tool, log) = (
@@ -109,7 +109,7 @@ for _ in range(12):
     );
     for which in pythons() {
         let ran = run_engines(which, "2-3,5-9", &program);
-        // The function returns before the work: an iteration continues until the next.
+        // The engine's function returns before the step's work, so an iteration lasts until the next call.
         let expected = [('+', 11), ('-', 15), ('+', 17), ('-', 27)];
         assert_edges(which, &ran, &expected);
         let said = ran.said();
@@ -238,7 +238,8 @@ for _ in range(120):
     assert_edges(which, &ran, &[('+', 100), ('-', 105)]);
 }
 
-/// Returns the lines about an engine whose function is called `calls` times a step, and the notes of the report.
+/// Returns the library's messages about an engine whose function is called `calls` times per step, and the report's
+/// notes.
 fn counted_in(which: &Python, calls: usize) -> (Vec<String>, String) {
     let program = format!(
         "{LOOP}

@@ -1,9 +1,10 @@
-//! Checks that functions are found before their first call, wherever they are defined and however the program
-//! is started.
+//! Checks that the library finds Python functions before their first call, wherever they are defined and however the
+//! program is started.
 
 use super::*;
 
-/// The definition, the function's name, and a statement that calls it with one launch inside.
+/// Each entry: a function's definition, the function's qualified name, and a statement that calls it. A call makes one
+/// launch.
 const KINDS: [(&str, &str, &str); 18] = [
     ("def step(): work()", "step", "step()"),
     ("step = lambda: work()", "<lambda>", "step()"),
@@ -59,7 +60,7 @@ const KINDS: [(&str, &str, &str); 18] = [
         "step",
         "step(next(n))",
     ),
-    // As torch.no_grad() and similar objects are.
+    // A decorator object wraps the function, like `torch.no_grad()` does.
     (
         "import functools\nclass no_grad:\n  def __enter__(self): pass\n  def __exit__(self, *a): pass\n  \
          def __call__(self, f):\n    @functools.wraps(f)\n    def w(*a):\n      with self: return f(*a)\n    \

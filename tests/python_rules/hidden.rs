@@ -1,6 +1,6 @@
-//! Checks functions whose calls are hard to see: code without a file, functions that the program replaces,
-//! and other tools that use the same mechanism. They count exactly, or a message says that calls may be
-//! missing.
+//! Checks Python functions whose calls are hard to see: code without a file, functions that the program replaces, and
+//! functions that other tools hook by the same mechanism. Either the calls are counted exactly, or a message says that
+//! calls may be missing.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const RULE: &str = "py:eng:Engine.step";
 const MAY_LACK: &str = "; calls of it may be missing";
 
-/// Runs `program`, which has a module `eng`, with this rule, window 5-9 and the settings.
+/// Runs `program`, which can import a module `eng`, with this rule, window 5-9 and the settings.
 fn run_with_engine(which: &Python, program: &str, rule: &str, settings: &[(&str, &str)]) -> Ran {
     let mut fixture = python(which).window("5-9", rule).args("main.py");
     for (name, value) in settings {
@@ -27,7 +27,7 @@ fn run_with_engine(which: &Python, program: &str, rule: &str, settings: &[(&str,
     fixture.run()
 }
 
-/// Returns the only line that contains `text`.
+/// Returns the library's only message that contains `text`.
 #[track_caller]
 fn line(ran: &Ran, text: &str) -> String {
     let mut said = ran.said();
@@ -36,7 +36,7 @@ fn line(ran: &Ran, text: &str) -> String {
     said.remove(0)
 }
 
-/// Asserts that window 5-9 was captured, and that nothing else is logged.
+/// Asserts that window 5-9 was captured, and that the library logged nothing else.
 #[track_caller]
 fn assert_only_captured(which: &Python, ran: &Ran, edges: &[(char, usize)], iterations: usize) {
     assert_edges(which, ran, edges);
@@ -52,7 +52,7 @@ fn monitored() -> impl Iterator<Item = &'static Python> {
 
 #[test]
 fn a_frozen_programs_functions_count_from_their_first_call() {
-    // The code has a relative file name, the module an absolute one.
+    // In a frozen program, the code has a relative file name, but the module has an absolute one.
     let program = "
 import importlib.abc, importlib.machinery, marshal, sys
 
@@ -86,7 +86,7 @@ for _ in range(12):
 
 #[test]
 fn a_frozen_programs_main_counts_from_its_first_call() {
-    // As a frozen program's loader does: no event says that the code of `__main__` runs.
+    // The program runs `__main__` like a frozen program's loader does, without an event that the library could see.
     let program = "
 import ctypes, sys
 
@@ -106,7 +106,8 @@ evaluate(ctypes.py_object(code), names, names)
 
 #[test]
 fn a_function_by_value_counts_from_its_first_call() {
-    // As cloudpickle makes them: no module has the class, and the function has few names.
+    // The functions are made like cloudpickle makes them: no module has the class, and the function's globals have few
+    // names.
     let program = "
 import marshal, types
 
@@ -232,7 +233,8 @@ for _ in range(12):
     }
 }
 
-/// `os._exit` skips the interpreter's end, and the last check with it: what was not checked is not called none.
+/// `os._exit` skips the end of the interpreter and the library's last check for replaced functions. The library must
+/// not log that the function had no calls if it could not check.
 #[test]
 fn a_replacement_before_os_exit_is_not_taken_for_a_function_without_calls() {
     let program = |made: &str, end: &str| {
@@ -445,7 +447,7 @@ work()
     for which in pythons() {
         let ran = run_with_engine(which, program, RULE, &settings);
         assert_eq!(line(&ran, "are missing"), missing);
-        // No call is missing if nothing is collected any more.
+        // If the program collects nothing afterwards, no call is missing.
         let none = program.replace("range(3)", "range(0)");
         let ran = run_with_engine(which, &none, RULE, &settings);
         assert!(
@@ -467,7 +469,7 @@ fn a_python_that_cannot_be_hooked_is_not_called_none() {
         skipped("no mount namespaces here (unshare -rm)");
         return;
     }
-    // One that finds its libraries without /proc, which the loader reads for `$ORIGIN`.
+    // A Python is only usable here if it finds its libraries without `/proc`, which the loader reads for `$ORIGIN`.
     let runs = |which: &&Python| {
         let mut started = command(Path::new("unshare"));
         let hidden = format!("{hide} && exec {which} -V");

@@ -1,7 +1,6 @@
-/* A stand-in for libnccl.so.2: it makes communicators that do nothing, and prints the arguments of its
- * calls. If a communicator of 4 is split by color, rank R becomes rank R / 2 of 2: as if the others had
- * given their rank's remainder by 2 as color. Colors from 100 on take a while, until their progress was
- * queried twice. */
+/* A stand-in for libnccl.so.2: it makes communicators that do nothing, and prints the arguments of the calls. If a
+ * communicator of 4 ranks is split by color, rank R becomes rank R / 2 of 2, as if each rank had used its remainder
+ * by 2 as the color. Colors from 100 on are in progress until the program has asked for the state twice. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

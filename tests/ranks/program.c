@@ -1,6 +1,11 @@
-/* program COMMUNICATOR...: makes communicators and then 40 steps. RANK/SIZE is made by ncclCommInitRank, RANK:SIZE by
- * ncclCommInitRankConfig, RANK+SIZE by ncclCommInitRankScalable of two identifiers, *COUNT by ncclCommInitAll and /COLOR by
- * ncclCommSplit of the latest one by the others; with a color from 200 on it waits until NCCL has made that. A letter in front of the first two is the identifier's. Linked to NCCL, or with DLSYM defined, through dlsym. */
+/* program COMMUNICATOR...: makes communicators and then 40 steps. It is linked to NCCL, or, with DLSYM, uses dlsym.
+ * The forms of COMMUNICATOR:
+ *   RANK/SIZE  ncclCommInitRank
+ *   RANK:SIZE  ncclCommInitRankConfig
+ *   RANK+SIZE  ncclCommInitRankScalable with two identifiers
+ *   *COUNT     ncclCommInitAll
+ *   /COLOR     ncclCommSplit of the latest communicator made in another way; from color 200 on, waits until NCCL has made it
+ * A letter in front of one of the first two forms becomes a byte of the identifier. */
 #define _GNU_SOURCE
 #include "program.h"
 

@@ -1,7 +1,7 @@
-"""Worker processes of an engine with real torch.distributed: workers.py [--workers N] [--replicas N] [--SITUATION]
+"""workers.py [--workers N] [--replicas N] [--SITUATION]: worker processes of an engine with real torch.distributed.
 
-Each replica has a world of its own, over gloo. The workers are started as vLLM starts its own: by multiprocessing,
-with what says which replica they belong to among their arguments.
+Each replica has its own world, over gloo. Like in vLLM, multiprocessing starts the workers, and an argument says which
+replica a worker belongs to.
 """
 
 import argparse

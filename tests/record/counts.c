@@ -1,9 +1,9 @@
-/* Makes graph launches, and counts those that have returned in a file that outlives it:
- *   counts FILE loop THREADS CALLS END   CALLS (0: forever) by each thread, all at once
- *   counts FILE short THREADS CALLS      by each of THREADS threads, of which a few live at a time
- *   counts FILE forks CHILDREN CALLS     by each child, and by the parent between them
- * END is how the process ends: return, _exit, crash, kill.
- * The file has a line of 64 bytes for each thread, or child: its number and its calls. */
+/* Makes graph launches, and counts those that have returned in a file that outlives the process:
+ *   counts FILE loop THREADS CALLS END    each thread makes CALLS (0: forever), all threads at once
+ *   counts FILE short THREADS CALLS       each of THREADS threads makes CALLS; a few threads live at a time
+ *   counts FILE forks CHILDREN CALLS      each child makes CALLS, and so does the parent in between
+ * END is the way in which the process ends: return, _exit, crash, kill. The file has a line of
+ * 64 bytes for each thread or child, with its number and its counts. */
 #define GPU_DRIVER
 #include "program.h"
 
@@ -23,7 +23,7 @@ static void make_calls(struct line *line, struct loop *loop, long times, long nu
 {
     atomic_store(&line->number, (uint64_t)number);
     for (long i = 0; times == 0 || i < times; i++) {
-        /* A forked child may not use what its parent initialised; the error is no matter. */
+        /* A forked child may not use CUDA after its parent initialised it. The error is ignored. */
         GPU(cuGraphLaunch)(loop->graph, loop->stream);
         count(&line->calls);
     }
@@ -81,7 +81,7 @@ static void run_short(int threads)
     }
 }
 
-/* Half of the children are made before the parent uses CUDA, and may use it. */
+/* Half of the children are forked before the parent uses CUDA, so they can use CUDA themselves. */
 static void run_forks(int children)
 {
     struct loop_options options = loop_defaults();

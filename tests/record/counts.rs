@@ -1,4 +1,4 @@
-//! `counts.c`, and the comparison of its calls with its record.
+//! Runs `counts.c`, and compares the calls that the program counts itself with its record.
 
 use std::cell::Cell;
 use std::fs;
@@ -16,26 +16,26 @@ use crate::read::Read;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The program, in a folder of its own.
+/// The program with its variables, and the folder in which it runs.
 pub struct Counts {
     scratch: Scratch,
     variables: Vec<(&'static str, String)>,
 }
 
-/// The calls and ranges that one thread or child of the program made.
+/// The calls and ranges that one thread or child process of the program made.
 #[derive(Debug)]
 pub struct Made {
-    /// The thread's number, or the child's.
+    /// The number of the thread or child process.
     pub number: u64,
     /// Number of calls that have returned.
     pub calls: u64,
-    /// Numbers of ranges that were popped, ranges that have ended, and marks.
+    /// The numbers of ranges that were popped, of start-end ranges that have ended, and of marks.
     pub pushed: u64,
     pub started: u64,
     pub marked: u64,
 }
 
-/// Kills the program after a while.
+/// Runs the program and kills it after a time.
 pub fn run_and_kill(command: &mut Command, after: Duration) -> ExitStatus {
     let mut child = command
         .stdout(Stdio::null())
@@ -47,7 +47,7 @@ pub fn run_and_kill(command: &mut Command, after: Duration) -> ExitStatus {
     child.wait().unwrap()
 }
 
-/// Returns delays up to 33 ms that differ from run to run. The tests hold for all of them.
+/// Returns delays of up to 33 ms that differ from run to run. The tests must hold for all delays.
 pub fn moments() -> impl Iterator<Item = Duration> {
     let mut random = u64::from(std::process::id()) | 1;
     std::iter::repeat_with(move || {
@@ -58,20 +58,20 @@ pub fn moments() -> impl Iterator<Item = Duration> {
     })
 }
 
-/// Returns the rounds of kills with their numbers and delays: [`kills`] of them, and more until `is_enough`,
-/// for a machine that is too busy to start a program in time.
+/// Returns the rounds of kills, with their numbers and delays. There are [`kills`] rounds, and then more with longer
+/// delays until `is_enough`, in case the machine is too busy to start a program in time.
 pub fn rounds(is_enough: &Cell<bool>) -> impl Iterator<Item = (usize, Duration)> {
     let rounds = moments().enumerate();
     let rounds = rounds.take_while(|(round, _)| *round < kills() || !is_enough.get());
     rounds.map(|(round, moment)| (round, moment * (1 + round / kills()) as u32))
 }
 
-/// Returns how many times programs are killed: 200 in a separate run, fewer in a run of all tests.
+/// Returns how many times programs are killed: 12 in a usual run of the tests, or `TLLMPROF_TEST_KILLS`.
 pub fn kills() -> usize {
     std::env::var("TLLMPROF_TEST_KILLS").map_or(12, |kills| kills.parse().unwrap())
 }
 
-/// Reads the calls that a program has counted in its file (`lines.h`).
+/// Reads the calls that a program counted in its file (`lines.h`).
 pub fn made(path: &Path) -> Vec<Made> {
     let bytes = fs::read(path).unwrap_or_default();
     let (lines, _) = bytes.as_chunks::<64>();
@@ -90,7 +90,7 @@ pub fn made(path: &Path) -> Vec<Made> {
     lines.filter(|made| made.number != 0).collect()
 }
 
-/// Builds it, once a test binary.
+/// Returns the path of the program, built once per test binary.
 fn program() -> &'static Path {
     static BUILT: Built = Built::new();
     build_once(&BUILT, "record/counts.c", &["-l:libcuda.so.1"])
@@ -113,7 +113,7 @@ impl Counts {
         self.scratch.folder()
     }
 
-    /// The command, with the program's file and these arguments.
+    /// Returns the command that runs the program with these windows and arguments.
     pub fn command(&self, windows: &str, arguments: &[&str]) -> Command {
         let mut command = built_command(program());
         command
@@ -136,7 +136,8 @@ impl Counts {
         run(&mut self.command(windows, arguments), TEST_TIMEOUT)
     }
 
-    /// Runs it by `tllmprof run`, which sets the preload and the record; `None` if that is not built.
+    /// Runs the program under `tllmprof run`, which sets the preload and the record. Returns `None` if `tllmprof` is
+    /// not built.
     pub fn run_by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Output> {
         Some(run(
             &mut self.by_the_command(windows, arguments)?,
@@ -144,7 +145,7 @@ impl Counts {
         ))
     }
 
-    /// Returns the command that does so.
+    /// Returns the command that runs the program under `tllmprof run`; `None` if `tllmprof` is not built.
     pub fn by_the_command(&self, windows: &str, arguments: &[&str]) -> Option<Command> {
         let tllmprof = crate::common::tllmprof();
         if !tllmprof.is_file() || std::env::var_os("TLLMPROF_TEST_RUNNER").is_some() {
@@ -170,7 +171,7 @@ impl Counts {
         Some(run_it)
     }
 
-    /// Kills it after a while.
+    /// Runs the program and kills it after a time.
     pub fn run_and_kill(&self, windows: &str, arguments: &[&str], after: Duration) -> ExitStatus {
         run_and_kill(&mut self.command(windows, arguments), after)
     }
@@ -187,20 +188,20 @@ impl Counts {
         made(&self.scratch.path("counts"))
     }
 
-    /// Returns the only record that it left.
+    /// Returns the only record in the program's folder.
     pub fn record(&self) -> Read {
         let mut records = Read::all(self.folder());
         assert_eq!(records.len(), 1, "records of one process");
         records.remove(0)
     }
 
-    /// Asserts that the record has every call that has returned, by its thread, and at most `more` others per
-    /// thread, which had begun.
+    /// Asserts that the record has every call that returned, under its thread, and at most `more` other calls per
+    /// thread, which were in progress.
     pub fn assert_every_call_is_there(&self, more: u64) -> Read {
         let made = self.made();
         let mut records = Read::all(self.folder());
         if records.is_empty() {
-            // Killed before its first call.
+            // The program was killed before its first call.
             assert!(made.iter().all(|made| made.calls == 0), "{made:?}");
             return Read::nothing();
         }
@@ -219,8 +220,7 @@ impl Counts {
         record
     }
 
-    /// Asserts that the recorded and the dropped events are together those of this number of calls and their
-    /// iterations.
+    /// Asserts that the recorded and the dropped events together are all the events of this number of calls.
     pub fn assert_what_is_kept_and_dropped_is_all(&self, calls: u64) {
         let record = self.record();
         assert!(record.damage.is_none(), "{}", record.damage);
@@ -228,9 +228,8 @@ impl Counts {
         let iterations = record.iterations().len() as u64;
         let dropped = record.header.counter(Counter::EventsDropped);
         assert!(launches > 1000 && iterations > 1000 && dropped > 1000);
-        // Each call is an iteration and has a GPU span, unless a thread's launch comes between the two events
-        // of another's. The machine's resources that its thread used in an iteration are one event, or up to
-        // five if there is more to record.
+        // Each call is an iteration. It has a GPU span, unless another thread's launch comes between the two events of
+        // its span. The resources that the thread used in an iteration are one to five events.
         let spans = record.gpu_spans() + record.header.counter(Counter::GpuSpansLost);
         let used = record.used();
         let all = launches + iterations + spans + used + dropped;

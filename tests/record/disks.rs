@@ -1,4 +1,4 @@
-//! Disks that are too small or not writable.
+//! Runs the program with its record on disks that are too small or not writable.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -10,8 +10,8 @@ use crate::counts::Counts;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Creates the file system at `disk`, runs the program with its records there as `run` says, and copies the
-/// written files back. Returns `None` if file systems cannot be mounted.
+/// Mounts a file system at `disk`, runs the program with its records there by the script `run_it`, and copies the
+/// records back. Returns `None` if this machine does not allow mounts.
 fn mounted(
     counts: &Counts,
     windows: &str,
@@ -41,7 +41,7 @@ fn mounted(
     Some(output)
 }
 
-/// Passes a shell the program that it runs, with all arguments.
+/// Gives the shell the program's command line, folder and variables.
 fn behind(shell: &mut Command, counts: &Counts, command: &Command) {
     shell
         .arg(command.get_program())
@@ -57,13 +57,13 @@ fn behind(shell: &mut Command, counts: &Counts, command: &Command) {
 
 const RUN: &str = "LD_PRELOAD=$preload \"$@\"";
 
-/// Runs it with records on a disk of `size`.
+/// Runs the program with its records on a disk of `size`.
 pub fn on_a_small_one(counts: &Counts, size: &str, arguments: &[&str]) -> Option<Output> {
     let mount = format!("mount -t tmpfs -o size={size} tmpfs disk");
     mounted(counts, "0-", &mount, RUN, arguments)
 }
 
-/// Runs it with records on a disk that is mounted read-only.
+/// Runs the program with its records on a disk that is mounted read-only.
 pub fn on_a_read_only_one(counts: &Counts, arguments: &[&str]) -> Option<Output> {
     mounted(
         counts,
@@ -74,10 +74,10 @@ pub fn on_a_read_only_one(counts: &Counts, arguments: &[&str]) -> Option<Output>
     )
 }
 
-/// A copy-on-write file system of 128 MiB, which has quotas whatever the kernel was built with.
+/// Mounts a copy-on-write file system of 128 MiB. Btrfs has quotas whatever the kernel was built with.
 const BTRFS: &str = "truncate -s 128M image && mkfs.btrfs -q -f image && mount -o loop image disk";
 
-/// Returns the reason why there is no such file system, or `None` if there is one.
+/// Returns the reason why btrfs cannot be mounted here, or `None` if it can.
 pub fn no_btrfs() -> Option<&'static str> {
     let has = |command: &str| {
         let mut which = Command::new("sh");
@@ -87,7 +87,7 @@ pub fn no_btrfs() -> Option<&'static str> {
     if !has("mkfs.btrfs") {
         return Some("no mkfs.btrfs (scripts/setup --tests)");
     }
-    // SAFETY: always succeeds.
+    // SAFETY: geteuid has no arguments and always succeeds.
     if unsafe { libc::geteuid() } != 0 {
         return Some("file systems are mounted by root alone");
     }
@@ -102,7 +102,7 @@ pub fn no_btrfs() -> Option<&'static str> {
     (!can.status.success()).then_some("no loop devices, or no btrfs in the kernel")
 }
 
-/// Runs it with a quota of `size` on the disk.
+/// Runs the program with its records on a disk with a quota of `size`.
 pub fn with_a_quota(counts: &Counts, size: &str, arguments: &[&str]) -> Option<Output> {
     let mount = format!("{BTRFS} && btrfs quota enable disk && btrfs qgroup limit {size} disk");
     let output = mounted(counts, "0-", &mount, RUN, arguments);
@@ -110,7 +110,7 @@ pub fn with_a_quota(counts: &Counts, size: &str, arguments: &[&str]) -> Option<O
     output
 }
 
-/// Runs it while others fill the disk up, and kills it then.
+/// Runs the program while other processes fill the disk up, and then kills it.
 pub fn that_fills_up(counts: &Counts, windows: &str, arguments: &[&str]) -> Option<Output> {
     const FILL: &str = "LD_PRELOAD=$preload \"$@\" & sleep 0.5; sync; \
         for size in 64k 4k; do dd if=/dev/urandom of=disk/other-$size bs=$size 2>/dev/null; sync; done; \
@@ -120,14 +120,14 @@ pub fn that_fills_up(counts: &Counts, windows: &str, arguments: &[&str]) -> Opti
     output
 }
 
-/// Runs it with records in a folder that is not writable.
+/// Runs the program with its records in a folder that is not writable.
 pub fn in_a_read_only_folder(counts: &Counts, arguments: &[&str]) -> Output {
     let command = counts.command("0-", arguments);
     let folder = counts.folder().join("folder");
     std::fs::create_dir(&folder).unwrap();
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o555)).unwrap();
-    // Root, too, has to ask without its capabilities.
-    // SAFETY: always succeeds.
+    // Root has to drop its capabilities, because they allow writes to any folder.
+    // SAFETY: geteuid has no arguments and always succeeds.
     let is_root = unsafe { libc::geteuid() } == 0;
     let mut shell = Command::new("/bin/sh");
     let script = if is_root {
@@ -144,14 +144,14 @@ pub fn in_a_read_only_folder(counts: &Counts, arguments: &[&str]) -> Output {
     output
 }
 
-/// Runs it with a limit of `bytes` on the size of files.
+/// Runs the program with a limit of `bytes` on the size of files.
 pub fn with_small_files(counts: &Counts, bytes: u64, arguments: &[&str]) -> Output {
     let mut command = counts.command("0-", arguments);
     let limit = libc::rlimit {
         rlim_cur: bytes,
         rlim_max: bytes,
     };
-    // SAFETY: setrlimit may be called between fork and exec; it reads the copy of the limit.
+    // SAFETY: setrlimit may be called between fork and exec. It reads the closure's copy of the limit.
     unsafe {
         command.pre_exec(
             move || match libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) {

@@ -1,4 +1,5 @@
-/* Forty calls of a function, of which the first five come before CUDA is used. */
+/* Makes forty calls of the function early_step. The first five come before the program uses
+ * CUDA. */
 #include "../nvtx/loop.h"
 
 __attribute__((noinline)) void early_step(int n)

@@ -1,4 +1,4 @@
-/* Six steps, each in a range of the name that it is given: foreign NAME [what it does not look at] */
+/* foreign NAME [ARGUMENT]...: makes six steps, each in a range named NAME. Other arguments are ignored. */
 #define _GNU_SOURCE
 #include "../nvtx/loop.h"
 

@@ -1,5 +1,5 @@
-//! Checks names and arguments from untrusted sources: they do nothing to a terminal or a page, exports have
-//! them unchanged, and secrets among them are not in the record.
+//! Checks names and arguments from untrusted sources. They must not control a terminal or a page, and exports must
+//! contain them unchanged. Secrets among the arguments must not be in the record.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +13,7 @@ use tllmprof_config::printable::is_hidden;
 use crate::common::{self, Output, command, tllmprof};
 use crate::ranges::{Program, TEST_TIMEOUT};
 
-/// A name that sets a terminal's title and colour, begins a new line, reverses the reading order, and is
+/// A name that sets a terminal's title and color, begins a new line, reverses the reading order, and contains HTML
 /// markup.
 const NAME: &str =
     "\x1b]0;PWNED\x07\x1b[31mRED\nfake: line\u{202e}gpj\u{9b}</script><img src=x onerror=alert(1)>";
@@ -54,7 +54,7 @@ fn command_output(arguments: &[&OsStr]) -> Output {
     output
 }
 
-/// Asserts that nothing controls a terminal and that no line is forged.
+/// Asserts that the text has no terminal control characters and no forged line.
 #[track_caller]
 fn assert_harmless(text: &str) {
     assert!(
@@ -170,7 +170,7 @@ fn a_path_of_anybodys_is_said_in_one_line() {
         "{said}"
     );
     assert!(said.contains("no record at /none/_]0;PWNED"), "{said}");
-    // A value that does not parse.
+    // Both values are invalid.
     let (_program, output, _) = recorded(&[
         ("TLLMPROF_TRACE", "%q\x1b]0;PWNED\x07"),
         ("TLLMPROF_KERNELS", ""),

@@ -1,7 +1,7 @@
-/* Steps whose GPU work is known: each begins with a graph launch.
+/* Makes steps with known GPU work. Each step begins with a graph launch.
  *   gpu HOW STEPS
- * Prints, on a separate line, the step of the pieces of work that the GPU was given since the line
- * before, for a test to compare with the stand-in's own log of them: `STEP PIECES`. */
+ * Prints lines `STEP PIECES`: the number of pieces of GPU work that belong to this step since the previous line. A
+ * test compares them with the stand-in's own log of the GPU's work. */
 #define GPU_DRIVER
 #include "program.h"
 
@@ -13,22 +13,22 @@
 enum how {
     PLAIN,     /* kernels, then a wait for the stream */
     WAITS,     /* two waits a step, and the host busy in between */
-    COPIES,    /* the same, with a small copy to the device in between, and then a large one */
+    COPIES,    /* like WAITS, with a small copy to the device in between, and then a large one */
     IDLE,      /* the host is busy before it waits, while the GPU has nothing to do */
-    STREAMS,   /* work in three streams at once, and a wait for the device */
-    DEFAULTS,  /* in the default streams */
+    STREAMS,   /* work in three more streams at once, and a wait for the device */
+    DEFAULTS,  /* work in the default streams */
     EVENTS,    /* a wait for an event after the work */
-    ELSEWHERE, /* the same, by another thread */
-    TURNS,     /* two threads launch into one stream in turn, the other one last, before and after a wait */
-    REFUSED,   /* a launch that the driver refuses, in a stream of its own and in the other */
-    CONTEXTS,  /* in the contexts of two devices */
-    FRESH,     /* in a stream of its own each, destroyed before the wait */
-    ENDS,      /* a context of its own is destroyed in step 5, with work that was not waited for */
+    ELSEWHERE, /* like EVENTS, but another thread waits */
+    TURNS,     /* two threads launch into one stream in turn, the other thread last, before and after a wait */
+    REFUSED,   /* a launch that the driver refuses, both in a separate stream and in the usual one */
+    CONTEXTS,  /* work in the contexts of two devices */
+    FRESH,     /* each step has a new stream, which is destroyed before the wait */
+    ENDS,      /* in step 5, a context is destroyed whose work was not waited for */
     RESETS,    /* the device is reset in step 5 */
-    MANY,      /* in very many streams */
-    PIPELINED, /* no wait before the end */
-    CAPTURED,  /* another thread captures in the steps 5 to 7 */
-    FORKED     /* a child in step 5 */
+    MANY,      /* work in very many streams */
+    PIPELINED, /* no wait until the end */
+    CAPTURED,  /* another thread captures in steps 5 to 7 */
+    FORKED     /* a child is forked in step 5 */
 };
 static const char *const HOWS[] = {"plain",    "waits", "copies", "idle",  "streams", "defaults",
                                    "events",   "elsewhere", "turns", "refused", "contexts", "fresh", "ends",
@@ -84,7 +84,7 @@ static void work_in_other(void)
     launch(other_words, other_stream, KERNELS);
 }
 
-/* The other thread, and what it is about. */
+/* The other thread, and the stream that it captures. */
 static sem_t asked, done;
 static gpu_stream captured;
 static int spoilt;
@@ -220,7 +220,7 @@ static void step(enum how how, int n)
             print_pieces(n);
             GPU_CHECK(cuDevicePrimaryCtxReset(0));
             loop_open(&loop, &options);
-            pieces = 1; /* what it copies in */
+            pieces = 1; /* loop_open() copies data to the device */
             print_pieces(-1);
         }
         break;
@@ -279,7 +279,7 @@ int main(int count, char **arguments)
     enum how how = (enum how)choose("HOW", arguments[1], HOWS);
     int steps = atoi(arguments[2]);
     loop_open(&loop, &options);
-    pieces = 1; /* what it copies in */
+    pieces = 1; /* loop_open() copies data to the device */
     print_pieces(-1);
     event = gpu_event_create();
     if (how == COPIES)

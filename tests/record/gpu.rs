@@ -1,7 +1,7 @@
 //! Compares GPU times in the record with the stand-in's own log of its GPU's work.
 //!
-//! The stand-in's clock here only advances in waits (`STANDIN_CLOCK=virtual`), so times are the same on every
-//! machine. Using a destroyed handle ends a program there.
+//! In these tests, the stand-in's clock advances only in waits (`STANDIN_CLOCK=virtual`), so times are the same on
+//! every machine. The stand-in ends a program that uses a destroyed handle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use tllmprof_record::{Counter, Info, What};
 use crate::common::{Fixture, Output, Scratch, built_command, compiler, repo, run, shim, standin};
 use crate::read::Read;
 
-/// Builds `gpu.c`, once.
+/// Returns the path of the program, built once from `gpu.c`.
 fn program() -> &'static Path {
     static BUILT: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
     let (_, path) = BUILT.get_or_init(|| {
@@ -38,18 +38,18 @@ fn program() -> &'static Path {
     path
 }
 
-/// A piece of a GPU's work, in nanoseconds of its clock.
+/// A piece of work of the GPU, in nanoseconds of the stand-in's clock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Piece {
     from: u64,
     until: u64,
 }
 
-/// A run of the program, in a folder of its own.
+/// The results of a run of the program.
 struct Ran {
     output: Output,
     record: Read,
-    /// For each step and stream, the pieces of work between two lines of the program.
+    /// The stand-in's log: for each step, the pieces of work of each stream.
     work: BTreeMap<i64, Vec<Vec<Piece>>>,
 }
 
@@ -115,7 +115,7 @@ fn work(said: &str, log: &str) -> BTreeMap<i64, Vec<Vec<Piece>>> {
     work
 }
 
-/// A span of the record.
+/// A GPU span in the record: the work of one stream in one iteration.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     device: u8,
@@ -151,7 +151,7 @@ impl Ran {
         spans(&self.record)
     }
 
-    /// Returns the durations that the record has for a step, the shortest first.
+    /// Returns the durations of the record's spans of a step, the shortest first.
     fn recorded(&self, step: u64) -> Vec<u64> {
         let spans = self.spans();
         let mut durations: Vec<_> = spans
@@ -163,7 +163,7 @@ impl Ran {
         durations
     }
 
-    /// Returns the durations of the streams' work, from the first piece to the last.
+    /// Returns the true durations of the streams' work in a step, each from its first piece to its last.
     fn true_ones(&self, step: u64) -> Vec<u64> {
         let streams = &self.work[&step.try_into().unwrap()];
         let mut durations: Vec<_> = streams
@@ -199,8 +199,8 @@ fn gpu_times_are_those_of_the_gpu() {
         ("elsewhere", 3),
         ("turns", 3),
         ("refused", 3),
-        // Until the number of its launches is known, an event on the stream comes after the work of the
-        // legacy stream that it waits for.
+        // The library first has to learn the number of launches per iteration. Until then, its event on the stream
+        // waits for the legacy stream's work.
         ("defaults", 5),
     ] {
         for drain in ["1", "0"] {
@@ -209,7 +209,8 @@ fn gpu_times_are_those_of_the_gpu() {
             assert_eq!(ran.lost(), 0, "{how}");
             let spans = ran.spans();
             assert!(spans.iter().all(|span| (3..=8).contains(&span.iteration)));
-            // If no wait of the thread shows the end of the work, until its launches are known.
+            // A span may be cut if no wait of the thread shows the end of the work, until the library knows the number
+            // of launches.
             let may_be_cut = matches!(how, "fresh" | "elsewhere");
             assert_eq!(spans.iter().any(|span| span.cut), may_be_cut, "{how}");
         }
@@ -218,8 +219,8 @@ fn gpu_times_are_those_of_the_gpu() {
 
 #[test]
 fn however_the_program_reaches_cuda_its_streams_are_distinguished() {
-    /// Number of pieces of work of a step, and number of those before its graph, where the iteration begins.
-    /// The first of them is a copy to the device, which is too small to be timed.
+    /// Number of pieces of work in a step, and number of those before the step's graph, where the iteration begins. The
+    /// first piece is a copy to the device, which is too small to be timed.
     const PIECES: usize = 7;
     const BEFORE: usize = 3;
     for way in [
@@ -250,7 +251,7 @@ fn however_the_program_reaches_cuda_its_streams_are_distinguished() {
             });
             assert_eq!(ran.output.status.code(), Some(0), "{}", ran.output.err());
             let work = log.lines().map(piece).map(|(_, piece)| piece);
-            // After the first copy to the device.
+            // The log's first line is a copy to the device before the first step.
             let work: u64 = work
                 .skip(1 + 5 * PIECES + BEFORE)
                 .take(5 * PIECES)
@@ -297,7 +298,7 @@ fn the_driver_and_the_gpu_are_recorded_once() {
 
 #[test]
 fn streams_that_work_at_once_overlap_in_the_record() {
-    // One second each: the host's own time between launches is negligible compared with it.
+    // A kernel takes one second, so the host's own time between launches is negligible.
     let ran = ran("streams", 6, "1-4", &[("STANDIN_WORK_NS", "1000000000")]);
     ran.assert_exact(1..=4);
     let ticks = |span: &Span| span.start;
@@ -309,7 +310,7 @@ fn streams_that_work_at_once_overlap_in_the_record() {
             .collect();
         let first = spans.iter().map(ticks).min().unwrap();
         let last = spans.iter().map(ticks).max().unwrap();
-        // The record's clock has at most some ticks per nanosecond.
+        // The record's clock has at most a few ticks per nanosecond.
         assert!(last - first < 1_000_000_000, "{spans:?}");
         let mut numbers: Vec<_> = spans.iter().map(|span| span.stream).collect();
         numbers.sort_unstable();
@@ -321,14 +322,14 @@ fn streams_that_work_at_once_overlap_in_the_record() {
 #[test]
 fn a_gpu_that_waits_for_its_host_is_not_at_work() {
     let ran = ran("idle", 12, "3-8", &[]);
-    // The first step shows the number of launches of a step.
+    // The library learns the number of launches per step from the first step, whose span is therefore longer.
     assert_eq!(ran.recorded(3), [1_000_000]);
     ran.assert_exact(4..=8);
 }
 
 #[test]
 fn a_kernel_that_comes_late_counts_from_its_launch() {
-    // A launch takes its time on the host, too, which is between the first event and the work.
+    // Between the span's first event and the work, the launch call takes 500 ns on the host.
     let ran = ran("plain", 12, "3-8", &[("STANDIN_CALL_NS", "500")]);
     for step in 3..=8 {
         let late: Vec<_> = ran.true_ones(step).iter().map(|ns| ns + 500).collect();
@@ -401,7 +402,7 @@ fn what_the_program_destroys_is_not_touched_again() {
     for how in ["ends", "resets"] {
         let ran = ran(how, 12, "3-8", &[]);
         ran.assert_exact(6..=8);
-        // Work that was not done by then is lost, and nothing else is recorded of it.
+        // Spans whose work was not done before the program destroyed the handles are lost. All other spans are right.
         let (mut kept, mut all) = (0, 0);
         for step in 3..=5 {
             let wanted = ran.true_ones(step);
@@ -418,10 +419,10 @@ fn what_the_program_destroys_is_not_touched_again() {
 #[test]
 fn another_threads_capture_is_left_alone() {
     let ran = ran("captured", 12, "3-9", &[]);
-    // Its status says that the capture is whole.
+    // The capture's final status shows that it was not invalidated.
     ran.assert_exact([3, 4, 8, 9]);
     assert!(ran.recorded(6).is_empty());
-    // A capture that is active when the window closes, too.
+    // This capture is active when the window closes.
     let ran = self::ran("captured", 12, "3-6", &[]);
     ran.assert_exact([3, 4]);
 }

@@ -1,4 +1,4 @@
-/* Does things that a recorder does not expect, with a window open throughout, and counts its launches (lines.h):
+/* Does things that a recorder does not expect while a window is open, and counts its launches (lines.h):
  *   hostile FILE signals|jumps|clone|forks|exec|closes|moves|spawns|crowd|contexts [again] */
 #define _GNU_SOURCE
 #include "../nvtx/loop.h"
@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <ucontext.h>
 
-/* One launch in a range of its own. */
+/* Makes one launch within one range. */
 static void step(struct line *line)
 {
     nvtxRangePushA("step");
@@ -59,7 +59,8 @@ static void ranges_in_handler(int signal)
     ranges();
 }
 
-/* Events come in the middle of others, on a stack of their own. (Not calls: the stand-in has locks.) */
+/* A signal handler makes ranges on a separate stack while the program is in the middle of recording others. It makes
+ * no CUDA calls, because the stand-in has locks. */
 static void signals(void)
 {
     handle(ranges_in_handler);
@@ -76,12 +77,14 @@ static void jump(int signal)
     siglongjmp(away, 1);
 }
 
-/* Events are left in the middle, and never finished. Later ones have to be recorded again. The signal is unblocked only after
-   the jump: on a busy machine the next one is waiting by then, and handlers in handlers fill the stack. */
+/* A longjmp from a signal handler leaves events in the middle, so they are never finished. Later events must be
+ * recorded again. The signal is unblocked only after the jump. On a busy machine, the next signal is already pending
+ * by then, and nested handlers would fill the stack. */
 static void jumps(void)
 {
     volatile int left = 0;
-    /* NVTX looks for its tool once. It would wait forever for a thread that has jumped out of that. */
+    /* NVTX looks for its tool only once. If a thread jumped out of that, other threads would wait forever, so it is
+     * done first. */
     nvtxInitialize(NULL);
     handle(jump);
     atomic_store(&lines[0].number, (uint64_t)gettid());
@@ -98,7 +101,7 @@ static void jumps(void)
     steps(&lines[0], 20000);
 }
 
-/* A copy of the process that no handler is notified of. */
+/* Makes copies of the process that no fork handler is notified of. */
 static void clone_it(void)
 {
     steps(&lines[0], 1000);
@@ -125,10 +128,10 @@ static void *steps_of_thread(void *argument)
     return NULL;
 }
 
-/* Copies are made while other threads are in the middle of anything. */
+/* Forks while other threads are in the middle of any operation. */
 static void fork_it(void)
 {
-    nvtxInitialize(NULL); /* the child of a fork in its middle would wait for it forever, with any tool */
+    nvtxInitialize(NULL); /* a child forked during the initialization would wait for it forever, with any NVTX tool */
     pthread_t threads[4];
     for (int i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, steps_of_thread, &lines[i]);
@@ -149,7 +152,7 @@ static void fork_it(void)
         pthread_join(threads[i], NULL);
 }
 
-/* The record gets another name, and then none that is kept. */
+/* Renames the record, and then removes it. */
 static void move_it(void)
 {
     char name[64];
@@ -170,7 +173,7 @@ static void become_another(char **argv, int is_again)
         execl("/proc/self/exe", argv[0], argv[1], argv[2], "again", NULL);
 }
 
-/* All descriptors that the program does not know are closed, and the room in the record is used up. */
+/* Closes all descriptors that the program does not know, and then needs more room in the record. */
 static void close_all(void)
 {
     steps(&lines[0], 1000);
@@ -182,7 +185,7 @@ static void close_all(void)
     }
 }
 
-/* Children that share the memory until they are other programs. */
+/* Starts children with vfork, which share the memory until they execute another program. */
 static void spawns(void)
 {
     for (int i = 0; i < 100; i++) {
@@ -259,7 +262,7 @@ int main(int argc, char **argv)
         return 2;
     lines_open(argv[1]);
     use_cuda();
-    /* The window opens with the first wait. */
+    /* With this rule, the window opens at the first wait. */
     cudaDeviceSynchronize();
     cudaDeviceSynchronize();
     const char *what = argv[2];

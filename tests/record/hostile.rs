@@ -1,5 +1,4 @@
-//! Checks programs that do what a recorder does not expect: they are not disturbed, and lost events are
-//! counted.
+//! Checks programs that do what a recorder does not expect. They are not disturbed, and lost events are counted.
 
 use tllmprof_record::{CallKind, Counter, Ended};
 
@@ -7,7 +6,7 @@ use crate::common::{self, Fixture};
 use crate::ranges::Program;
 use crate::read::Read;
 
-/// Runs `hostile.c` with a window over all of it.
+/// Runs `hostile.c` with a window over its whole run.
 fn run(what: &str, more: &[(&str, &str)]) -> (Program, common::Output, Vec<Read>) {
     let program = Program::new("record/hostile.c");
     let mut command = program.command("cudaDeviceSynchronize", "0-", &["counts", what], more);
@@ -25,14 +24,14 @@ fn launches(record: &Read) -> u64 {
     record.calls(CallKind::GraphLaunch).len() as u64
 }
 
-/// Returns the numbers of calls and ranges of the program, all threads together.
+/// Returns the numbers of calls and ranges that all threads of the program made together.
 fn made(program: &Program) -> (u64, u64) {
     let made = program.made();
     let sum = |of: fn(&crate::counts::Made) -> u64| made.iter().map(of).sum();
     (sum(|made| made.calls), sum(|made| made.pushed))
 }
 
-/// Asserts that missing events are counted, and that the record has marks where they are missing.
+/// Asserts that missing events are counted, and that the record marks the places where events are missing.
 fn assert_kept_and_dropped(program: &Program, record: &Read) {
     let (calls, pushed) = made(program);
     let dropped = record.header.counter(Counter::EventsDropped);
@@ -65,12 +64,13 @@ fn handlers_that_jump_away_do_not_end_the_record() {
     let (program, _, records) = run("jumps", &[]);
     let record = &records[0];
     assert_kept_and_dropped(&program, record);
-    // After all the jumps come 20000 steps. A writer that was left in the middle is soon free again.
+    // The program makes 20000 steps after all its jumps. A jump that interrupted a writer blocks the writer only
+    // briefly.
     assert!(launches(record) > 14_000, "{}", launches(record));
 }
 
-/// A copy that was made without calling any handlers writes nothing into its parent's record, and has no
-/// record of its own.
+/// A child that was cloned without any fork handlers writes nothing into its parent's record, and has no record of its
+/// own.
 #[test]
 fn a_copy_that_nobody_is_notified_of_leaves_the_record_alone() {
     let (program, output, records) = run("clone", &[]);
@@ -92,7 +92,7 @@ fn forks_in_the_middle_of_everything_lose_nothing() {
     assert!(ranges.iter().all(|range| range.name == "step"));
 }
 
-/// Renaming or removing the file does not affect the program.
+/// If the program renames or removes the file, recording continues in the file.
 #[test]
 fn a_file_that_is_moved_away_is_written_to_the_end() {
     let (program, _, records) = run("moves", &[]);
@@ -101,7 +101,7 @@ fn a_file_that_is_moved_away_is_written_to_the_end() {
     assert_eq!(records[0].header.ended, Some(Ended::InOrder));
 }
 
-/// The program that comes after has the same number: the first one's record stays.
+/// After exec, the second program has the same process number. The first program's record must stay.
 #[test]
 fn a_program_that_becomes_another_leaves_its_record() {
     let (_, _, mut records) = run("exec", &[]);
@@ -130,7 +130,7 @@ fn children_that_share_the_memory_leave_the_record_alone() {
     assert_eq!(records[0].ranges().len() as u64, made(&program).1);
 }
 
-/// A thousand threads at once, each with a chunk of its own, in a record that has room for some of them.
+/// A thousand threads record at once. Each needs a chunk, and the record has room for only some chunks.
 #[test]
 fn a_crowd_of_threads_stays_within_the_bound() {
     let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "16M")]);
@@ -144,8 +144,8 @@ fn a_crowd_of_threads_stays_within_the_bound() {
         kept + dropped >= calls + pushed && kept > 600,
         "{kept} {dropped}"
     );
-    // With room for all of them nothing is lost, but for threads that waited too long for others to make it: on a busy
-    // machine some hundred calls.
+    // With room for all threads, events are lost only in threads that waited too long while others allocated room. On a
+    // busy machine these are some hundred calls.
     let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "100M")]);
     assert_kept_and_dropped(&program, &records[0]);
     assert!(launches(&records[0]) > 2000, "{}", launches(&records[0]));
@@ -156,7 +156,7 @@ fn coroutines_push_and_pop_across_each_other() {
     let (program, _, records) = run("contexts", &[]);
     let (calls, pushed) = made(&program);
     assert_eq!(launches(&records[0]), calls);
-    // To NVTX they are one thread: what is popped is what was pushed last.
+    // To NVTX the coroutines are one thread, so a pop ends the range that was pushed last.
     assert_eq!(records[0].ranges().len() as u64, pushed);
 }
 

@@ -14,7 +14,7 @@ use crate::counts::{Counts, kills, moments};
 use crate::read::Read;
 
 const KEEP: u64 = 1 << 20;
-/// Number of iterations of a window, and from the begin of one to the next.
+/// Number of iterations in a window, and number of iterations from the beginning of one window to the next.
 const STEPS: u64 = 1000;
 const EVERY: u64 = 1500;
 
@@ -24,7 +24,7 @@ fn kept() -> Counts {
         .env("TLLMPROF_LOG", "warn")
 }
 
-/// Returns the setting of `count` windows.
+/// Returns the setting for `count` windows.
 fn windows(count: u64) -> String {
     let all = (0..count).map(|window| format!("{}-{}", window * EVERY, last_of(window)));
     all.collect::<Vec<_>>().join(",")
@@ -37,13 +37,13 @@ const fn last_of(window: u64) -> u64 {
 fn records(folder: &Path) -> Vec<u64> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let files = files.filter(|file| file.path().extension().is_some_and(|it| it == "tllmprof"));
-    // A file may be renamed or removed in the meantime.
+    // A file may be renamed or removed while the folder is listed.
     files
         .filter_map(|file| Some(file.metadata().ok()?.len()))
         .collect()
 }
 
-/// Returns the largest size of a record in the folder while they run, in bytes.
+/// Returns the largest size of a record in the folder, in bytes, until all these processes have ended.
 fn largest_until_they_end(folder: &Path, mut running: Vec<Child>) -> u64 {
     let mut largest = 0;
     while !running.is_empty() {
@@ -60,8 +60,8 @@ fn largest_until_they_end(folder: &Path, mut running: Vec<Child>) -> u64 {
     largest
 }
 
-/// Asserts that the record has the latest windows, with all their iterations except for the last window,
-/// which may be cut. Returns the numbers of these windows.
+/// Asserts that the record has the latest windows, each with all its iterations. Only the last window may be cut.
+/// Returns the numbers of the windows.
 fn assert_the_latest_are_whole(record: &Read) -> RangeInclusive<u64> {
     assert!(record.damage.is_none(), "{}", record.damage);
     assert_eq!(record.header.counter(Counter::EventsDropped), 0);
@@ -105,8 +105,8 @@ fn the_latest_windows_stay_and_the_disk_is_bounded() {
         assert_eq!(*kept.end(), 59);
         assert!(kept.clone().count() >= 4, "{kept:?}");
         assert_eq!(record.windows().len(), kept.clone().count());
-        // A launch that another thread is making while a window opens or closes is recorded if it returns
-        // while one is open.
+        // A launch that another thread makes while a window opens or closes is recorded if it returns while a window is
+        // open.
         let launches = record.calls(CallKind::GraphLaunch).len() as u64;
         let windows = kept.clone().count() as u64;
         let difference = launches.abs_diff(windows * STEPS);
@@ -114,7 +114,7 @@ fn the_latest_windows_stay_and_the_disk_is_bounded() {
             difference <= windows * (count - 1),
             "{launches} in {windows} windows"
         );
-        // The events that were written before all windows are there.
+        // Events from before the first window are not dropped with the old windows.
         assert_eq!(record.info(Info::Rule), ["cudaGraphLaunch"]);
         assert_eq!(record.header.counter(Counter::Iterations), 90_000);
     }
@@ -131,7 +131,7 @@ fn a_process_that_is_killed_leaves_its_latest_windows() {
             .spawn()
             .unwrap();
         let since = Instant::now();
-        // Room is allocated before it is used: the record is full once a window is dropped.
+        // The file is extended before its room is needed. So the record is full only once a window was dropped.
         let is_full = || {
             records(counts.folder()).contains(&KEEP)
                 && counts.record().header.counter(Counter::WindowsDropped) > 0
@@ -191,7 +191,7 @@ fn the_window_that_is_open_is_not_cut_for_itself() {
     assert!(of_it.iter().copied().eq(100..100 + of_it.len() as u64));
 }
 
-/// Returns the anonymous memory of a process in kB, while it runs.
+/// Returns the anonymous memory of a running process in kB; `None` if the process has ended.
 fn anonymous_kb(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let line = text
@@ -200,8 +200,8 @@ fn anonymous_kb(pid: u32) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// Returns the number of events to write: fifty million, as in a day, in a separate run; fewer in a run of
-/// all tests.
+/// Returns the number of events to write: a million in a usual run of the tests, or `TLLMPROF_TEST_EVENTS`. A day of
+/// recording has about fifty million.
 fn events() -> u64 {
     std::env::var("TLLMPROF_TEST_EVENTS").map_or(1_000_000, |events| events.parse().unwrap())
 }
@@ -209,7 +209,7 @@ fn events() -> u64 {
 #[test]
 fn memory_does_not_grow_with_the_events_that_are_written() {
     const STEPS: u64 = 20_000;
-    // Three events per iteration: itself, its call and the resources that its thread used.
+    // Each iteration has three events: the iteration, its call, and the resources that its thread used.
     let count = events().div_ceil(3 * STEPS).max(10);
     let windows =
         (0..count).map(|window| format!("{}-{}", window * STEPS, (window + 1) * STEPS - 1));
@@ -229,7 +229,8 @@ fn memory_does_not_grow_with_the_events_that_are_written() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(child.wait().unwrap().code(), Some(7));
-    // The first tenth is the start. The end needs additional memory.
+    // The first tenth of the samples is left out because of the start, and the last tenth because the end needs more
+    // memory.
     let early = &seen[seen.len() / 10..seen.len() / 3];
     let late = &seen[seen.len() * 2 / 3..seen.len() * 9 / 10];
     let most = |part: &[u64]| part.iter().copied().max().unwrap();
@@ -245,7 +246,7 @@ fn memory_does_not_grow_with_the_events_that_are_written() {
     );
 }
 
-/// Each thread that records events has a chunk.
+/// Each thread that records events needs a chunk, so a record for many threads must be larger.
 #[test]
 fn what_is_too_little_for_so_many_threads_is_said_with_what_is_enough() {
     const THREADS: &str = "64";
@@ -262,7 +263,7 @@ fn what_is_too_little_for_so_many_threads_is_said_with_what_is_enough() {
         .lines()
         .filter(|line| line.contains("TLLMPROF_KEEP is too small for the"))
         .collect();
-    // Not all threads may be there when the first window closes.
+    // When the first window closes, some threads may not have started. The last message has the number of all threads.
     let [.., last] = lines[..] else {
         panic!("{said}");
     };

@@ -1,5 +1,5 @@
-//! Checks processes that are killed at any moment, and later damage to records: each record is whole or
-//! unfinished, or its damage is named.
+//! Checks records of processes that are killed at any moment, and records that are damaged later. Each record is whole
+//! or unfinished, or the reader names its damage.
 
 use std::cell::Cell;
 use std::fs;
@@ -19,7 +19,7 @@ mod made;
 
 const THREADS: &str = "8";
 
-/// Returns the record in a folder, if there is a file.
+/// Returns the path of the record in a folder, if there is one.
 fn record(folder: &Path) -> Option<PathBuf> {
     let files = fs::read_dir(folder).unwrap();
     let mut files = files.map(|entry| entry.unwrap().path());
@@ -29,7 +29,7 @@ fn record(folder: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Kills the program `after` it made its file. Returns true if it made one.
+/// Kills the program at the delay `after` the creation of its record. Returns true if the record was created.
 fn kill_after_it_makes_its_file(counts: &Counts, after: Duration) -> bool {
     let mut child = counts
         .command("0-", &["loop", THREADS, "0", "return"])
@@ -42,7 +42,7 @@ fn kill_after_it_makes_its_file(counts: &Counts, after: Duration) -> bool {
         std::thread::yield_now();
     }
     let is_there = record(counts.folder()).is_some();
-    // Shorter than a sleep is exact.
+    // The delay is too short for a sleep, which is not exact enough.
     let seen = Instant::now();
     while seen.elapsed() < after {
         std::hint::spin_loop();
@@ -52,16 +52,16 @@ fn kill_after_it_makes_its_file(counts: &Counts, after: Duration) -> bool {
     is_there
 }
 
-/// Returns true if a folder's file system has files without a name, so that a record has its header from the
-/// start.
+/// Returns true if the folder's file system supports files without a name. If it does, a record never appears without
+/// its header.
 fn has_unnamed_files(folder: &Path) -> bool {
     let mut options = fs::File::options();
     let opened = options.write(true).custom_flags(libc::O_TMPFILE);
     opened.open(folder).is_ok()
 }
 
-/// Asserts that the record of a killed process is unfinished, and that each gap in its iterations is counted.
-/// Returns the number of iterations; `None` if it is empty, which it may be if a file has a name before its
+/// Asserts that the record of a killed process is unfinished, and that it counts each gap in its iterations. Returns
+/// the number of iterations. Returns `None` for an empty file, which is possible if a file gets its name before its
 /// header.
 fn check(path: &Path) -> Option<usize> {
     let reader = match Reader::open(path) {
@@ -101,7 +101,7 @@ fn killed_while_it_is_made_a_record_is_unfinished() {
     let mut there = 0;
     for (round, delay) in moments().take(kills()).enumerate() {
         counts.forget();
-        // Up to 1 ms after the file was made; every fourth at once.
+        // The kill comes at most 1 ms after the creation of the file, and in every fourth round immediately.
         let delay = if round % 4 == 0 {
             Duration::ZERO
         } else {
@@ -129,7 +129,7 @@ fn killed_among_eight_threads_a_record_has_no_gap_that_is_not_counted() {
     }
 }
 
-/// Returns the parts of a report that come from the record.
+/// Returns the state and the contents that a report shows of a record.
 fn shown(bytes: &[u8]) -> Option<(State, String)> {
     let reader = Reader::new(bytes).ok()?;
     let mut events = format!("{:?}", reader.header());
@@ -140,7 +140,7 @@ fn shown(bytes: &[u8]) -> Option<(State, String)> {
     Some((process.state(), events))
 }
 
-/// The same as the tests of the format do with artificial records.
+/// The format's tests do the same with artificial records.
 #[test]
 fn a_real_record_that_was_changed_never_passes_for_whole() {
     let counts = Counts::new();

@@ -1,4 +1,5 @@
-/* What a program of the record's tests has done, in a file that outlives it: a line of 64 bytes for each thread. */
+/* A file with what the threads of a record test's program have done. It outlives the program, and has a line of 64
+ * bytes for each thread. */
 #ifndef LINES_H
 #define LINES_H
 
@@ -11,7 +12,7 @@
 
 enum { LINES = 16384 };
 
-/* Who, and how often what has been done. Calls that have returned come first. */
+/* The number of the thread or child, and its numbers of calls, popped ranges, ended ranges and marks. */
 struct line {
     _Atomic uint64_t number, calls, pushed, started, marked;
     uint64_t unused[3];

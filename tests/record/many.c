@@ -1,12 +1,12 @@
-/* Steps of many threads at once, and how many had begun where the profiler was switched:
+/* Makes steps in many threads at once, and prints how many steps had begun when the profiler was started or stopped:
  *   many THREADS STEPS HOW WORK
- * Each thread makes STEPS steps with WORK graph launches, and a wait, in each. What is a step by HOW:
- *   launch     one more graph launch, before the others; WORK is the number of waits
- *   wait       the wait
- *   range      an NVTX range "step"
- *   started    one that is started and ended
- *   function   a call of many_step
- * Prints `start N` and `stop N` for each switch of the profiler: N steps had begun. */
+ * Each thread makes STEPS steps. A step has WORK graph launches and a wait. HOW is what marks a step:
+ *   launch    one more graph launch, before the others; WORK is the number of waits
+ *   wait      the wait
+ *   range     an NVTX range "step"
+ *   started   a start-end range
+ *   function  a call of many_step
+ * Prints `start N` or `stop N` for each start and stop of the profiler, with the number N of steps begun before. */
 #define _GNU_SOURCE
 #include "../nvtx/loop.h"
 
@@ -28,7 +28,7 @@ static struct {
     long begun;
 } switched[SWITCHES];
 
-/* Called by the driver, as the last thing in each of its functions. */
+/* The stand-in driver calls this at the end of each of its functions. */
 static void called(const char *function)
 {
     const char *what = NULL;

@@ -1,5 +1,5 @@
-"""Calls of `step` by many threads at once: many.py THREADS STEPS WORK. Each thread makes STEPS calls with WORK waits for
-the device in each."""
+"""many.py THREADS STEPS WORK: many threads call `step` at once. Each thread makes STEPS calls, with WORK waits for the
+device in each."""
 import ctypes
 import sys
 import threading
@@ -21,7 +21,7 @@ def run():
 
 
 assert runtime.cudaDeviceSynchronize() == 0
-# The threads take turns within a step.
+# A short switch interval makes threads take turns within a step.
 sys.setswitchinterval(1e-5)
 all_threads = [threading.Thread(target=run) for _ in range(threads)]
 for thread in all_threads:

@@ -1,5 +1,5 @@
-//! Checks windows of steps that many threads make at once: they are exact by the order in which the steps
-//! begin, and each iteration is in the record or counted as missing.
+//! Checks windows over steps that many threads make at once. The windows are exact in the order in which the steps
+//! begin, and each iteration is either recorded or counted as missing.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use crate::common::{INEXACT, Output, Scratch, command, nvtx, repo, run, shim, st
 use crate::read::Read;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
-/// Number of steps of a run, of all threads together.
+/// Number of steps that all threads of a run make together.
 const STEPS: u64 = 960;
 
-/// The program's way to make a step, and the rule that counts it.
+/// A way in which the program makes steps, and the rule that counts them.
 struct Steps {
     how: &'static str,
     rule: &'static str,
@@ -38,12 +38,12 @@ const fn steps(how: &'static str, rule: &'static str, every: u64) -> Steps {
     Steps { how, rule, every }
 }
 
-/// Returns the number of runs of each: one in a run of all tests, more in a separate run.
+/// Returns the number of runs of each case: one in a usual run of the tests, or `TLLMPROF_TEST_MANY`.
 fn times() -> u64 {
     std::env::var("TLLMPROF_TEST_MANY").map_or(1, |times| times.parse().unwrap())
 }
 
-/// Returns windows of several sizes among this number of iterations.
+/// Returns windows of different sizes within this number of iterations.
 fn windows(iterations: u64) -> Vec<(u64, u64)> {
     let sizes = [5, 1, 2, 9].into_iter().cycle();
     let mut windows = Vec::new();
@@ -63,7 +63,7 @@ struct Program {
     scratch: Scratch,
 }
 
-/// The results of a run.
+/// The results of a run with several windows.
 struct Ran {
     output: Output,
     /// The record; `None` if no window opened.
@@ -93,7 +93,7 @@ impl Program {
     }
 }
 
-/// Runs the program with these windows by this rule.
+/// Runs the program with these windows and this rule.
 fn run_in(scratch: &Scratch, mut program: Command, rule: &str, windows: Vec<(u64, u64)>) -> Ran {
     let texts: Vec<_> = windows.iter().map(|(a, b)| format!("{a}-{b}")).collect();
     let path = scratch.path("many.tllmprof");
@@ -119,14 +119,14 @@ impl Ran {
         record.unwrap_or_else(|| panic!("no record: {}", self.output.err()))
     }
 
-    /// Returns true if no window opened for lack of a step: there is no record then, and the log says why.
+    /// Returns true if no window opened because no step was learnt. Then there is no record, and the log says why.
     fn learnt_nothing(&self) -> bool {
         let said = |word| self.output.err().contains(word);
         self.record.is_none() && said("never opened") && !said("captured") && !said("closed: ")
     }
 
-    /// Asserts that each iteration of a window is in the record or counted as missing, and so are those of
-    /// the log.
+    /// Asserts that each iteration of a window is in the record or counted as missing. The numbers in the log must
+    /// match.
     fn assert_nothing_is_lost(&self, what: &str, iterations: u64) {
         let (output, record) = (&self.output, self.record());
         let counter = |counter| record.header.counter(counter);
@@ -147,7 +147,7 @@ impl Ran {
         assert_eq!(logged, held, "{what}: {}", output.err());
     }
 
-    /// Returns the number of iterations of each window by the log.
+    /// Returns the number of iterations of each window, by the log.
     fn closed(&self) -> BTreeMap<String, u64> {
         let err = self.output.err();
         let closed = err.lines().filter_map(|line| {
@@ -160,7 +160,7 @@ impl Ran {
         closed.collect()
     }
 
-    /// Returns true if the windows are the requested ones, with all of their iterations.
+    /// Returns true if the windows are exactly those requested, with all their iterations.
     fn is_exact(&self) -> bool {
         let wanted: Vec<u64> = self.windows.iter().flat_map(|&(a, b)| a..=b).collect();
         let held = self.windows.iter().map(|(a, b)| b + 1 - a);
@@ -170,8 +170,8 @@ impl Ran {
             && held.sum::<u64>() == self.closed().values().sum::<u64>()
     }
 
-    /// Returns for each switch of the profiler the number of steps that had begun, by the program's own
-    /// count, and the right number.
+    /// Returns a pair for each start and stop of the profiler: the number of steps begun before it, by the program's
+    /// own count, and the right number.
     fn switches(&self, every: u64) -> Vec<(u64, u64)> {
         let out = self.output.out();
         let begun = out.lines().map(|line| {
@@ -183,9 +183,8 @@ impl Ran {
     }
 }
 
-/// Runs again, up to a few times, if the program waited too long for a window to be switched and logged that.
-/// With several programs on each core, a thread may not run for that long. Lost events are counted in any
-/// case.
+/// Repeats the run, up to three times, if the library logged that a thread waited too long for a window to be switched.
+/// With several programs on each core, a thread may not run for that long. Lost events are counted in any case.
 fn unless_too_busy(what: &str, run: impl Fn() -> Ran) -> Ran {
     for _ in 0..3 {
         let ran = run();
@@ -218,10 +217,10 @@ fn windows_of_many_threads_steps_are_exact() {
                         continue;
                     }
                     for (begun, edge) in ran.switches(steps.every) {
-                        // No step with a larger number has begun.
+                        // No later step may have begun.
                         assert!(begun <= edge, "{what}: {begun} had begun at {edge}");
                         edges += 1;
-                        // All steps with a smaller number have begun, as far as the program sees that.
+                        // All earlier steps must have begun, if the program can see when a step begins.
                         let is_seen = matches!(steps.how, "range" | "started" | "function");
                         late += u64::from(is_seen && begun < edge);
                         if is_seen && begun < edge {
@@ -237,7 +236,7 @@ fn windows_of_many_threads_steps_are_exact() {
         runs - inexact.len()
     );
     assert!(inexact.is_empty(), "{inexact:#?}");
-    // A thread may be interrupted between the library's last instruction and the program's next.
+    // A thread may be interrupted after the library's last instruction, before the program counts the step.
     assert!(late * 50 <= edges, "{late} of {edges}");
 }
 
@@ -268,7 +267,7 @@ fn windows_of_a_python_function_that_many_threads_call_are_exact() {
     assert!(inexact.is_empty(), "{inexact:#?}");
 }
 
-/// A learnt rule's iterations depend on the order of the threads' calls.
+/// The iterations of a learnt rule depend on the order of the threads' calls, so windows may differ between runs.
 #[test]
 fn where_the_step_is_learnt_each_iteration_of_a_window_is_kept_or_counted() {
     let program = Program::new();
@@ -292,7 +291,7 @@ fn where_the_step_is_learnt_each_iteration_of_a_window_is_kept_or_counted() {
     println!("nothing lost in {runs} runs, in {without} of them no window opened");
 }
 
-/// Iteration 960 begins where the last wait returns, and never ends.
+/// Iteration 960 begins when the last wait returns, and never ends.
 #[test]
 fn a_window_that_opens_with_the_last_iteration_holds_none() {
     let program = Program::new();

@@ -1,4 +1,4 @@
-//! Checks programs that always make new names, in records that keep only the latest windows.
+//! Checks programs that keep making new range names, in records that keep only the latest windows.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::ranges::Program;
 use crate::read::{Range, Read};
 
 const KEEP: u64 = 1 << 20;
-/// Number of iterations of a window, and from the begin of one to the next.
+/// Number of iterations in a window, and number of iterations from the beginning of one window to the next.
 const STEPS: u64 = 80;
 const EVERY: u64 = 100;
-/// Number of ranges of an iteration.
+/// Number of ranges in an iteration.
 const REQUESTS: u64 = 8;
 
 fn command(program: &Program, steps: u64, pause: &str) -> Command {
@@ -49,7 +49,7 @@ fn wait(child: &mut Child, folder: &Path) -> u64 {
     most.max(largest(folder))
 }
 
-/// Returns the numbers of ranges in their order.
+/// Returns the numbers in the names of ranges that begin with `who`, in their order.
 fn numbers(ranges: &[Range], who: &str) -> Vec<u64> {
     let number = |name: &str| {
         let number = name.strip_prefix(who)?.split(',').next()?;
@@ -61,8 +61,8 @@ fn numbers(ranges: &[Range], who: &str) -> Vec<u64> {
     numbers
 }
 
-/// Asserts that the record has the latest windows with all their ranges, each by its name, except for the end
-/// of the last window. Returns the number of windows.
+/// Asserts that the record has the latest windows with all their ranges and the ranges' names, except at the end of the
+/// last window. Returns the number of windows.
 fn assert_names_are_whole(record: &Read) -> u64 {
     assert!(record.damage.is_none(), "{}", record.damage);
     let header = &record.header;
@@ -83,7 +83,7 @@ fn assert_names_are_whole(record: &Read) -> u64 {
         .by_ref()
         .flat_map(|n| n * REQUESTS..(n + 1) * REQUESTS)
         .collect();
-    // An iteration that was cut may have some more.
+    // An iteration that was cut may have some more ranges.
     assert_eq!(requests[..expected.len()], expected);
     assert!(requests.len() - expected.len() <= REQUESTS as usize);
     let served = numbers(&ranges, "served");
@@ -93,7 +93,7 @@ fn assert_names_are_whole(record: &Read) -> u64 {
         .filter(|range| range.domain.as_deref() == Some("engine") && range.name == "batch");
     let batches = batches.count();
     assert!((iterations.len()..=iterations.len() + 1).contains(&batches));
-    // There is no other, and none that has lost its name.
+    // The record has no other ranges, and no range without its name.
     assert_eq!(ranges.len(), requests.len() + served.len() + batches);
     last / EVERY - first / EVERY + 1
 }
@@ -127,7 +127,7 @@ fn a_process_that_is_killed_leaves_the_names_of_its_latest_windows() {
             .spawn()
             .unwrap();
         let since = Instant::now();
-        // Its names are already more than the record may take.
+        // By then, the program has made more names than the record has room for.
         let has_gone_far = || {
             let records = program.records();
             let dropped = |record: &Read| record.header.counter(Counter::WindowsDropped);
@@ -147,7 +147,7 @@ fn a_process_that_is_killed_leaves_the_names_of_its_latest_windows() {
     }
 }
 
-/// The same as `capture -o` and `report` do with the record of a running process.
+/// `capture -o` and `report` copy the record of a running process in the same way.
 #[test]
 fn a_copy_of_a_record_whose_windows_go_meanwhile_is_whole() {
     let program = Program::new("record/requests.c");

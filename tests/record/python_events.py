@@ -1,8 +1,8 @@
-"""Collections, marked functions and the GIL in a window of a record, and between which times each was, by the
-monotonic clock:
+"""Makes garbage collections, calls of marked functions, and GIL holds and waits in a window of a record. Prints between
+which times each was, by the monotonic clock:
     gc THREAD GENERATION COLLECTED FROM TO
     function THREAD FROM TO
-    hold THREAD FROM TO FROM TO        taken between the first two, dropped between the others
+    hold THREAD FROM TO FROM TO        taken between the first two times, dropped between the others
     wait THREAD FROM TO
 """
 import ctypes
@@ -31,7 +31,7 @@ def cycle():
 gc.disable()
 gc.collect()
 marked()
-# The window opens with the first wait that ends an iteration.
+# The window opens at the first wait that ends an iteration.
 for _ in range(2):
     assert runtime.cudaDeviceSynchronize() == 0
 for generation in (0, 1, 2, 2, 0):

@@ -1,4 +1,4 @@
-//! Checks the events inside Python in records of every available CPython, against the programs' own data.
+//! Checks events inside Python in records, in each available CPython, against the programs' own data.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::common::{Output, Scratch, command, nvtx, repo, run, shim, standin};
 use crate::read::Read;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// Maximum difference between a time of the record and the program's own reading of it, in nanoseconds.
+/// Maximum difference between a time in the record and the program's own reading of the same time, in nanoseconds.
 const MAX_DIFFERENCE_NS: u64 = 50_000;
 
 fn record(
@@ -45,7 +45,7 @@ fn record(
     (output, records.remove(0))
 }
 
-/// Returns the lines of numbers after a word.
+/// Returns the numbers in each line of output that begins with `word`.
 fn numbers(output: &Output, word: &str) -> Vec<Vec<u64>> {
     let out = output.out();
     let lines = out
@@ -56,7 +56,7 @@ fn numbers(output: &Output, word: &str) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// An event of a thread: the thread, the kind, and start and end in nanoseconds of the monotonic clock.
+/// An event of a thread: the thread, the event's content, and its start and end in nanoseconds of the monotonic clock.
 type Timed = (u64, What, u64, u64);
 
 fn timed(record: &Read) -> Vec<Timed> {
@@ -73,7 +73,7 @@ fn timed(record: &Read) -> Vec<Timed> {
     record.events.iter().map(at).collect()
 }
 
-/// Returns the number of events of a thread that began and ended between these times.
+/// Returns the number of a thread's events that satisfy `is` and lie between these times.
 fn between(events: &[Timed], thread: u64, from: u64, to: u64, is: impl Fn(What) -> bool) -> usize {
     let is_it = |event: &&Timed| {
         event.0 == thread
@@ -98,9 +98,9 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
         let events = timed(&record);
         let all = |is: fn(What) -> bool| events.iter().filter(|event| is(event.1)).count();
 
-        // The clock is compared with the time from before the program to its end.
+        // The record's clock is compared with the program's over the whole run.
         let begun = numbers(&output, "begun")[0][0];
-        // A thread's use of resources is an amount, which may be more than the time that has passed since.
+        // An event of resource use has an amount in place of a duration, so it is left out here.
         let spans = events
             .iter()
             .filter(|event| !matches!(event.1, What::Used { .. }));
@@ -124,7 +124,7 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             let found = between(&events, thread, from, to, |what| what == wanted);
             assert_eq!(found, 1, "{python}: {line:?}");
         }
-        // The program's end may collect, too.
+        // The end of the interpreter may collect garbage, too.
         assert!(all(|what| matches!(what, What::Gc { .. })) >= collections.len());
         assert!(record.header.counter(Counter::Collections) >= collections.len() as u64);
 
@@ -140,7 +140,7 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             let found = between(&events, thread, from, to, is_marked);
             assert_eq!(found, 1, "{python}: {line:?}");
         }
-        // The call before the window is not in it.
+        // The first call came before the window, so it is not recorded.
         assert_eq!(
             all(|what| matches!(what, What::Function { .. })),
             functions.len()
@@ -184,7 +184,8 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             }
         }
         assert!(waited > 0, "{python}: nobody waited");
-        // Each recorded hold was a hand-over, and so were many that are too short to be recorded.
+        // Each recorded hold was handed over from another thread. So were many others that are too short to be
+        // recorded.
         let handoffs = record.header.counter(Counter::GilHandoffs);
         let kept = all(|what| what == What::GilHold) as u64;
         assert!(handoffs >= kept && kept >= 5, "{python}: {handoffs} {kept}");
@@ -201,7 +202,7 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
     }
 }
 
-/// No tool listens to NVTX: only the record has the modules' ranges.
+/// No NVTX tool listens here. The modules' ranges are only in the record.
 #[test]
 fn torch_modules_are_ranges_of_ours() {
     let Some(python) = python_with_torch() else {

@@ -1,7 +1,7 @@
-/* Ranges and marks of every kind on THREADS threads at once, STEPS times (0: forever), and the number of each kind
- * that have ended:
+/* Makes ranges and marks of every kind on THREADS threads at once, STEPS times (0: forever), and counts the ranges
+ * of each kind that have ended:
  *   ranges FILE THREADS STEPS return|kill
- * Names are new ones each time, the same ones, and registered. */
+ * Some names are new each time, some are always the same, and some are registered. */
 #define _GNU_SOURCE
 #include "../nvtx/loop.h"
 #include "lines.h"
@@ -58,7 +58,7 @@ int main(int argc, char **argv)
             return 3;
     for (int i = 0; i < threads; i++)
         pthread_join(started[i], NULL);
-    /* A window of iteration 0 closes here. */
+    /* This launch closes a window of iteration 0. */
     launch();
     nvtxRangePushA("behind the window");
     nvtxRangePop();

@@ -1,4 +1,4 @@
-//! Checks the program's NVTX ranges and marks in its record: without another tool, and with one.
+//! Checks the program's NVTX ranges and marks in its record, with and without another NVTX tool.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::read::{Range, Read};
 
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A program with ranges, in a folder of its own.
+/// A program that makes NVTX ranges, and the folder in which it runs.
 pub struct Program {
     path: PathBuf,
     scratch: Scratch,
@@ -93,7 +93,7 @@ impl Program {
     }
 }
 
-/// Domain, name, kind, and true if it was cut.
+/// A range's domain, its name, its kind, and true if it was cut.
 type Summary<'a> = (Option<&'a str>, &'a str, RangeKind, bool);
 
 fn summaries(ranges: &[Range]) -> Vec<Summary<'_>> {
@@ -110,8 +110,8 @@ fn summaries(ranges: &[Range]) -> Vec<Summary<'_>> {
         .collect()
 }
 
-/// Each way to open a range, with another tool and without: a window by the ranges themselves has exactly its
-/// own.
+/// Each way to open a range is tested, with and without another tool. A window by a rule on the ranges has exactly the
+/// ranges of its iterations.
 #[test]
 fn ranges_are_kept_by_their_names_and_domains() {
     use RangeKind::{PushPop, StartEnd};
@@ -149,7 +149,7 @@ fn ranges_are_kept_by_their_names_and_domains() {
         ("push_w", "nvtx:^step", step(false)),
         ("push_ex", "nvtx:^step", step(false)),
         ("domain_push", "nvtx:^step@engine", {
-            // The last one's window closes before the default domain's range ends.
+            // The window closes before the last range of the default domain ends, so that range is cut.
             let mut all = domain_push;
             if let Some(last) = all.last_mut() {
                 last.3 = true;
@@ -174,7 +174,7 @@ fn ranges_are_kept_by_their_names_and_domains() {
             let (output, record) = program.run(rule, "5-9", &[kind], more.as_slice());
             assert!(output.status.success(), "{kind}: {}", output.err());
             let mut ranges = record.ranges();
-            // Those of one thread are in the order of their ends in any case.
+            // Ranges of different threads may be in any order in the file.
             ranges.sort_by_key(|range| range.end);
             assert_eq!(summaries(&ranges), *wanted, "{kind}, {more:?}");
             assert_eq!(record.header.counter(Counter::EventsDropped), 0);
@@ -183,7 +183,8 @@ fn ranges_are_kept_by_their_names_and_domains() {
     }
 }
 
-/// If only launches are counted, a window opens and closes in the middle of ranges.
+/// If the rule counts launches, the window opens and closes in the middle of ranges. Ranges that began before the
+/// window are left out.
 #[test]
 fn ranges_are_cut_where_the_window_closes_and_left_out_where_it_opens() {
     let program = Program::new("record/ranges.c");
@@ -226,7 +227,7 @@ fn without_ranges_in_nvtx_or_windows_there_are_none() {
     assert!(record.ranges().is_empty() && record.marks().is_empty());
 }
 
-/// The other tool gets the same as without the library, and the record has it, too.
+/// The other tool gets the same events as without the library, and the record has them, too.
 #[test]
 fn a_tool_behind_the_record_gets_every_event() {
     let program = Program::new("record/ranges.c");
@@ -287,7 +288,7 @@ fn sixty_four_threads_at_once_lose_nothing() {
     assert_eq!(output.status.code(), Some(7), "{}", output.err());
     assert_every_range_is_there(&record, &program.made(), 0);
     let steps = record.ranges();
-    // New names each time: each is written once, whichever thread was first.
+    // All threads make the same new names. Each name is in the record once, whichever thread was first.
     for n in 0..200 {
         let name = format!("step {n}");
         assert_eq!(steps.iter().filter(|range| range.name == name).count(), 64);
@@ -322,9 +323,9 @@ fn killed_at_any_moment_every_range_that_ended_is_there() {
     }
 }
 
-/// Asserts that the record has every range that has ended, by the thread that ended it, and every mark. It
-/// has at most `more` others per thread and kind, which had begun. The recorded ranges are nested as they
-/// were opened.
+/// Asserts that the record has every range that ended, under the thread that ended it, and every mark. It has at most
+/// `more` others per thread and kind, which were in progress. The recorded ranges are nested like the program opened
+/// them.
 fn assert_every_range_is_there(record: &Read, made: &[Made], more: u64) {
     assert!(record.damage.is_none(), "{}", record.damage);
     assert_eq!(record.header.counter(Counter::EventsDropped), 0);
@@ -353,7 +354,7 @@ fn assert_every_range_is_there(record: &Read, made: &[Made], more: u64) {
         let marks = record.marks();
         let marks = marks.iter().filter(|mark| mark.0 == thread);
         is_so_many(marks.count(), made.marked, "marks");
-        // Each step ends after the ranges inside it.
+        // Each step's range ends after the ranges inside it.
         for (n, pair) in pushed.chunks(2).enumerate() {
             assert_eq!(
                 (pair[0].name.as_str(), pair[0].domain.as_deref()),

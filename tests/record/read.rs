@@ -1,4 +1,4 @@
-//! A record, read by the command's reader.
+//! Reads records with the reader that the command uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,12 +9,12 @@ use tllmprof_record::{
     Reader, Strings, What,
 };
 
-/// An NVTX range of a record, in ticks.
+/// An NVTX range in a record. Times are in ticks of the record's clock.
 #[derive(Debug, Clone)]
 pub struct Range {
     pub thread: u32,
     pub kind: RangeKind,
-    /// The domain; `None` for the default one.
+    /// The domain; `None` for the default domain.
     pub domain: Option<String>,
     pub name: String,
     pub start: u64,
@@ -25,11 +25,11 @@ pub struct Range {
 /// The contents of a record.
 pub struct Read {
     pub header: Header,
-    /// The events with their threads, in the order of the file.
+    /// The events, each with its thread, in the order of the file.
     pub events: Vec<(u32, Event)>,
     pub strings: Strings,
     pub damage: Damage,
-    /// The file's size.
+    /// The file's size in bytes.
     pub bytes: u64,
     rows: BTreeMap<u8, CallKind>,
 }
@@ -59,8 +59,8 @@ impl Read {
         }
     }
 
-    /// Returns the records in a folder. The empty record of a process that was killed while making it, before
-    /// its first call, is left out.
+    /// Returns the records in a folder. Skips an empty file, which a process leaves if it is killed while it creates
+    /// its record before its first call.
     pub fn all(folder: &Path) -> Vec<Self> {
         let files = fs::read_dir(folder)
             .unwrap()
@@ -75,7 +75,7 @@ impl Read {
             .collect()
     }
 
-    /// Returns the record of a process that has done nothing.
+    /// Returns an empty record, like that of a process without any calls.
     pub fn nothing() -> Self {
         let bytes =
             tllmprof_record::builder::Builder::new(1, tllmprof_record::ClockKind::Monotonic)
@@ -97,7 +97,7 @@ impl Read {
         }
     }
 
-    /// Returns the calls of a kind.
+    /// Returns the recorded calls of a kind.
     pub fn calls(&self, kind: CallKind) -> Vec<Event> {
         let events = self.events.iter().map(|(_, event)| *event);
         events
@@ -122,7 +122,7 @@ impl Read {
         by_thread
     }
 
-    /// Returns the header's number of calls of a kind.
+    /// Returns the header's count of calls of a kind, inside or outside windows.
     pub fn counted(&self, kind: CallKind, inside: bool) -> u64 {
         let rows = self.rows.iter().filter(|(_, known)| **known == kind);
         rows.map(|(row, _)| match inside {
@@ -141,7 +141,7 @@ impl Read {
         calls.map(|(thread, _)| *thread).collect()
     }
 
-    /// Returns the NVTX ranges, in the order of the file.
+    /// Returns the NVTX ranges in the order of the file.
     pub fn ranges(&self) -> Vec<Range> {
         let ranges = self
             .events
@@ -161,7 +161,7 @@ impl Read {
         ranges.collect()
     }
 
-    /// Returns the NVTX marks: their threads and names.
+    /// Returns the thread and the name of each NVTX mark.
     pub fn marks(&self) -> Vec<(u32, &str)> {
         let marks = self
             .events
@@ -173,7 +173,7 @@ impl Read {
         marks.collect()
     }
 
-    /// Returns the number of events that the record says are missing in their places.
+    /// Returns the number of events that the record reports as missing.
     pub fn reported_missing(&self) -> u64 {
         let missing = self.events.iter().map(|(_, event)| match event.what {
             What::Dropped { events } => events,
@@ -182,14 +182,14 @@ impl Read {
         missing.sum()
     }
 
-    /// Returns the number of events with the resources that iterations used.
+    /// Returns the number of events with resources that iterations used.
     pub fn used(&self) -> u64 {
         let events = self.events.iter();
         let used = events.filter(|(_, event)| matches!(event.what, What::Used { .. }));
         used.count() as u64
     }
 
-    /// The numbers of the iterations, in their order.
+    /// Returns the numbers of the recorded iterations, in ascending order.
     pub fn iterations(&self) -> Vec<u64> {
         let mut numbers: Vec<_> = self
             .events
@@ -203,7 +203,7 @@ impl Read {
         numbers
     }
 
-    /// The first and last iteration of each window.
+    /// Returns the first and last iteration of each window.
     pub fn windows(&self) -> Vec<(u64, u64)> {
         self.window_events()
             .iter()
@@ -211,8 +211,8 @@ impl Read {
             .collect()
     }
 
-    /// Returns the number of iterations in the windows. A window whose close is cut has none: its first
-    /// iteration never ended.
+    /// Returns the number of iterations in all windows. A window whose closing event is cut has no iteration, because
+    /// its first iteration never ended.
     pub fn held(&self) -> u64 {
         let all: u64 = self.windows().iter().map(|(a, b)| b + 1 - a).sum();
         let is_empty = |event: &Event| {
@@ -223,7 +223,7 @@ impl Read {
         all - empty.count() as u64
     }
 
-    /// Returns the times at which each window opened and closed, each with its iteration.
+    /// Returns for each window the time and the iteration of its opening and of its closing.
     pub fn window_events(&self) -> Vec<((u64, u64), (u64, u64))> {
         let edges = |wanted: Edge| {
             self.events
@@ -236,7 +236,7 @@ impl Read {
                 })
                 .collect::<BTreeSet<_>>()
         };
-        // Each thread that switches writes into a chunk of its own.
+        // The events are sorted by time, because each thread that opens or closes windows writes into its own chunk.
         edges(Edge::Open)
             .into_iter()
             .zip(edges(Edge::Close))
@@ -257,7 +257,7 @@ impl Read {
         }
     }
 
-    /// Returns the recorded facts about the process, in the order of recording.
+    /// Returns the values of one recorded fact about the process, in the order of recording.
     pub fn info(&self, wanted: Info) -> Vec<String> {
         self.infos(wanted)
             .map(|value| self.strings.get(value as u32).to_owned())

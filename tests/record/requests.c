@@ -1,7 +1,7 @@
-/* Steps with ranges whose names are never used again, as those of requests, on two threads, STEPS of them (0: forever),
- * with a PAUSE in microseconds:
+/* Makes STEPS steps (0: forever) on two threads, with a PAUSE in microseconds. The steps have ranges whose names are
+ * used only once, like names of requests.
  *   requests STEPS PAUSE
- * A range of each step has a registered name, in a domain. */
+ * One range of each step has a registered name in a domain. */
 #define _GNU_SOURCE
 #include "../nvtx/loop.h"
 

@@ -1,5 +1,5 @@
-//! Checks `tllmprof run` as a job of a shell, on a terminal: it is stopped, continued and interrupted with the program,
-//! ends as the program does, and still prints the summary of the record.
+//! Checks `tllmprof run` as a shell's job on a terminal. It is stopped, continued and interrupted together with the
+//! program, ends with the program's status, and still prints the summary of the record.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP: &str = "\x1a";
 const INTERRUPT: &str = "\x03";
 
-/// An interactive bash on a terminal of its own.
+/// An interactive bash on a new pseudo-terminal.
 struct Shell {
     child: Child,
     terminal: File,
@@ -26,7 +26,7 @@ struct Shell {
 impl Shell {
     fn new(counts: &Counts) -> Self {
         let (terminal, slave) = common::terminal::open(None);
-        // SAFETY: the descriptor is open; reads fail where there is nothing.
+        // SAFETY: the descriptor is open. From now on, reads fail if there is no data.
         unsafe { libc::fcntl(terminal.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         let mut bash = command("bash");
         bash.args(["--norc", "--noprofile", "--noediting", "-i"])
@@ -35,7 +35,7 @@ impl Shell {
             .stdin(Stdio::from(slave.try_clone().unwrap()))
             .stdout(Stdio::from(slave.try_clone().unwrap()))
             .stderr(Stdio::from(slave));
-        // SAFETY: both may be called between fork and exec.
+        // SAFETY: setsid and ioctl may be called between fork and exec.
         unsafe {
             bash.pre_exec(|| {
                 libc::setsid();
@@ -83,7 +83,7 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // The program is killed with `tllmprof run`, which gets the hang-up.
+        // This kills the program. `tllmprof run` itself ends by the terminal's hang-up.
         let _ = self.terminal.write_all(b"\nkill -KILL %1 %2; exit\n");
         let deadline = Instant::now() + Duration::from_secs(5);
         while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
@@ -108,7 +108,7 @@ fn wait_for_calls(counts: &Counts, more_than: u64) {
     }
 }
 
-/// Returns the command line, for a shell; `None` if there is no command.
+/// Returns the program's command line under `tllmprof run`, for a shell; `None` if `tllmprof` is not built.
 fn line(counts: &Counts) -> Option<String> {
     let by_the_command = counts.by_the_command("5-9", &["loop", "1", "0", "return"])?;
     let variables = by_the_command.get_envs().filter_map(|(name, value)| {
@@ -138,11 +138,11 @@ fn it_stops_goes_on_and_is_interrupted_as_a_job() {
     };
     shell.types(&format!("{line}\n"));
     wait_for_calls(&counts, 100);
-    // Repeatedly, as soon as it continues.
+    // Each round stops the program as soon as it has continued.
     for _ in 0..20 {
         shell.types(STOP);
         shell.expect("Stopped");
-        // A call that had begun when it was stopped is not counted by then.
+        // A call that was in progress when the program stopped is not counted yet.
         let stopped = calls(&counts);
         sleep(Duration::from_millis(20));
         assert_eq!(calls(&counts), stopped, "the program runs on");
@@ -157,7 +157,8 @@ fn it_stops_goes_on_and_is_interrupted_as_a_job() {
     wait_for_calls(&counts, stopped);
     shell.types("fg\n");
     shell.expect("'return'");
-    // The shell prints this just before it gives the terminal away.
+    // The shell prints the command just before it gives the terminal to the job, so an early interrupt may not reach
+    // the program.
     for _ in 0..20 {
         shell.types(INTERRUPT);
         sleep(Duration::from_millis(200));
@@ -180,14 +181,14 @@ fn signals_go_through_to_the_program() {
     };
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129), ("USR1", 138)] {
         counts.forget();
-        // A shell with job control does not change signals for background jobs.
+        // A shell with job control leaves the signal handling of background jobs unchanged.
         shell.types(&format!("{line} &\n"));
         wait_for_calls(&counts, 100);
         shell.types(&format!("kill -{signal} $!; wait $!; echo status=$?\n"));
         shell.expect("window 5-9: 5 iterations");
         shell.expect(&format!("status={status}"));
     }
-    // Stopped and continued by their numbers, as a scheduler does it.
+    // A scheduler stops and continues a job with signals to its process number.
     counts.forget();
     shell.types(&format!("{line} &\n"));
     wait_for_calls(&counts, 100);

@@ -1,4 +1,4 @@
-"""The program of tests/python/torch_modules.py in a window of a record."""
+"""Runs the program tests/python/torch_modules.py in a window of a record."""
 import ctypes
 import os
 import runpy

@@ -1,5 +1,5 @@
-//! Checks layers that are balanced in captured graphs and in models that are compiled as a whole: their proof, and the
-//! treatment of a layer that does not follow the table.
+//! Checks balanced layers in captured graphs and in models that are compiled as a whole: the proof that a layer follows
+//! the table of balanced choices, and what happens to a layer that does not.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use crate::common::torch::python_with_transformers;
 use crate::common::{run, shim, standin};
 use crate::{TEST_TIMEOUT, program, said};
 
-/// Returns the output of `captured.py` for each step, and the messages, in windows of steps 2 to 3 and 6 to 7
-/// of 10.
+/// Runs `captured.py` for 10 steps, with windows of steps 2 to 3 and 6 to 7. Returns each step's output, and the
+/// library's messages.
 fn captured(python: &Path, words: &[&str], is_shimmed: bool) -> (Vec<Value>, Vec<String>) {
     let mut program = program(python, "captured.py");
     program.args(words).env("LD_LIBRARY_PATH", standin());
@@ -32,8 +32,8 @@ fn captured(python: &Path, words: &[&str], is_shimmed: bool) -> (Vec<Value>, Vec
     (steps, said(&output))
 }
 
-/// The layers in the substitute for a captured graph: three models of two layers. The second of each may not
-/// follow the table.
+/// The layers in the substitute for a captured graph: three models with two layers each. In some tests, the second
+/// layer of each model does not follow the table.
 const LAYERS: [&str; 6] = [
     "MixtralSparseMoeBlock.gate 0",
     "MixtralSparseMoeBlock.gate 1",
@@ -78,7 +78,7 @@ fn layers_in_captured_graphs_are_proved_when_the_window_closes() {
     }
 }
 
-/// Asserts the last message if each layer's router stays.
+/// Asserts that the last message counts three balanced layers and three that were left as they were.
 fn assert_three_are_left(said: &[String]) {
     let last = said
         .iter()
@@ -98,8 +98,8 @@ fn a_layer_that_disobeys_in_a_captured_graph_is_named_and_learned_from_then_on()
     let (plain, _) = captured(&python, &["disobeys"], false);
     let (steps, said) = captured(&python, &["disobeys"], true);
     for (n, (plain, step)) in plain.iter().zip(&steps).enumerate() {
-        // The same graph: all its layers are switched in the first window, and only those that follow the
-        // table in the second.
+        // The same graph runs in both windows. In the first window all its layers are switched to the table, and in the
+        // second only those that follow it.
         let is_table = |layer: usize| is_inside(n) && (n < 4 || layer.is_multiple_of(2));
         let wanted: Vec<bool> = (0..6).map(is_table).collect();
         assert_eq!(step["tables"], json!(wanted), "step {n}");
@@ -117,7 +117,7 @@ fn a_layer_that_disobeys_in_a_captured_graph_is_named_and_learned_from_then_on()
             assert!(lost == 0 && about.is_empty(), "{about:?}");
             continue;
         }
-        // Two steps of 64 tokens.
+        // Two steps of 64 tokens each, with one expert per token (Llama 4) or two.
         let all = if name.starts_with("Llama4") { 128 } else { 256 };
         assert!(lost > all / 4, "{name}: {lost} of {all}");
         assert_eq!(
@@ -137,7 +137,7 @@ fn layers_of_a_model_that_is_compiled_whole_are_proved_and_refused() {
     };
     let (steps, said) = captured(&python, &["compiled", "disobeys"], true);
     for (n, step) in steps.iter().enumerate() {
-        // The operators check this themselves, in the first balanced call.
+        // The compiled operators check the layer themselves, in the first balanced call (step 2).
         let is_table = |layer: usize| is_inside(n) && layer.is_multiple_of(2);
         let tables = step["tables"].as_array().unwrap();
         for (layer, table) in tables.iter().enumerate() {

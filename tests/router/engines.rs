@@ -1,4 +1,5 @@
-//! Checks balanced routers in releases of vLLM and SGLang: their own source, with fakes for all imports.
+//! Checks balanced routers in releases of vLLM and SGLang. The engines' own source runs, with fakes for all its
+//! imports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,8 +11,8 @@ use crate::common::torch::python_with_transformers;
 use crate::common::{repo, run, shim, skipped};
 use crate::{TEST_TIMEOUT, numbers, program};
 
-/// Releases of engines whose own source runs here, each with the number of ways through it in which the
-/// choice cannot be seen.
+/// Releases of engines whose own source runs here. The number is the count of code paths ("ways") in which the library
+/// cannot see the choice of experts.
 const RELEASES: [(&str, &str, usize); 11] = [
     ("vllm", "0.16.0", 2),
     ("vllm", "0.18.0", 2),
@@ -26,15 +27,16 @@ const RELEASES: [(&str, &str, usize); 11] = [
     ("sglang", "0.5.23", 2),
 ];
 
-/// A release of an engine, the changes to its source, and the parts that run; all run if none is named.
+/// An engine's release, changes to its source, and the code paths to run; all of them if the list is empty.
 type Job<'a> = (&'a str, &'a str, Vec<&'a str>);
 
-/// The results of a job for each way, and the library's messages.
+/// A job's results by code path, and the library's messages.
 type Found = (BTreeMap<String, Value>, Vec<String>);
 
-/// Runs the engines' source.
+/// Runs the engines' source. Returns `None` if the source is not available.
 fn engines(python: &Path, jobs: &[Job<'_>], variables: &[(&str, &str)]) -> Option<Vec<Found>> {
-    // With the variable of the folder in which they are kept.
+    // The script needs the variable TLLMPROF_CACHE, which names the folder of the sources. The tests' `command` would
+    // remove the variable.
     let mut get = Command::new(python);
     get.arg(repo().join("scripts/get-engine-sources")).args(
         jobs.iter()
@@ -74,7 +76,7 @@ fn engines(python: &Path, jobs: &[Job<'_>], variables: &[(&str, &str)]) -> Optio
     Some(found)
 }
 
-/// Returns each token's experts, in order.
+/// Returns the experts of each token, in ascending order.
 fn experts(way: &Value) -> Vec<Vec<u64>> {
     let mut experts: Vec<_> = way["ids"].as_array().unwrap().iter().map(numbers).collect();
     experts
@@ -122,12 +124,12 @@ fn releases_of_engines_are_balanced_in_a_window_and_as_they_were_outside() {
             assert_eq!(found["before"], found["behind"], "{what}");
         }
         if let Some(gate) = found.get("gate inside") {
-            // In each of the three calls.
+            // The gate runs once in each of the three calls.
             assert_eq!(gate["gates"], 3, "{version}");
         }
         if found.contains_key("rank 0") {
-            // 100 tokens on each of two ranks to 8 of 64 experts: as even as can be together, too; the same ones where
-            // all tokens are gathered.
+            // Two ranks send 100 tokens each to 8 of 64 experts. The load on the experts is as even as possible over
+            // both ranks together. If all tokens are gathered, both ranks choose the same experts.
             let mut loads = [0; 64];
             for rank in ["rank 0", "rank 1"] {
                 for expert in experts(&found[rank]).into_iter().flatten() {
@@ -230,7 +232,7 @@ fn a_release_that_does_otherwise_stays_as_it_is_with_one_line() {
             "FusedMoE.forward takes its logits elsewhere",
         ),
     ];
-    // Two layers of a kind, one with a bias.
+    // These paths have two types of layers, each with and without a bias.
     let ways = [
         "grouped",
         "grouped bias",

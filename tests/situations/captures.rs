@@ -1,4 +1,5 @@
-//! Checks stream captures: launches under one are no iterations, and no capture is invalidated.
+//! Checks stream captures. Launches during a capture are not iterations, and the library
+//! invalidates no capture.
 
 use super::twice::{Both, Situation, count, start, stop, workers};
 
@@ -22,7 +23,8 @@ fn assert_captures_held(both: &Both) {
 
 #[test]
 fn launches_under_capture_are_no_iterations() {
-    // The capture at step 7 launches a graph, so the log has one launch more from there.
+    // The capture at step 7 launches a graph, so the driver's log has one more launch from there
+    // on.
     for program in PROGRAMS {
         for mode in MODES {
             for step in [
@@ -51,7 +53,8 @@ fn launches_under_capture_are_no_iterations() {
 fn a_capture_lies_on_the_edge_of_a_window() {
     for mode in MODES {
         for program in PROGRAMS {
-            // Before the launch that opens iteration 5: the captured launch comes first.
+            // The capture comes before the launch that opens iteration 5, so its launch is counted
+            // first.
             let opens = Situation::new(program)
                 .args(format!("--capture-at 5 --capture-mode {mode}"))
                 .window("5-9", "cudaGraphLaunch")
@@ -62,7 +65,8 @@ fn a_capture_lies_on_the_edge_of_a_window() {
                 "{program} {mode}"
             );
             assert_captures_held(&opens);
-            // Between the wait that closes iteration 9 and the launch that opens iteration 10.
+            // The capture comes between the wait that closes iteration 9 and the launch that opens
+            // iteration 10.
             let closes = Situation::new(program)
                 .args(format!("--capture-at 10 --capture-mode {mode}"))
                 .window("5-9", "cudaGraphLaunch")
@@ -90,7 +94,7 @@ fn the_count_starts_again_after_a_capture_until_a_window_opens() {
                 .window("5-9", step)
                 .run()
         };
-        // Step 3 is iteration 0 then.
+        // The capture at step 3 restarts the count, so step 3 is iteration 0.
         let before = situation(3);
         assert_eq!(
             before.switches(),
@@ -116,7 +120,8 @@ fn the_count_starts_again_after_a_capture_until_a_window_opens() {
 
 #[test]
 fn auto_warms_up_by_captures_by_itself() {
-    // In the warm-up, and when 32 iterations without a capture have ended it.
+    // The first capture comes during the warm-up. The second comes after 32 iterations without a
+    // capture have ended the warm-up.
     for (at, warmup) in [(3, 3), (60, 0)] {
         let both = Situation::new("steps_shared13")
             .args(format!("--kernels 2 --steps 200 --capture-at {at}"))
@@ -189,7 +194,7 @@ fn a_window_opens_and_closes_while_another_thread_captures() {
                     [start(5, 5), stop(10, 10)],
                     "{program} {mode} by {step}\n{said}"
                 );
-                // Waiting for the device would have invalidated the capture.
+                // A wait for the device would have invalidated the capture.
                 assert_eq!(count(&both.log, "cuCtxSynchronize"), 0);
                 assert_captures_held(&both);
                 assert_eq!(both.total(), 40);

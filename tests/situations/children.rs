@@ -1,4 +1,4 @@
-//! Checks processes that start others.
+//! Checks processes that start other processes.
 
 use super::twice::{Situation, of_process, processes, start, stop, switches};
 
@@ -12,7 +12,7 @@ fn a_fork_within_a_window_leaves_it_to_the_parent() {
                 .args(format!("--who quiet --child-exit {ending}"))
                 .window("5-9", step)
                 .run();
-            // The child makes no call, and no Stop either.
+            // The child makes no calls, and the library does not stop the profiler there, either.
             assert_eq!(
                 processes(&both.log).len(),
                 1,
@@ -196,7 +196,7 @@ fn a_process_never_uses_cuda() {
 
 #[test]
 fn a_process_that_never_uses_cuda_leaves_no_file() {
-    // Its current folder is the scratch folder, where the log would be.
+    // The program's current folder is the scratch folder, where the stand-in would create its log.
     let both = Situation::new("/bin/ls")
         .args("-A")
         .window("5-9", "cudaGraphLaunch")

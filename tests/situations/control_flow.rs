@@ -1,10 +1,10 @@
-//! Checks calls that do not simply return.
+//! Checks calls that are left by an exception, a longjmp or a signal instead of returning.
 
 use super::twice::{Situation, start, stop};
 
 const PROGRAMS: [&str; 3] = ["throws", "throws_noplt", "throws_static"];
 
-/// At every eighth step of 40 a call is left, and the program catches that.
+/// Runs 40 steps. At every eighth step, a call is left by `how`, and the program catches that.
 #[track_caller]
 fn left(
     how: &str,
@@ -35,7 +35,8 @@ fn left(
             total,
             "{program}: {how} from {from} by {step}"
         );
-        // After a longjmp out of the stand-in's runtime the last column means nothing.
+        // After a longjmp out of the stand-in's runtime, the log's last column is wrong, so only
+        // the function is compared.
         let functions = |log: &[crate::common::Record]| -> Vec<String> {
             let of_program = log.iter().filter(|r| r.tid == log[0].tid);
             let own = of_program.map(|r| r.function.clone());
@@ -78,7 +79,7 @@ fn longjmp_leaves_a_wait() {
 
 #[test]
 fn an_exception_leaves_a_launch() {
-    // Launches 7 and 15 have no wait after them.
+    // Launches 7 and 15 are left, so no wait comes after them.
     let expected = [start(5, 5), stop(10, 9), start(17, 15), stop(19, 17)];
     left(
         "throw",
@@ -106,7 +107,8 @@ fn longjmp_leaves_a_launch() {
 #[test]
 fn a_launch_is_left_while_waits_are_counted() {
     for how in ["throw", "longjmp"] {
-        // Waits 5 and 9 belong to launches 5 and 10, as launch 7 was left: 5 of 40 have no wait.
+        // Launch 7 is left, so waits 5 and 9 belong to launches 5 and 10. Of the 40 launches, 5
+        // have no wait.
         let expected = [start(5, 5), stop(11, 10), start(19, 17), stop(21, 19)];
         left(
             how,
@@ -143,7 +145,8 @@ fn sigterm_comes_in_the_middle_of_a_wait() {
                 .window(windows, step)
                 .run();
             assert_eq!(both.output.status.code(), Some(9));
-            // The wait of step 7 is over for the device, but has not returned to the program.
+            // The signal arrives when the wait of step 7 is over for the device but has not
+            // returned to the program.
             assert_eq!(
                 both.switches(),
                 [start(5, 5), stop(8, 8)],

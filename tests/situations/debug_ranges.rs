@@ -1,8 +1,8 @@
-//! Checks ranges around the intercepted calls themselves (`TLLM_NVTX_DEBUG`).
+//! Checks NVTX ranges around the intercepted calls (`TLLM_NVTX_DEBUG`).
 
 use crate::common::{Fixture, Ran, Scratch, Switch, nvtx};
 
-/// Returns the tool's count at the end: the number after `what=`.
+/// Returns the count that the NVTX tool printed after `what=` at the end.
 fn counted(ran: &Ran, what: &str) -> usize {
     let error = ran.output.err();
     let line = error
@@ -25,7 +25,7 @@ fn with_tool(program: &str, debug: &str) -> Ran {
         .run()
 }
 
-/// The driver's functions that have a row, and the calls of them that the program made.
+/// Returns the number of the program's driver calls that are in the library's table of calls.
 fn calls(ran: &Ran) -> usize {
     let known = |name: &str| tllmprof_calls::Call::by_name(name).is_some();
     let ours = ran.log.first().map(|first| first.tid);
@@ -37,7 +37,8 @@ fn calls(ran: &Ran) -> usize {
 
 #[test]
 fn every_call_of_the_program_has_one_and_counts_as_before() {
-    // The stand-in's log has no copies: the program makes the same number with any linkage.
+    // The stand-in's log does not contain copies. The program makes the same number of copies with
+    // any linkage.
     let mut copies = None;
     for program in [
         "steps_static",

@@ -1,11 +1,12 @@
-//! Checks standard error that is closed, broken, or replaced by something else.
+//! Checks programs whose standard error is closed, broken, or replaced by another file.
 
 use std::fs;
 
 use super::twice::{Both, Situation, start, stop};
 use crate::common::{Scratch, can_exec, repo};
 
-/// Asserts the program's output in its own file, without and with the shim.
+/// Runs the program without and with the shim. Asserts that its own file has the same content both
+/// times, and returns the content and both runs.
 #[track_caller]
 fn file_of(how: &str) -> (String, Both) {
     let scratch = Scratch::new("descriptor");

@@ -1,9 +1,10 @@
-//! Checks drivers that lack functions.
+//! Checks drivers that lack some functions.
 
 use super::twice::{Situation, start, stop};
 use crate::common::standin;
 
-/// In front of the whole stand-in, a driver that lacks half of it.
+/// Returns the program with a driver that lacks half of its functions, in front of the complete
+/// stand-in.
 fn on_lacking_driver(program: &str) -> Situation {
     let standin = standin();
     let path = format!(

@@ -1,4 +1,4 @@
-//! Checks engines that profile themselves.
+//! Checks engines that start and stop the profiler themselves.
 
 use super::twice::{Both, Situation, start, stop};
 use crate::common::standin;

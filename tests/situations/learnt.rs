@@ -1,8 +1,9 @@
-//! Checks engines whose step is not a plain launch and wait: `auto` finds it, and opens windows only on it.
+//! Checks engines whose step is not a plain launch and wait. The rule `auto` finds the step, and windows open only at
+//! its iterations.
 
 use super::twice::{Both, Situation};
 
-/// Marks before the profiler was switched on or off, each time.
+/// Returns the number of the program's marks before each start and stop of the profiler.
 fn switched_at(both: &Both) -> Vec<usize> {
     let mut marks = 0;
     let mut switched = Vec::new();
@@ -26,7 +27,7 @@ fn run(how: &str, windows: &str) -> Vec<Both> {
         .collect()
 }
 
-/// One window, on the very steps that it names; gives the first line.
+/// Asserts that the only window has exactly the steps from `first` to `last`. Returns the first message.
 #[track_caller]
 fn assert_exact(how: &str, first: usize, last: usize) -> String {
     let mut said = String::new();
@@ -40,12 +41,13 @@ fn assert_exact(how: &str, first: usize, last: usize) -> String {
 
 #[test]
 fn another_thread_waits_one_step_late() {
-    // Where step 100 is noticed to begin, by the wait for the one before, it has been launched.
+    // The library notices the begin of step 100 when the wait for step 99 returns. Step 100 may have been launched by
+    // then.
     for both in run("late", "100-119") {
         let switched = switched_at(&both);
         assert_eq!(switched[1] - switched[0], 20, "{:#?}", both.said());
         assert!((100..=101).contains(&switched[0]), "{switched:?}");
-        // The launches are steadier than reads that may come late.
+        // The launches are more regular than the reads, which may come late, so `auto` chooses a launch.
         assert!(
             both.said()[0].contains("iteration = the launch of "),
             "{:#?}",
@@ -85,12 +87,13 @@ fn graphs_were_captured_before() {
 
 #[test]
 fn the_pattern_changes_and_is_learnt_again() {
-    // A step that the machine's load makes far longer is no evidence: there are many before each window.
+    // A step that the machine's load makes far longer is not used as evidence, so there are many steps before each
+    // window.
     for both in run("changes", "380-389,700-709") {
         let said = both.said();
         let switched = switched_at(&both);
         assert_eq!(switched[..2], [380, 390], "{said:#?}");
-        // The steps made while the new pattern was learnt are counted in hindsight.
+        // Steps from before the new pattern was learnt are counted afterwards.
         assert_eq!(switched[3] - switched[2], 10, "{said:#?}");
         assert!((695..=705).contains(&switched[2]), "{switched:?} {said:#?}");
     }

@@ -1,4 +1,4 @@
-//! Checks programs that look for CUDA where there is none.
+//! Checks programs that look for CUDA on a machine without CUDA.
 
 use super::twice::Situation;
 
@@ -14,8 +14,8 @@ fn weak_references_do_no_harm() {
         ran.output.out()
     );
     assert_eq!(ran.output.status, plain.output.status);
-    // A preload that exports a name sets the weak reference to it; a call is then an error, not a
-    // crash.
+    // A preload that exports a name also resolves a weak reference to the name. Calling the
+    // function must then return an error instead of crashing.
     let said = ran.output.err();
     for line in said.lines().filter(|line| !line.starts_with("tllmprof: ")) {
         assert!(

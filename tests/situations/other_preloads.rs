@@ -1,4 +1,4 @@
-//! Checks another preloaded library that interposes the same functions.
+//! Checks another preloaded library that replaces the same functions.
 
 use super::twice::{Both, Situation, start, stop};
 use crate::common::standin;
@@ -7,7 +7,8 @@ fn interposer() -> String {
     standin().join("bin/interposer.so").display().to_string()
 }
 
-/// Returns the program with the other library after the shim, and before it.
+/// Runs the program with the other library after the shim, and with the other library in front of
+/// the shim.
 fn in_both_orders(situation: &Situation) -> [Both; 2] {
     let behind = situation.clone().preload_after_shim(interposer()).run();
     let in_front = situation.clone().preload_before_shim(interposer()).run();
@@ -20,7 +21,7 @@ fn another_interposer_counts_what_it_would() {
         for step in ["cudaGraphLaunch", "cudaStreamSynchronize"] {
             let situation = Situation::new(format!("steps_{program}")).window("5-9", step);
             for both in in_both_orders(&situation) {
-                // Its own line is on both standard errors, which are compared.
+                // The other library prints this line with and without the shim.
                 let line = "interposer: 40 graph launches, dlsym seen, dlopen seen\n";
                 assert!(both.output.err().contains(line), "{}", both.output.err());
                 assert_eq!(
@@ -56,8 +57,8 @@ fn libraries_are_found_by_the_callers_runpath_and_dlerror_survives() {
 
 #[test]
 fn an_interposer_that_finds_no_runtime_gives_its_own_error() {
-    // The runtime is RTLD_LOCAL, so RTLD_NEXT finds none. With the shim in the line it may find
-    // one.
+    // The runtime was opened with RTLD_LOCAL, so the other library's RTLD_NEXT does not find it.
+    // With the shim in the search order, RTLD_NEXT may find a function.
     let situation = Situation::new("steps_rtld_local").window("5-9", "cudaGraphLaunch");
     let plain = situation
         .clone()

@@ -1,10 +1,10 @@
-//! Checks windows of some ranks only.
+//! Checks windows that only some ranks open.
 
 use tllmprof_config::RANK_VARIABLES;
 
 use super::twice::{Both, Situation, start, stop};
 
-/// Returns the program with only the rank that a test sets, whatever started the tests.
+/// Returns the program with all rank variables empty, so only a test can give it a rank.
 fn without_rank(program: &str) -> Situation {
     RANK_VARIABLES
         .into_iter()

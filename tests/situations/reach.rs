@@ -1,9 +1,10 @@
-//! Checks the ways in which a program reaches CUDA.
+//! Checks the ways in which a program gets CUDA's functions.
 
 use super::twice::{Both, Situation, count, start, stop};
 use crate::common::{skipped, standin};
 
-/// Iterations 5 to 9 of 40, counted by graph launches and by waits.
+/// Runs the program with a window of iterations 5 to 9 of 40, once with launches as iterations and
+/// once with waits.
 #[track_caller]
 fn gated(program: &str, args: &str) -> [Both; 2] {
     ["cudaGraphLaunch", "cudaStreamSynchronize"].map(|step| {
@@ -68,7 +69,7 @@ fn streams_are_per_thread() {
                     count(&both.log, name),
                     count(&both.log, &format!("{name}_ptsz")),
                 );
-                // The capture before step 0 has kernels of its own.
+                // The capture before step 0 launches kernels, too, so there may be more than 40.
                 assert_eq!((legacy, own.min(40)), (0, 40), "{program} {name}");
             }
             assert_eq!(count(&both.log, "cuMemcpyDtoHAsync_v2"), 0);
@@ -160,7 +161,7 @@ fn the_program_is_called_back_within_a_wait() {
             .args("--how callback")
             .window("10-18", "cudaGraphLaunch")
             .run();
-        // The launch of a step, its wait, and within that the second launch.
+        // A step is a launch and a wait, and the second launch comes during the wait.
         assert_eq!(both.switches(), [start(10, 5), stop(19, 10)], "{program}");
         assert_eq!(both.assert_same_calls().total(), 80, "{program}");
         let both = Situation::new(program)
@@ -199,8 +200,8 @@ fn python_calls_by_ctypes() {
     }
 }
 
-/// The interpreter itself: a version manager's script in its place would run under the preload,
-/// too.
+/// Returns the path of the Python interpreter. A version manager's script of the name python3 would
+/// itself run with the preload.
 fn python() -> Option<String> {
     use std::time::Duration;
     let mut ask = crate::common::command("python3");

@@ -1,4 +1,4 @@
-//! Checks variables that change how windows are switched and logged.
+//! Checks environment variables that change how windows are switched and logged.
 
 use super::twice::{Situation, count, start, stop, workers};
 

@@ -1,11 +1,12 @@
-//! Checks many threads, and threads that wait for each other.
+//! Checks programs with many threads, and with threads that wait for each other.
 
 use std::collections::BTreeSet;
 
 use super::twice::{Situation, processes, start, stop, total};
 use crate::common::{INEXACT, Ran, Switch};
 
-/// The only Start and the only Stop: launches that had reached the driver before each.
+/// Returns the number of launches that had reached the driver before the only start and before the only stop of the
+/// profiler.
 #[track_caller]
 fn edges(ran: &Ran) -> (usize, usize) {
     match ran.switches()[..] {
@@ -39,8 +40,8 @@ fn sixty_four_threads_launch_at_once() {
             assert_eq!(ran.output.status, plain.output.status);
             assert_eq!(total(&ran.said()), 6400, "{program}");
             let (first, end) = edges(&ran);
-            // Each other thread may have a launch on its way whose number is lower, or one that was allowed
-            // to continue.
+            // When the profiler is switched, each other thread may have one launch in progress. So the counts may
+            // differ from 3000 and 4000 by up to THREADS.
             assert!(
                 first.abs_diff(3000) <= THREADS,
                 "{program}: Start after {first} launches"
@@ -65,7 +66,7 @@ fn steady_iterations_of_threads_that_launch_at_once() {
             .clone()
             .window("steady:500", "cudaGraphLaunch")
             .run_shimmed();
-        // Where the threads rarely take turns, the window opens too late for 500.
+        // If the threads rarely take turns, the window opens too late to have 500 iterations.
         if [INEXACT, "captured in part"]
             .iter()
             .any(|said| ran.output.err().contains(said))
@@ -74,7 +75,7 @@ fn steady_iterations_of_threads_that_launch_at_once() {
         }
         exact += 1;
         let (first, end) = edges(&ran);
-        // As above, at both ends.
+        // Like above, each of the 8 other threads may be making a launch, at both ends of the window.
         let few = (end - first).abs_diff(500) <= 16;
         assert!(few, "{first} to {end}: {}", ran.output.err());
         assert_eq!(total(&ran.said()), 3200);
@@ -105,7 +106,7 @@ fn many_narrow_windows_among_many_threads() {
     assert_eq!(total(&ran.said()), 4000);
     let switches = ran.switches();
     assert_alternating(&switches);
-    // A step over a whole window leaves it out; it is then reported as never opened.
+    // If one step lasts longer than a whole window, that window is reported as never opened.
     assert!(switches.len() > 2);
 }
 
@@ -200,7 +201,8 @@ fn every_launch_comes_from_a_fresh_thread() {
 #[test]
 fn a_step_waits_for_another_threads_launch() {
     for program in ["two_threads", "two_threads_static"] {
-        // Even launches are the main thread's, odd ones come from inside its wait.
+        // The main thread makes the even launches. The other thread makes the odd launches during the main thread's
+        // wait.
         for (step, windows, expected) in [
             ("cudaGraphLaunch/2", "5-9", [start(10, 5), stop(20, 10)]),
             ("cudaGraphLaunch", "10-19", [start(10, 5), stop(20, 10)]),
@@ -224,7 +226,8 @@ fn a_step_waits_for_another_threads_launch() {
 
 #[test]
 fn the_device_becomes_idle_only_by_another_threads_launch() {
-    // That launch must not be blocked by the closing that waits for it.
+    // The closing of the window waits for an idle device, which needs this launch. So the library must not block the
+    // launch.
     let both = Situation::new("two_threads")
         .args("drain-needs-launch")
         .window("5-9", "cudaGraphLaunch")
@@ -273,7 +276,7 @@ fn the_process_ends_while_threads_launch() {
     }
 }
 
-/// A Start, then a Stop, and so on; a Stop at the end.
+/// Asserts that starts and stops of the profiler alternate, beginning with a start and ending with a stop.
 #[track_caller]
 fn assert_alternating(switches: &[Switch]) {
     for (k, switch) in switches.iter().enumerate() {

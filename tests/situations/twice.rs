@@ -1,4 +1,4 @@
-//! Runs a program twice, without and with the shim, and compares the runs.
+//! Runs a program without and with the shim, and compares the two runs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use crate::common::{Fixture, Ran, Record, Switch, shim};
 
-/// A program with its arguments and variables.
+/// A program with its arguments, variables and preloaded libraries.
 #[derive(Clone)]
 pub struct Situation {
     program: String,
@@ -16,7 +16,7 @@ pub struct Situation {
     after_shim: Vec<String>,
 }
 
-/// The run under the shim, and the one without.
+/// The results of the run with the shim and of the run without it.
 pub struct Both {
     pub plain: Ran,
     ran: Ran,
@@ -30,7 +30,7 @@ impl Deref for Both {
 }
 
 impl Situation {
-    /// A fixture, or a program by its absolute path.
+    /// Returns a situation of a fixture's name, or of a program's absolute path.
     pub fn new(program: impl Into<String>) -> Self {
         Self {
             program: program.into(),
@@ -56,13 +56,13 @@ impl Situation {
             .env("TLLMPROF_STEP", step)
     }
 
-    /// Another library to preload, in both runs.
+    /// Preloads another library in front of the shim, also in the run without the shim.
     pub fn preload_before_shim(mut self, library: impl Into<String>) -> Self {
         self.before_shim.push(library.into());
         self
     }
 
-    /// Another library to preload, in both runs.
+    /// Preloads another library after the shim, also in the run without the shim.
     pub fn preload_after_shim(mut self, library: impl Into<String>) -> Self {
         self.after_shim.push(library.into());
         self
@@ -82,18 +82,18 @@ impl Situation {
         fixture
     }
 
-    /// The program without the shim.
+    /// Runs the program without the shim.
     pub fn run_plain(&self) -> Ran {
         self.fixture(None).run()
     }
 
-    /// The program under the shim.
+    /// Runs the program with the shim.
     pub fn run_shimmed(&self) -> Ran {
         self.fixture(Some(shim().display().to_string())).run()
     }
 
-    /// Runs both. The output and the status must be the same, the shim may add only its own messages to
-    /// standard error, and the driver must refuse none of the library's calls.
+    /// Runs the program without and with the shim. Asserts that output and status are the same. On standard error, the
+    /// shim may only add its own messages, and the driver must not have refused any of the library's calls.
     #[track_caller]
     pub fn run(&self) -> Both {
         let both = Both {
@@ -133,8 +133,8 @@ impl Situation {
 }
 
 impl Both {
-    /// Asserts that the program's calls reached the driver in the same order, as the same functions, by the
-    /// same runtimes and with the same success. For programs whose order of calls is certain.
+    /// Asserts that the program's calls reached the driver in the same order, in the same functions, from the same
+    /// runtimes and with the same success. This only holds for programs whose order of calls is certain.
     #[track_caller]
     pub fn assert_same_calls(&self) -> &Self {
         assert_eq!(
@@ -146,8 +146,8 @@ impl Both {
         self
     }
 
-    /// Asserts that the library logged exactly as many messages as `wanted` has, and that each contains its
-    /// text.
+    /// Asserts that the library logged exactly one message for each text in `wanted`, in this order, and that each
+    /// message contains its text.
     #[track_caller]
     pub fn assert_said(&self, wanted: &[&str]) -> &Self {
         let said = self.said();
@@ -158,7 +158,7 @@ impl Both {
         self
     }
 
-    /// Asserts that the library is not in the log and wrote nothing on standard error.
+    /// Asserts that the library made no driver calls and logged nothing.
     #[track_caller]
     pub fn assert_untouched(&self) -> &Self {
         assert_eq!(self.said(), Vec::<String>::new());
@@ -166,7 +166,7 @@ impl Both {
         self
     }
 
-    /// Returns the number of iterations in the last line.
+    /// Returns the number of iterations in the last message.
     #[track_caller]
     pub fn total(&self) -> u64 {
         total(&self.said())
@@ -193,14 +193,14 @@ pub fn stop(launches: usize, waits: usize) -> Switch {
     Switch::Stop { launches, waits }
 }
 
-/// Processes that called the driver, in the order of their first calls.
+/// Returns the processes that called the driver, in the order of their first calls.
 pub fn processes(log: &[Record]) -> Vec<u32> {
     let mut seen = BTreeSet::new();
     let pids = log.iter().map(|record| record.pid);
     pids.filter(|pid| seen.insert(*pid)).collect()
 }
 
-/// One process's part of a log.
+/// Returns the lines of one process in a log.
 pub fn of_process(log: &[Record], pid: u32) -> Vec<Record> {
     log.iter()
         .filter(|record| record.pid == pid)
@@ -208,7 +208,8 @@ pub fn of_process(log: &[Record], pid: u32) -> Vec<Record> {
         .collect()
 }
 
-/// Returns where the profiler was switched: after how many graph launches and how many waits that returned.
+/// Returns each start and stop of the profiler, with the number of graph launches and the number of waits that returned
+/// before it.
 pub fn switches(log: &[Record]) -> Vec<Switch> {
     let workers = workers(log);
     let (mut launches, mut waits) = (0, 0);
@@ -225,8 +226,8 @@ pub fn switches(log: &[Record]) -> Vec<Switch> {
     switches
 }
 
-/// Returns the threads that only wait for the device and switch the profiler: the library's, as no fixture
-/// has such a thread.
+/// Returns the library's threads: those that only wait for the device and switch the profiler. No fixture has such a
+/// thread.
 pub fn workers(log: &[Record]) -> BTreeSet<u32> {
     let ours = |record: &Record| {
         let name = record.function.as_str();
@@ -241,7 +242,7 @@ pub fn workers(log: &[Record]) -> BTreeSet<u32> {
     &all - &busy
 }
 
-/// Returns the program's own calls, without those that switch the profiler.
+/// Returns the program's own calls, without starts and stops of the profiler.
 fn calls(log: &[Record]) -> Vec<String> {
     let workers = workers(log);
     let own = |record: &&Record| {
@@ -258,7 +259,7 @@ fn word(record: &Record) -> String {
     format!("{} {} via={}", record.mark, record.function, record.via)
 }
 
-/// Returns the number of the driver's calls of a function.
+/// Returns the number of driver calls of a function.
 pub fn count(log: &[Record], function: &str) -> usize {
     log.iter()
         .filter(|record| record.function == function)

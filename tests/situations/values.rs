@@ -1,4 +1,5 @@
-//! Checks values that do not parse: one message, and the program behaves as without the shim.
+//! Checks variables whose value is invalid. The library logs one message, and the program behaves
+//! like without the shim.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -8,7 +9,7 @@ use tllmprof_config::variable_names;
 
 use super::twice::Situation;
 
-/// Every variable with invalid values.
+/// All variables, each with invalid values.
 const BAD: &[(&str, &[&[u8]])] = &[
     (
         "TLLMPROF_START_STOP",
@@ -99,7 +100,8 @@ const BAD: &[(&str, &[&[u8]])] = &[
 
 fn with_bad(program: &str, name: &str, value: &[u8]) -> Situation {
     let mut situation = Situation::new(program);
-    // A window and a rule that would open, unless the bad value replaces them.
+    // A window and a rule are set, so that a window would open if the library ignored the bad
+    // value.
     if !name.ends_with("_START_STOP") {
         situation = situation.env("TLLM_PROFILE_START_STOP", "5-9");
     }
@@ -163,7 +165,7 @@ fn a_bad_value_is_reported_once_by_each_process_that_uses_cuda() {
     assert_eq!(both.said().len(), 1, "{:?}", both.said());
 }
 
-/// The value as a message shows it.
+/// Returns the value like a message shows it.
 fn escaped(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value).replace('\n', "\\n");
     let bad = OsStr::from_bytes(value).to_str().is_none();

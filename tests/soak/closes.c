@@ -1,5 +1,5 @@
-/* closes TICKETS SECONDS: opens a plugin that uses CUDA, makes two steps through it and closes it, with its runtime; the
- * plugins of two runtimes in turn. */
+/* closes TICKETS SECONDS: for each ticket, opens a plugin that uses CUDA, makes two steps with it, and closes the
+ * plugin together with its runtime. Plugins of two runtimes take turns. */
 #include "pace.h"
 
 #include "loop_options.h"

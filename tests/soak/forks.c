@@ -1,5 +1,5 @@
-/* forks TICKETS SECONDS: a child a ticket, from four threads at once. Each child makes steps, in two threads, and has a
- * child of its own meanwhile that ends at once. The children end in three ways. */
+/* forks TICKETS SECONDS: forks a child for each ticket, from four threads at once. Each child makes steps in two
+ * threads, and meanwhile forks a child that ends at once. The children end in three different ways. */
 #include "pace.h"
 
 #include "loop.h"

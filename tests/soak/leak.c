@@ -1,4 +1,5 @@
-/* A library to preload that loses memory and a descriptor in each dlclose, for the test of the soak itself. */
+/* A library to preload that leaks memory and a descriptor in each dlclose. It tests that the soak test notices
+ * leaks. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>

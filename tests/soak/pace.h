@@ -1,4 +1,4 @@
-/* Tickets: a number of them, spread evenly over a number of seconds, and each taken by one thread. */
+/* Tickets for work, spread evenly over a number of seconds. Each ticket is taken by one thread. */
 #ifndef PACE_H
 #define PACE_H
 
@@ -20,7 +20,7 @@ static inline double pace_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Reads TICKETS and SECONDS, the first two arguments of every program here. */
+/* Reads TICKETS and SECONDS, which are the first two arguments of every program in this folder. */
 static inline void pace_begin(int argc, char **argv)
 {
     if (argc < 3) {
@@ -30,11 +30,11 @@ static inline void pace_begin(int argc, char **argv)
     pace.tickets = atol(argv[1]);
     pace.seconds = atof(argv[2]);
     pace.begin = pace_now();
-    /* No program may outlive its watcher for long. */
+    /* No program may outlive the process that watches it for long. */
     alarm((unsigned int)(3 * pace.seconds) + 120);
 }
 
-/* The next ticket, when it is due; -1 when there is none left. */
+/* Waits until the next ticket is due, and returns its number; -1 if no ticket is left. */
 static inline long pace_next(void)
 {
     long ticket = atomic_fetch_add(&pace.taken, 1);

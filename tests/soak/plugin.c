@@ -1,4 +1,4 @@
-/* The plugin of closes.c, with a function for a `sym:` rule. */
+/* The plugin of closes.c, with a function that a `sym:` rule can name. */
 #include "../fixtures/plugin.c"
 
 void soak_step(void *loop, int n);

@@ -1,6 +1,6 @@
-/* steps TICKETS SECONDS: 16 threads make a step a ticket: an NVTX range, a function for a `sym:` rule, kernels, a graph
- * launch, a copy and a wait. A thread lives for LIFE tickets, with a stream, a graph and an event of its own, and another
- * takes its place. */
+/* steps TICKETS SECONDS: 16 threads make one step per ticket: an NVTX range, a function that a `sym:` rule can name,
+ * kernels, a graph launch, a copy and a wait. A thread lives for LIFE tickets and has its own stream, graph and
+ * event. Then another thread takes its place. */
 #include "pace.h"
 
 #include "loop.h"

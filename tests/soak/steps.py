@@ -1,5 +1,5 @@
-"""steps.py TICKETS SECONDS: the steps of steps.c from 16 threads of Python, with collections, a function that is a step
-and one that is marked."""
+"""steps.py TICKETS SECONDS: the steps of steps.c in 16 Python threads, with garbage collections, a function that is the
+step, and a marked function."""
 import ctypes
 import gc
 import itertools

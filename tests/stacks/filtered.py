@@ -1,4 +1,4 @@
-"""filtered.py PROGRAM ARGUMENTS…: runs a Python program under a filter that refuses process_vm_readv."""
+"""filtered.py PROGRAM ARGUMENTS…: runs a Python program with a seccomp filter that refuses process_vm_readv."""
 import ctypes
 import os
 import platform

@@ -1,6 +1,7 @@
-"""Makes steps whose functions take known shares of the time: program.py SITUATION [--steps N]
+"""program.py SITUATION [--steps N]: makes steps whose functions take known shares of the processor time.
 
-A step is a cudaDeviceSynchronize. Functions take processor time, not time: a busy machine changes no share.
+A step is a cudaDeviceSynchronize. The shares are of processor time instead of elapsed time, so a busy machine does not
+change them.
 """
 import asyncio
 import ctypes
@@ -81,7 +82,7 @@ def deep():
 
 
 def threads():
-    """Others are busy, and come and go; two make steps."""
+    """Other threads are busy, start and end, while two threads make steps."""
     ends = threading.Event()
 
     def busy():
@@ -133,7 +134,7 @@ def fork():
 
 
 def churn():
-    """Frames, code and threads come and go all the time."""
+    """Creates and destroys frames, code and threads all the time."""
 
     def generate(depth):
         if depth:
@@ -157,7 +158,7 @@ def at_once():
 
 
 def raises():
-    """The interpreter ends with another thread in the midst of steps."""
+    """Ends the interpreter while another thread is making steps."""
     threading.Thread(target=second_steps_for_ever, daemon=True).start()
     shares()
     sys.exit(3)

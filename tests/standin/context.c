@@ -14,7 +14,7 @@ struct CUmod_st {
 
 static struct CUctx_st primary[MAX_DEVICES];
 static int retained[MAX_DEVICES];
-/* The calling thread's stack of contexts; the last is current. */
+/* The calling thread's stack of contexts. The last one is the current context. */
 static __thread CUcontext stack[MAX_DEPTH];
 static __thread int depth;
 
@@ -51,7 +51,7 @@ bool has_current_context(void)
     return current_context() != NULL;
 }
 
-/* With the lock held. Ends all objects of the context. */
+/* Ends all streams and events of the context. The caller holds the lock. */
 static void end_all_of(CUcontext context)
 {
     end_streams_of(context);
@@ -313,8 +313,8 @@ CUresult cuModuleUnload(CUmodule module)
     return CUDA_SUCCESS;
 }
 
-/* Returns a kernel's function. Every kernel does the same here (see run_kernel), so a function is only a
- * name, which is kept. With the lock held. */
+/* Returns the function of a kernel. Every kernel has the same effect here (see run_kernel), so a function only
+ * stores its name. The caller holds the lock. */
 CUfunction kept_function(const char *name)
 {
     static struct CUfunc_st *functions;

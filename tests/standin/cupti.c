@@ -1,7 +1,7 @@
-/* CUPTI for kernels, copies and memsets only. The client gives buffers, which the launching threads fill
- * and a thread of this library returns. Records are laid out as in NVIDIA's cupti_activity.h (12 and 13).
- * There is one subscriber. cuptiFinalize breaks every call that is in the driver. STANDIN_CUPTI_LOG logs
- * the requests and the records returned. */
+/* A stand-in for CUPTI that only records kernels, copies and memsets. The client supplies buffers, which the
+ * launching threads fill and a thread of this library returns. The records have the layout of NVIDIA's
+ * cupti_activity.h (12 and 13). There is one subscriber. cuptiFinalize breaks every call that is in the driver.
+ * STANDIN_CUPTI_LOG names a log of the client's calls and the returned records. */
 #define _GNU_SOURCE
 #define STANDIN_SOURCE
 #include "standin_driver.h"
@@ -74,7 +74,7 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
-/* With the lock held. */
+/* Queues the current buffer to be returned. The caller holds the lock. */
 static void hand_over(void)
 {
     if (current.memory != NULL && full_count < MOST_FULL) {
@@ -94,7 +94,7 @@ static void put(uint8_t *record, size_t at, const void *value, size_t bytes)
         put(record, at, &v, sizeof v);              \
     } while (0)
 
-/* On the thread that launches, in the driver. */
+/* Writes a record of this work. Runs in the launching thread, within the driver. */
 static void on_work(const struct standin_work *work)
 {
     pthread_mutex_lock(&lock);
@@ -148,7 +148,7 @@ static void on_work(const struct standin_work *work)
     pthread_mutex_unlock(&lock);
 }
 
-/* Clears the times of work that the GPU has not done: a forced flush returns such records without times. */
+/* Clears the times of work that the GPU has not done yet, because a forced flush returns such records without times. */
 static void take_times_away(struct buffer *buffer)
 {
     uint64_t at = now();
@@ -230,7 +230,7 @@ CUptiResult cuptiSubscribe(void **subscriber, void *callback, void *argument)
     void *driver = find_driver();
     if (driver == NULL)
         return NOT_INITIALIZED;
-    /* As in the real one, which looks the driver's functions up and calls them. */
+    /* Like the real CUPTI, this looks up driver functions and calls them. */
     CUresult (*is_there)(CUcontext *) = NULL;
     *(void **)&is_there = dlsym(driver, "cuCtxGetCurrent");
     CUcontext context;
@@ -267,8 +267,8 @@ CUptiResult cuptiGetGraphExecId(CUgraphExec exec, uint32_t *id)
     return SUCCESS;
 }
 
-/* Waits for a turn. The driver's lock goes to the first to ask, so this thread gets none while other
- * threads are always in the driver. */
+/* Waits for a turn. The real driver's lock goes to the first thread that asks, so this thread gets no turn while
+ * other threads are always in the driver. */
 static void take_turn(void)
 {
     const char *looks = getenv("STANDIN_CUPTI_TURN"), *ms = getenv("STANDIN_CUPTI_TAKES_MS");
@@ -368,7 +368,7 @@ CUptiResult cuptiFinalize(void)
     return SUCCESS;
 }
 
-/* Other functions that PyTorch is linked with, so that it loads with this library. */
+/* Other functions that PyTorch is linked to. They exist so that PyTorch loads with this library. */
 #define NOT_SUPPORTED_HERE(name) \
     CUptiResult name(void);      \
     CUptiResult name(void) { return NOT_SUPPORTED; }

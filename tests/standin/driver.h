@@ -1,5 +1,5 @@
-/* Declarations that the parts of the stand-in driver share. One lock guards everything, including the log,
- * so the log has the calls in the order in which they arrived. */
+/* Declarations that the parts of the stand-in driver share. One lock guards everything, including the log, so the
+ * log has the calls in the order in which they arrived. */
 #ifndef DRIVER_H
 #define DRIVER_H
 
@@ -25,18 +25,18 @@ enum node_kind {
 
 struct node {
     enum node_kind kind;
-    CUdeviceptr kernel_buffer; /* a kernel: its first parameter */
-    const char *name;          /* a kernel's */
-    void *to;                  /* a copy, a memset */
+    CUdeviceptr kernel_buffer; /* of a kernel: its first parameter */
+    const char *name;          /* of a kernel */
+    void *to;                  /* of a copy or a memset */
     const void *from;
     size_t bytes;
-    int direction; /* a copy: CUPTI's number for it */
+    int direction; /* of a copy: CUPTI's number for its direction */
     unsigned char value;
-    unsigned int grid[3]; /* a kernel's */
-    CUgraph child;     /* a child graph, or the body of a conditional node */
-    CUgraph otherwise; /* of a conditional node that has two */
+    unsigned int grid[3]; /* of a kernel */
+    CUgraph child;     /* a child graph, or the first body of a conditional node */
+    CUgraph otherwise; /* the second body of a conditional node, if there is one */
     unsigned int condition;
-    CUhostFn host; /* a function of the host's, and its argument in `to` */
+    CUhostFn host; /* of a host function, whose argument is in `to` */
 };
 
 struct CUfunc_st {
@@ -58,13 +58,13 @@ struct CUstream_st {
     unsigned int flags;
     bool gone;
     CUcontext context;
-    uint64_t busy_until; /* when it has done all it was given */
+    uint64_t busy_until; /* the time when all of its work is done */
     unsigned int number;
     CUstreamCaptureStatus capture;
     CUstreamCaptureMode mode;
-    const void *capturer; /* the thread */
+    const void *capturer; /* identifies the capturing thread */
     CUgraph graph;
-    CUgraphNode last; /* what it captures next follows this one, if any */
+    CUgraphNode last; /* the last captured node, if any: the next one depends on it */
     CUstream next_capturing, next;
 };
 
@@ -86,31 +86,33 @@ void driver_lock(void);
 void driver_unlock(void);
 CUresult driver_init(void);
 CUresult driver_state(void);
-/* With the lock held: logs a table call and returns success, or logs why it is refused. */
+/* Logs a call of the table and returns success, or logs the reason why it is refused. The caller holds the driver's
+ * lock. */
 enum need { NEEDS_DRIVER, NEEDS_CONTEXT };
 CUresult call_admit(const char *function, const void *first, enum need need);
-/* Without the lock, the last call of a table function. */
+/* Ends a call of the table: must be the last call in the function. The caller does not hold the driver's lock. */
 CUresult call_end(const char *function, CUresult result);
-/* Without the lock: waits until that time of the GPU's clock, and STANDIN_WAIT_US. */
+/* Waits until this time of the GPU's clock, and then for STANDIN_WAIT_US. The caller does not hold the driver's
+ * lock. */
 void host_wait(uint64_t until);
 /* Returns the error that STANDIN_FAILS sets for this function. */
 CUresult injected(const char *function);
 _Noreturn void use_after_end(const char *function, const char *what);
 
-/* context.c; with the lock held. */
+/* context.c: the caller holds the driver's lock */
 CUfunction kept_function(const char *name);
 
-/* tool.c: the effects of a profiler in the driver. */
+/* tool.c: the effects that a profiler has on the driver. */
 void tool_enter(void);
 void tool_leave(void);
 bool tool_has_destroyed(void);
-/* With the lock held: the GPU starts this work now. `exec` is the executable graph's number and `node` the
- * node's number there, or both are 0. */
+/* Reports that the GPU starts this work now. For a node of a graph, `exec` is the executable graph's number and
+ * `node` the node's number in it. Otherwise both are 0. The caller holds the driver's lock. */
 void tool_run(CUstream stream, const struct node *work, unsigned int exec, unsigned int node);
 /* Waits until the GPU has done all its work. */
 void tool_wait(void);
 
-/* log.c, with the lock held */
+/* log.c: the caller holds the driver's lock */
 void log_call(const char *mark, const char *function, const char *suffix, const void *first);
 void log_forget(void);
 
@@ -121,15 +123,15 @@ CUcontext current_context(void);
 /* event.c */
 void end_events_of(CUcontext context);
 
-/* gpu.c, with the lock held but for the last */
+/* gpu.c: the caller holds the driver's lock, except for sleep_until() */
 uint64_t now(void);
 void pass_call(void);
-void work(CUstream stream);     /* gives the stream a piece of work */
-uint64_t mark(CUstream stream); /* the time when it reaches work that is given now */
-uint64_t done_at(CUcontext context, CUstream stream); /* no stream: all of the context's */
+void work(CUstream stream);     /* adds a piece of work to the stream */
+uint64_t mark(CUstream stream); /* the time when the stream reaches work that is added now */
+uint64_t done_at(CUcontext context, CUstream stream); /* when the stream's work is done; NULL: all work of the context */
 void sleep_until(uint64_t until);
 
-/* memory.c, with the lock held */
+/* memory.c: the caller holds the driver's lock */
 void run_kernel(CUdeviceptr buffer);
 
 /* stream.c */
@@ -137,18 +139,19 @@ extern CUstream all_streams;
 CUstream stream_of(CUstream handle, bool per_thread);
 bool is_legacy(CUstream stream);
 void end_streams_of(CUcontext context);
-/* With the lock held: refuse calls that a capture forbids for threads in the strict modes. */
+/* Refuses calls that a capture forbids to threads in the strict capture modes. The caller holds the driver's lock. */
 CUresult refuse_unsafe(const char *function, const void *first);
-/* With the lock held: refuse work for the legacy stream during a capture of a blocking one. */
+/* Refuses work for the legacy stream during a capture of a blocking stream. The caller holds the driver's lock. */
 CUresult refuse_implicit(const char *function, const void *first, CUstream stream);
-/* With the lock held: refuse a call that no capture allows, and invalidate the captures. */
+/* Refuses a call that is never allowed during a capture, and invalidates the captures. The caller holds the driver's
+ * lock. */
 CUresult refuse_under_capture(const char *function, const void *first, CUstream stream);
 
-/* launch.c, with the lock held: run the node now, or add it to the capture.
- * `exec` and `number`: as in tool_run(). */
+/* launch.c: runs the node now, or adds it to the capture. `exec` and `number` are like in tool_run(). The caller
+ * holds the driver's lock. */
 CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned int number);
 
-/* graph.c, with the lock held */
+/* graph.c: the caller holds the driver's lock */
 bool graph_add(CUgraph graph, struct node node);
 
 #endif

@@ -1,4 +1,4 @@
-/* Events: points in a stream. Calls are refused under captures as CUDA's programming guide and the
+/* Events, which are points in a stream. Calls during a capture are refused like CUDA's programming guide and the
  * documentation of cudaThreadExchangeStreamCaptureMode say. */
 #include "driver.h"
 
@@ -6,14 +6,14 @@
 
 static CUevent all;
 
-/* The real driver may do anything with a destroyed event. Here it is reported, and the program ends. */
+/* Ends the program with a message if the event was destroyed. The real driver's behavior is undefined in that case. */
 static void want_alive(const char *function, CUevent event)
 {
     if (event->gone)
         use_after_end(function, "an event");
 }
 
-/* With the lock held. */
+/* Marks all events of the context as destroyed. The caller holds the lock. */
 void end_events_of(CUcontext context)
 {
     for (CUevent event = all; event != NULL; event = event->next)
@@ -127,7 +127,7 @@ CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
     return record("cuEventRecord_ptsz", event, stream_of(stream, true));
 }
 
-/* An external event is a node of the graph that is captured. */
+/* During a capture, an event recorded with the external flag becomes a node of the graph. */
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
 {
     CUstream on = stream_of(stream, false);

@@ -1,8 +1,8 @@
-/* The GPU's time: each stream does its work in order, one piece after the other.
+/* The time of the GPU: each stream does its work in order, one piece after the other.
  *
- * The clock is the host's (CLOCK_MONOTONIC), or with STANDIN_CLOCK=virtual a virtual one. That one only
- * advances by waits, to the end of the work that they wait for, by STANDIN_CALL_NS at each call that
- * enqueues work, and by standin_pass(). */
+ * The clock is the host's (CLOCK_MONOTONIC), or a virtual clock with STANDIN_CLOCK=virtual. The virtual clock
+ * advances only in three cases: a wait advances it to the end of the awaited work, each call that enqueues work by
+ * STANDIN_CALL_NS, and standin_pass() by its argument. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -42,7 +42,7 @@ uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
-/* Advances the clock by `ns`, as if the host did other work. */
+/* Advances the virtual clock by `ns`, as if the host did other work. */
 void standin_pass(unsigned long ns)
 {
     driver_lock();
@@ -59,7 +59,7 @@ void pass_call(void)
         ;
 }
 
-/* Without the lock: sleeps until that time. */
+/* Sleeps until this time. The caller must not hold the lock. */
 void sleep_until(uint64_t until)
 {
     driver_lock();
@@ -68,7 +68,7 @@ void sleep_until(uint64_t until)
     driver_unlock();
     int saved_errno = errno;
     for (uint64_t at = now(); at < until; at = now()) {
-        uint64_t left = until - at; /* from one reading: a second one may be later */
+        uint64_t left = until - at; /* the clock is read once: a second reading may be after `until` */
         struct timespec time = {(time_t)(left / 1000000000), (long)(left % 1000000000)};
         nanosleep(&time, NULL);
     }
@@ -80,8 +80,8 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Returns the time when the stream has done all its work. For the legacy stream, which waits for the
- * blocking streams of its context, their work is included. */
+/* Returns the time when the stream has done all its work. The legacy stream waits for the blocking streams of its
+ * context, so their work is included. */
 static uint64_t busy_until(CUstream stream)
 {
     uint64_t until = stream->busy_until;
@@ -113,7 +113,7 @@ uint64_t mark(CUstream stream)
     return at;
 }
 
-/* One line for each piece of work: PID STREAM DEVICE FROM UNTIL. */
+/* Logs a piece of work as a line PID STREAM DEVICE FROM UNTIL. */
 static void log_work(CUstream stream, uint64_t from, uint64_t until)
 {
     const char *path = getenv("STANDIN_WORK_LOG");

@@ -1,8 +1,8 @@
 /* Graphs: their nodes, copies, instantiation and execution.
  *
- * Nodes are numbered in the order of their creation. After the nodes of a graph come those of each graph
- * in its nodes, with everything in it. An executable graph has a number of its own. CUPTI gets that number
- * and the node's, as on an H200 with driver 580. */
+ * Nodes are numbered in the order of their creation. The nodes of a graph come first, followed by the nodes of each
+ * graph within it, recursively. An executable graph has its own number. CUPTI gets this number and the node's
+ * number, like on an H200 with driver 580. */
 #include "driver.h"
 
 #include <stdatomic.h>
@@ -49,7 +49,7 @@ static void clear(CUgraph graph)
     *graph = (struct CUgraph_st){0};
 }
 
-/* Makes a copy of a node, with copies of its graphs. */
+/* Copies a node, including copies of the graphs within it. */
 static CUresult copy_node(struct node *to, const struct node *from)
 {
     CUresult result = CUDA_SUCCESS;
@@ -170,7 +170,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode of, CUDA_KERNEL_NODE_PARAMS *
     return CUDA_SUCCESS;
 }
 
-/* A condition is its value plus an offset, so that it is not 0. */
+/* The handle of a condition is its value plus 1, so that it is never 0. */
 CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle, CUgraph graph, CUcontext context,
                                         unsigned int value, unsigned int flags)
 {
@@ -179,7 +179,7 @@ CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle, CUgrap
     return CUDA_SUCCESS;
 }
 
-/* Only for conditional nodes. */
+/* Adds a node; only conditional nodes are supported. */
 static CUresult add_node(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *params)
 {
     if (params->type != CU_GRAPH_NODE_TYPE_CONDITIONAL || params->conditional.size - 1 > 1)
@@ -219,7 +219,7 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, 
     CUgraph kept;
     CUresult result = cuGraphClone(&kept, child);
     driver_lock();
-    /* Of the first child graph: tests have one. */
+    /* Only the first child graph is updated: the tests have just one. */
     for (size_t i = 0; result == CUDA_SUCCESS && i < exec->graph.count; i++)
         if (exec->graph.nodes[i]->kind == CHILD_NODE) {
             drop(exec->graph.nodes[i]->child);
@@ -295,14 +295,14 @@ unsigned int standin_exec_number(CUgraphExec exec)
     return exec->number;
 }
 
-/* Shifts the number of a node by STANDIN_NODE_SHIFT, for tests in which numbers have another meaning. */
+/* Returns the node's number plus STANDIN_NODE_SHIFT, for tests in which CUPTI numbers nodes in an unknown way. */
 static unsigned int shifted(size_t node)
 {
     const char *shift = getenv("STANDIN_NODE_SHIFT");
     return (unsigned int)node + (shift != NULL ? (unsigned int)atoi(shift) : 0);
 }
 
-/* The graphs in a graph, with the number of the first node of each. */
+/* The graphs within a graph, with the number of the first node of each. */
 struct inner {
     CUgraph graphs[64];
     size_t firsts[64], count;

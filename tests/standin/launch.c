@@ -62,7 +62,7 @@ static CUresult launch(const char *function, const void *first, CUfunction kerne
         result = CUDA_ERROR_INVALID_HANDLE;
     pass_call();
     if (result == CUDA_SUCCESS) {
-        /* A graph and CUPTI may need it after the library with the kernel is closed. */
+        /* The name must be a copy: a graph or CUPTI may use it after the kernel's library is closed. */
         struct node node = {.name = kept_function(kernel->name)->name,
                             .grid = {shape.x, shape.y, shape.z}};
         if (params != NULL && params[0] != NULL)

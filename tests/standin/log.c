@@ -1,5 +1,5 @@
-/* The log: one line per call, one write(2) per line. Its descriptor does not collide with the program's
- * own, nor with 0-2, which the program may have closed. */
+/* The log: one line per call, and one write(2) per line. Its descriptor must not collide with the program's
+ * descriptors, nor with 0 to 2, which the program may have closed. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -17,8 +17,8 @@ static int descriptor = -1;
 static unsigned long sequence;
 static __thread const char *via = "-";
 
-/* Sets the runtime that the calling thread is in and returns the previous one. The names are copied, as
- * the runtime may be unloaded. */
+/* Sets the name of the runtime that the calling thread is in, and returns the previous name. The names are copies,
+ * because the runtime may be unloaded. */
 const char *standin_via(const char *name)
 {
     static const char *const known[] = {"cudart12", "cudart13", "cudart_static", "-"};
@@ -53,7 +53,7 @@ void log_call(const char *mark, const char *function, const char *suffix, const 
                               getpid(), syscall(SYS_gettid), mark, *mark ? " " : "", function,
                               suffix, (unsigned long)first, via);
         if (write(descriptor, line, (size_t)length) < 0 && errno == EBADF) {
-            /* The program closed descriptors that it did not open. */
+            /* The program has closed all descriptors, including the log's. */
             descriptor = open_log();
             if (descriptor >= 0 && write(descriptor, line, (size_t)length) < 0)
                 descriptor = -1;
@@ -62,7 +62,7 @@ void log_call(const char *mark, const char *function, const char *suffix, const 
     errno = saved_errno;
 }
 
-/* A forked child numbers its own lines, on its own descriptor. */
+/* Makes a forked child number its own lines, from 0, and open its own descriptor. */
 void log_forget(void)
 {
     if (descriptor >= 0)

@@ -1,7 +1,7 @@
 /* cuGetProcAddress, in both ABIs.
  *
- * A name, the version that introduced it (by NVIDIA's cudaTypedefs.h) and the kind of default stream
- * select a function: the newest form that the requested version has. Names have no suffix. */
+ * The result depends on a name without a suffix, a CUDA version and the kind of default stream. It is the newest
+ * form of the function that this version has, by NVIDIA's cudaTypedefs.h. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -115,7 +115,8 @@ static const struct row rows[] = {
 #endif
 };
 
-/* Returns true if STANDIN_LACKS, a comma-separated list, names the function or the form whose twin it is. */
+/* Returns true if STANDIN_LACKS, a comma-separated list, names the function, or the function whose per-thread form
+ * it is. */
 static bool lacks(const char *exported)
 {
     const char *list = getenv("STANDIN_LACKS");

@@ -1,4 +1,4 @@
-/* Device memory, which is host memory here, and the effect of a kernel on it. */
+/* Device memory, which is host memory here, and a kernel's effect on it. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -46,12 +46,12 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
         *at = found->next;
     uint64_t until = found != NULL ? done_at(current_context(), NULL) : 0;
     driver_unlock();
-    sleep_until(until); /* the driver makes the device idle before it takes memory back */
+    sleep_until(until); /* the real driver waits for an idle device before it frees memory */
     free(found);
     return pointer == 0 || found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* In a capture they are nodes, and the memory is there at once. */
+/* In a capture, these calls become nodes. The memory is allocated at once. */
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
     CUresult result = cuMemAlloc_v2(pointer, bytes);
@@ -110,9 +110,9 @@ CUresult cuMemsetD8Async_ptsz(CUdeviceptr to, unsigned char value, size_t bytes,
     return set(to, value, bytes, stream_of(stream, true));
 }
 
-/* A kernel whose first parameter is a buffer changes the buffer's first word in
- * a way that depends on every launch before it: a lost, doubled or reordered
- * launch shows in the program's result. (PTX: `mix` in tests/fixtures.) */
+/* Runs a kernel. If its first parameter is a buffer, the buffer's first word changes in a way that depends on every
+ * launch before: a lost, doubled or reordered launch shows in the program's result. (The PTX version is `mix` in
+ * tests/fixtures.) */
 void run_kernel(CUdeviceptr buffer)
 {
     struct allocation *found = allocations;
@@ -123,7 +123,7 @@ void run_kernel(CUdeviceptr buffer)
                           UINT64_C(1442695040888963407) + found->words[1];
 }
 
-/* These copies are no table calls: the log does not show them. */
+/* These copies are not in the library's table of calls, and the log does not show them. */
 static CUresult copy_plain(void *to, const void *from, size_t bytes)
 {
     if (!has_current_context())
@@ -210,7 +210,7 @@ CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr to, CUdeviceptr from, size_t byte
     return copy_within(to, from, bytes, stream_of(stream, true));
 }
 
-/* Blocking copies to the host wait for the device, on the legacy stream or the thread's own. */
+/* Blocking copies to the host wait for the work of a stream: the legacy stream, or the thread's own default stream. */
 static CUresult copy_out(const char *function, void *to, CUdeviceptr from, size_t bytes,
                          bool per_thread)
 {
@@ -270,8 +270,8 @@ CUresult cuMemcpyDtoHAsync_v2_ptsz(void *to, CUdeviceptr from, size_t bytes, CUs
     return copy_out_async("cuMemcpyDtoHAsync_v2_ptsz", to, from, bytes, stream_of(stream, true));
 }
 
-/* The forms of CUDA 2 and 3 take 32-bit addresses, at which there is no memory here: they are logged, and
- * may copy nothing. */
+/* The forms of these functions from CUDA 2 and 3 take 32-bit addresses, and no memory is at such an address here.
+ * They are logged, and may copy nothing. */
 static CUresult copy_out_v1(const char *function, const void *to, size_t bytes, bool waits)
 {
     tool_enter();

@@ -1,19 +1,18 @@
-/* A stand-in for NVML (libnvidia-ml.so.1): two GPUs whose metrics are arithmetic, so that a test can
- * say what a sampler must have read. Declared as nvml.h does; GPM as since driver 525.
+/* A stand-in for NVML (libnvidia-ml.so.1): two GPUs whose metrics follow a formula, so that a test can compute what
+ * a sampler must have read. The declarations are those of nvml.h, and of GPM since driver 525.
  *
- *   cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 nvml.c -o libnvidia-ml.so.1
+ *     cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 nvml.c -o libnvidia-ml.so.1
  *
- * The n-th GPM sample of GPU d, against the one before, has for metric id m the value
- * 100 * d + m + n / 8, n from 1. GPU 0 has the higher PCI address. GPU 1 has no NVLink (ids 60, 61).
- * STANDIN_NVML, a comma list:
- *   no-gpm       the GPU is not a Hopper
- *   gpm-denied   only root may read its counters
- *   gpm-ends     only root may read them from the fourth sample on
- *   denied       only root may use NVML
- *   mixed        the GPUs are of different kinds
- *   none         there is no GPU
- *   hangs        the first query of a GPU's power never returns
- */
+ * In the n-th GPM sample of GPU d (n from 1), compared with the previous sample, metric m has the value 100 * d + m
+ * + n / 8. GPU 0 has the higher PCI address. GPU 1 has no NVLink (metrics 60 and 61). STANDIN_NVML is a
+ * comma-separated list:
+ *   no-gpm      the GPU is not a Hopper
+ *   gpm-denied  only root may read its counters
+ *   gpm-ends    only root may read them from the fourth sample on
+ *   denied      only root may use NVML
+ *   mixed       the GPUs are of different models
+ *   none        there is no GPU
+ *   hangs       the first query of a GPU's power never returns */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +62,7 @@ typedef struct {
 typedef struct {
     unsigned int version, numMetrics;
     nvmlGpmSample_t sample1, sample2;
-    nvmlGpmMetric_t metrics[]; /* as many as the driver's version knows */
+    nvmlGpmMetric_t metrics[]; /* the driver's version determines the number */
 } nvmlGpmMetricsGet_t;
 
 typedef struct {
@@ -90,7 +89,7 @@ static nvmlReturn_t text(char *to, unsigned int length, const char *from) {
 }
 
 nvmlReturn_t nvmlInit_v2(void) {
-    /* Output of NVML must not reach the program's output. */
+    /* NVML's own output must not get into the program's output, so a test can look for this line. */
     puts("the stand-in for NVML");
     fflush(stdout);
     return is("denied") ? NVML_ERROR_NO_PERMISSION : NVML_SUCCESS;
@@ -163,7 +162,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     return NVML_SUCCESS;
 }
 
-/* sensor: 0 the GPU's */
+/* sensor 0 is the GPU's own */
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned int *degrees) {
     if (sensor) return NVML_ERROR_INVALID_ARGUMENT;
     *degrees = 51 + device->index;

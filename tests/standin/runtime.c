@@ -1,9 +1,10 @@
-/* The runtime: libcudart.so.12, libcudart.so.13 and libcudart_static.a, by RUNTIME.
+/* The CUDA runtime: libcudart.so.12, libcudart.so.13 and libcudart_static.a, selected by
+ * RUNTIME.
  *
- * It reaches the driver as NVIDIA's does: nothing is linked; the first call
- * opens libcuda.so.1, finds cuGetProcAddress_v2 by dlsym, asks it for "" at
- * version 0, and then for every function at the versions and stream kinds that
- * a real runtime was seen to ask for (12.9 and 13.0), wanted or not. */
+ * It finds the driver like NVIDIA's runtime, without linking to it. The first call opens
+ * libcuda.so.1 and finds cuGetProcAddress_v2 with dlsym. Then it asks that function for "" at
+ * version 0, and for every driver function, needed or not. The versions and stream kinds are
+ * those that real runtimes (12.9 and 13.0) ask for. */
 #define _GNU_SOURCE
 #define STANDIN_SOURCE
 #include "standin.h"
@@ -13,7 +14,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* Field, name, version, flags; the order is a real runtime's. */
+/* Field, name, version and flags, in the order of a real runtime. */
 #define LOOK_UPS(X) \
     X(cuInit, "cuInit", 2000, 0) \
     X(cuGetProcAddress, "cuGetProcAddress", 11030, 0) \
@@ -169,7 +170,7 @@ static void leave(const char **before)
     driver.via(*before);
 }
 
-/* Calls the driver under this runtime's name; the cleanup also serves exceptions. */
+/* Calls the driver under this runtime's name. The cleanup also runs for exceptions. */
 #define THROUGH(function, ...) \
     do { \
         cudaError_t refused = ready(); \
@@ -446,7 +447,8 @@ static CUlaunchConfig driver_config(const cudaLaunchConfig_t *config)
                             config->numAttrs};
 }
 
-/* A kernel's host address stands for the kernel, which nvcc's registration would look up. */
+/* A kernel's host address is used directly. Real programs register it with code that nvcc
+ * generates. */
 #define KERNEL ((CUfunction)function)
 #define SHAPE grid.x, grid.y, grid.z, block.x, block.y, block.z, (unsigned int)sharedBytes, stream
 

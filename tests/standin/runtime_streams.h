@@ -1,5 +1,5 @@
-/* The runtime functions that depend on the default stream. runtime.c includes this
- * once for each kind of it: FORM() gives the names their suffix. */
+/* The runtime functions that depend on the default stream. runtime.c includes this file once for
+ * the legacy and once for the per-thread stream. FORM() adds the suffix to the names. */
 
 cudaError_t FORM(cudaStreamQuery)(cudaStream_t stream)
 {

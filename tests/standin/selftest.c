@@ -1,5 +1,5 @@
-/* Checks that the stand-in behaves as its README says. Above all, it must refuse what the real driver
- * refuses: tests rely on that to prove that no such call was made. */
+/* Checks that the stand-in behaves as its README says. Most importantly, it must refuse what the real driver
+ * refuses, because tests rely on that to prove that the library made no such call. */
 #define _GNU_SOURCE
 #define STANDIN_SOURCE
 #include "standin_driver.h"
@@ -24,7 +24,7 @@ static int failures;
 
 static char log_path[] = "/tmp/standin_selftest.XXXXXX";
 
-/* Returns 1 if the log's last line names this: "cuGraphLaunch" or "ILLEGAL cuGraphLaunch". */
+/* Returns 1 if the log's last line has this text, such as "cuGraphLaunch" or "ILLEGAL cuGraphLaunch". */
 static int last_is(const char *wanted)
 {
     static char text[1 << 16];
@@ -115,14 +115,14 @@ static void check_captures(void)
     WANT(cuStreamCreate(&other, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
     WANT(cuEventCreate(&event, 0) == CUDA_SUCCESS);
 
-    /* Without waits, and with waits on other streams, a capture succeeds. */
+    /* A capture succeeds without waits, and with waits on other streams. */
     WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     WANT(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == 1);
     WANT(cuStreamSynchronize(other) == CUDA_SUCCESS && last_is("cuStreamSynchronize_end"));
     WANT(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS && graph != NULL);
     WANT(cuGraphDestroy(graph) == CUDA_SUCCESS);
 
-    /* Every wait that reaches it invalidates it. */
+    /* Every wait that involves the captured stream invalidates the capture. */
     for (int wait = 0; wait < 4; wait++) {
         WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
         switch (wait) {
@@ -212,7 +212,7 @@ static void check_events(void)
         if (graph != NULL)
             WANT(cuGraphDestroy(graph) == CUDA_SUCCESS);
     }
-    /* The legacy stream takes nothing while a blocking one is captured. */
+    /* The legacy stream accepts no work while a blocking stream is captured. */
     WANT(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
     WANT(cuEventRecord(moments[0], NULL) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     WANT(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -227,7 +227,7 @@ static void check_process(void)
     errno = 55;
     WANT(cuProfilerStart() == CUDA_SUCCESS && errno == 55);
     for (int fd = 100; fd < 110; fd++)
-        close(fd); /* as daemons do; the log comes back */
+        close(fd); /* closes all descriptors, like a daemon; the log must be opened again */
     errno = 55;
     WANT(cuProfilerStop() == CUDA_SUCCESS && errno == 55 && last_is("cuProfilerStop"));
     fflush(NULL);
@@ -249,8 +249,8 @@ static void count_work(const struct standin_work *work)
     seen_works++;
 }
 
-/* A profiler sees the work, and a call during its removal destroys the context. This is the last check, as
- * nothing works afterwards. */
+/* A tool is notified of the GPU's work, and a call during the tool's removal destroys the context. This check is the
+ * last, because the driver does not work afterwards. */
 static void check_tool(void)
 {
     CUdeviceptr words = 0;

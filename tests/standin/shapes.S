@@ -1,5 +1,6 @@
-/* The driver's functions with other beginnings than the compiler's: `shape N, NAME` defines NAME, which goes on to made_NAME, the
- * function itself. All but two can be moved elsewhere: a call that begins a function, and a loop back to its beginning. */
+/* Driver functions that begin in other ways than compiled ones. `shape N, NAME` defines a function NAME, which jumps
+ * to made_NAME, the real function. Most of these beginnings can be moved elsewhere. Two cannot: a call as the first
+ * instruction, and a loop back into the beginning. */
     .intel_syntax noprefix
     .bss
     .balign 8
@@ -26,7 +27,7 @@ traced: .zero 8
     .size \name, . - \name
 .endm
 
-/* One that asks first whether a tool traces calls: a long first instruction, in one word or not. */
+/* A check at first if a tool traces calls: with a long first instruction that fits into an aligned word or not. */
 .macro shape1 name
     begin \name, 0
     cmp dword ptr [rip + traced], 0
@@ -47,7 +48,8 @@ traced: .zero 8
     .size \name, . - \name
 .endm
 
-/* One byte, then three; a short conditional jump among what is moved. */
+/* Instructions of one byte and then three (shape 3), and a short conditional jump among the instructions that are
+ * moved (shape 4). */
 .macro shape3 name
     begin \name, 0
     push rbp
@@ -72,14 +74,14 @@ traced: .zero 8
     .size \name, . - \name
 .endm
 
-/* Nothing but a jump. */
+/* Only a jump. */
 .macro shape5 name
     begin \name, 3
     jmp made_\name
     .size \name, . - \name
 .endm
 
-/* An address beside the code, of one byte and of eight. */
+/* An address relative to the instruction pointer, after a first instruction of one byte. */
 .macro shape6 name
     begin \name, 0
     push rbx
@@ -90,7 +92,7 @@ traced: .zero 8
     .size \name, . - \name
 .endm
 
-/* A call: it cannot be moved. */
+/* A call, which cannot be moved. */
 .macro shape7 name
     begin \name, 0
     call 8f
@@ -99,7 +101,7 @@ traced: .zero 8
     .size \name, . - \name
 .endm
 
-/* A loop back to the second instruction. */
+/* A loop back to the second instruction, which cannot be moved. */
 .macro shape8 name
     begin \name, 0
     xor eax, eax

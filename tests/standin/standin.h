@@ -1,12 +1,11 @@
-/* The part of the CUDA runtime API that the stand-in has, as NVIDIA's
- * cuda_runtime_api.h declares it. A program takes this header when it is built
- * for the stand-in and the real one otherwise:
+/* The part of the CUDA runtime API that the stand-in implements, declared like in NVIDIA's
+ * cuda_runtime_api.h. A program includes this header if it is built for the stand-in, and
+ * otherwise the real one:
  *     #ifdef STANDIN
  *     #include "standin.h"
  *     #else
  *     #include <cuda_runtime.h>
- *     #endif
- */
+ *     #endif */
 #ifndef STANDIN_H
 #define STANDIN_H
 

@@ -1,6 +1,5 @@
-/* The part of the CUDA driver API that the stand-in has. Names, values and
- * layouts are those of NVIDIA's cuda.h (12.9 and 13), so that a program built
- * against this header and one built against cuda.h call the same functions. */
+/* The part of the CUDA driver API that the stand-in implements. Names, values and layouts are those of NVIDIA's
+ * cuda.h (12.9 and 13). So a program calls the same functions whether it is built with this header or with cuda.h. */
 #ifndef STANDIN_DRIVER_H
 #define STANDIN_DRIVER_H
 
@@ -101,7 +100,7 @@ typedef enum CUgraphNodeType_enum {
 typedef cuuint64_t CUgraphConditionalHandle;
 enum { CU_GRAPH_COND_TYPE_IF = 0, CU_GRAPH_COND_TYPE_WHILE = 1, CU_GRAPH_COND_ASSIGN_DEFAULT = 1 };
 
-/* Parameters of a conditional node. The rest is as long as for any other. */
+/* Parameters of a conditional node. The structure is as large as cuda.h's, which also has other node types. */
 typedef struct CUgraphNodeParams_st {
     CUgraphNodeType type;
     int reserved0[3];
@@ -263,24 +262,24 @@ STANDIN_BOTH(cuLaunchCooperativeKernel, _ptsz,
               unsigned int blockX, unsigned int blockY, unsigned int blockZ,
               unsigned int sharedBytes, CUstream stream, void **params))
 
-/* Hooks of the stand-in, which the real driver does not have. */
+/* Hooks of the stand-in, which the real driver does not have. This structure describes a piece of GPU work. */
 struct standin_work {
-    int kind; /* CUPTI's: 10 a kernel, 1 a copy, 2 a memset */
+    int kind; /* CUPTI's number: 10 a kernel, 1 a copy, 2 a memset */
     const char *name;
     unsigned long long bytes;
     int direction;
     unsigned long long start, end; /* CLOCK_REALTIME, ns */
     unsigned int stream, correlation;
-    unsigned int exec, node; /* of a graph: its number, and the node's */
+    unsigned int exec, node; /* of a graph: the executable graph's number and the node's number, else 0 */
     unsigned int grid[3];
 };
 void standin_set_tool(void (*tool)(const struct standin_work *));
-/* Begins the removal of a profiler from the driver. A thread that is in the driver, or enters it before
- * the end, destroys the context, and every call fails from then on. Returns the number of threads that
- * were in the driver. */
+/* Begins the removal of a profiler from the driver. If a thread is in the driver or enters it before the end of the
+ * removal, the context is destroyed, and every call fails from then on. Returns the number of threads that were in
+ * the driver. */
 int standin_begin_removal(void);
 int standin_end_removal(void);
-/* Returns CUPTI's number of an executable graph. */
+/* Returns the number that CUPTI gets for an executable graph. */
 unsigned int standin_exec_number(CUgraphExec exec);
 /* Returns the number of removals that have begun. */
 unsigned int standin_removals(void);
@@ -288,7 +287,7 @@ void standin_set_callback(void (*callback)(const char *function));
 const char *standin_via(const char *via);
 void standin_pass(unsigned long ns);
 
-/* cuda.h renames in the same way; the stand-in's own sources see the real names. */
+/* cuda.h renames functions in the same way. The stand-in's own sources need the real names. */
 #ifndef STANDIN_SOURCE
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
 #define STANDIN_PTDS(name) name##_ptds

@@ -1,8 +1,9 @@
 /* Streams, host waits and stream captures.
  *
- * Waits during a capture are refused, logged as ILLEGAL, and invalidate the capture, as CUDA's programming
- * guide says ("Prohibited and Unhandled Operations"): on the capturing stream, on an event recorded there,
- * on the legacy stream during a capture of a blocking one, and on the whole context in any mode. */
+ * A wait during a capture is refused, logged as ILLEGAL, and invalidates the capture, as CUDA's programming guide
+ * says ("Prohibited and Unhandled Operations"). This concerns waits on the capturing stream and on an event recorded
+ * in it. It also concerns waits on the legacy stream during a capture of a blocking stream, and waits for the whole
+ * context in any mode. */
 #include "driver.h"
 
 #include <stdatomic.h>
@@ -11,7 +12,7 @@
 CUstream all_streams;
 static CUstream capturing;
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-static __thread char us; /* its address is the thread's */
+static __thread char us; /* its address identifies the thread */
 
 static unsigned int next_number(void)
 {
@@ -41,7 +42,7 @@ bool is_legacy(CUstream stream)
 
 static CUstream legacy(void)
 {
-    static struct CUstream_st none; /* for calls that are refused for want of a context */
+    static struct CUstream_st none; /* for calls that are refused because there is no context */
     CUcontext context = current_context();
     if (context == NULL)
         return &none;
@@ -50,7 +51,8 @@ static CUstream legacy(void)
     return &context->legacy;
 }
 
-/* Returns the stream of a handle, for a function of the legacy or the per-thread kind. */
+/* Returns the stream of a handle. The default stream is the thread's own if `per_thread` is true, else the legacy
+ * stream. */
 CUstream stream_of(CUstream handle, bool per_thread)
 {
     enum { CONTEXTS = 4 };
@@ -58,7 +60,7 @@ CUstream stream_of(CUstream handle, bool per_thread)
     if (handle == CU_STREAM_PER_THREAD || (handle == NULL && per_thread)) {
         for (int i = 0; i < CONTEXTS; i++) {
             if (own[i] == NULL || own[i]->gone)
-                own[i] = make(0); /* outlives its thread, as a capture may */
+                own[i] = make(0); /* the stream outlives its thread, because a capture may */
             if (own[i]->context == current_context())
                 return own[i];
         }
@@ -71,7 +73,7 @@ CUstream stream_of(CUstream handle, bool per_thread)
     return handle;
 }
 
-/* With the lock held. */
+/* Marks all streams of the context as destroyed. The caller holds the lock. */
 void end_streams_of(CUcontext context)
 {
     for (CUstream stream = all_streams; stream != NULL; stream = stream->next)
@@ -82,7 +84,7 @@ void end_streams_of(CUcontext context)
 
 static bool forbidden(CUstream stream)
 {
-    if (stream == NULL) /* the whole context */
+    if (stream == NULL) /* a wait for the whole context */
         return capturing != NULL;
     if (!is_legacy(stream))
         return stream->capture != CU_STREAM_CAPTURE_STATUS_NONE;
@@ -95,7 +97,7 @@ static bool forbidden(CUstream stream)
 CUresult refuse_under_capture(const char *function, const void *first, CUstream stream)
 {
     if (driver_state() != CUDA_SUCCESS || !forbidden(stream))
-        return CUDA_SUCCESS; /* call_admit() says what is wrong with the process itself */
+        return CUDA_SUCCESS; /* call_admit() returns the error in that case */
     log_call("ILLEGAL", function, "", first);
     for (CUstream other = capturing; other != NULL; other = other->next_capturing)
         if (stream == NULL || is_legacy(stream) || stream == other)
@@ -134,7 +136,7 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
     return *stream == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-/* The object is kept and marked as destroyed. */
+/* Marks the stream as destroyed. The object is kept, so that later uses are noticed. */
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
     if (stream == NULL || stream->capture != CU_STREAM_CAPTURE_STATUS_NONE)
@@ -286,7 +288,7 @@ static CUresult end(const char *function, CUstream handle, CUstream stream, CUgr
         if (graph != NULL)
             *graph = result == CUDA_SUCCESS ? stream->graph : NULL;
         CUgraph of = stream->graph;
-        /* Those that have joined it end with it. */
+        /* Other streams that joined the capture end with it. */
         for (CUstream *at = &capturing; *at != NULL;) {
             CUstream other = *at;
             if (other != stream && other->graph != of) {

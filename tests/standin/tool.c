@@ -1,5 +1,5 @@
-/* A profiler in the driver. It is notified of all work. Its removal while a call is in the driver destroys
- * the context. The GPU does one thing at a time. */
+/* The effects of a profiler in the driver. The profiler is notified of all work. If it is removed while a call is in
+ * the driver, the context is destroyed. With a profiler, the GPU does one thing at a time. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -14,7 +14,7 @@ static atomic_bool removing, destroyed;
 static atomic_uint calls, removals;
 static __thread unsigned int correlation;
 static long call_us, kernel_ns;
-static uint64_t busy_until; /* with the lock held */
+static uint64_t busy_until; /* guarded by the lock */
 
 __attribute__((constructor)) static void on_load(void)
 {

@@ -1,6 +1,6 @@
-"""A serving loop on mixed load: prefills between decodes, which take fifty times as long and are none the worse for it.
-CAUSE stalls the step in which it is planted: argument `STEP:CAUSE`, any number of them. LAST says how many steps there are,
-and END how they end: by `exit`, or by `waits`, that is not before the process is killed.
+"""A serving loop with mixed load: prefills between decodes. A prefill takes fifty times as long as a decode, which is
+normal. An argument `STEP:CAUSE`, any number of them, plants a stall with this cause in a step. LAST is the number of
+steps. END is how the program ends: `exit`, or `waits`, which waits until the process is killed.
 """
 import gc
 import os
@@ -35,7 +35,7 @@ def collects():
 
 
 def needs_gil():
-    """Another thread has it, and is not made to give it up."""
+    """Makes the step wait for the GIL: another thread holds it and is not forced to release it."""
     sys.setswitchinterval(10)
 
     def spin():
@@ -44,7 +44,7 @@ def needs_gil():
             pass
 
     threading.Thread(target=spin).start()
-    # Now it is the other's.
+    # From here on, the other thread holds the GIL.
     time.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-# The shell itself: forks, traps, pipes, file descriptors, its own status.
+# Checks the shell itself: forks, traps, pipes, file descriptors, exit status.
 set -u
 declare -A table=([one]=1 [two]=2)
 for key in one two; do echo "$key=${table[$key]}"; done
@@ -8,7 +8,7 @@ trap 'echo trapped USR1' USR1
 kill -USR1 $BASHPID
 coproc upper { tr a-z A-Z; }
 echo shout >&"${upper[1]}"
-# When it ends, bash closes its own descriptors, which may be before cat is started.
+# When the coprocess ends, bash closes its own descriptors, possibly before cat is started.
 exec {answer}<&"${upper[0]}"
 eval "exec ${upper[1]}>&-"
 cat <&"$answer"

@@ -1,9 +1,9 @@
-# A proxy that executes another program, and a build of a tiny crate.
+# Runs cargo, which may be a proxy that executes another program, and builds a tiny crate.
 command -v cargo > /dev/null || { echo 'skipped: no cargo'; exit 77; }
 unset CARGO_TARGET_DIR RUSTFLAGS MAKEFLAGS
 export CARGO_NET_OFFLINE=true CARGO_TERM_QUIET=true CARGO_INCREMENTAL=0
 cargo --version && rustc --version
-# By hand: `cargo new` would enter the crate in the workspace around this folder.
+# The crate is written by hand, because `cargo new` would add it to the workspace around this folder.
 mkdir -p tiny/src && cd tiny || exit
 printf '[package]\nname = "tiny"\nversion = "0.1.0"\nedition = "2021"\n[workspace]\n' > Cargo.toml
 cat > src/main.rs << 'R'
@@ -17,7 +17,7 @@ fn main() {
     std::process::exit(9);
 }
 R
-# A panic's message names the thread's id.
+# A panic's message contains the thread's id, which differs between runs.
 cargo build && ./target/debug/tiny 2>&1 | sed 's/ ([0-9]*) panicked/ panicked/'
 echo "tiny: ${PIPESTATUS[0]}"
 echo 'fn main() { missing() }' > src/main.rs

@@ -1,4 +1,5 @@
-# A daemon that closes all it has, and programs that start with descriptors 0 to 2 closed.
+# Runs a daemon that closes all its descriptors, and programs that start with descriptors 0 to 2
+# closed.
 cat > daemon.c << 'C'
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-# What a program can see of itself: descriptors, threads, signals, limits, variables.
+# Prints what a program can see of itself: descriptors, threads, signals, limits, variables.
 ls /proc/self/fd
 grep -E '^(Threads|SigPnd|ShdPnd|SigBlk|SigIgn|SigCgt|NoNewPrivs|Seccomp|CoreDumping|TracerPid|FDSize):' /proc/self/status
 cat /proc/self/limits /proc/self/comm /proc/self/oom_score_adj

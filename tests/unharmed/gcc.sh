@@ -1,4 +1,4 @@
-# The compiler's own processes, and what it built: threads, dlopen, exceptions, a failing compilation.
+# Runs the compiler's processes, and programs that it built: threads, dlopen, exceptions, and a compilation that fails.
 cat > main.c << 'C'
 #include <dlfcn.h>
 #include <errno.h>
@@ -55,5 +55,5 @@ int main() {
 C
 ulimit -c 0
 g++ -O2 main.cc -o cc -pthread || exit
-# The shell's own message has the process id.
+# The shell's own message contains the process id, so it is dropped.
 { ./cc 2> said; } 2> /dev/null; echo "uncaught: $?"; cat said

@@ -1,4 +1,4 @@
-# Many short children, pagers and packs.
+# Runs git, with many short-lived children, pagers and packs.
 command -v git > /dev/null || { echo 'skipped: no git'; exit 77; }
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 GIT_PAGER=cat
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_AUTHOR_DATE='2020-01-01T00:00:00Z'

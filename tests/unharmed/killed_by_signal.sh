@@ -1,6 +1,6 @@
-# Statuses of programs that a signal ends; this script ends by one too.
+# Prints the status of programs that a signal kills. This script itself is also killed by one.
 ulimit -c 0
-# The shell has messages of its own about them, with the process id.
+# The shell prints its own messages about such programs, with their process ids.
 cat > main.c << 'C'
 #include <signal.h>
 #include <stdlib.h>

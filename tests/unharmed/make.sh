@@ -1,4 +1,4 @@
-# A job server, whose pipe is inherited by number, under many jobs at once.
+# Runs make with a job server, whose pipe is inherited by descriptor number, and many jobs at once.
 command -v make > /dev/null || { echo 'skipped: no make'; exit 77; }
 unset MAKEFLAGS MAKELEVEL
 cat > Makefile << 'M'

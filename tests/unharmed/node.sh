@@ -1,4 +1,4 @@
-# A JIT with its own threads, workers and children.
+# Runs a JIT compiler with its own threads, workers and children.
 command -v node > /dev/null || { echo 'skipped: no node'; exit 77; }
 cat > main.js << 'J'
 const { execFileSync } = require('child_process');

@@ -1,4 +1,4 @@
-# Start-up variants, ctypes, every way to make a child, every way to end.
+# Runs Python with different start-up options, with ctypes, and with every way to start a child and to end.
 python=$(python3 -c 'import sys; print(sys.executable)') || exit
 "$python" -X dev -c pass; echo "dev: $?"
 "$python" -I -S -E -c 'print(1 + 1)'

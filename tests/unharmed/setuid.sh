@@ -1,4 +1,4 @@
-# The loader drops a preload by path from a setuid program, without a word.
+# For a setuid program, the loader silently drops a preload that is given by path.
 [ -u /usr/bin/su ] && su --version
 [ "$(id -u)" = 0 ] || { echo 'skipped: only root can make a program setuid'; exit 77; }
 command -v setpriv > /dev/null || { echo 'skipped: no setpriv'; exit 77; }

@@ -1,4 +1,4 @@
-# Writing to a reader that has gone: the default action must stay as it was.
+# Writes to pipes whose reader has ended. SIGPIPE's default action must be unchanged.
 yes | head -n 3; echo "${PIPESTATUS[@]}"
 seq 1000000 | sed -n 5q; echo "${PIPESTATUS[@]}"
 (trap '' PIPE; yes 2> refused | head -n 1; echo "${PIPESTATUS[@]}"; cat refused)

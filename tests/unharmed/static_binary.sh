@@ -1,4 +1,5 @@
-# A program without a dynamic loader: the preload cannot reach it, nor what it starts stop working.
+# Runs a static program. It has no loader, so the preload cannot reach it. Programs that it starts
+# must still work.
 cat > main.c << 'C'
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-# Everyday tools, in the ways that scripts use them.
+# Runs everyday tools in the ways in which scripts use them.
 mkdir tree && for i in $(seq 30); do seq "$i" > "tree/$i"; done
 tar -C tree --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf - . | gzip -n > tree.tgz
 gzip -dc tree.tgz | sha256sum; tar -tzf tree.tgz | wc -l

@@ -1,4 +1,4 @@
-//! Checks `tllmprof demo`, on the stand-in: the profiler is on only for the iterations of the window.
+//! Checks `tllmprof demo` on the stand-in: the profiler is on only during the window's iterations.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Checks the messages about windows, and the report of the same.
+//! Checks the messages about windows, and that the report has the same figures.
 
 use std::time::Duration;
 
@@ -173,7 +173,7 @@ fn a_window_that_nobody_records_is_reported_once() {
         "windows 5-9,20 opened: 40 iterations by cudaGraphLaunch; nothing recorded them"
     );
     assert_unharmed(&ran, &Fixture::plain("steps_shared12").run());
-    // The process's end closes it.
+    // The end of the process closes this window.
     let ran = alone("5-").args("--exit _exit").run();
     let line = line.replace("5-9", "5-");
     assert_eq!(ran.said().iter().filter(|said| **said == line).count(), 1);
@@ -199,7 +199,7 @@ fn a_window_that_nobody_records_is_reported_once() {
     }
 }
 
-/// A record that was requested and could not be written is no record, and no variable is missing.
+/// If a requested record could not be written, the message must not advise setting the variable for a record.
 #[test]
 fn a_window_whose_record_could_not_be_written() {
     let ran = Fixture::new("steps_shared12")
@@ -224,15 +224,15 @@ fn a_window_whose_record_could_not_be_written() {
     assert!(ran.said()[3].starts_with("window 5-9 closed: 5 iterations in "));
 }
 
-/// The log's and the report's figures of a window.
+/// The figures of a window in the log and in the report.
 #[derive(Debug)]
 struct Said {
-    /// From the log: its iterations, its time in milliseconds, and the rest.
+    /// From the log: the number of iterations, the time in milliseconds, and the rest of the message.
     logged: u64,
     took: f64,
     more: String,
-    /// From the report: all iterations, the milliseconds from the first one's start to the last one's end,
-    /// and why some do not count.
+    /// From the report: the number of all iterations, the milliseconds from the start of the first to the end of the
+    /// last, the number of iterations that count, and why others do not.
     all: u64,
     lasted: f64,
     counted: u64,
@@ -281,7 +281,8 @@ fn said_of_a_window(windows: &str) -> Said {
 
 #[test]
 fn the_log_and_the_report_say_the_same_of_a_window() {
-    // Closed by an iteration, and by the end of the process. A thread may be interrupted between two readings.
+    // The first window is closed by an iteration, and the second by the end of the process. A thread may be interrupted
+    // between the two readings of the clock, so only one of three runs has to match.
     for windows in ["5-9", "5-"] {
         let runs: Vec<_> = (0..3).map(|_| said_of_a_window(windows)).collect();
         let is_near = |of: &Said| (of.took - of.lasted).abs() < 0.01 + 0.05 * of.lasted;
@@ -293,7 +294,7 @@ fn the_log_and_the_report_say_the_same_of_a_window() {
                 assert!(of.text.contains("window 5-9: 5 iterations in "), "{of:?}");
                 continue;
             }
-            // A launch begins an iteration, so that the last has no end of its own.
+            // A launch begins each iteration, so the last iteration does not end before the process does.
             assert_eq!((of.logged, of.counted), (35, 34), "{of:?}");
             assert_eq!(of.more, ", the last cut off by the end of the process");
             assert!(

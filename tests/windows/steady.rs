@@ -1,4 +1,4 @@
-//! Checks windows of steady iterations, which open if no others are requested.
+//! Checks windows of steady iterations, which open by default if no other windows are requested.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn steady_iterations_are_taken_once_their_time_has_settled() {
             said.last(),
             Some(&format!("{window} captured: 400 iterations by {step}"))
         );
-        // If the program ends before, the message has the number of steps.
+        // If the program ends before the steps are steady, the message has their number.
         let ran = fixture().args("--steps 12").run();
         assert!(ran.switches().is_empty());
         let said = ran.said();
@@ -89,7 +89,7 @@ fn a_run_without_a_window_ends_with_a_summary_and_the_line_that_makes_the_page()
     let made = run(&mut page, Duration::from_secs(60));
     assert!(made.status.success(), "{}", made.err());
     assert!(scratch.path("tllmprof-x.html").is_file());
-    // If no window opened, a page would show nothing.
+    // If no window opened, no page is written, because it would show nothing.
     for (more, steps, line) in [
         (
             &["--light"][..],
@@ -103,7 +103,7 @@ fn a_run_without_a_window_ends_with_a_summary_and_the_line_that_makes_the_page()
     }
 }
 
-/// Returns the process's part of the report of a default run of the loop with `steps`, and the messages.
+/// Runs the loop with `steps` steps under `tllmprof run`. Returns the process's entry of the report, and the messages.
 fn run_by_default(options: &[&str], steps: &str, variables: &[(&str, &str)]) -> (Value, String) {
     let scratch = Scratch::new("default");
     let mut it = command(tllmprof());
@@ -148,7 +148,7 @@ fn a_run_without_a_window_takes_times_first_and_kernels_in_the_end() {
     let with_kernels = process["kernel_window"]["iterations"].as_u64().unwrap();
     assert!((2..=20).contains(&with_kernels), "{with_kernels}");
     assert!(iterations as u64 >= 3 + with_kernels, "{iterations}");
-    // The kernels are those of its last iterations.
+    // Kernels are recorded in the last iterations of the window.
     let last = window["last"].as_u64().unwrap();
     let has_kernels = |one: &Value| one["kernels"].as_u64().unwrap() > 0;
     let of_end = window["iterations"].as_array().unwrap().iter().rev();
@@ -159,7 +159,7 @@ fn a_run_without_a_window_takes_times_first_and_kernels_in_the_end() {
         window["first"]
     );
     assert!(said.contains(&name), "{said}");
-    // Stacks, collections and the GIL were not requested, so no message says that there is no Python.
+    // The user did not request stacks, collections or the GIL, so no message says that there is no Python.
     assert!(
         !said.contains("had no effect") && !said.contains("NATIVE"),
         "{said}"
@@ -194,7 +194,7 @@ fn the_last_iterations_are_reported_where_no_window_opened() {
         (&window["past"], &window["first"], &window["last"]),
         (&json!(true), &json!(0), &json!(19))
     );
-    // If a window has opened, there is only that one.
+    // If a window has opened, the report has only that window.
     let (process, said) = run_by_default(&[], "200", &[]);
     assert_eq!(process["windows"].as_array().unwrap().len(), 1);
     assert!(

@@ -1,5 +1,5 @@
-"""ctranslate2_offline.py MODEL: CTranslate2's Generator; MODEL is converted to MODEL-ct2 first, once. Each step is seen by the
-decoder's own callback."""
+"""ctranslate2_offline.py MODEL: runs CTranslate2's Generator. MODEL is first converted to MODEL-ct2, once. The
+decoder's callback counts the steps."""
 import json
 import os
 import sys
@@ -28,7 +28,7 @@ def main():
 
         def callback(step):
             nonlocal last
-            if step.step > last:  # called for each request of a step
+            if step.step > last:  # the engine calls this function once for each request of a step
                 last = step.step
                 steps.add(requests)
             return False

@@ -1,8 +1,9 @@
-"""What the drivers share: the load they are told to make, the lines they print, and the engine's own count of its steps.
+"""Parts that the drivers share: the load, the lines that they print, and the engine's own count of its steps.
 
-Environment of each driver: REQS requests at once, TOKENS new tokens each, ROUNDS rounds, WARM tokens of a request before them,
-TRUTH_FILE: where the engine's own steps are written, if anywhere. vLLM and SGLang only: SCORES=1: an output is its tokens' log
-probabilities, too; LOADS=1: a step's row has how even the loads of the experts were.
+Environment of each driver: REQS requests at once, TOKENS new tokens each, ROUNDS rounds, WARM tokens of a request
+before the rounds, and TRUTH_FILE, a file for the engine's own steps, if any. Only for vLLM and SGLang: with SCORES=1,
+an output includes its tokens' log probabilities; with LOADS=1, a step's row includes how even the loads of the experts
+were.
 """
 import hashlib
 import json
@@ -11,29 +12,30 @@ import struct
 import sys
 import time
 
-# A step, as the engine itself sees it: when it began (ns of CLOCK_MONOTONIC), the processor time of its process until then (ns),
-# its requests, tokens and tokens of prompts, and how many tokens more than the idlest the busiest expert of a layer got; -1: not known.
+# A row for a step, by the engine itself: the time when the step began (ns of CLOCK_MONOTONIC); the process's CPU time
+# until then (ns); the number of requests, of tokens, and of prompt tokens; and the number of tokens by which the
+# busiest expert of a layer exceeds the idlest. -1: not known.
 ROW = struct.Struct("<6q")
 
 
 def env(name, default):
-    """A variable as the type of its default."""
+    """Returns a variable, converted to the type of its default."""
     value = os.environ.get(name)
     return default if value is None else type(default)(value)
 
 
 def say(what, **values):
-    """A line for the program that started this one."""
+    """Prints a line for the program that started this one."""
     print(what, json.dumps(values), flush=True)
 
 
 def digest(tokens):
-    """A request's output, shortened."""
+    """Returns a short hash of a request's output."""
     return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:12]
 
 
 def load(defaults):
-    """(requests, tokens, rounds, warm)"""
+    """Returns the load: (requests, tokens, rounds, warm)."""
     return tuple(env(name, value) for name, value in zip(("REQS", "TOKENS", "ROUNDS", "WARM"), defaults))
 
 
@@ -42,7 +44,8 @@ def said_round(number, began, tokens, outputs):
 
 
 class Steps:
-    """Writes a row for each step to TRUTH_FILE.PID, at once: engines end their processes by force."""
+    """Writes a row for each step to TRUTH_FILE.PID without buffering, because engines kill their processes at the
+    end."""
 
     file = None
 

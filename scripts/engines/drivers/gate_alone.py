@@ -1,4 +1,5 @@
-"""gate_alone.py HIDDEN EXPERTS TOKENS: a JSON list of the kernels that a plain bfloat16 gate of experts needs by itself."""
+"""gate_alone.py HIDDEN EXPERTS TOKENS: prints a JSON list of the kernels that a single bfloat16 gate of experts
+launches."""
 import json
 import sys
 

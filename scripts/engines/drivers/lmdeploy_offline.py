@@ -1,4 +1,4 @@
-"""lmdeploy_offline.py MODEL: LMDeploy's TurboMind, which shows no counter of its steps."""
+"""lmdeploy_offline.py MODEL: runs LMDeploy's TurboMind, which has no counter of its steps."""
 import sys
 import time
 

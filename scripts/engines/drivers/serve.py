@@ -1,8 +1,11 @@
-"""serve.py vllm|sglang|transformers MODEL: starts the engine's server, waits until it is healthy, sends requests, and stops it.
+"""serve.py vllm|sglang|transformers MODEL: starts the engine's server, waits until it is healthy, sends requests, and
+stops it.
 
-WRAP, with spaces between words, goes before the server's command: the library is not in this program. MORE: more words behind it. PORT:
-the server's; LOG: the file for what it prints. SGLang only: TOGETHER=1: a round's requests come in one, so that each round's batches
-are the same. CLIENT: words of a Python program that sends the requests instead; {url} and {model} are replaced in them. Status 1: it did not become healthy; its last lines are printed.
+Environment: WRAP is put in front of the server's command, so the library is not in this program. MORE is added to the
+command. Both are separated by spaces. PORT is the server's port, and LOG the file for its output. With TOGETHER=1 (only
+SGLang), all requests of a round are sent as one, so each round has the same batches. CLIENT is the command of a Python
+program that sends the requests instead; {url} and {model} are replaced in it. Exit status 1: the server did not become
+healthy, and its last lines are printed.
 """
 import concurrent.futures
 import json
@@ -41,7 +44,7 @@ def post(path, data):
 
 
 def ask_sglang(text, tokens):
-    """The answer to a text, or to a list of them."""
+    """Returns the answer to a text, or to a list of texts."""
     return post("/generate", dict(text=text, return_logprob=bool(SCORES),
                                   sampling_params=dict(max_new_tokens=tokens, temperature=0, ignore_eos=True)))
 
@@ -52,7 +55,7 @@ def of_sglang(answer):
 
 
 def ask(prompt, tokens):
-    """(the number of new tokens, their digest) of one request."""
+    """Sends one request. Returns (number of new tokens, their digest)."""
     if ENGINE == "sglang":
         return of_sglang(ask_sglang(prompt, tokens))
     if ENGINE == "vllm":
@@ -81,7 +84,7 @@ def stop(server):
     except subprocess.TimeoutExpired:
         pass
     try:
-        os.killpg(server.pid, signal.SIGKILL)  # what it has left behind
+        os.killpg(server.pid, signal.SIGKILL)  # also kills processes that the server left
     except ProcessLookupError:
         pass
     return server.wait()
@@ -92,7 +95,7 @@ def main():
     began = time.time()
     log = open(os.environ.get("LOG", f"{ENGINE}.log"), "wb")
     command = [*shlex.split(env("WRAP", "")), sys.executable, *SERVERS[ENGINE], *shlex.split(env("MORE", ""))]
-    # A shell's background jobs ignore SIGINT, and what they start inherits that: the server must not.
+    # Background jobs of a shell ignore SIGINT, and their children inherit that. The server must handle SIGINT.
     server = subprocess.Popen(["env", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     try:

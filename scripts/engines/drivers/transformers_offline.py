@@ -1,4 +1,5 @@
-"""transformers_offline.py generate|batching MODEL: transformers' generate, or generate_batch (continuous batching)."""
+"""transformers_offline.py generate|batching MODEL: runs transformers' generate, or generate_batch (continuous
+batching)."""
 import sys
 import time
 
@@ -25,7 +26,7 @@ def main():
             out = model.generate(ids, generation_config=config, attention_mask=torch.ones_like(ids))[:, len(prompts[0]):].tolist()
         else:
             found = model.generate_batch(prompts, generation_config=config)
-            # Requests are named in the order in which they were given.
+            # The names have the numbers of the requests in the order of the prompts.
             out = [found[name].generated_tokens for name in sorted(found, key=lambda name: int(name.rpartition("_")[2]))]
         said_round(number, began, sum(map(len, out)), [digest(one) for one in out])
 

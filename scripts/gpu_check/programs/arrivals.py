@@ -1,8 +1,8 @@
-"""Ranks that all-reduce; in each step from 10 on rank 1 comes late, as is asked for.
+"""Ranks that all-reduce. In each step from 10 on, rank 1 is late for the given reason.
 
     arrivals.py STEPS none | sleep | gc | kernels | tokens  graph | eager
 
-CUSTOM=vllm: by vLLM's own all-reduce, else by NCCL.
+With CUSTOM=vllm, vLLM's own all-reduce is used, else NCCL's.
 """
 import contextlib
 import gc
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 LATE_S = 0.005
 TOKENS, CYCLES = 16, 150_000
-# A step of 2 ms: of a much shorter one, what a thread by chance launches later is a good part.
+# Makes a step take 2 ms. In a much shorter step, a late launch by chance would be a large share.
 BETWEEN = 1_000_000
 steps, cause, way = int(sys.argv[1]), *sys.argv[2:4]
 rank = int(os.environ["RANK"])
@@ -55,7 +55,7 @@ def step(requests, tokens):
 
 
 side = torch.cuda.Stream()
-with torch.cuda.stream(side):  # NCCL makes its connections before the capture
+with torch.cuda.stream(side):  # NCCL must connect the ranks before the capture
     work()
 torch.cuda.synchronize()
 graph, run = None, work
@@ -66,11 +66,11 @@ if way == "graph":
     run = graph.replay
 gc.collect()
 gc.disable()
-# What a collection goes through takes about as long as the sleep.
+# With these objects, a collection takes about as long as the planted sleep.
 garbage = [[n] for n in range(400_000)] if cause == "gc" and rank == 1 else []
 for n in range(steps):
     step(1, 4 * TOKENS if cause == "tokens" and rank == 1 and n >= 10 else TOKENS)
-# NCCL waits for the graphs that use it.
+# NCCL's shutdown waits for graphs that use it.
 del garbage, graph
 run = None
 if reducer:

@@ -1,5 +1,5 @@
-"""Runs steps for a while whenever asked to: `SECONDS` on standard input, `STEPS ELAPSED PROCESSOR MEDIAN` on standard output, in steps and
-seconds; MEDIAN is the median step.
+"""Runs steps for a time on request. A request is `SECONDS` on standard input, and the answer is `STEPS ELAPSED
+PROCESSOR MEDIAN` on standard output, in seconds except for STEPS. MEDIAN is the median step.
 """
 import statistics
 import sys
@@ -11,7 +11,7 @@ def serve(step):
     for line in sys.stdin:
         seconds, took = float(line), []
         warm = time.perf_counter() + 0.02
-        for _ in range(20):  # what a sleeping process has lost: caches, the GPU's attention
+        for _ in range(20):  # warms up the caches and the GPU's clocks after the sleep
             step()
             if time.perf_counter() > warm:
                 break

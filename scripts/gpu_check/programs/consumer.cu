@@ -1,7 +1,7 @@
-// Steps of a graph of eight kernels and one by itself, each with a wait for an event:
+// Makes steps of a graph of eight kernels and one separate kernel, each with a wait for an event:
 //   consumer USE FROM TO STEPS
-// The program's own profiler (tests/kernels/profiler.c) takes kernels in steps FROM to before TO.
-// USE: both, buffers, subscription, or none.
+// The program's own profiler (tests/kernels/profiler.c) records kernels from step FROM until before
+// step TO. USE is what it uses: both, buffers, subscription, or none.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

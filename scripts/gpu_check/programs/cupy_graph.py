@@ -1,4 +1,5 @@
-"""A loop over one CUDA graph in CuPy: a launch, one eager kernel, a stream wait, cupy_graph.py STEPS."""
+"""cupy_graph.py STEPS: a loop with one CUDA graph in CuPy. A step is a graph launch, one eager kernel and a wait for
+the stream."""
 import sys
 
 import cupy

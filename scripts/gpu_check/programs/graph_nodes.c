@@ -1,12 +1,13 @@
-/* How CUPTI numbers the nodes of a CUDA graph: makes one graph of one kind, replays it twice with kernels recorded, and prints
- * each node in the order in which it was made and each kernel that ran:
+/* Shows how CUPTI numbers the nodes of a CUDA graph. Makes one graph of one type, replays it twice while kernels are
+ * recorded, and prints each node in the order of creation and each kernel that ran:
  *   graph_nodes CASE CUPTI [CUDA]
  * CASE: plain, others, empty, child, grandchild, children, if, while, relaxed, thread-local, global.
- * CUPTI: the path of libcupti. CUDA: the folder of the toolkit, for `while` alone, whose kernel is linked to its device runtime.
- *   made GRAPH INDEX KIND NAME ID     a node: the INDEXth of GRAPH (root, root/1: the graph in its node 1), CUPTI's number of it
- *   exec NUMBER                       CUPTI's number of the executable graph that is replayed
- *   ran NAME GRAPH EXEC NODE          a kernel: graphId, the upper and the lower half of graphNodeId
- * A kernel is called k and its number, in the order in which kernels were made. Ends with status 3; a call that fails is printed. */
+ * CUPTI: the path of libcupti. CUDA: the folder of the toolkit, only for `while`, whose kernel is linked to the toolkit's device runtime.
+ *   made GRAPH INDEX KIND NAME ID  a node: number INDEX of GRAPH (root, or root/1 for the graph in root's node 1), and CUPTI's number ID
+ *   exec NUMBER                    CUPTI's number of the executable graph that is replayed
+ *   ran NAME GRAPH EXEC NODE       a kernel: graphId, and the upper and lower half of graphNodeId
+ * A kernel's name is k and its number, in the order in which kernels were created. Exits with status 3. A call that
+ * fails is printed. */
 #define _GNU_SOURCE
 #ifdef STANDIN
 #include "standin_driver.h"
@@ -38,7 +39,7 @@ static CUfunction functions[KERNELS];
 static int next_kernel;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* CUPTI by its functions' names: its headers need more of the toolkit than there may be. */
+/* CUPTI's functions are looked up by name, because its headers need parts of the toolkit that may be missing. */
 static int (*enable)(int), (*flush)(uint32_t), (*next_record)(uint8_t *, size_t, uint8_t **);
 static int (*register_callbacks)(void (*)(uint8_t **, size_t *, size_t *),
                                  void (*)(CUcontext, uint32_t, uint8_t *, size_t, size_t));
@@ -58,7 +59,8 @@ static void requested(uint8_t **buffer, size_t *size, size_t *most)
     *most = 0;
 }
 
-/* Of CUpti_ActivityKernel9, whose beginning later ones have, too. */
+/* Reads the records that are complete, by the layout of CUpti_ActivityKernel9. Later versions begin with the same
+ * fields. */
 static void completed(CUcontext unused, uint32_t stream, uint8_t *buffer, size_t size, size_t valid)
 {
     (void)unused, (void)stream, (void)size;
@@ -108,7 +110,7 @@ static void load_kernels(void)
     }
 }
 
-/* Prints a node, as the next of its graph. */
+/* Prints a node, which is the next one in its graph. */
 static void made(const char *graph, int index, const char *kind, const char *name, CUgraphNode node)
 {
     uint64_t id = 0;
@@ -117,7 +119,7 @@ static void made(const char *graph, int index, const char *kind, const char *nam
            (unsigned long long)(id & 0xffffffff));
 }
 
-/* The nodes of a graph that was captured: CUPTI's numbers of them, in the driver's order. */
+/* Prints the nodes of a captured graph in the driver's order, with CUPTI's numbers. */
 static void print_nodes(const char *name, CUgraph graph)
 {
     size_t count = 0;
@@ -134,7 +136,7 @@ static void print_nodes(const char *name, CUgraph graph)
     free(nodes);
 }
 
-/* Adds a kernel behind `*last`. */
+/* Adds a kernel after the node `*last`. */
 static void add_kernel(const char *name, CUgraph graph, int index, CUgraphNode *last)
 {
     CUDA_KERNEL_NODE_PARAMS params;
@@ -178,7 +180,7 @@ static void host_function(void *unused)
     (void)unused;
 }
 
-/* Kernels between nodes of all other kinds, by capture: the driver's order of nodes is printed behind. */
+/* Captures kernels between nodes of all other types. The driver's order of nodes is printed at the end. */
 static CUgraph others(CUstream stream)
 {
     CUgraph graph;
@@ -210,7 +212,7 @@ static CUgraph others(CUstream stream)
     return graph;
 }
 
-/* k0, an empty node, k1. */
+/* Makes a graph of k0, an empty node, and k1. */
 static CUgraph empty(void)
 {
     CUgraph graph = new_graph();
@@ -222,7 +224,7 @@ static CUgraph empty(void)
     return graph;
 }
 
-/* `before` kernels, a graph within, and `after` kernels. */
+/* Makes a graph of `before` kernels, a child graph, and `after` kernels. */
 static CUgraph around(const char *name, const char *inner, CUgraph child, int before, int after)
 {
     CUgraph graph = new_graph();
@@ -236,7 +238,8 @@ static CUgraph around(const char *name, const char *inner, CUgraph child, int be
     return graph;
 }
 
-/* Two graphs within, the first with one in it and an empty node: k0, the first, k1, the second, k2. */
+/* Makes a graph of k0, a first child graph, k1, a second child graph, and k2. The first child contains another graph
+ * and an empty node. */
 static CUgraph children(void)
 {
     CUgraph graph = new_graph(), first = around("root/1", "root/1/1", plain(2, "root/1/1"), 1, 1), second = plain(2, "root/3");
@@ -254,7 +257,7 @@ static CUgraph children(void)
 }
 
 #if CUDA_VERSION >= 12040
-/* A kernel that sets a condition to 0, linked to the device runtime. */
+/* Returns a kernel that sets a condition to 0. It is linked to the device runtime. */
 static CUfunction stop_kernel(const char *cuda)
 {
     static const char text[] = ".version 8.3\n.target sm_75\n.address_size 64\n"
@@ -288,7 +291,8 @@ static CUfunction stop_kernel(const char *cuda)
     return stop;
 }
 
-/* k0, a body of three kernels (and, of a loop, the one that ends it) that runs once, and a kernel. */
+/* Makes a graph of k0, a conditional node and another kernel. The node's body has three kernels and runs once. The
+ * body of a loop also has the kernel that ends the loop. */
 static CUgraph conditional(CUstream stream, int loops, const char *cuda)
 {
     CUgraph graph = new_graph(), body;
@@ -325,7 +329,7 @@ static CUgraph conditional(CUstream stream, int loops, const char *cuda)
 }
 #endif
 
-/* Threads that capture at once, a graph each. */
+/* Threads that each capture one graph at the same time. */
 static pthread_barrier_t barrier;
 static CUstreamCaptureMode thread_mode;
 static CUgraph of_thread[THREADS];

@@ -1,4 +1,4 @@
-"""Ranks that all-reduce for ever; at step 50 rank 1 has a fault.
+"""Ranks that all-reduce forever. In step 50, rank 1 has a fault.
 
     hang.py none | sleep | killed | stopped | gil | kernel
 """

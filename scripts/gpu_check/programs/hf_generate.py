@@ -1,4 +1,4 @@
-"""transformers' generate() with a small random Llama; an iteration is a token, hf_generate.py TOKENS."""
+"""hf_generate.py TOKENS: transformers' generate() with a small random Llama. An iteration is a token."""
 import functools
 import sys
 
@@ -19,7 +19,7 @@ prompt = torch.randint(0, 8000, (2, 16)).cuda()
 forward, token = model.forward, -1000
 
 
-@functools.wraps(forward)  # generate() reads the signature
+@functools.wraps(forward)  # generate() reads the function's signature
 def marked_forward(*arguments, **named):
     global token
     if token >= 0:
@@ -36,8 +36,8 @@ def generate(tokens):
         return model.generate(prompt, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)
 
 
-generate(4)  # libraries load and pick their kernels
-# A stream capture: with TLLMPROF_WARMUP=capture, what came before it is not counted.
+generate(4)  # makes libraries load and choose their kernels
+# With TLLMPROF_WARMUP=capture, iterations before a stream capture are not counted.
 cell = torch.zeros(1, device="cuda")
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):

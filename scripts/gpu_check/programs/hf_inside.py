@@ -1,7 +1,7 @@
-"""transformers' generate() that writes down what happens inside: hf_inside.py TOKENS.
+"""hf_inside.py TOKENS: transformers' generate(), which writes down what happens inside Python.
 
-TRUTH_LOG gets a JSON object: for each token the collections that ran (their generations) and how often each module was
-called, by its name.
+TRUTH_LOG gets a JSON object with the generations of the garbage collections in each token, and the number of calls of
+each module by name.
 """
 import collections
 import functools
@@ -28,7 +28,7 @@ collected = collections.defaultdict(list)
 called = collections.defaultdict(collections.Counter)
 
 
-@functools.wraps(forward)  # generate() reads the signature
+@functools.wraps(forward)  # generate() reads the function's signature
 def marked_forward(*arguments, **named):
     global token, marked
     marked = token
@@ -60,11 +60,11 @@ def generate(tokens):
 
 model.forward = marked_forward
 for name, module in model.named_modules():
-    if name:  # the model itself has its own forward here
+    if name:  # the model itself is counted in its wrapped forward
         module.register_forward_pre_hook(count_module(name))
 gc.callbacks.append(count_collection)
-generate(4)  # libraries load and pick their kernels
-# A stream capture: with TLLMPROF_WARMUP=capture, what came before it is not counted.
+generate(4)  # makes libraries load and choose their kernels
+# With TLLMPROF_WARMUP=capture, iterations before a stream capture are not counted.
 cell = torch.zeros(1, device="cuda")
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):

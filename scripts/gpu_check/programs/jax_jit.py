@@ -1,6 +1,6 @@
-"""A jitted step and the read of its result, jax_jit.py STEPS | --blocks [--decode].
+"""jax_jit.py STEPS | --blocks [--decode]: a jitted step and the read of its result.
 
---decode: with weights so large that a step takes the GPU several milliseconds.
+--decode: the weights are so large that a step takes several milliseconds on the GPU.
 """
 import sys
 
@@ -32,13 +32,14 @@ tokens = jnp.zeros((8,), jnp.int32)
 def step(i=0):
     global tokens, result
     tokens = forward(weights, table, tokens)
-    # After the read: the step is launched from another thread, and has been once its result is here.
+    # Another thread launches the step. Only the result shows that the launch has happened, so the mark comes after the
+    # read of the result.
     result = jax.device_get(tokens)
     mark(i)
 
 
 if sys.argv[1] == "--blocks":
-    step()  # compiles it
+    step()  # compiles the step
     blocks.serve(step)
 else:
     for i in range(int(sys.argv[1])):

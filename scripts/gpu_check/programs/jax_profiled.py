@@ -1,4 +1,5 @@
-"""Steps of a jitted function, some of them under JAX's own profiler; prints what that saw: jax_profiled.py FROM TO STEPS."""
+"""jax_profiled.py FROM TO STEPS: steps of a jitted function, some of them under JAX's own profiler. Prints what that
+profiler recorded."""
 import glob
 import gzip
 import json
@@ -20,7 +21,7 @@ def step(x):
 
 
 def seen(folder):
-    """How many events of the GPU's the profiler's trace holds."""
+    """Returns the number of GPU events in the profiler's trace."""
     (path,) = glob.glob(f"{folder}/**/*.trace.json.gz", recursive=True)
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]

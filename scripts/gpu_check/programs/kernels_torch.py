@@ -1,11 +1,11 @@
-"""Steps of 300 tiny kernels in a graph, the same one by one, and a graph of kernels of 14 us, each with a wait for an
-event; prints what a step took, before, in and after a window.
+"""Steps of 300 tiny kernels in a graph, of the same kernels launched one by one, and of a graph of kernels of 14 us,
+each with a wait for an event. Prints the durations of steps before, in and after a window.
 
-    kernels_torch.py ROUNDS BEFORE WINDOW INNER AFTER [profile | first]      the three kinds in turn, so often
-    kernels_torch.py busy THREADS WARM BEFORE WINDOWS AFTER           with so many busy threads beside it
+    kernels_torch.py ROUNDS BEFORE WINDOW INNER AFTER [profile | first]      the three kinds in turn, ROUNDS times
+    kernels_torch.py busy THREADS WARM BEFORE WINDOWS AFTER           with THREADS busy threads at the same time
     kernels_torch.py inside FROM TO STEPS                             the PyTorch profiler in some steps of a graph
 
-profile: afterwards the PyTorch profiler runs in the same loops; first: it runs before them.
+profile: afterwards, the PyTorch profiler runs in the same loops. first: it runs before them.
 """
 import json
 import sys
@@ -65,7 +65,8 @@ def say(**what):
 
 
 def quick(took):
-    """The quickest tenth: what is left of CUPTI would be in every step, what the host does beside it is not in these."""
+    """Returns the tenth percentile of the steps' durations. A lasting effect of CUPTI would be in every step, but
+    delays by the host's other work are not in these."""
     return sorted(took)[len(took) // 10]
 
 

@@ -1,10 +1,13 @@
-// A graph that is captured in NVTX ranges and replayed, and kernels by themselves. Layer L launches L + 1 kernels of its own
-// function, so that the number and the function of a layer's kernels show whether they are its own:
+// Captures a graph within NVTX ranges and replays it, and launches separate kernels. Layer L launches L + 1 kernels of
+// its own function, so the number and the function of a layer's kernels show if the report assigned them to the right
+// layer:
 //   layers MODE STEPS
-// MODE: chain, streams (forked and joined), clone, update, copies (with a copy, a memset and a host function between the layers),
-// child (a graph within the graph), children (two, in the first of which is a third), conditional (a node with a body that runs), explicit (a kernel
-// that is added without a capture), swapped (child, with another graph put in its place where the graph is executable). Ends with status 3; prints what a launch took while it was captured, by captures of 100 times as
-// many launches.
+// MODE: chain; streams (forked and joined); clone; update; copies (a copy, a memset and a host function between the layers);
+// child (a graph within the graph); children (two graphs, the first of which contains a third); conditional (a conditional node
+// whose body runs); explicit (a kernel node that is added without a capture); swapped (like child, but the inner graph is replaced
+// in the executable graph).
+// Prints the duration of a launch during a capture, measured with captures that have 100 times as many launches. Exits
+// with status 3.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -45,7 +48,7 @@ template <int LAYER> static void layer(cudaStream_t on)
     }
 }
 
-/* The layers in a range, captured into a new graph or into `graph`. */
+/* Captures the layers within the given range, into a new graph or into `graph`. */
 static cudaGraph_t captured(const char *range = "model", cudaGraph_t graph = nullptr)
 {
     bool forks = strcmp(mode, "streams") == 0;
@@ -82,7 +85,7 @@ int main(int, char **arguments)
     for (cudaEvent_t *event : {&forked, &joined, &done})
         CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     times = 100;
-    CHECK(cudaGraphDestroy(captured())); // what is loaded at first is loaded
+    CHECK(cudaGraphDestroy(captured())); // the first capture loads modules, so it is not timed
     launches = 0;
     auto began = std::chrono::steady_clock::now();
     cudaGraph_t timed = captured();

@@ -1,10 +1,11 @@
-"""The forward pass of a model of few layers, a step at a time: layers_torch.py KIND WAY STEPS.
+"""layers_torch.py KIND WAY STEPS: the forward pass of a model with few layers in each step.
 
-KIND: llama, mixtral or gpt_oss. WAY: eager; graph, captured and replayed; queued and queued_graph, the same on a GPU that is kept busy until all
-is launched, so that kernels follow one another and the GPU has done nothing demanding before; compiled, the graph of a compiled model. Each step
-ends with a wait for an event, and nothing else waits for one. The mask is made beforehand: models make another one, with other kernels, in a
-capture. WAY late: as compiled, but the model makes its mask, and steps end with a wait for the stream, as others do while it is compiled.
-LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
+KIND: llama, mixtral or gpt_oss. WAY: eager; graph, captured and replayed; queued and queued_graph, the same on a GPU
+that is kept busy until everything is launched, so that kernels follow each other without gaps and the GPU has not been
+under load before; compiled, the graph of a compiled model; late, like compiled, but the model makes its mask, and steps
+end with a wait for the stream, like other programs during compilation. Otherwise, each step ends with a wait for an
+event, and nothing else waits for one. The mask is made beforehand, because models make another one, with other kernels,
+in a capture. LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
 """
 import os
 import sys
@@ -22,8 +23,9 @@ LENGTH = 4096 if DEVICE == "cuda" else 16
 LAYERS = 4
 TOKENS = dict(vocab_size=32000, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 LLAMA = dict(hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8)
-# Four layers as wide as those of Llama 3 8B, Mixtral 8x7B and GPT-OSS 20B, and many tokens: a kernel takes much longer than the few ns in which
-# the GPU's times count, and than the 0.1 to 0.3 us by which a kernel's launch from a graph changes its time.
+# Four layers as wide as those of Llama 3 8B, Mixtral 8x7B and GPT-OSS 20B, with many tokens. So a kernel takes much
+# longer than the few ns of the GPU's clock ticks, and than the 0.1 to 0.3 us by which a launch from a graph changes its
+# time.
 KINDS = {"llama": ("Llama", LLAMA), "mixtral": ("Mixtral", dict(LLAMA, num_local_experts=8, num_experts_per_tok=2)),
          "gpt_oss": ("GptOss", dict(hidden_size=2880, intermediate_size=2880, num_attention_heads=64, num_key_value_heads=8, head_dim=64,
                                     num_local_experts=32, num_experts_per_tok=4, layer_types=["full_attention"] * LAYERS,
@@ -34,7 +36,7 @@ def build():
     family, more = KINDS[KIND]
     config = getattr(transformers, family + "Config")(num_hidden_layers=LAYERS, **TOKENS, **more)
     if "num_local_experts" in more:
-        # Shapes that do not depend on the routing, as a capture needs.
+        # A capture needs shapes that do not depend on the routing.
         config._experts_implementation = "grouped_mm"
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(DEVICE):
@@ -65,7 +67,7 @@ def main():
     tokens = torch.randint(0, TOKENS["vocab_size"], (1, LENGTH), device=DEVICE)
 
     mask = torch.full((LENGTH, LENGTH), float("-inf"), device=DEVICE, dtype=torch.bfloat16).triu(1)[None, None]
-    # Models with layers of several kinds take a mask of each.
+    # Models whose layers differ in type take one mask for each type.
     masks = {"full_attention": mask} if "layer_types" in KINDS[KIND][1] else mask
     places = torch.arange(LENGTH, device=DEVICE)[None]
 

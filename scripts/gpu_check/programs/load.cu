@@ -1,7 +1,7 @@
-// Keeps the GPU busy, or idle, for some seconds: load busy|idle SECONDS
+// load busy|idle SECONDS: keeps the GPU busy or idle for some seconds.
 //
-// An iteration ends at each wait for the stream, about ten a second. Busy, every SM computes from the first iteration
-// to the last; idle, the context is there and nothing runs.
+// An iteration ends at each wait for the stream, about ten per second. With `busy`, every SM computes from the first
+// iteration to the last. With `idle`, there is a context, but nothing runs.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -49,10 +49,10 @@ int main(int argc, char **argv) {
     for (double end = now() + atof(argv[2]); now() < end; iterations++) {
         if (busy) {
             for (double until = now() + 0.1; now() < until;) {
-                // Some milliseconds' work.
+                // This is work for some milliseconds.
                 for (int i = 0; i < 4; i++) compute<<<blocks, threads, 0, stream>>>(state, rounds);
                 CHECK(cudaGetLastError());
-                // No stream wait: it ends no iteration.
+                // A wait for an event does not end an iteration by this program's rule.
                 CHECK(cudaEventRecord(event, stream));
                 CHECK(cudaEventSynchronize(event));
             }

@@ -1,19 +1,20 @@
-// An engine's loop in miniature, by the runtime API. Built several ways: shared and static cudart, per-thread streams.
+// A small model of an engine's loop, with the runtime API. It is built in several ways: with shared and static cudart,
+// and with per-thread streams.
 //
 //   loop [--steps N] [--graphs G] [--device D] [--devices D] [--pause-after I] [--end STYLE] [--blocks] [--decode]
 //        [--ranges] [--kernels K] [--waits W] [--launches L] [--times FILE]
 //
-// Step i launches G graphs of three kernels, or K (default 1; 0: none), then one kernel with a grid of i + 1 blocks,
-// so that a profile shows by itself which steps it holds; marks i; and waits for its stream.
-//   --devices D      D threads, a device each, take the steps in turn
+// Step i launches G graphs of three kernels, or of K kernels (default 1; 0: none), then one kernel with a grid of i + 1
+// blocks. So a profile shows which steps it contains. Then it makes the mark i and waits for its stream.
+//   --devices D      D threads with one device each make the steps in turn
 //   --pause-after I  sleeps half a second after step I
 //   --end STYLE      return, exit, _exit, quick_exit, or term (a SIGTERM handler that calls _exit); status 3
-//   --blocks         runs steps for as many seconds as each line of standard input says (for throughput), and prints how many, how
-//                    long they took and how much processor time
+//   --blocks         for throughput: each line of standard input is a number of seconds, for which it makes steps; prints the
+//                    number of steps, their duration and their processor time
 //   --ranges         an NVTX range `step I` around each step
-//   --decode         the graph is 20 kernels of about 20 us, as long as the decode step of a small model
-//   --waits W        with L more kernels a step (--launches), one by one, and W waits among them, as llama.cpp has them
-//   --times FILE     writes there when each step began, in ns, a 64-bit number each
+//   --decode         the graph has 20 kernels of about 20 us, like the decode step of a small model
+//   --waits W        with L more kernels per step (--launches), launched one by one, and W waits among them, like llama.cpp
+//   --times FILE     writes the time when each step began, in ns, as 64-bit numbers
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
@@ -42,7 +43,7 @@ __global__ void tick(unsigned long long *count) {
     if (threadIdx.x == 0) atomicAdd(count, 1ull);
 }
 
-// Dependent arithmetic, the same in every step: its time depends on the clock alone.
+// Dependent arithmetic, the same in every step, so its time only depends on the clock rate.
 __global__ void busy(float *state) {
     float x = state[threadIdx.x];
     for (int i = 0; i < 5000; i++) x = 3.9f * __fmaf_rn(-x, x, x);
@@ -78,11 +79,11 @@ struct Lane {
 #else
         stream = own;
 #endif
-        // Not a stream wait: none may be counted before step 0.
+        // This is not a wait for the stream, because no such wait may be counted before step 0.
         CHECK(cudaDeviceSynchronize());
     }
 
-    // A function of the program's own: no library exports it, and no PLT leads to it.
+    // A function of the program: no library exports it, and no call to it passes through the PLT.
     [[gnu::noinline]] void step(unsigned i) {
         char name[32];
         if (ranges) {
@@ -101,7 +102,7 @@ struct Lane {
         if (ranges) nvtxRangePop();
     }
 
-    // What one graph takes on the GPU.
+    // Returns the duration of one graph on the GPU, in µs.
     double graph_us() {
         const int times = 50;
         cudaEvent_t begin, end;
@@ -109,7 +110,7 @@ struct Lane {
         CHECK(cudaEventCreate(&begin));
         CHECK(cudaEventCreate(&end));
         for (int i = 0; i <= times; i++) {
-            if (i == 1) CHECK(cudaEventRecord(begin, stream)); // the first one warms up
+            if (i == 1) CHECK(cudaEventRecord(begin, stream)); // the first launch is a warm-up
             CHECK(cudaGraphLaunch(exec, stream));
         }
         CHECK(cudaEventRecord(end, stream));
@@ -138,7 +139,7 @@ static void serve_blocks(Lane &lane) {
     fflush(stdout);
     while (scanf("%lf", &seconds) == 1) {
         long steps = 0;
-        // What a sleeping process has lost: caches, the GPU's attention.
+        // Warms up the caches and the GPU's clocks after the sleep.
         for (int i = 0; i < 20; i++) lane.step(0);
         double used = now(CLOCK_PROCESS_CPUTIME_ID), began = now(), elapsed;
         while ((elapsed = now() - began) < seconds)
@@ -148,7 +149,8 @@ static void serve_blocks(Lane &lane) {
     }
 }
 
-// One thread a device, strictly in turn: which step is whose does not depend on the scheduler.
+// Makes the steps with one thread per device, strictly in turn, so it does not depend on the scheduler which thread
+// makes a step.
 static void take_turns(std::vector<Lane> &lanes, int steps) {
     std::mutex mutex;
     std::condition_variable changed;
@@ -205,7 +207,7 @@ int main(int argc, char **argv) {
     if (devices > 1) take_turns(lanes, steps);
     else
         for (int i = 0; i < steps; i++) {
-            // Grids that grow would have later steps take longer.
+            // With --times, the grid does not grow, because later steps would take longer.
             began.push_back((long long)(now() * 1e9));
             lanes[0].step(times ? 0 : i);
             if (i == pause_after) usleep(500000);

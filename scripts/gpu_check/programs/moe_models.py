@@ -1,4 +1,5 @@
-"""Small models with experts, of transformers' own classes, for the programs beside this one. MOE_DEVICE=cpu: without a GPU."""
+"""Small models with experts, of transformers' own classes, for the other programs in this folder. MOE_DEVICE=cpu:
+without a GPU."""
 import os
 import warnings
 
@@ -9,7 +10,7 @@ import transformers
 
 CUDA = os.environ.get("MOE_DEVICE", "cuda") == "cuda"
 VOCABULARY = 8192
-# Experts, and experts a token.
+# Number of experts, and number of experts per token.
 SHAPES = {"gpt_oss": (128, 4), "deepseek_v3": (256, 8)}
 SMALL = {} if CUDA else dict(hidden_size=128, num_hidden_layers=2)
 
@@ -34,13 +35,13 @@ def configuration(name, **other):
     if name == "gpt_oss":
         given["layer_types"] = ["full_attention"] * given["num_hidden_layers"]
     made = getattr(transformers, family + "Config")(**given)
-    # One whose shapes do not depend on the routing, as a capture needs.
+    # A capture needs an implementation whose shapes do not depend on the routing.
     made._experts_implementation = os.environ.get("MOE_EXPERTS", "grouped_mm")
     return getattr(transformers, family + "ForCausalLM"), made
 
 
 def build(name, device, **other):
-    """The same weights wherever it is built with the same arguments."""
+    """Builds a model. The same arguments always give the same weights."""
     kind, made = configuration(name, **other)
     torch.set_default_dtype(torch.bfloat16 if CUDA else torch.float32)
     with torch.device(device):
@@ -58,7 +59,7 @@ def build(name, device, **other):
 
 
 def blocks(model):
-    """(block, gate) of each layer."""
+    """Returns (block, gate) of each layer."""
     for module in model.modules():
         for name in ("gate", "router"):
             gate = module._modules.get(name)
@@ -67,13 +68,13 @@ def blocks(model):
 
 
 def ids_of(result, top_k):
-    """The experts that a gate chose."""
+    """Returns the experts that a gate chose."""
     return next(part for part in result if not part.is_floating_point() and part.shape[-1] == top_k)
 
 
 class Steps:
-    """What a step is counted by: launches of a graph, which does `work` or next to nothing. Without a GPU the
-    stand-in's, with the work outside."""
+    """Launches of a graph, by which steps are counted. The graph does `work` or almost nothing. Without a GPU, the
+    stand-in's graph is launched and `work` runs outside."""
 
     def __init__(self, work=None):
         self.result = None
@@ -86,7 +87,7 @@ class Steps:
         cell = torch.zeros(1, device="cuda")
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        # NCCL has a thread of its own, which may ask for events meanwhile.
+        # NCCL's own thread may query events during the capture.
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             if work:
                 self.result = work()

@@ -1,10 +1,11 @@
-"""A small model whose experts are on the GPUs of several ranks: moe_ranks.py MODEL HOW STEPS, with RANK, LOCAL_RANK,
-WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, as by torchrun.
+"""moe_ranks.py MODEL HOW STEPS: a small model whose experts are spread over the GPUs of several ranks. RANK,
+LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT must be set, like by torchrun.
 
-HOW same: transformers' own expert parallelism, where all ranks have the same tokens and add their results up. HOW own: ranks
-with tokens of their own, which an all-to-all takes to their experts and back. Each step is a decode and, first, a launch of
-a graph, by which steps are counted. TRUTH_LOG gets a JSON object: for each step and layer the tokens of each expert, as far
-as this rank knows them, those that this rank's experts had, and the sum of the logits; and the same before the steps.
+HOW same: transformers' own expert parallelism, in which all ranks have the same tokens and add up their results. HOW
+own: each rank has its own tokens, and an all-to-all takes them to their experts and back. Each step first launches a
+graph, by which steps are counted, and then decodes. TRUTH_LOG gets a JSON object: for each step and layer, the tokens
+of each expert as far as this rank knows them, the tokens of this rank's experts, and the sum of the logits; and the
+same before the steps.
 """
 import json
 import os
@@ -18,12 +19,13 @@ from moe_models import CUDA, VOCABULARY, Steps, blocks, build, ids_of, wait
 
 TOKENS, WARM = 50, 3
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-# Experts, and experts a token; what is left of TOKENS times these is not even for one rank.
+# Number of experts, and number of experts per token. With TOKENS tokens, no rank's choices divide evenly among the
+# experts.
 SHAPES = {"gpt_oss": (32, 4), "deepseek_v3": (64, 8)}
 
 
 class Exchanged(torch.nn.Module):
-    """A layer's experts, of which this rank keeps its part: each pair of a token and an expert goes to the expert's rank
+    """A layer's experts, of which this rank keeps a part. Each pair of a token and an expert goes to the expert's rank
     and comes back."""
 
     def __init__(self, experts, count):
@@ -59,7 +61,7 @@ def exchange(rows, sent, got):
 
 
 def same(name, device, experts, sizes):
-    """As transformers shares a model's experts out before it loads their weights."""
+    """Shares the experts among ranks like transformers does before it loads the weights."""
     from torch.distributed.device_mesh import init_device_mesh
     from transformers.distributed import DistributedConfig
 
@@ -76,7 +78,7 @@ def own(name, device, experts, sizes):
 
 
 class Truth:
-    """The tokens of each expert of each layer since the last look."""
+    """The tokens of each expert of each layer since the last call."""
 
     def __init__(self, model, how, device, experts, top_k):
         self.how, self.top_k, self.here = how, top_k, experts // RANKS
@@ -87,7 +89,7 @@ class Truth:
 
     def count(self, place, gate, args, result):
         ids = ids_of(result, self.top_k).reshape(-1)
-        if self.how == "same":  # this rank's experts, by their numbers here; the number behind these is for the others'
+        if self.how == "same":  # this rank's experts by their local numbers; the next number stands for all others
             ids = ids[ids < self.here] + RANK * self.here
         self.loads[place] += torch.bincount(ids, minlength=len(self.loads[place]))
 

@@ -1,9 +1,10 @@
-"""Small models with experts: moe_router.py MODEL HOW STEPS, MODEL gpt_oss or deepseek_v3, HOW eager, compiled, graph or pace.
+"""moe_router.py MODEL HOW STEPS: small models with experts. MODEL: gpt_oss or deepseek_v3. HOW: eager, compiled, graph
+or pace.
 
-Each step is a decode and, first, one launch of a graph, by which steps are counted: of the whole step, or of one that does
-next to nothing. TRUTH_LOG gets a JSON object: for each step how far apart the loads of the experts were, the sum of the
-logits, and its seconds; and which kernels multiply matrices in a gate alone. pace: a captured step of many tokens and
-nothing beside it; for each step when it began.
+Each step first launches a graph, by which steps are counted, and then decodes. The graph has the whole step (graph,
+pace) or almost nothing. TRUTH_LOG gets a JSON object: for each step, the difference between the loads of the experts,
+the sum of the logits, and its seconds; and the kernels that multiply matrices in a single gate. pace: a captured step
+of many tokens and nothing else; for each step, the time when it began.
 """
 import json
 import os
@@ -17,12 +18,12 @@ from moe_models import CUDA, SHAPES, VOCABULARY, Steps, blocks, build, ids_of, w
 BATCH, MANY = 64, 2048 if CUDA else 64
 WARM = 6
 DEVICE = "cuda" if CUDA else "cpu"
-# Words in the names of kernels that multiply matrices, cuBLAS's and Inductor's.
+# Parts of names of kernels that multiply matrices, by cuBLAS and by Inductor.
 PRODUCTS = ("gemm", "gemv", "nvjet", "cutlass", "splitk", "_mm")
 
 
 def kernels_of(gate, model):
-    """The products of a gate's forward by itself, of as many tokens."""
+    """Returns the matrix products of a single gate's forward pass with the same number of tokens."""
     activity = torch.profiler.ProfilerActivity
     hidden = torch.randn(BATCH, model.config.hidden_size, device=DEVICE).to(next(model.parameters()).dtype)
     with torch.inference_mode():
@@ -37,7 +38,7 @@ def kernels_of(gate, model):
 
 
 def counted(model, top_k, batch, experts):
-    """The loads of each layer's experts."""
+    """Returns the loads of each layer's experts."""
     loads = []
     ones = torch.ones(batch * top_k, dtype=torch.int64, device=DEVICE)
 
@@ -60,7 +61,7 @@ def main():
     tokens = torch.randint(3, VOCABULARY, (batch, 1), device=DEVICE)
     given = {"position_ids": torch.zeros(batch, 1, dtype=torch.long, device=DEVICE)}
     if name == "gpt_oss":
-        # The model makes its own by a copy from the host, which no capture can hold.
+        # The model itself would make its mask with a copy from the host, which a capture does not allow.
         nothing = torch.zeros(batch, 1, 1, 1, dtype=next(model.parameters()).dtype, device=DEVICE)
         given["attention_mask"] = {"full_attention": nothing}
     run = torch.compile(model) if how == "compiled" else model

@@ -1,10 +1,11 @@
-// A loop with steps of about 2 ms on an H100: 1 ms of the host, then eight layers of four kernels, then a wait.
+// A loop with steps of about 2 ms on an H100: 1 ms of host work, then eight layers of four kernels, then a wait for the
+// stream.
 //
 //   pairs STEPS CHANGE
 //
-// CHANGE makes each step about 2 % longer: host (prepare takes longer), kernel (attention has more work), launches (18 more kernels with
-// next to nothing to do), layer (the kernels of layer 3 have more work), or none. Each step ends with a wait for the stream, and each
-// layer is an NVTX range `layer N`.
+// CHANGE makes each step about 2 % longer: host (the host's work takes longer), kernel (the attention kernels have more
+// work), launches (18 more, nearly empty kernels), layer (the kernels of layer 3 have more work), or none. Each layer
+// is an NVTX range `layer N`.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,10 +23,10 @@
 
 static const int LAYERS = 8, CHANGED_LAYER = 3, MORE_LAUNCHES = 18;
 static const long HOST_NS = 1000000, MORE_HOST_NS = 40000;
-// Of a kernel: 30 us. What a change adds is 40 us in a step.
+// Rounds of a kernel of 30 us. A change adds 40 us to a step.
 static const int ROUNDS = 7500, MORE_OF_KERNEL = 1240, MORE_OF_LAYER = 2475;
 
-// Dependent arithmetic, the same in every step: its time depends on the clock alone.
+// Dependent arithmetic, the same in every step, so its time only depends on the clock rate.
 __device__ void work(float *state, int rounds) {
     float x = state[threadIdx.x];
     for (int i = 0; i < rounds; i++) x = 3.9f * __fmaf_rn(-x, x, x);

@@ -1,8 +1,8 @@
-"""A server's loop: requests come from another thread at any time and are batched as they come; serving.py STEPS.
+"""serving.py STEPS: a server's loop. Requests come from another thread at any time and are batched when they come.
 
-A step gives a new request its first token, if one waits and there is room (an eager prefill of its prompt), and all
-others their next one (a replay of the CUDA graph for that many), and reads the tokens: one wait. Requests are of all
-lengths, so no two steps are alike.
+A step gives a new request its first token, if one is waiting and there is room (an eager prefill of its prompt). All
+other requests get their next token (a replay of the CUDA graph for that number of requests). Then the step reads the
+tokens, which is its only wait. Requests have all lengths, so no two steps are alike.
 """
 import queue
 import random
@@ -23,7 +23,7 @@ random.seed(0)
 
 
 def on_device(numbers):
-    """By pinned memory, so that nobody waits."""
+    """Copies to the device from pinned memory, so that the host does not wait."""
     tensor = torch.tensor(numbers)
     return tensor.pin_memory().to(device, non_blocking=True) if device == "cuda" else tensor
 
@@ -37,12 +37,12 @@ class Model:
         self.words = weight(WORDS, WIDTH)
         self.layers = [{"qkv": weight(3 * WIDTH, WIDTH), "out": weight(WIDTH, WIDTH), "up": weight(4 * WIDTH, WIDTH),
                         "down": weight(WIDTH, 4 * WIDTH)} for _ in range(LAYERS)]
-        # The last row is for those of a batch that are none.
+        # The last slot is for rows of a batch that have no request.
         self.cache = torch.zeros(LAYERS, 2, SLOTS + 1, LENGTH, WIDTH, device=device, dtype=torch.half)
         self.places = torch.arange(LENGTH, device=device)
 
     def __call__(self, tokens, slots, places):
-        """The next token of each row; tokens, places: row × length, slots: row."""
+        """Returns the next token of each row. tokens, places: row × length; slots: row."""
         x = self.words[tokens]
         rows, length = tokens.shape
         seen = self.places[None, None, None, :] <= places[:, None, :, None]
@@ -61,7 +61,7 @@ class Model:
 
 
 class Decode:
-    """A step of a batch of one size, in a CUDA graph."""
+    """The step of a batch of one size, in a CUDA graph."""
 
     def __init__(self, model, size):
         self.tokens = torch.zeros(size, 1, dtype=torch.long, device=device)
@@ -137,7 +137,7 @@ def main(steps):
                 results.append(decodes[size]([(one.token, one.slot, one.place) for one in batch])[:len(batch)])
                 for one in batch:
                     one.place += 1
-            tokens = torch.cat(results).tolist()  # the wait
+            tokens = torch.cat(results).tolist()  # waits for the GPU
             for one, token in zip(([running[-1]] if len(running) > len(batch) else []) + batch, tokens):
                 one.token, one.left = token, one.left - 1
                 total += token

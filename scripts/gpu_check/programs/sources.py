@@ -1,10 +1,11 @@
-"""One loop of fixed work for several recorders, each of which takes the same steps. Each step is a range ProfilerStep#N.
+"""One loop of fixed work for several recorders, which all record the same steps. Each step is a range ProfilerStep#N.
 
     sources.py KIND WAY OUT FIRST STEPS [MODEL]
 
-KIND: eager, graph (the same work in a CUDA graph), cpu (no GPU work), or vllm (vLLM with the model in the folder MODEL).
-WAY: plain (for a recorder that needs no help), range (cudaProfilerStart and Stop at both ends of the steps), or profile (the PyTorch
-profiler, whose trace goes to OUT, and compressed to OUT.gz). Prints how many of the STEPS steps from FIRST on were made.
+KIND: eager, graph (the same work in a CUDA graph), cpu (no GPU work), or vllm (vLLM with the model in the folder
+MODEL). WAY: plain (for a recorder that needs no help), range (cudaProfilerStart and Stop at both ends of the steps), or
+profile (the PyTorch profiler, whose trace is written to OUT, and compressed to OUT.gz). Prints how many of the STEPS
+steps from FIRST on were made.
 """
 import contextlib
 import gzip
@@ -14,13 +15,13 @@ import sys
 
 import torch
 
-# Steps after those that are recorded.
+# Number of steps after the recorded ones.
 AFTER = 8
 LAYERS, HIDDEN, TOKENS = 12, 2048, 1024
 
 
 class Recorder:
-    """Opens a range for each step and records steps `first` to `last`. At both ends the GPU has nothing to do."""
+    """Opens a range for each step, and records steps `first` to `last`. The GPU is idle at both ends."""
 
     def __init__(self, way, out, first, steps, on_gpu=True):
         self.way, self.out, self.first, self.end = way, out, first, first + steps
@@ -124,5 +125,5 @@ def main():
         loop(kind, way, out, int(first), int(steps))
 
 
-if __name__ == "__main__":  # vLLM may start processes by spawn
+if __name__ == "__main__":  # vLLM may start processes with spawn, which import this file again
     main()

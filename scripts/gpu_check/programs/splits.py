@@ -1,4 +1,4 @@
-"""Ranks that all-reduce with the one beside them, by a communicator that is a part of all ranks': splits.py STEPS"""
+"""splits.py STEPS: ranks that all-reduce with their neighbour, with a communicator that is a part of all ranks'."""
 import os
 import sys
 
@@ -8,7 +8,7 @@ import torch.distributed as dist
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 torch.cuda.set_device(device)
-# With the device's number torch splits the communicator of all ranks, else it makes others.
+# With the device's number, torch splits the communicator of all ranks. Otherwise, it makes new communicators.
 dist.init_process_group("nccl", device_id=device)
 x = torch.ones(1 << 16, device=device)
 dist.all_reduce(x)

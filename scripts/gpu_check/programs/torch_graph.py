@@ -27,7 +27,7 @@ def work():
 
 
 side = torch.cuda.Stream()
-with torch.cuda.stream(side):  # torch wants the work run once before it is captured
+with torch.cuda.stream(side):  # torch requires the work to run once before the capture
     y = work()
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
@@ -45,10 +45,10 @@ def step(i=0):
 
 
 def graph_us(times=50):
-    """What one graph takes on the GPU."""
+    """Returns the duration of one graph on the GPU, in µs."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for i in range(times + 1):
-        if i == 1:  # the first one warms up
+        if i == 1:  # the first round is a warm-up
             begin.record()
         graph.replay()
     end.record()

@@ -1,4 +1,4 @@
-// The same marks for programs in Python, which load this with ctypes.
+// The marks of truth.h for Python programs, which load this library with ctypes.
 #include "truth.h"
 
 void mark(long n) { truth(n); }

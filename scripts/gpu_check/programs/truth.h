@@ -1,4 +1,4 @@
-// A program's own account of its iterations: NVTX marks "truth N" in the domain "truth".
+// The program's own record of its iterations: NVTX marks "truth N" in the domain "truth".
 #pragma once
 #include <nvtx3/nvToolsExt.h>
 #include <stdio.h>

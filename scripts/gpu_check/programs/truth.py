@@ -1,6 +1,6 @@
-"""mark(n): this program is in its iteration n; mark(RESET): a count that starts again starts here.
+"""mark(n): marks the begin of the program's iteration n. mark(RESET): marks a point at which a count starts again.
 
-TRUTH_TIMES gets a JSON list: when each began since the last RESET, by CLOCK_MONOTONIC, in nanoseconds.
+TRUTH_TIMES gets a JSON list with the time of each mark since the last RESET, by CLOCK_MONOTONIC, in nanoseconds.
 """
 import atexit
 import ctypes

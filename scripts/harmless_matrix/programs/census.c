@@ -1,6 +1,7 @@
-/* census FILE PROGRAM ARGUMENT...: runs a program and writes a line for each process and thread that it had: the
- * descriptors that a process had open when it ended, the names of its threads. Who starts a thread goes on a little later,
- * so that the thread has taken its name even if the process ends at once. Ends as the program does. */
+/* census FILE PROGRAM ARGUMENT...: runs a program with ptrace and writes a line for each of its processes and
+ * threads: the descriptors that a process had open at its end, and the names of its threads. A thread that starts
+ * another one is delayed a little, so that the new thread has set its name even if the process ends at once. Exits
+ * with the program's status. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -42,7 +43,7 @@ static void name_of(pid_t tid, char name[64])
         fclose(file);
 }
 
-/* The descriptor's number and, without the number of a pipe or the like, what it is. */
+/* Writes each descriptor's number and target, without the inode number of a pipe or similar. */
 static void descriptors(pid_t pid)
 {
     char path[64], target[512];

@@ -1,5 +1,5 @@
-/* fit kill|refuse N,N,... PROGRAM ARGUMENT...: runs a program behind a filter that lets these system calls through. Another
- * one ends it, or fails with EPERM. */
+/* fit kill|refuse N,N,... PROGRAM ARGUMENT...: runs a program under a seccomp filter that allows only these system
+ * calls. Any other call kills the program, or fails with EPERM. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>

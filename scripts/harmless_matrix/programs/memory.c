@@ -1,4 +1,4 @@
-/* Allocations of all kinds, none of which is lost, with their contents checked, and sorting and searching. */
+/* Makes allocations of all kinds, checks their contents, and loses none of them. Also sorts and searches. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Prints what a preloaded library could have changed of a process, and what the functions that libraries intercept do to
- * errno. Numbers that differ from run to run are not printed. */
+/* Prints the parts of a process's state that a preloaded library could have changed, and errno after functions that
+ * libraries intercept. Numbers that differ from run to run are not printed. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -141,7 +141,8 @@ int main(int argc, char **argv)
     printf("an error of dlopen's at first: %d\n", dlerror() != NULL);
     atexit(at_exit);
     printf("arguments: %d %s\n", argc, argc > 1 ? argv[1] : "");
-    /* With NVTX ranges on, the library names itself as the tool that NVTX loads: that is its documented interface. */
+    /* With NVTX ranges on, the library sets the variable that names NVTX's tool to itself. This is documented, so
+     * the variable is left out. */
     for (char **variable = environ; *variable; variable++)
         if (strncmp(*variable, "LD_PRELOAD=", 11) != 0 && strncmp(*variable, "TLLM", 4) != 0 &&
             strncmp(*variable, "NVTX_INJECTION64_PATH=", 22) != 0)

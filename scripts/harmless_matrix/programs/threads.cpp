@@ -1,4 +1,4 @@
-// Threads, exceptions through them, thread-local destructors, cancelled threads, forks among threads.
+// Tests threads: exceptions in them, thread-local destructors, cancellation, and forks while other threads run.
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,11 +1,11 @@
-"""`python -m tllmprof` is the command that this package brings, of this Python's environment."""
+"""`python -m tllmprof` runs the command that this package installed in this Python's environment."""
 import importlib.metadata
 import os
 import sys
 
 
 def command():
-    beside = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bin", "tllmprof")  # pip install --target
+    beside = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bin", "tllmprof")  # for pip install --target
     installed = [os.fspath(file.locate()) for file in importlib.metadata.files("tllmprof") or ()
                  if file.name == "tllmprof" and file.parent.name == "bin"]
     for path in [*installed, beside]:

@@ -1,5 +1,5 @@
-"""An engine with asynchronous scheduling: step N + 1 is launched before the output of step N, which a second thread
-waits for by its event, has been read: async_engine.py eager | graph."""
+"""async_engine.py eager | graph: an engine with asynchronous scheduling. Step N + 1 is launched before the output of
+step N is read. A second thread waits for that output's event."""
 import queue
 import random
 import sys
@@ -58,7 +58,7 @@ for step in range(STEPS):
     size = next(size for size in SIZES if size >= running)
     positions = torch.randint(0, VOCABULARY, (running,)).pin_memory().to("cuda", non_blocking=True)
     inputs[size][:running].copy_(table[last[:running]] + table[positions])
-    if not graphs_on or random.random() < 0.05:  # a step with a prompt in it runs eagerly
+    if not graphs_on or random.random() < 0.05:  # a step with a prompt runs without a graph
         hidden = layers(inputs[size])
     else:
         graph, hidden = graphs[size]

@@ -1,4 +1,4 @@
-"""transformers' continuous batching, requests that come while others run: batching.py plain | graphs | async."""
+"""batching.py plain | graphs | async: transformers' continuous batching, with requests that come while others run."""
 import random
 import sys
 import threading

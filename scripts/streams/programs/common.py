@@ -1,4 +1,4 @@
-"""What the programs share: the marks of their true iterations, and small models with random weights."""
+"""Parts that the programs share: the marks of their true iterations, and small models with random weights."""
 import ctypes
 import itertools
 import os
@@ -6,7 +6,7 @@ import random
 
 import torch
 
-DEVICE = os.environ.get("STREAM_DEVICE", "cuda")  # "cpu": to try a program without a GPU
+DEVICE = os.environ.get("STREAM_DEVICE", "cuda")  # "cpu" is for trying a program without a GPU
 VOCABULARY = 8000
 
 _mark = getattr(ctypes.CDLL(None), "tllmprof_mark", None)
@@ -17,14 +17,14 @@ random.seed(0)
 
 
 def mark():
-    """An iteration starts here."""
+    """Marks the start of an iteration."""
     number = next(_numbers)
     if _mark is not None:
         _mark(ctypes.c_long(number))
 
 
 def marked(model):
-    """The model, each of whose forward passes is an iteration."""
+    """Returns the model, with a mark in each forward pass."""
     model.register_forward_pre_hook(lambda *_: mark())
     return model
 
@@ -32,7 +32,7 @@ def marked(model):
 def ready(model, dtype=torch.bfloat16):
     model = model.to(dtype).to(DEVICE).eval()
     config = getattr(model, "generation_config", None)
-    if config is not None:  # random weights must not end a sequence
+    if config is not None:  # the random weights must not generate an end of the sequence
         config.eos_token_id = config.forced_eos_token_id = None
         config.pad_token_id = 0
     return model

@@ -1,4 +1,4 @@
-"""A decode loop of one's own over a compiled model with a static cache: decode_loop.py default | reduce-overhead."""
+"""decode_loop.py default | reduce-overhead: a hand-written decode loop with a compiled model and a static cache."""
 import sys
 
 import torch
@@ -20,7 +20,7 @@ position = torch.arange(16, device=DEVICE)
 read = []
 with torch.inference_mode():
     mark()
-    token = forward(tokens(2, 16), position.unsqueeze(0))  # the prompt, not compiled
+    token = forward(tokens(2, 16), position.unsqueeze(0))  # the forward pass of the prompt is not compiled
     read.append(token.tolist())
     for i in range(16, 256):
         mark()

@@ -1,4 +1,4 @@
-"""A denoising loop that reads nothing in a step and waits for the device once: diffusion.py."""
+"""diffusion.py: a denoising loop that reads nothing within a step and waits for the device once."""
 import torch
 from common import DEVICE, mark
 

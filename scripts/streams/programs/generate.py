@@ -1,4 +1,4 @@
-"""transformers' generate(); an iteration is a forward pass of the model: generate.py VARIANT."""
+"""generate.py VARIANT: transformers' generate(). An iteration is a forward pass of the model."""
 import sys
 
 import torch
@@ -16,7 +16,7 @@ def mixtral():
 
 def mixtral_eager():
     model = mixtral()
-    model.set_experts_implementation("eager")  # asks the GPU which experts were hit: waits within a step
+    model.set_experts_implementation("eager")  # this implementation reads from the GPU which experts were chosen, so it waits within a step
     return model
 
 
@@ -56,7 +56,7 @@ def whisper():
 
 
 class Reader(BaseStreamer):
-    """Reads every token on the host as it is made, as a server that streams its answers does."""
+    """Reads every token on the host when it is generated, like a server that streams its answers."""
 
     def put(self, value):
         value.tolist()
@@ -66,7 +66,7 @@ class Reader(BaseStreamer):
 
 
 def marked_static(model):
-    # A hook on the forward pass would be compiled with it.
+    # A hook on the forward pass would be compiled together with it.
     prepare = model.prepare_inputs_for_generation
 
     def marked_prepare(*arguments, **named):
@@ -78,7 +78,7 @@ def marked_static(model):
 
 
 GREEDY = {"do_sample": False}
-# variant: model, batch, prompt lengths (one generate() each), new tokens, further arguments
+# variant: model, batch size, prompt lengths (one generate() call each), new tokens, further arguments
 VARIANTS = {
     "greedy_b1": (llama, 1, (12, 40, 7, 25), 50, GREEDY),
     "greedy_b16": (llama, 16, (30, 9, 64, 17), 50, GREEDY),
@@ -108,7 +108,7 @@ def main(variant):
         with torch.inference_mode():
             if variant == "whisper":
                 features = torch.randn(batch, 80, length, dtype=model.dtype).to(DEVICE)
-                # Whisper's own generate() wants what a trained model's configuration has.
+                # Whisper's own generate() needs settings that only a trained model's configuration has.
                 result = super(type(model), model).generate(
                     features, decoder_input_ids=tokens(batch, 4), max_new_tokens=new, min_new_tokens=new, **more)
             else:

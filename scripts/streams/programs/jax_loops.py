@@ -1,4 +1,5 @@
-"""jitted loops in JAX: jax_loops.py decode | scan | train | long | late; an iteration is one call of the jitted function."""
+"""jax_loops.py decode | scan | train | long | late: jitted loops in JAX. An iteration is one call of the jitted
+function."""
 import ctypes
 import functools
 import sys
@@ -52,7 +53,7 @@ def decode():
 
 
 def long(late=0):
-    """One request without an end; each token is read, or `late` steps later."""
+    """Decodes one endless request. Each token is read at once, or `late` steps later."""
     jitted = jax.jit(step, donate_argnums=2)
     tokens, caches, waiting = jnp.arange(BATCH), empty(), []
     for number in range(2500):

@@ -1,9 +1,11 @@
-// llama.cpp, a decode loop; an iteration is a llama_decode: llama_loop MODEL single [ROUNDS [TIMES] | --blocks] | parallel
+// llama_loop MODEL single [ROUNDS [TIMES] | --blocks] | parallel: a decode loop with llama.cpp. An iteration is a
+// llama_decode.
 //
-// single: a prompt, then one token at a time, two rounds or so many; writes to the file TIMES when each llama_decode began, in ns, a 64-bit
-// number each. --blocks: whole rounds for as many seconds as each line of standard input says; prints how many steps, how long they took, how
-// much processor time, and the median step. parallel: eight sequences that come and go; a batch holds one token of each and, where a sequence
-// begins, its prompt.
+// single: a prompt, then one token at a time, for ROUNDS rounds (2). Writes to the file TIMES when each llama_decode
+// began, in ns, as 64-bit numbers. --blocks: makes whole rounds for the number of seconds in each line of standard
+// input. Prints the number of steps, their duration, their processor time, and the median step. parallel: eight
+// sequences that begin and end at different times. A batch has one token of each sequence, and the whole prompt of a
+// sequence that begins.
 #include <dlfcn.h>
 #include <time.h>
 
@@ -89,11 +91,11 @@ static long single(llama_context *context, llama_batch &batch, int rounds, int s
 
 static long serve_blocks(llama_context *context, llama_batch &batch) {
     double seconds;
-    long sum = single(context, batch, 1);  // makes its CUDA graph
+    long sum = single(context, batch, 1);  // captures the CUDA graph
     puts("ready");
     fflush(stdout);
     while (scanf("%lf", &seconds) == 1) {
-        sum += single(context, batch, 1, 20);  // what a sleeping process has lost: caches, the GPU's attention
+        sum += single(context, batch, 1, 20);  // warms up the caches and the GPU's clocks after the sleep
         began.clear();
         double used = now(CLOCK_PROCESS_CPUTIME_ID), start = now(CLOCK_MONOTONIC), elapsed;
         do sum += single(context, batch, 1);
@@ -110,7 +112,7 @@ static long serve_blocks(llama_context *context, llama_batch &batch) {
 
 struct sequence {
     int position = 0, left = 0;
-    int at = 0;  // where its logits are in the last batch
+    int at = 0;  // index of its logits in the last batch
 };
 
 static long parallel(llama_context *context, llama_batch &batch) {

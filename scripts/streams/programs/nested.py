@@ -1,4 +1,4 @@
-"""Loops whose steps have parts that look alike, and loops that never wait: nested.py VARIANT."""
+"""nested.py VARIANT: loops whose steps have similar parts, and loops that never wait."""
 import random
 import sys
 import time
@@ -21,12 +21,12 @@ def block(x):
 
 
 def bookkeeping(rounds):
-    """Work of the host alone, as a scheduler's."""
+    """Makes work that only uses the host, like a scheduler's."""
     kept[:] = [n * n for n in range(rounds)]
 
 
 def items(parts, between):
-    """Each of a step's equal parts is waited for; only time distinguishes the first from the others."""
+    """Makes steps of equal parts with a wait for each. Only the time distinguishes the first part from the others."""
     x = torch.randn(8, WIDTH, device=DEVICE).half()
     for _ in range(400):
         mark()
@@ -37,7 +37,7 @@ def items(parts, between):
 
 
 def items_tail():
-    """The last part ends by another kernel."""
+    """Makes steps whose last part ends with another kernel."""
     x = torch.randn(8, WIDTH, device=DEVICE).half()
     for _ in range(300):
         mark()
@@ -59,7 +59,7 @@ def graph_of(work):
 
 
 def graph_parts():
-    """Ten replays of one graph, each waited for, are a step."""
+    """Makes steps of ten replays of one graph, with a wait for each."""
     x = torch.randn(8, WIDTH, device=DEVICE).half()
     graph = graph_of(lambda: x.copy_(block(x)))
     for _ in range(400):
@@ -71,7 +71,7 @@ def graph_parts():
 
 
 def requests(tokens):
-    """Requests of equally many tokens, a replayed graph a token; an iteration is a token."""
+    """Decodes requests with equal numbers of tokens, with a graph replay per token. An iteration is a token."""
     token = torch.zeros(4, dtype=torch.long, device=DEVICE)
 
     def decode():
@@ -91,7 +91,7 @@ def requests(tokens):
 
 
 def tied(parts):
-    """Two streams tied by events: the next input is made on one while the other computes."""
+    """Uses two streams that are synchronized by events: one prepares the next input while the other computes."""
     side, main = torch.cuda.Stream(), torch.cuda.Stream()
     host = torch.empty(8, dtype=torch.long).pin_memory()
     made, used, read = torch.cuda.Event(), torch.cuda.Event(), torch.cuda.Event()
@@ -113,7 +113,7 @@ def tied(parts):
 
 
 def nowait():
-    """Training that reads nothing back."""
+    """Trains without reading anything back."""
     parameters = [p for layer in [*layers, head, table] for p in layer.parameters()]
     optimizer = torch.optim.SGD(parameters, 1e-4)
     for n in range(250):
@@ -129,7 +129,7 @@ def nowait():
 
 
 def passes(counts):
-    """Denoising: nothing is waited for within an image."""
+    """Denoises images without a wait within an image."""
     net = torch.nn.Sequential(*(torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(6))).to(DEVICE).half()
     decoder = torch.nn.Conv2d(64, 3, 3, padding=1).to(DEVICE).half()
     for each in counts:
@@ -142,7 +142,7 @@ def passes(counts):
 
 
 def varying_free():
-    """Eager decode: the launches of a step are not always the same number, and nothing is read back."""
+    """Decodes eagerly: the number of launches varies between steps, and nothing is read back."""
     token = torch.zeros(4, dtype=torch.long, device=DEVICE)
     for _ in range(400):
         mark()

@@ -1,6 +1,6 @@
-"""A server of an encoder's answers; an iteration is a request: server.py threads | pool | batches.
+"""server.py threads | pool | batches: a server that answers requests with an encoder. An iteration is a request.
 
-threads: a thread a request, one request at a time; pool: four threads that take turns; batches: one thread.
+threads: one thread per request, one request at a time. pool: four threads that take turns. batches: one thread.
 """
 import random
 import sys

@@ -1,7 +1,7 @@
-"""A decode loop over two ranks with NCCL: tensor_parallel.py each | leader.
+"""tensor_parallel.py each | leader: a decode loop on two ranks with NCCL.
 
-each: every rank reads the tokens. leader: rank 0 reads them and sends them over the CPU; the other never waits for
-its device in a step.
+each: every rank reads the tokens. leader: rank 0 reads them and sends them over the CPU, so the other rank never waits
+for its device within a step.
 """
 import os
 import random

@@ -1,10 +1,10 @@
-"""Writes a small Llama with random weights and no vocabulary as a GGUF file: tiny_gguf.py FILE [LAYERS [WIDTH]]."""
+"""tiny_gguf.py FILE [LAYERS [WIDTH]]: writes a small Llama with random weights and no vocabulary as a GGUF file."""
 import random
 import struct
 import sys
 
 HEAD, VOCABULARY = 32, 4096
-# Types of the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+# Type numbers of the file format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 UINT32, FLOAT32, STRING = 4, 6, 8
 F32, F16 = 0, 1
 ALIGNMENT = 32

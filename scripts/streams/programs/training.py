@@ -1,4 +1,4 @@
-"""A training loop; an iteration is a step of the optimizer: training.py every1 | every10 | accumulate | amp | ddp."""
+"""training.py every1 | every10 | accumulate | amp | ddp: a training loop. An iteration is a step of the optimizer."""
 import os
 import sys
 

@@ -1,4 +1,4 @@
-"""An engine that is not known. Of `way` threads, each step runs on a thread of its own."""
+"""An engine that the library does not know. With `way` threads, each step runs in a new thread."""
 
 import threading
 

@@ -1,5 +1,5 @@
-//! Writes the seeds of the fuzzer: `seeds FOLDER [RECORD…]`. Without records, those of an artificial server and of one
-//! event of each kind, and exports of nsys.
+//! Writes the fuzzer's seeds: `seeds FOLDER [RECORD…]`. Without RECORD arguments, the seeds are records of an
+//! artificial server, a record with one event of each type, and exports of nsys.
 
 use std::error::Error;
 use std::fs;
@@ -56,7 +56,7 @@ fn write(folder: &Path, name: &Path, record: &[u8]) -> Result<(), Box<dyn Error>
     Ok(fs::write(folder.join(name), packed)?)
 }
 
-/// Writes them in small pages, so that a change is likely to hit a row.
+/// Writes the nsys exports with small database pages, so that a random change is likely to hit a row.
 fn exports(folder: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(folder)?;
     for (name, schema) in [("full", Schema::Full), ("sparse", Schema::Sparse)] {
@@ -98,7 +98,7 @@ fn exports(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A row or more of each table that the others leave empty.
+/// Adds at least one row to each table that the other functions leave empty.
 fn facts(export: &mut Export, of: i64) {
     let wait = export.string("cudaStreamSynchronize_v3020");
     export.call(of, wait, [1900, 1950]);

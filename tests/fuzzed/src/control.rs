@@ -1,8 +1,8 @@
-//! Lines of the control protocol, from any client.
+//! Fuzzes lines of the control protocol, which any client may send.
 
 use tllmprof_control::{Event, Request};
 
-/// Any line is a request, an event, or refused with a line. A parsed line that is written can be parsed
+/// Any line is parsed as a request or an event, or refused. If a parsed line is written out again, it can be parsed
 /// again.
 pub fn control(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {

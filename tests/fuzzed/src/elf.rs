@@ -1,11 +1,12 @@
-//! ELF files, as the command and the hooks of native functions read them.
+//! Fuzzes ELF files, which the command and the hooks of native functions read.
 
 use std::sync::LazyLock;
 
 use regex::bytes::Regex;
 use tllmprof_symbols::{Image, LIMIT, Nearest, Pattern, reach};
 
-/// Compiled once: that takes longer than to read a file.
+/// A pattern for function names. It is compiled only once because compiling takes longer than
+/// reading a file.
 static PATTERN: LazyLock<Pattern> =
     LazyLock::new(|| Pattern::new(&Regex::new("step|Class.*f").expect("a pattern")));
 

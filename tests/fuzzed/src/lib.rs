@@ -1,8 +1,9 @@
-//! The readers of foreign bytes, each as a function of bytes that panics if a promise is broken.
+//! Fuzz targets for the readers of foreign bytes. Each is a function of bytes that panics if the reader breaks a
+//! promise.
 //!
-//! `scripts/fuzz` runs these under cargo-fuzz, for a given time. `tests/replay.rs` runs the seeds
-//! (`fuzz/corpus/seeds`) and a fixed number of changed ones. The platform layer's reading of loaded modules
-//! is tested in its own crate (`elf/damaged.rs`): it reads addresses, not files.
+//! `scripts/fuzz` runs these under cargo-fuzz for a given time. `tests/replay.rs` runs the seeds (`fuzz/corpus/seeds`)
+//! and a fixed number of changed seeds. The platform layer's reader of loaded modules takes addresses instead of files,
+//! so its own crate tests it (`elf/damaged.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -26,11 +27,11 @@ pub use records::{export, reader, report};
 pub use settings::settings;
 pub use streams::streams;
 
-/// One reader.
+/// A reader to fuzz, with its name.
 #[derive(Debug)]
 pub struct Target {
     pub name: &'static str,
-    /// The folder of its seeds in `fuzz/corpus/seeds`.
+    /// The name of the folder with its seeds in `fuzz/corpus/seeds`.
     pub seeds: &'static str,
     pub run: fn(&[u8]),
 }
@@ -51,8 +52,9 @@ fn scratch() -> &'static Path {
     &SCRATCH
 }
 
-/// All readers. Each has a file of its name in `fuzz/fuzz_targets`, which calls its function by name. So a
-/// fuzzer only has its own target's code, and does not read the counters of others after each input.
+/// All readers. Each has a file of its name in `fuzz/fuzz_targets`, which calls the reader's function directly. A
+/// fuzzer therefore contains only its own target's code, and does not read the coverage counters of others after each
+/// input.
 pub const TARGETS: &[Target] = &[
     target("reader", "records", reader),
     target("report", "records", report),

@@ -1,20 +1,20 @@
-//! Changes to bytes as a fuzzer makes them, the same in each run.
+//! Random changes to bytes like a fuzzer makes them, but the same in each run.
 
-/// A source of changes.
+/// A pseudo-random source of changes to bytes.
 #[derive(Debug)]
 pub struct Mutator(u64);
 
-/// Numbers at the edges of their types.
+/// Limits of integer types, where overflows are likely.
 const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
 
 impl Mutator {
-    /// Returns a source with different changes for each seed.
+    /// Returns a source of changes. Different seeds give different changes.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// Returns a number below a limit, by xorshift64; 0 if the limit is 0.
+    /// Returns a pseudo-random number below a limit (xorshift64), or 0 if the limit is 0.
     pub const fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -25,7 +25,7 @@ impl Mutator {
         }
     }
 
-    /// Changes some bytes in one to eight ways. Parts of `other` may be inserted.
+    /// Makes one to eight changes to the bytes. A change may insert a part of `other`.
     pub fn change(&mut self, bytes: &mut Vec<u8>, other: &[u8]) {
         for _ in 0..=self.below(8) {
             self.change_once(bytes, other);

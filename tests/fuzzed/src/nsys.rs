@@ -1,4 +1,4 @@
-//! Exports of nsys: SQLite databases.
+//! Fuzzes exports of nsys, which are SQLite databases.
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +8,9 @@ use tllmprof_report::{Process, Report};
 use crate::records::fits;
 use crate::scratch;
 
-/// A database with any content is refused or gets a report.
+/// A database with any content is either refused or read into a report.
 pub fn nsys(bytes: &[u8]) {
-    // SQLite creates files next to a database that says that it has a log.
+    // The file is in a folder for itself, because SQLite may create a log file next to a database.
     let folder = tempfile::tempdir_in(scratch()).expect("a folder");
     let file = folder.path().join("export");
     fs::write(&file, bytes).expect("to write");

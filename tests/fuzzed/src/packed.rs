@@ -1,13 +1,13 @@
-//! Records as a fuzzer takes them: short.
+//! A compact encoding of records for the fuzzer, which works best with short inputs.
 //!
-//! A record consists of blocks of 64 KiB that are mostly zeros. Packed, it is the parts that are not zeros: pieces of an
-//! offset (u32), a length (u16) and the bytes. The last piece has the record's length as its offset. A change of one
-//! piece leaves the others at their places, and any bytes can be unpacked.
+//! A record consists of blocks of 64 KiB that are mostly zeros. Its packed form has only the parts that are not zeros.
+//! Each part is an offset (u32), a length (u16) and the bytes. The last part has the record's length as its offset. A
+//! change to one part does not move the others, and any bytes can be unpacked.
 
-/// Maximum size of an unpacked record, in bytes: the header and seven chunks. It is small, as a reader looks
-/// at each byte of them.
+/// Maximum size of an unpacked record, in bytes: the header and seven chunks. The limit is small because a reader looks
+/// at every byte.
 const MAX_RECORD_BYTES: usize = 8 * 64 * 1024;
-/// Number of zeros in a row from which on a new piece is begun.
+/// A run of at least this number of zeros ends a part of the packed form.
 const MIN_GAP: usize = 8;
 
 /// Returns the record that the bytes encode.
@@ -28,7 +28,7 @@ pub fn unpack(mut packed: &[u8]) -> Vec<u8> {
     record
 }
 
-/// Returns a record, packed. One that is too long is cut.
+/// Returns the packed form of a record. A record longer than the limit is cut.
 #[must_use]
 pub fn pack(record: &[u8]) -> Vec<u8> {
     let record = &record[..record.len().min(MAX_RECORD_BYTES)];

@@ -1,4 +1,4 @@
-//! Records: unchanged, and again with right checksums for their contents.
+//! Fuzzes records, both unchanged and with checksums that are recomputed to match their contents.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,7 @@ fn both(packed: &[u8], look: impl Fn(&[u8])) {
     look(&record);
 }
 
-/// A damaged record gives an error or its undamaged part.
+/// Reading a damaged record returns an error or the undamaged part.
 pub fn reader(packed: &[u8]) {
     both(packed, |record| {
         let Ok(reader) = Reader::new(record) else {
@@ -51,7 +51,7 @@ pub fn reader(packed: &[u8]) {
     });
 }
 
-/// A record with any content has a report that fits a screen and is JSON.
+/// A record with any content gives a report whose text fits a screen and whose JSON can be written.
 pub fn report(packed: &[u8]) {
     both(packed, |record| {
         let Ok(reader) = Reader::new(record) else {
@@ -59,7 +59,8 @@ pub fn report(packed: &[u8]) {
         };
         let process = || Process::read("record".into(), &reader).ok();
         fits(&Report::new(process().into_iter().collect()));
-        // Thousands of samples are drawn for a comparison: it takes longer than all the rest.
+        // A comparison draws thousands of samples and takes longer than everything else, so only every eighth length
+        // gets one.
         if packed.len().is_multiple_of(8) {
             let two = Report::new(process().into_iter().chain(process()).collect());
             fits(&two);
@@ -68,7 +69,7 @@ pub fn report(packed: &[u8]) {
     });
 }
 
-/// Its text fits a screen, and its JSON can be written.
+/// Asserts that the report's text fits a screen and that its JSON can be written.
 pub fn fits(report: &Report) {
     let text = report.text();
     assert!(text.lines().count() <= 44, "{text}");
@@ -89,8 +90,8 @@ impl Source for Bytes {
     }
 }
 
-/// A record with any content has valid exports: JSON in which events that share a line nest, a Perfetto
-/// trace, Parquet tables.
+/// A record with any content gives valid exports: JSON in which events on one line nest, a Perfetto trace, and Parquet
+/// tables.
 pub fn export(packed: &[u8]) {
     both(packed, |record| {
         let read = || {
@@ -106,7 +107,7 @@ pub fn export(packed: &[u8]) {
         assert!(serde_json::from_slice::<IgnoredAny>(&json).is_ok());
         nest(std::str::from_utf8(&json).expect("UTF-8"));
         assert!(perfetto(&records, io::sink(), false).is_ok());
-        // Files take longer than all the rest.
+        // Writing files takes longer than everything else, so only every sixteenth length is exported to Parquet.
         if packed.len().is_multiple_of(16) {
             let folder = tempfile::tempdir_in(scratch()).expect("a folder");
             assert!(parquet(&records, &folder.path().join("tables")).is_ok());
@@ -114,8 +115,8 @@ pub fn export(packed: &[u8]) {
     });
 }
 
-/// Asserts that events nest on each line of the trace. Times are compared as they are written, digit by
-/// digit, as no float can hold them.
+/// Asserts that events nest on each line of the trace. Times are compared by their decimal digits, because a float
+/// cannot hold them exactly.
 fn nest(trace: &str) {
     let mut lines: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for event in trace.split("{\"ph\":\"X\",").skip(1) {
@@ -140,14 +141,14 @@ fn nest(trace: &str) {
     }
 }
 
-/// Returns the number after a key. No text has the key in it: its quotes would be escaped.
+/// Returns the number after a key. No string value can contain the key, because its quotes would be escaped.
 fn after<'a>(event: &'a str, key: &str) -> &'a str {
     let (_, rest) = event.split_once(key).expect("a complete event");
     let end = rest.find([',', '}']).expect("an end");
     &rest[..end]
 }
 
-/// Nanoseconds from a number of microseconds with three decimals, as it is written.
+/// Returns nanoseconds from a decimal number of microseconds with three decimals.
 fn thousandths(number: &str) -> u128 {
     let (_, decimals) = number.split_once('.').expect("decimals");
     assert_eq!(decimals.len(), 3, "{number}");

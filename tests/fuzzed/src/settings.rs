@@ -1,4 +1,4 @@
-//! The variables, as lines `NAME=value`.
+//! Fuzzes the library's environment variables, given as lines `NAME=value`.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use tllmprof_config::Settings;
 
-/// Any environment gives settings, or one line with the error.
+/// Any environment gives either settings or an error of one line.
 pub fn settings(bytes: &[u8]) {
     let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| {
         let at = line.iter().position(|byte| *byte == b'=')?;

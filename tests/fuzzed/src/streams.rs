@@ -1,9 +1,9 @@
-//! Recorded streams of calls.
+//! Fuzzes recorded streams of CUDA calls.
 
 #[path = "../../../crates/cli/src/streams/replay.rs"]
 mod replay;
 
-/// A stream with any content is refused or replayed.
+/// A stream with any content is either refused or replayed.
 pub fn streams(bytes: &[u8]) {
     let Ok(replay) = replay::replay(bytes) else {
         return;

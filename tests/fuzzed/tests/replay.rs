@@ -1,5 +1,5 @@
-//! Runs the seeds of the fuzzer and changed ones: a number that every test run can afford, the same each
-//! time, and then others for the requested time. scripts/fuzz runs more, by coverage.
+//! Runs the fuzzer's seeds and changed seeds. First comes a fixed number of changes, the same in each test run. Then
+//! come random changes for the time that `TLLMPROF_TEST_FUZZ` sets. `scripts/fuzz` runs more, guided by coverage.
 
 use std::fs;
 use std::panic;
@@ -10,8 +10,8 @@ use tllmprof_fuzzed::mutate::Mutator;
 use tllmprof_fuzzed::{TARGETS, Target};
 use tllmprof_report::Process;
 
-/// Returns the number of changed inputs for a target; `TLLMPROF_TEST_DAMAGE` sets another. Targets that write
-/// files have fewer.
+/// Returns the number of changed inputs for a target, which `TLLMPROF_TEST_DAMAGE` overrides. Targets that write files
+/// are slower and get fewer inputs.
 fn changed(name: &str) -> u64 {
     let usual = match name {
         "export" => 20,
@@ -21,12 +21,12 @@ fn changed(name: &str) -> u64 {
     std::env::var("TLLMPROF_TEST_DAMAGE").map_or(usual, |n| n.parse().unwrap())
 }
 
-/// Returns how long a target gets random inputs: `TLLMPROF_TEST_FUZZ` seconds.
+/// Returns the duration for which each target gets random inputs: `TLLMPROF_TEST_FUZZ` seconds, or 0.
 fn patience() -> Duration {
     Duration::from_secs(std::env::var("TLLMPROF_TEST_FUZZ").map_or(0, |n| n.parse().unwrap()))
 }
 
-/// The files of a folder of `fuzz/corpus`, if it is there.
+/// Returns the path and content of each file in a folder of `fuzz/corpus`; empty if there is no such folder.
 fn files(folder: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let Ok(files) = fs::read_dir(corpus.join(folder)) else {
@@ -48,7 +48,7 @@ fn replay(name: &str) {
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
     let mut seeds = seeds(target);
     assert!(seeds.len() >= 2, "{name} has seeds");
-    // Inputs that reached code that no seed reaches.
+    // These inputs reached code that no seed reaches. A fuzzer found them.
     seeds.extend(files(&format!("found/{name}")));
     for (path, seed) in &seeds {
         let done = panic::catch_unwind(|| (target.run)(seed));
@@ -98,7 +98,8 @@ macro_rules! replays {
 
 replays! { reader report export settings symbols nsys streams control }
 
-/// Otherwise a fuzzer would only test the checks.
+/// A reader drops a changed event, because its checksum is wrong. `repair` computes the checksums anew. Without it, a
+/// fuzzer would only test the code that checks them.
 #[test]
 fn a_changed_event_is_read_by_a_target() {
     use tllmprof_fuzzed::packed::unpack;
@@ -129,7 +130,8 @@ fn a_changed_event_is_read_by_a_target() {
     );
 }
 
-/// Otherwise it would read no more of a file than its first table, if that had no iterations.
+/// The seeds must have iterations. Without them, a reader stops after an export's first table, and the fuzzer would
+/// test nothing else.
 #[test]
 fn the_exports_have_iterations_and_all_that_is_read_of_them() {
     let found = TARGETS.iter().find(|target| target.name == "nsys").unwrap();

@@ -1,5 +1,5 @@
-"""Steps of a model that is compiled by a compiler that is made up: the code that it writes has the form of Inductor's. Captured once
-and replayed, and called by itself. Each kernel is called like the layer that it is to have."""
+"""Steps of a model that a fake compiler has compiled. The code has the form of Inductor's. The steps are captured once
+and replayed, and also called directly. Each kernel has the name of its expected layer."""
 import re
 import types
 
@@ -53,7 +53,7 @@ class Kernel:
 
 
 def of_ops(function):
-    """`function`, as the default overload of an operator."""
+    """Returns `function` in the form of an operator's default overload."""
     return types.SimpleNamespace(default=function)
 
 
@@ -67,7 +67,7 @@ NAMES = {
 
 
 class Graph:
-    """What the compiler is given: operations with the modules that they lie in, as several releases write them."""
+    """The compiler's input: operations with the modules that they are in, in the forms of several releases."""
 
     def __init__(self):
         self.graph = self
@@ -80,7 +80,7 @@ class Graph:
             self.node("linear_1", "L['self']._orig_mod.layers['1'].mlp"),
             self.node("add_1", "L['self'].layers.1"),
             self.node("unknown"),
-            # Two of a name, as a graph within the graph may have.
+            # Two nodes with the same name, like in a graph within a graph.
             self.node("twice", "L['self'].layers.0"),
             self.node("twice", "L['self'].layers.1"),
         ]
@@ -130,7 +130,7 @@ class Inner(modules.Module):
         super().__init__()
         self.layers = Layers()
         self.compiled = compile_fx(Graph(), [1], code=(WRAPPER, "compiled", NAMES))
-        # One that another process has compiled has the scope of what is around it.
+        # Code that another process has compiled has no modules, so its kernels get the scope around it.
         elsewhere = re.sub('"Model/[^"]*"', '"Model/model"', WRAPPER)
         self.found = CompiledFxGraph(elsewhere, "found", NAMES)
         self.found.post_compile([1], None, {})

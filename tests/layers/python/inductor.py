@@ -1,11 +1,11 @@
-"""Steps of models that Inductor has compiled: one as a whole, one from its `forward` on, one layer by layer. They run on the processor,
-where an operator of ours launches a kernel that is called like the module that has called the operator. Captured once and
-replayed, and called by themselves. There is nothing to fuse, for which a compiler of C++ would be needed."""
+"""Steps of models that Inductor has compiled: one as a whole, one from its `forward` on, one layer by layer. They run
+on the CPU, where an operator launches a kernel named after the module that calls the operator. The steps are captured
+once and replayed, and also called directly. The models have nothing to fuse, because fusing needs a C++ compiler."""
 import ctypes
 import sys
 
-sys.path.pop(0)  # where a torch lies that is made up
-ctypes.CDLL("libcupti.so.13")  # the driver's, before torch brings another one
+sys.path.pop(0)  # the script's folder has a fake torch
+ctypes.CDLL("libcupti.so.13")  # loaded first, because torch brings a different CUPTI
 import torch
 
 sys.path.insert(0, __file__.rsplit("/", 1)[0])

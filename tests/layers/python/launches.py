@@ -1,4 +1,4 @@
-"""Kernels, launched through ctypes, and the steps of a program that exits with 7."""
+"""Launches kernels through ctypes, and runs the steps of a program that exits with 7."""
 import ctypes
 
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -26,13 +26,13 @@ arguments = (handle * 1)(ctypes.addressof(memory))
 
 
 def launch(name):
-    """A kernel that is called like this, which is the scope that it is to have."""
+    """Launches a kernel with this name, which is its expected scope."""
     kernel = made(cuda.cuModuleGetFunction, library, name.encode())
     check(cuda.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, arguments, None))
 
 
 def captured(call):
-    """What replays the kernels that `call` launches."""
+    """Captures the kernels that `call` launches. Returns a function that replays them."""
     check(cuda.cuStreamBeginCapture_v2(stream, 2))
     call()
     graph = handle()

@@ -1,7 +1,7 @@
-"""Steps of a model of modules, captured once and replayed, and of a function by itself. Each kernel is called like the layer that
-launches it. The name of a model of its own is its class."""
+"""Steps of a model of modules, captured once and replayed, and of a single function. Each kernel has the name of the
+layer that launches it. The outermost model's name is its class."""
 import torch.nn.modules.module as modules
-from launches import captured, launch, run  # torch is looked for when something is imported, as there always is behind it
+from launches import captured, launch, run  # the library looks for torch when a module is imported, so some import must come after torch's
 
 
 class Part(modules.Module):

@@ -1,4 +1,4 @@
-"""A program with audit hooks of its own, one of which takes no others."""
+"""A program with audit hooks, one of which rejects other hooks."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ def hook(event, args):
 
 
 sys.addaudithook(hook)
-sys.addaudithook(print)  # is left out, silently, for a RuntimeError
+sys.addaudithook(print)  # the first hook raises RuntimeError, so Python silently does not add this one
 truth.work()
 thread = threading.Thread(target=truth.work)
 thread.start()

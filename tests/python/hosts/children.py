@@ -1,4 +1,4 @@
-"""children.py KIND: work in children, and theirs."""
+"""children.py KIND: does work in children and their children."""
 
 import os
 import subprocess

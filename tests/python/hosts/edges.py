@@ -1,4 +1,4 @@
-"""edges.py LIBRARY END WAITS: ends while native threads run into Python, when they have waited so often."""
+"""edges.py LIBRARY END WAITS: ends after this number of waits, while native threads run Python code."""
 
 import ctypes
 import os

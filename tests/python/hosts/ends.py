@@ -1,4 +1,4 @@
-"""ends.py END: ways out of the program."""
+"""ends.py END: ends the program in the given way."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def collects():
 
 
 truth.work()
-if end == "daemons":  # in the middle of what they do, holding the GIL, waiting for it, and asleep
+if end == "daemons":  # the threads are running, waiting for the GIL, or asleep when the interpreter ends
     for target in (collects, collects, collects, lambda: time.sleep(60)):
         threading.Thread(target=target, daemon=True).start()
     time.sleep(0.05)
@@ -29,7 +29,7 @@ elif end == "thread-exits":
         thread.start()
         thread.join()
     truth.report()
-elif end == "late-thread":  # joined by the interpreter, at its end
+elif end == "late-thread":  # the interpreter joins this thread at its end
     threading.Thread(target=lambda: (printed.wait(), time.sleep(0.05), truth.work(), print("late"))).start()
 elif end == "atexit":
     import atexit
@@ -52,7 +52,7 @@ elif end == "raises":
     truth.report()
     raise ValueError("on purpose")
 elif end == "interrupted":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have ignored it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # SIGINT is ignored if the tests' own parent ignored it
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 elif end == "killed":

@@ -1,4 +1,4 @@
-"""Sub-interpreters, each with collections of its own, in turn and on threads of their own."""
+"""Uses sub-interpreters that collect garbage, one after the other and in separate threads."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ last = "import truth; truth.report_sub()"
 
 
 def make(kind):
-    """One that shares the GIL, or one of its own, where that can be had."""
+    """Makes a sub-interpreter that shares the GIL, or one with its own GIL, if the version supports that."""
     if sys.version_info < (3, 9):
         return interpreters.create()
     if sys.version_info < (3, 13):
@@ -39,7 +39,7 @@ for kind in ("isolated", "legacy"):
     use(kind)
 for kind in ("isolated", "legacy"):
     if kind == "legacy" and sys.version_info < (3, 12):
-        continue  # the same thing
+        continue  # there is only one kind of interpreter
     threads = [threading.Thread(target=use, args=(kind,)) for _ in range(4)]
     for thread in threads:
         thread.start()

@@ -1,8 +1,8 @@
-"""What a program could see of a library that comes into Python."""
+"""Prints what a program could see of a library that enters Python."""
 
 import sys
 
-# Before 3.10 what is to be done at exit goes with the module.
+# Before 3.10, removing the module atexit also removes its exit functions.
 print(sorted(set(sys.modules) - {"atexit"} if sys.version_info < (3, 10) else sys.modules))
 print(sys.gettrace(), sys.getprofile(), getattr(sys, "monitoring", None) and [sys.monitoring.get_tool(n) for n in range(6)])
 import threading

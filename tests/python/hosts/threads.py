@@ -1,4 +1,4 @@
-"""Many threads that collect, and wait for the GIL."""
+"""Many threads that collect garbage and wait for the GIL."""
 
 import os
 import sys

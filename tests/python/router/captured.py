@@ -1,9 +1,9 @@
-"""captured.py [compiled] [disobeys]: ten steps of blocks of experts of three small models, each a replay of what stands
-for a captured graph, or a call of what is compiled as a whole.
+"""captured.py [compiled] [disobeys]: ten steps of expert blocks of three small models. Each step replays a substitute
+for a captured graph, or calls a model that is compiled as a whole.
 
-`disobeys`: in the second layer of each model experts are chosen by logits that nothing has replaced. Prints a line of
-JSON for each step: a digest of what the blocks make; by layer whether the gate's logits are a table's, and how many of
-the experts that they are highest for did not get the token.
+`disobeys`: the second layer of each model chooses experts by logits that the library has not replaced. Prints a line of
+JSON for each step: a digest of the blocks' results, and for each layer if the gate's logits are those of a table, and
+how many of the experts with the highest logits did not get the token.
 """
 
 import importlib
@@ -22,15 +22,17 @@ import models
 import run
 from py_ctypes import Driver
 
-# A gate that gives the experts, one that gives their scores, and a block that chooses by a plain gate's logits.
+# Three kinds of gates: one returns the experts, one returns their scores, and one returns plain logits from which the
+# block chooses.
 CLASSES = {"mixtral": "MixtralTopKRouter", "llama4": "Llama4Router", "jamba": "JambaSparseMoeBlock"}
-# (logits, experts) of each layer.
+# A pair (logits, experts) for each layer.
 chose = []
 
 
 class Graph(TorchDispatchMode):
-    """The operators of the device, recorded once with the memory that they use, and run again in it without Python. As
-    in a capture nothing may wait for a value. Operators made of Python are looked into."""
+    """A substitute for a captured graph: the device's operators are recorded once with the memory that they use, and
+    run again in it without Python. Like in a capture, nothing may wait for a value. Operators written in Python are
+    recorded by their parts."""
 
     WAIT = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero")
 
@@ -71,7 +73,7 @@ class Graph(TorchDispatchMode):
 
 
 def stand_in(name, kind):
-    """Has a class keep what it chooses, and choose by logits of its own where that is asked for."""
+    """Makes a class keep its choices, and, if requested, choose by its own logits."""
     linear = torch.nn.functional.linear
     if name == "jamba":
         own = kind.route_tokens_to_experts
@@ -110,7 +112,7 @@ def build(name):
     kind = getattr(module, CLASSES[name])
     stand_in(name, kind)
     model = models.build(name)
-    # Experts whose shapes do not depend on the routing.
+    # With this implementation of experts, shapes do not depend on the routing.
     model.config._experts_implementation = "batched_mm"
     blocks = list(run.blocks(model))
     if "disobeys" in sys.argv:

@@ -1,7 +1,8 @@
-"""Imports modules of vLLM and SGLang from a folder that has few of them; all that they import of others is a stand-in.
+"""Imports modules of vLLM and SGLang from a folder that has only a few of them. Everything else that they import is a
+fake.
 
-What a stand-in gives: what stands in NAMES, an empty class's base for classes, and mocks. The machine is of no kind that
-the engines know; no option is set.
+A fake module has the values in NAMES, an empty base class for classes, and mocks. The machine is of no type that the
+engines know, and no option is set.
 """
 
 import collections
@@ -15,14 +16,14 @@ from unittest import mock
 
 import torch
 import torch._dynamo
-import torch.utils.flop_counter  # before there is a stand-in for triton
+import torch.utils.flop_counter  # before triton is replaced by a fake
 
 really_compile = torch.compile
 PACKAGES = ("vllm", "sglang", "triton", "flashinfer", "sgl_kernel", "triton_kernels")
 
 
 class Base(torch.nn.Module):
-    """What the engines' classes are derived from."""
+    """The base class of the engines' fake classes."""
 
     @staticmethod
     def register(name):
@@ -30,7 +31,7 @@ class Base(torch.nn.Module):
 
 
 class No:
-    """A platform that is none, and options that are not set."""
+    """An unknown platform, and options that are not set."""
 
     __getattr__ = lambda self, name: False if name.startswith("VLLM_") else self
     __call__ = lambda self, *args, **named: self
@@ -38,7 +39,7 @@ class No:
 
 
 class Recorder:
-    """It records nothing; a compiler can follow it."""
+    """A recorder that records nothing and that a compiler can follow."""
 
     def on_select_experts(self, topk_ids):
         pass
@@ -48,7 +49,7 @@ class Recorder:
 
 
 class NotMoved:
-    """Where experts are, where they are not moved."""
+    """The locations of experts that are not moved."""
 
     @classmethod
     def init_new(cls, *args, **named):
@@ -62,7 +63,8 @@ def choose(scores, ids, weights):
 
 
 def kernel(score):
-    """A kernel that writes weights and experts of its first two arguments, by the logits, and perhaps a bias, of the others."""
+    """Returns a kernel that writes weights and experts into its first two arguments, by the logits, and possibly a
+    bias, in the other arguments."""
 
     def run(weights, ids, *others, **named):
         given = [one for one in (*others, *named.values()) if isinstance(one, torch.Tensor) and one.is_floating_point()]
@@ -105,7 +107,7 @@ class StandIn(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        # Classes are bases, too.
+        # A fake class may be used as a base class, so it must be a real class.
         value = NAMES.get(name)
         if value is None:
             value = False if name.strip("_").isupper() else mock.MagicMock(name=name)
@@ -114,7 +116,7 @@ class StandIn(types.ModuleType):
 
 
 class Loader(importlib.machinery.SourceFileLoader):
-    """`changes`: in what files which expressions are replaced by what."""
+    """A loader that replaces expressions in files. `changes`: the files, with the expressions and their replacements."""
 
     changes = ()
 
@@ -137,7 +139,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name.split(".")[0] not in PACKAGES:
             return None
         file = os.path.join(self.folder, name.replace(".", "/") + ".py")
-        # Other tests have other parts of the engine there.
+        # Only layers come from the engine's source; other tests have their own versions of other parts.
         if ".layers." in name and os.path.exists(file):
             return importlib.machinery.ModuleSpec(name, Loader(name, file), origin=file)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
@@ -151,7 +153,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def install(folder, changes):
     Loader.changes = changes
-    # There is no compiler for what they compile at once.
+    # There is no compiler for functions that are compiled when they are defined.
     torch.compile = lambda *args, **named: args[0] if args and callable(args[0]) else lambda function: function
     sys.meta_path.insert(0, Finder(folder))
     sys.dont_write_bytecode = True

@@ -1,10 +1,10 @@
-"""engines.py JOB…: engines' own source under stand-ins, each job in a process of its own.
+"""engines.py JOB…: runs the engines' own source with fakes, each job in a separate process.
 
-A job is a JSON list: [FOLDER, ENGINE, "window"?, "renamed" | "replaced" | "elsewhere"?, WAY…]. It prints a line `== JOB` on
-standard error, and for each way that a layer's logits go a line of JSON with the job's number: the experts, and how far apart
-their loads are. `window`: before a window, in it and behind it, with what experts and weights were before and behind. The
-others change the source: `renamed` calls the logits otherwise; `replaced` chooses by other logits than it was given;
-`elsewhere` chooses at another place.
+A job is a JSON list: [FOLDER, ENGINE, "window"?, "renamed" | "replaced" | "elsewhere"?, WAY…]. It prints a line `==
+JOB` on standard error. For each way (code path) of a layer's logits, it prints a line of JSON with the job's number,
+the experts, and the difference between their loads. `window`: before, in and after a window, with the experts and
+weights of before and after. The other words change the source: `renamed` renames the logits, `replaced` chooses by
+other logits than the given ones, and `elsewhere` chooses in another place.
 """
 
 import hashlib
@@ -37,13 +37,13 @@ def bias():
 
 
 def accepted(kind, **named):
-    """An instance, of those arguments that it knows."""
+    """Makes an instance with those of the arguments that its class knows."""
     known = inspect.signature(kind.__init__).parameters
     return kind(**{name: value for name, value in named.items() if name in known})
 
 
 class Gate(torch.nn.Linear):
-    """It counts its calls."""
+    """A gate that counts its calls."""
 
     def __init__(self):
         super().__init__(HIDDEN, EXPERTS, bias=False)
@@ -56,7 +56,7 @@ class Gate(torch.nn.Linear):
 
 
 class Experts(Base):
-    """A way to compute experts, that says which it was told. `score`: it chooses them itself."""
+    """A way to compute experts, which records the experts that it was given. `score`: it chooses them itself."""
 
     mk_owns_shared_expert = False
     moe_kernel = topk_indices_dtype = None
@@ -81,7 +81,7 @@ class RenamedExperts(Experts):
 
 
 class Routed(Base):
-    """What holds the weights in newer releases."""
+    """The object that holds the weights in newer releases."""
 
     def __init__(self, method):
         super().__init__()
@@ -99,7 +99,7 @@ VLLM = "vllm.model_executor.layers.fused_moe."
 
 
 def vllm_entry():
-    """The class of a layer's runner, and its method that the layer's calls come through."""
+    """Returns the class of a layer's runner, and the name of its method through which the layer is called."""
     for module, owner, entry in (("runner.default_moe_runner", "DefaultMoERunner", "forward_impl"),
                                  ("runner.moe_runner", "MoERunner", "_forward_impl"),
                                  ("layer", "FusedMoE", "forward_impl")):
@@ -134,7 +134,7 @@ def vllm(is_renamed):
             quant_method=method, _quant_method=method, gate=gate, layer_name="layer", _fse_fuse_gate=False,
             shared_experts=None, _shared_experts=None, shared_experts_stream=None, use_dp_chunking=False,
             ensure_moe_quant_config_init=lambda: None, ensure_dp_chunking_init=lambda: None)
-        # What they compute is given.
+        # Values that these properties would compute are given in `parts`.
         computed = {name: None for name in parts if isinstance(getattr(Runner, name, None), property)}
         made = object.__new__(type(Runner.__name__, (Runner,), computed))
         if isinstance(made, torch.nn.Module):
@@ -170,7 +170,7 @@ def vllm(is_renamed):
         "gathered 0": run(rank=0, gathers=True),
         "gathered 1": run(rank=1, gathers=True),
     }
-    # As some release has it: the object has the method, not its class.
+    # In some releases, the object itself has the method instead of its class.
     by_object = (RenamedExperts if is_renamed else Experts)(lambda given: given.sigmoid())
     by_object.apply_monolithic = by_object.apply_monolithic
     ways["monolithic, chosen"] = run(method=by_object)
@@ -234,7 +234,7 @@ def sglang(is_renamed):
         return compiled[0]()[:2]
 
     ways["compiled"] = compiles
-    # It gathers tokens, or each rank has its own.
+    # Either the layer gathers all ranks' tokens, or each rank has its own tokens.
     for rank, exchanges in ((0, True), (1, True), (1, False)):
         name = "rank %d" % rank if exchanges else "gathered %d" % rank
         ways[name] = on_rank(rank, exchanges, chosen(run("forward_native")))
@@ -256,7 +256,8 @@ def on_rank(rank, exchanges, call):
 
 
 def fused_experts(kind, config, hidden, its_logits):
-    """A layer of experts that routes itself, with the engine's own way to compute them up to the kernel."""
+    """Makes a layer of experts that routes itself, with the engine's own way to compute the experts, up to the
+    kernel."""
     layer = sys.modules[kind.__module__]
     made = kind.__new__(kind)
     torch.nn.Module.__init__(made)
@@ -284,7 +285,7 @@ def ep_experts():
 
 
 class Chosen(Exception):
-    """What its kernels would compute is of no interest."""
+    """Raised where the kernels would compute: their result is not needed."""
 
 
 def ep_experts_of(kind, config, hidden, its_logits):
@@ -323,7 +324,7 @@ def run(number, folder, engine, *words):
     ways, gate = {"vllm": vllm, "sglang": sglang}[engine](change == "renamed")
     router = sys.modules.get("_tllmprof_router")
     wanted = [way for way in ways if way in words] or list(ways)
-    # A model is built: its modules are looked at.
+    # This imitates building a model, which makes the library look at its modules.
     torch.nn.Module().child = torch.nn.Module()
     for way in wanted:
         call = ways[way]

@@ -1,4 +1,5 @@
-"""hostile.py: what programs do with their modules besides calling them; prints `name: True` for what is as without."""
+"""hostile.py: does what programs do with their modules in addition to calling them. Prints `name: True` for each result
+that is the same as without the library."""
 
 import copy
 import gc
@@ -22,7 +23,7 @@ TOKENS = torch.arange(3, 67).view(1, 64)
 
 
 def spread(model, name, tokens=TOKENS, train=False):
-    """How far the experts' loads are apart in a call, over all layers."""
+    """Returns the difference between the experts' loads in a call, over all layers."""
     own, seen = models.MODELS[name][1], []
     count = own.get("num_local_experts") or own["num_experts"]
     handles = [gate.register_forward_hook(lambda gate, args, result: seen.append(result)) for _, gate in run.blocks(model)]
@@ -44,7 +45,7 @@ def copied(name):
 
 
 def pickled(name):
-    """A model written here is read where nothing of this is, and there is nothing of this in it."""
+    """A pickled model contains nothing of the library, so it can be read without it."""
     model = models.build(name)
     model(TOKENS)
     with tempfile.NamedTemporaryFile() as file:
@@ -60,7 +61,7 @@ def pickled(name):
 
 
 def rebuilt(name):
-    """A hundred models, one after the other, take no more layers than one."""
+    """A hundred models, one after the other, do not use more layers than one."""
     module = sys.modules.get("_tllmprof_router")
     for _ in range(100):
         block = models.build(name, num_hidden_layers=1)
@@ -72,7 +73,7 @@ def rebuilt(name):
 
 
 def abandoned(name):
-    """Blocks that were never put into a model are not kept."""
+    """Blocks that were never put into a model are freed."""
     import weakref
 
     model = models.build(name, num_hidden_layers=1)
@@ -103,7 +104,7 @@ def threads(name):
 
 
 def raises(name):
-    """An exception of the program's in the gate comes out as it is, and nothing stays behind."""
+    """An exception of the program in the gate is raised unchanged, and leaves nothing."""
     model = models.build(name)
     gate = next(gate for _, gate in run.blocks(model))
     handle = gate.register_forward_pre_hook(lambda gate, args: 1 // 0)
@@ -117,7 +118,7 @@ def raises(name):
 
 
 def kinds(name):
-    """Autocast, half precision, inference mode, another default device, no tokens."""
+    """Runs with autocast, half precision, inference mode, another default device, and no tokens."""
     found = []
     model = models.build(name)
     with torch.device("meta"):
@@ -134,7 +135,7 @@ def kinds(name):
 
 
 def trained(name):
-    """Gradients come to the experts, and none that are not numbers to the gates."""
+    """The experts get gradients, and the gates get no gradients that are not numbers."""
     model = models.build(name).train()
     apart, logits = spread(model, name, train=True)
     logits.sum().backward()
@@ -149,7 +150,7 @@ def on_meta(name):
 
 
 def among_ranks(name):
-    """A block that uses what is no operator, torch.cond, in its first call on one of several ranks."""
+    """Runs a block that uses torch.cond, which is not an operator, in its first call on one of several ranks."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     torch.distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())

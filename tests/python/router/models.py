@@ -1,4 +1,4 @@
-"""Small models with experts, of transformers' own classes: build(NAME) makes one with random weights."""
+"""Small models with experts, of transformers' own classes. build(NAME) makes one with random weights."""
 
 import torch
 import transformers
@@ -25,7 +25,7 @@ _DEEPSEEK = {
     "first_k_dense_replace": 0,
 }
 
-# Class and configuration by name, with what makes the configuration small.
+# By model name: the class, and settings that make its configuration small.
 MODELS = {
     "gpt_oss": (
         "GptOss",

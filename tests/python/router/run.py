@@ -1,6 +1,6 @@
 """run.py [NAME...]: runs small models with experts and prints a line of JSON for each.
 
-It knows nothing of tllmprof: experts are taken from what the gates give, by hooks of its own.
+This program knows nothing of tllmprof. Its own hooks take the experts from the gates' results.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ _EXPERTS = ("experts",)
 
 
 class Products(TorchDispatchMode):
-    """Counts products of matrices that have so many columns."""
+    """Counts products of matrices with this number of columns."""
 
     def __init__(self, columns):
         super().__init__()
@@ -45,7 +45,7 @@ def blocks(model):
 
 
 def experts_of(result, count, top_k):
-    """The experts that a gate's results choose, and their weights where it gives them."""
+    """Returns the experts that a gate's results choose, and their weights if the gate returns them."""
     parts = result if isinstance(result, tuple) else (result,)
     ids = next((part for part in parts if not part.is_floating_point() and part.shape[-1] == top_k), None)
     weights = None

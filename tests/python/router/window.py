@@ -1,6 +1,6 @@
-"""window.py: six steps of a small model with experts, each behind a graph launch on the stand-in.
+"""window.py: six steps of a small model with experts, each after a graph launch on the stand-in.
 
-Prints for each step a digest of its logits and how far apart the loads of its experts are.
+Prints for each step a digest of its logits, and the difference between the loads of its experts.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""An engine's own count of its steps: Python imports this file at its start where its folder is on PYTHONPATH. It waits for the
-modules of HOOKS to be imported, and has functions of theirs write a row for each step (driver.Steps)."""
+"""Counts an engine's steps from inside. Python imports this file when it starts, if the file's folder is in PYTHONPATH.
+When a module of HOOKS is imported, functions of it are wrapped to write a row for each step (driver.Steps)."""
 import functools
 import importlib.machinery
 import os
@@ -22,8 +22,8 @@ def wrap(owner, name, make):
 
 
 def vllm_executor(module):
-    """A step is a call of the executor with tokens to run. Tokens of prompts are counted by request."""
-    left = {}  # of each request's prompt
+    """Counts a call of the executor with tokens to run as a step. Tokens of prompts are counted by request."""
+    left = {}  # number of prompt tokens left, by request
 
     def prefill(output):
         for new in output.scheduled_new_reqs:
@@ -56,11 +56,11 @@ def vllm_executor(module):
             wrap(vars(module)[name], "execute_model", make)
 
 
-BATCH = []  # of SGLang's step: what its forward passes were given
+BATCH = []  # inputs of the forward passes in SGLang's current step
 
 
 def sglang_scheduler(module):
-    """A step is a call of run_batch; what is in it is what the model's runner is given."""
+    """Counts a call of run_batch as a step. Its contents are the inputs of the model's runner."""
     def make(inner):
         def run_batch(self, *args, **kwargs):
             began, used = time.monotonic_ns(), time.process_time_ns()
@@ -92,14 +92,14 @@ def sglang_runner(module):
 
 
 class Loads:
-    """How many tokens more than the idlest the busiest expert of a layer got in any of its calls, counted on the device where a
-    captured graph counts, too. Its steps wait for the device."""
+    """Computes the number of tokens by which the busiest expert of a layer exceeds the idlest, at most in any of its
+    calls. It counts on the device, so captured graphs are counted, too. Steps wait for the device."""
 
     def __init__(self):
-        self.most = {}  # by layer
+        self.most = {}  # the largest value, by layer
 
     def count(self, layer, ids, experts):
-        """The experts of a call's tokens. Negative ones are of rows that only fill the batch up."""
+        """Counts the experts of a call's tokens. Negative numbers are rows that only fill up the batch."""
         import torch
         most = self.most.get(layer)
         if most is None:
@@ -113,7 +113,7 @@ class Loads:
         torch.maximum(most, loads[:experts].max() - loads[:experts].min(), out=most)
 
     def taken(self):
-        """Of all layers since this was called last. The engine may run on other streams."""
+        """Returns the largest value of all layers since the last call. The engine may use other streams."""
         if not self.most:
             return -1
         import torch
@@ -129,7 +129,7 @@ LOADS = Loads() if os.environ.get("LOADS") == "1" else None
 
 
 def vllm_router(module):
-    """What chooses a layer's experts: the class of the routers in this release."""
+    """Wraps the class that chooses a layer's experts in this release."""
     def make(inner):
         def select_experts(self, *args, **kwargs):
             weights, ids, *more = inner(self, *args, **kwargs)
@@ -144,10 +144,10 @@ def vllm_router(module):
 
 
 def sglang_experts(module):
-    """The experts are told by what chose them."""
+    """Wraps the experts. Their inputs show which experts were chosen."""
     def make(inner):
         def forward(self, hidden_states, topk_output, *args, **kwargs):
-            ids = getattr(topk_output, "topk_ids", None)  # a kernel may choose them later
+            ids = getattr(topk_output, "topk_ids", None)  # missing if a kernel chooses the experts later
             if ids is not None:
                 LOADS.count(id(self), ids, self.num_experts)
             return inner(self, hidden_states, topk_output, *args, **kwargs)
@@ -158,7 +158,7 @@ def sglang_experts(module):
 
 
 def llama(module):
-    """A step of generate is a forward pass of the model."""
+    """Counts a forward pass of the model as a step of generate."""
     def make(inner):
         def forward(self, input_ids=None, *args, **kwargs):
             if input_ids is not None:
@@ -171,7 +171,7 @@ def llama(module):
 
 
 def batching(module):
-    """A step of continuous batching is a batch that the runner computes, by a replayed graph or not."""
+    """Counts a batch that the runner computes, with or without a graph, as a step of continuous batching."""
     def make(inner):
         def compute_batch(self, *args, **kwargs):
             STEPS.add()

@@ -1,4 +1,5 @@
-"""python_loops.py NAME STEPS: loops whose own steps are known, for what `auto` counts. The last line lists when each step began."""
+"""python_loops.py NAME STEPS: loops with known steps, to test what `auto` counts. The last line lists when each step
+began."""
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ def begin_step(*_):
 
 
 def jax_decode(steps):
-    """A jitted step whose cache is donated; the token is read in each."""
+    """A jitted step whose cache is donated. Each step's token is read."""
     import functools
 
     import jax
@@ -48,7 +49,7 @@ def llama(layers, hidden):
 
 
 def answer(model, steps, **more):
-    """Chats one after another, until the model has made its steps."""
+    """Has chats one after the other until the model has made its steps."""
     import torch
     model.register_forward_pre_hook(begin_step)
     length = 40
@@ -59,12 +60,12 @@ def answer(model, steps, **more):
 
 
 def generate(steps):
-    """A step is a pass of the model."""
+    """Makes steps that are forward passes of the model."""
     answer(llama(6, 1024), steps)
 
 
 def assisted(steps):
-    """A small model drafts; a step is a pass of the large one."""
+    """Uses a small model to draft. A step is a forward pass of the large model."""
     answer(llama(6, 1024), steps, assistant_model=llama(2, 512))
 
 

@@ -1,4 +1,4 @@
 from torch import _C
 
-# Its `shape` is an attribute that compiled code computes, as that of torch's own is.
+# Like a real tensor's, a memoryview's `shape` is an attribute that compiled code computes.
 Tensor = memoryview

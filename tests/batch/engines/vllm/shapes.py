@@ -1,4 +1,5 @@
-"""What vLLM gives its workers, in the shapes of three versions. `Way` is one of them."""
+"""The arguments that vLLM passes to its workers, with the data structures of three versions. `Way`
+is one of the versions."""
 
 from dataclasses import dataclass
 from typing import Any, Dict, List

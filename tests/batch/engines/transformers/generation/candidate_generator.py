@@ -26,4 +26,4 @@ class EarlyExitCandidateGenerator(AssistedCandidateGenerator):
 
 class PromptLookupCandidateGenerator:
     def get_candidates(self, passes):
-        """Looks them up."""
+        """Makes candidates without a model, by a look-up."""

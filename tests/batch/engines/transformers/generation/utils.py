@@ -1,4 +1,5 @@
-"""The part of transformers' generate that shows drafts: one function prepares the inputs of both models' passes."""
+"""The part of transformers' generate that is needed for drafts: one function prepares the inputs of both models'
+forward passes."""
 
 
 class GenerationMixin:

@@ -1,1 +1,1 @@
-"""A compiler that is made up."""
+"""A fake of torch's compiler."""

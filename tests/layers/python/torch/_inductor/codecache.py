@@ -1,4 +1,4 @@
-"""The code that was compiled."""
+"""The compiled code."""
 
 
 class PyCodeCache:

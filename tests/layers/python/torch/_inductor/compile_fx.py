@@ -1,4 +1,4 @@
-"""What compiles a graph, to code that is given."""
+""""Compiles" a graph by returning given code."""
 from .output_code import CompiledFxGraph
 
 

@@ -1,4 +1,4 @@
-"""A compiled graph: a module of the code that was written for it, whose `Runner.call` runs it."""
+"""A compiled graph: a module with the generated code, whose `Runner.call` runs it."""
 import types
 
 from .codecache import PyCodeCache

@@ -27,7 +27,7 @@ class Scheduler:
 
 
 class Engine:
-    """Of `way` mlp-sync, decodes run as prefills."""
+    """The stand-in's engine. With `way` mlp-sync, decodes run as prefills."""
 
     runs_idle = True
 
@@ -47,7 +47,8 @@ class Engine:
         elif self.way == "mlp-sync":
             batch.forward_mode, batch.decoding_reqs = ForwardMode.EXTEND, parts
         else:
-            # What the batch was filled with stays in it.
+            # Like in the engine, a decode batch still has the old values of the prefill batch that
+            # it was made from.
             batch.forward_mode, batch.extend_num_tokens = ForwardMode.DECODE, 12345
         self.scheduler.run_batch(batch)
         work()

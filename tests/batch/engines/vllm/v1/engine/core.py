@@ -1,4 +1,4 @@
-"""Where vLLM V1 waits for requests, by its name."""
+"""The function in which vLLM V1 waits for requests, under its real name."""
 
 
 class EngineCoreProc:

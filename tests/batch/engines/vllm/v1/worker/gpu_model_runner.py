@@ -11,7 +11,7 @@ class GPUModelRunner:
 
 
 class Engine:
-    """`data parallel`: idle steps run, too."""
+    """The stand-in's engine. With `way` data parallel, it also has idle steps."""
 
     def __init__(self, way):
         self.runs_idle = way == "data parallel"

@@ -1,5 +1,5 @@
 class Worker:
-    """Of a rank of data parallelism that runs the model for the others while it has nothing to do."""
+    """The worker of a rank of data parallelism, which runs the model for the other ranks while it has no requests."""
 
     def execute_dummy_batch(self):
         pass

@@ -1,4 +1,4 @@
-"""What modules of torch are called by, as in torch itself."""
+"""The function through which torch's modules are called, like in torch itself."""
 
 
 class Module:

@@ -25,7 +25,7 @@ class BaseModelAgent:
 
 
 class Engine:
-    """A batch of it prefills or decodes."""
+    """An engine whose batches are either prefill or decode."""
 
     def __init__(self, way):
         self.way, self.agent = way, BaseModelAgent()

@@ -4,12 +4,12 @@ from vllm.v1.worker.gpu_worker import Worker
 
 class GPUModelRunner:
     def prepare_inputs(self, scheduler_output, batch_req_state, *, batch_desc=None):
-        # The argument is a cell: a function in it uses it.
+        # The inner function uses the argument, so it is a cell variable in this function's frame.
         return lambda: scheduler_output
 
 
 class Engine:
-    """`data parallel`: idle steps run, too."""
+    """The stand-in's engine. With `way` data parallel, it also has idle steps."""
 
     def __init__(self, way):
         self.runs_idle = way == "data parallel"
