@@ -7,18 +7,18 @@ use serde::Serialize;
 
 use super::tally::Total;
 
-/// Events with one name.
+/// The events that have one name, such as the calls of one CUDA function.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 pub struct Named {
-    /// Their name.
+    /// The name of these events.
     pub name: String,
-    /// The number of events.
+    /// The number of these events.
     #[schemars(extend("unit" = "times"))]
     pub count: u64,
-    /// The total time that they took.
+    /// The total duration of these events.
     #[serde(rename = "total_ns")]
     pub total: u64,
-    /// The time that the longest one took.
+    /// The duration of the longest of these events.
     #[serde(rename = "max_ns")]
     pub longest: u64,
 }
