@@ -1,34 +1,36 @@
-//! A row of the table of settings, as help texts and pages show it. The library does not link these texts.
+//! The rows of the table of settings, from which help texts and documentation pages are made. The library does not
+//! link these texts.
 
 /// One setting: a variable, an option, or both.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Names of the variable, in order of precedence; none for an option that only the command reads.
+    /// Names of the variable, in order of precedence; empty for an option that only the command reads.
     pub variables: &'static [&'static str],
     pub reader: Reader,
     /// The option of `run` and `env` as it is typed; empty if there is none.
     pub option: &'static str,
     pub value: Value,
     pub heading: Heading,
-    /// One sentence, without a full stop.
+    /// Help text of the variable and its option: one sentence without a full stop.
     pub help: &'static str,
-    /// Further sentences.
+    /// Further sentences, which follow `help` in the long help and in the table of variables; no full stop at the end.
     pub more: &'static str,
-    /// Help of an option that switches the setting off.
+    /// Help text of an option that switches the setting off, in place of `help`; empty for other options.
     pub off: &'static str,
-    /// The value of a variable that is not set.
+    /// The value that applies if the variable is not set; empty if there is none.
     pub default: &'static str,
-    /// In words, the behaviour if the variable is not set, where it depends on other settings.
+    /// A description of the behaviour if the variable is not set, for settings whose default depends on others.
     pub otherwise: &'static str,
     /// The behaviour without the option, if it differs from that of a variable that is not set.
     pub without: &'static str,
-    /// Values of the variable, if they differ from those of the option.
+    /// A description of the variable's values, if they differ from those of the option.
     pub values: &'static str,
     /// A value other than the default, for tests.
     pub example: &'static str,
     /// Options that cannot be used with this one.
     pub conflicts: &'static [&'static str],
-    /// Help of the same option of `attach`, if `attach` has it; if empty, the help is the same.
+    /// Help text of the same option of `attach`; an empty text means the same help. `None` if `attach` does not have
+    /// the option.
     pub attach: Option<&'static str>,
 }
 
@@ -37,22 +39,22 @@ pub struct Setting {
 pub enum Reader {
     Library,
     Command,
-    /// The library or the project's scripts, which also set it. Users do not.
+    /// The library or the project's scripts. They also set the variable, and users do not.
     Project,
 }
 
-/// Values of an option and of its variable.
+/// The form of the values of an option and of its variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// The variable is 1 or 0. The option has no value and sets the one that is not the default.
+    /// The variable is 1 or 0. The option takes no value, and sets the variable to the one that is not its default.
     Flag,
-    /// A value with this name.
+    /// A value is required. The text is its name in the help, such as `PATH`.
     Named(&'static str),
-    /// Same as `Named`, but the option can stand without a value, which sets the variable to 1.
+    /// Like `Named`, but the value of the option may be left out, which sets the variable to 1.
     Optional(&'static str),
 }
 
-/// The topic of a setting, in the order of the pages.
+/// The topic of a setting. The help and the documentation list settings by topic, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Heading {
     Iterations,
@@ -99,13 +101,13 @@ impl Setting {
         attach: None,
     };
 
-    /// The variable, by the name that takes precedence.
+    /// Returns the variable's name that takes precedence; `None` if there is no variable.
     #[must_use]
     pub fn variable(&self) -> Option<&'static str> {
         self.variables.first().copied()
     }
 
-    /// The value of the variable that the option sets when it has no value.
+    /// Returns the value to which the option sets the variable if the option has no value.
     #[must_use]
     pub fn switched(&self) -> &'static str {
         match self.default {
@@ -114,7 +116,7 @@ impl Setting {
         }
     }
 
-    /// Values of the variable, for a table.
+    /// Returns a description of the variable's values, for the table of variables.
     #[must_use]
     pub fn values(&self) -> String {
         match self.value {
@@ -125,7 +127,7 @@ impl Setting {
         }
     }
 
-    /// The full description of the variable.
+    /// Returns the full description of the variable.
     #[must_use]
     pub fn text(&self) -> String {
         self.sentences(self.help)
@@ -138,7 +140,7 @@ impl Setting {
         }
     }
 
-    /// The short and the long help of the option.
+    /// Returns the short and the long help text of the option.
     #[must_use]
     pub fn option_help(&self) -> (String, String) {
         if !self.off.is_empty() {
