@@ -76,10 +76,11 @@ struct MeanFigures {
 /// Figures of the GPU kernels that have one name.
 #[derive(Debug, Serialize, JsonSchema)]
 struct KernelFigures {
-    /// The share of these kernels in the total time of all kernels; `null` if the driver did not report their times.
+    /// The share of the kernels with this name in the total time of all kernels; `null` if the driver did not report
+    /// times.
     #[schemars(extend("unit" = "part of 1"))]
     share: Option<f64>,
-    /// The mean duration of one such kernel; `null` if the driver did not report their times.
+    /// The mean duration of a kernel with this name; `null` if the driver did not report times.
     mean_ns: Option<u64>,
 }
 

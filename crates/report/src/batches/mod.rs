@@ -15,24 +15,24 @@ use crate::numbers::quantiles::Quantiles;
 /// Largest number of tokens of a batch in each size class. One more class holds batches above the last limit.
 const CLASS_LIMITS: [u32; 8] = [0, 1, 4, 16, 64, 256, 1024, 4096];
 
-/// Sums of a set of iterations whose batches are known.
+/// Sums of a group of iterations whose batches are known, such as all iterations of one phase.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct BatchSum {
-    /// The number of these iterations.
+    /// The number of iterations in this group.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// The distribution of the durations of these iterations.
+    /// The distribution of the durations of the group's iterations.
     pub time: Quantiles,
-    /// The total duration of these iterations.
+    /// The total duration of the group's iterations.
     #[serde(rename = "total_ns")]
     pub total: u64,
-    /// The total number of requests in the batches of these iterations.
+    /// The total number of requests in the batches of the group's iterations.
     #[schemars(extend("unit" = "requests"))]
     pub requests: u64,
-    /// The total number of tokens in the batches of these iterations.
+    /// The total number of tokens in the batches of the group's iterations.
     #[schemars(extend("unit" = "tokens"))]
     pub tokens: u64,
-    /// The total number of prompt tokens (prefill) in the batches of these iterations.
+    /// The total number of prompt tokens (prefill) in the batches of the group's iterations.
     #[schemars(extend("unit" = "tokens"))]
     pub prefill_tokens: u64,
 }
@@ -40,7 +40,7 @@ pub struct BatchSum {
 /// Sums of the iterations of one phase, such as prefill or decode.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PhaseSum {
-    /// The phase of the batches.
+    /// The phase of the batches of the iterations.
     #[serde(serialize_with = "write_phase")]
     #[schemars(with = "PhaseName")]
     pub phase: Phase,
@@ -54,11 +54,11 @@ pub struct PhaseSum {
 /// Sums of the iterations of one phase whose number of tokens lies in one size class.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct SizeSum {
-    /// The smallest number of tokens of this size class.
+    /// The smallest number of tokens in a batch of this size class.
     #[serde(rename = "min_tokens")]
     #[schemars(extend("unit" = "tokens"))]
     pub least: u32,
-    /// The largest number of tokens of this size class; `null` for the last class, which has no upper limit.
+    /// The largest number of tokens in a batch of this size class; `null` for the last class, which has no upper limit.
     #[serde(rename = "max_tokens")]
     #[schemars(extend("unit" = "tokens"))]
     pub most: Option<u32>,

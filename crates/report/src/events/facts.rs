@@ -56,7 +56,7 @@ pub struct Facts {
     pub process: String,
     /// The rule that defines an iteration, in the form of the variable `TLLMPROF_STEP`.
     pub rule: String,
-    /// The reason why this rule was used, such as how `auto` chose it; empty if the record has no reason.
+    /// The reason why `rule` was used, such as how `auto` chose it; empty if the record has no reason.
     pub rule_why: String,
     /// The name of the inference or training engine, such as vLLM; empty if tllmprof did not recognize one.
     pub engine: String,

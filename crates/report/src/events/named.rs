@@ -10,15 +10,15 @@ use super::tally::Total;
 /// The events that have one name, such as the calls of one CUDA function.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 pub struct Named {
-    /// The name of these events.
+    /// The name of the events.
     pub name: String,
-    /// The number of these events.
+    /// The number of events with this name.
     #[schemars(extend("unit" = "times"))]
     pub count: u64,
-    /// The total duration of these events.
+    /// The total duration of the events with this name.
     #[serde(rename = "total_ns")]
     pub total: u64,
-    /// The duration of the longest of these events.
+    /// The duration of the longest event with this name.
     #[serde(rename = "max_ns")]
     pub longest: u64,
 }

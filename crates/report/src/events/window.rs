@@ -20,8 +20,8 @@ pub struct Window {
     pub closed: bool,
     /// True if the window was closed before its last iteration, for example because the process ended.
     pub cut: bool,
-    /// True if the flight recorder kept these iterations. It keeps the latest iterations before a window opens, or
-    /// before the process ends.
+    /// True if the flight recorder kept the window's iterations. The flight recorder keeps the latest iterations before
+    /// a window opens, or before the process ends.
     pub past: bool,
     /// The iterations, in the order of their starts.
     #[serde(skip)]

@@ -33,7 +33,7 @@ pub struct ClaimedRow {
     pub process: usize,
     /// The list of the process's `ledger` that contains the row: `host` or `gpu`.
     pub ledger: Side,
-    /// The `cause` of the row in that list.
+    /// The `cause` of the row in the list that `ledger` names.
     pub cause: String,
     /// The time that the finding claims, at most the time of the row.
     pub ns: u64,

@@ -10,7 +10,7 @@ use crate::events::origin::Data;
 use crate::ranks::arrivals::Arrivals;
 use crate::ranks::skew::Skew;
 
-/// The type of a finding. Findings with the same verdict are sorted in this order.
+/// The type of a finding. Among findings with the same verdict, causes come first, then bounds, symptoms and notes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "FindingKind")]

@@ -55,7 +55,7 @@ pub struct Sum {
     pub with_kernels: Option<Quantiles>,
     /// The distribution of the durations of iterations in which kernels were not recorded; `null` if there are none.
     pub without_kernels: Option<Quantiles>,
-    /// The distribution of the time per iteration that its thread waited for the GPU in CUDA calls.
+    /// The distribution of the time per iteration that the iteration's thread waited for the GPU in CUDA calls.
     pub wait: Quantiles,
     /// The share of waits for the GPU in CUDA calls in the duration of the iterations that `wait` is based on.
     // This field is set later, from the ledger, because the ledger counts each nanosecond only once.

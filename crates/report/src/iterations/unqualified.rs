@@ -23,14 +23,14 @@ pub struct Others {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Unqualified")]
 pub struct UnqualifiedSum {
-    /// The reason why these iterations do not qualify.
+    /// The reason why the iterations of this row do not qualify.
     pub why: Unqualified,
-    /// The number of these iterations.
+    /// The number of iterations that do not qualify for this reason.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// The distribution of the durations of these iterations.
+    /// The distribution of the durations of the iterations that do not qualify for this reason.
     pub time: Quantiles,
-    /// The total duration of these iterations.
+    /// The total duration of the iterations that do not qualify for this reason.
     #[serde(rename = "total_ns")]
     pub total: u64,
 }

@@ -18,31 +18,31 @@ const MIN_BLOCKS: usize = 3;
 const MIN_SHARE: f64 = 0.5;
 
 /// Equal blocks of kernels that follow one another in an iteration. Usually each block is one layer of a model. Two
-/// blocks are equal if their kernels have the same names in the same order. Only the most frequent sequence of kernels
-/// is analyzed, with all iterations that have it.
+/// blocks are equal if their kernels have the same names in the same order. Iterations with the same sequence of
+/// kernels are analyzed together, and only the most frequent sequence is used.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GpuBlocks")]
 pub struct Blocks {
-    /// The total time of each block over `iterations`, in the order in which the blocks ran.
+    /// The total time of each block over the analyzed iterations, in the order in which the blocks ran.
     #[serde(rename = "block_ns")]
     pub blocks: Vec<u64>,
     /// The mean time of one block in one iteration.
     #[serde(rename = "mean_ns")]
     pub mean: u64,
-    /// The share of the blocks in the total time of the kernels of `iterations`.
+    /// The share of the blocks in the total time of the kernels of the analyzed iterations.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
     /// The kernels of one block, in the order in which they began.
     pub kernels: Vec<BlockKernel>,
-    /// The number of kernels after the last block that match the start of another block. `null` if they are fewer than
-    /// half a block.
+    /// The number of kernels after the last block that match the start of another block; `null` if fewer than half a
+    /// block match.
     #[schemars(extend("unit" = "kernels"))]
     pub partly: Option<usize>,
     /// The kernels before the first block of an iteration.
     pub before: Outside,
     /// The kernels after the last block of an iteration.
     pub behind: Outside,
-    /// The number of iterations that have this sequence of kernels.
+    /// The number of analyzed iterations: those with the most frequent sequence of kernels.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
     /// The number of iterations in which kernels were recorded.
@@ -66,7 +66,7 @@ pub struct BlockKernel {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GpuOutsideBlocks")]
 pub struct Outside {
-    /// The number of these kernels in one iteration.
+    /// The number of kernels before the first block, or after the last one, in one iteration.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: usize,
     /// The total time of these kernels in all analyzed iterations.

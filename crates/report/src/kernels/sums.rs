@@ -57,15 +57,15 @@ pub struct KernelTotal {
     /// The number of kernels with this name that ran.
     #[schemars(extend("unit" = "kernels"))]
     pub count: u64,
-    /// The total time of these kernels; `null` if the driver did not report it.
+    /// The total time of the kernels with this name; `null` if the driver did not report times.
     #[serde(rename = "total_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub total: u64,
-    /// The time of the longest of these kernels; `null` if the driver did not report it.
+    /// The time of the longest kernel with this name; `null` if the driver did not report times.
     #[serde(rename = "max_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub longest: u64,
-    /// The time of the shortest of these kernels; `null` if the driver did not report it.
+    /// The time of the shortest kernel with this name; `null` if the driver did not report times.
     #[serde(rename = "min_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub shortest: u64,
@@ -92,10 +92,10 @@ impl KernelTotal {
 pub struct CopyTotal {
     /// The type of the copies, such as `HtoD` (host to device); `memset` for memory sets.
     pub kind: String,
-    /// The number of these copies or memory sets.
+    /// The number of copies of this type, or of memory sets.
     #[schemars(extend("unit" = "copies"))]
     pub count: u64,
-    /// The total time of these copies or memory sets; `null` if the driver did not report it.
+    /// The total time of the copies of this type, or of the memory sets; `null` if the driver did not report times.
     #[serde(rename = "total_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub total: u64,
@@ -131,15 +131,15 @@ pub struct KernelSum {
     /// The total duration of the iterations in which kernels were recorded.
     #[serde(rename = "wall_ns")]
     pub wall: u64,
-    /// The time during these iterations in which at least one kernel or copy ran, on the GPU that was busy longest;
-    /// `null` if the driver did not report the times of kernels.
+    /// The time in which at least one kernel or copy ran in the iterations with recorded kernels, on the GPU that was
+    /// busy longest; `null` if the driver did not report the times of kernels.
     #[serde(rename = "busy_ns")]
     pub busy: Option<u64>,
-    /// The time that this GPU was idle between two kernels or copies of the same iteration; `null` if the driver did
-    /// not report the times of kernels.
+    /// The time that the GPU that was busy longest was idle between two kernels or copies of the same iteration; `null`
+    /// if the driver did not report the times of kernels.
     #[serde(rename = "gaps_ns")]
     pub gaps: Option<u64>,
-    /// The number of kernels that began during these iterations.
+    /// The number of kernels that began during the iterations with recorded kernels.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
     /// The number of kernels and copies that ran but are missing in the record.
@@ -161,7 +161,7 @@ pub struct Samples {
     /// The intended time from the start of one sample to the start of the next.
     #[serde(rename = "every_ns")]
     pub every: u64,
-    /// The number of windows with kernels that are not samples. The same figures include them.
+    /// The number of windows with recorded kernels that are not samples. The figures of kernels include them.
     #[schemars(extend("unit" = "windows"))]
     pub others: u64,
     /// A description of the sampling, as the text report shows it.

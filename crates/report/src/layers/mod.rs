@@ -76,10 +76,10 @@ pub struct Layer {
     /// The number of kernels that the layer launched. Each kernel counts in one layer only.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
-    /// The total time of these kernels.
+    /// The total time of the kernels that the layer launched.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
-    /// The share of these kernels in the total time of all recorded kernels.
+    /// The share of the layer's kernels in the total time of all recorded kernels.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
     /// Time in each iteration, by the iteration's index among those with recorded kernels; `None` if there were too
@@ -96,10 +96,10 @@ pub struct Unknown {
     #[serde(serialize_with = "write_text")]
     #[schemars(with = "String")]
     pub why: UnknownScope,
-    /// The number of these kernels.
+    /// The number of kernels whose layer is not known for this reason.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
-    /// The total time of these kernels.
+    /// The total time of the kernels whose layer is not known for this reason.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
     /// The share of these kernels in the total time of all recorded kernels.

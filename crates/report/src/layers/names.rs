@@ -20,22 +20,22 @@ pub struct Pattern {
     /// The number of layers that the row stands for.
     #[schemars(extend("unit" = "layers"))]
     pub layers: u64,
-    /// The number of kernels that ran for these layers.
+    /// The number of kernels that the layers of this row launched.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
-    /// The total time of the kernels of these layers.
+    /// The total time of the kernels of this row.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
-    /// The share of the kernels of these layers in the total time of all recorded kernels.
+    /// The share of the kernels of this row in the total time of all recorded kernels.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
-    /// The mean number of kernels of these layers in one iteration.
+    /// The mean number of kernels of this row in one iteration.
     #[schemars(extend("unit" = "per iteration"))]
     pub kernels_a_step: f64,
-    /// The mean time of the kernels of these layers in one iteration.
+    /// The mean time of the kernels of this row in one iteration.
     #[serde(rename = "step_ns")]
     pub step: u64,
-    /// The mean time of a single one of these layers in one iteration, over all calls of the layer.
+    /// The mean time of the kernels of a single layer of this row in one iteration, over all calls of the layer.
     #[serde(rename = "each_ns")]
     pub each: u64,
     /// The mean time per iteration that the GPU was idle between two kernels of the same layer; `null` if it is not

@@ -135,7 +135,7 @@ pub struct LedgerRow {
     pub location: Option<Location>,
     /// The total time of the cause over all iterations that the list is based on.
     pub ns: u64,
-    /// The share of this time in the total time of the list.
+    /// The share of this cause's time in the total time of the list.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
 }

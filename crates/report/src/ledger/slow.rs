@@ -43,15 +43,16 @@ pub struct Slow {
     /// The part of `dur_ns` in which the iteration's thread waited for requests.
     #[serde(rename = "idle_ns")]
     pub idle: u64,
-    /// The time by which this iteration was longer than the mean of the others, without waits for requests. Iterations
-    /// in which kernels were recorded are compared only with each other, because recording makes them longer.
+    /// The time by which the iteration was longer than the mean of the other iterations, without waits for requests.
+    /// Iterations in which kernels were recorded are compared only with each other, because recording makes them
+    /// longer.
     #[serde(rename = "more_ns")]
     pub more: i64,
     /// The causes of the extra time `more_ns`. Their times add up to `more_ns`. The greatest cause comes first, and the
     /// unexplained time last.
     pub causes: Vec<Difference>,
-    /// Up to 8 activities that overlapped the iteration. The activity that overlapped it longest, compared with the
-    /// mean iteration, comes first.
+    /// Up to 8 activities that overlapped the iteration. The activity whose overlap exceeds that with the mean
+    /// iteration most comes first.
     pub overlaps: Vec<SlowCause>,
 }
 
@@ -89,7 +90,7 @@ pub struct SlowCause {
     /// The total time for which the activity overlapped the iteration.
     #[serde(rename = "ns")]
     pub time: u64,
-    /// The mean time for which this activity overlapped an iteration.
+    /// The mean time for which the activity overlaps an iteration.
     #[serde(rename = "usual_ns")]
     pub usual: u64,
 }

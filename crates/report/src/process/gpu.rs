@@ -25,8 +25,8 @@ pub struct GpuTime {
     #[schemars(extend("unit" = "part of 1"))]
     pub span: Option<f64>,
     /// The share of the time in which at least one kernel or copy ran, on the GPU that was busy longest, from recorded
-    /// kernels. If there are enough iterations of the same work without recorded kernels, it is a share of their time,
-    /// because recording kernels makes iterations longer. `null` if it was not measured.
+    /// kernels; `null` if it was not measured. Recording kernels makes iterations longer, so the busy time is divided
+    /// by the duration of iterations without recorded kernels, if enough of them do the same work.
     #[serde(rename = "gpu_busy_share")]
     #[schemars(extend("unit" = "part of 1"))]
     pub share: Option<f64>,

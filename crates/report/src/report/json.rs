@@ -49,7 +49,7 @@ pub struct ReportView<'a> {
     /// A comparison of the durations of iterations between processes; `null` if no two processes have an iteration in
     /// common.
     skew: Option<SkewView<'a>>,
-    /// A comparison of the collectives of all processes; `null` if no two processes have collectives in common.
+    /// A comparison of the collectives of all processes; `null` if fewer than two processes have collectives.
     collectives: Option<ArrivalsView<'a>>,
     /// The findings about slow iterations. Findings that hold come first, then those that could not be checked, then
     /// those that do not hold. Within each group causes come first, and among causes the one with the greatest loss.

@@ -31,14 +31,14 @@ pub struct FunctionSamples {
     /// The name without the folders of the file.
     #[serde(skip)]
     pub label: String,
-    /// The number of samples of the function. In `functions` these are the samples in which it was the innermost
-    /// function. In trees these are all samples in which it, or a function that it called, was running.
+    /// The number of samples of the function. In the list `functions` these are the samples in which it was the
+    /// innermost function. In trees these are all samples in which it, or a function that it called, was running.
     #[schemars(extend("unit" = "samples"))]
     pub samples: u64,
-    /// The number of these samples in which the thread was asleep.
+    /// The number of samples of the function in which the thread was asleep.
     #[schemars(extend("unit" = "samples"))]
     pub asleep: u64,
-    /// The share of these samples in all samples that the list is based on.
+    /// The share of the function's samples in all samples of the same kind (of Python stacks or of native stacks).
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
 }

@@ -27,7 +27,8 @@ pub struct HostClock {
     #[serde(skip)]
     pub process: usize,
     /// The value of `CLOCK_MONOTONIC` on this host minus its value on the reference host, in the middle of the record.
-    /// Positive if this host's clock is ahead; `null` if there are no collectives to compare the clocks by.
+    /// A positive value means that this host's clock is ahead. `null` if there are no collectives to compare the clocks
+    /// by.
     #[serde(rename = "offset_ns")]
     pub offset: Option<i64>,
     /// The rate by which this host's clock runs faster than the clock of the reference host; negative if it runs

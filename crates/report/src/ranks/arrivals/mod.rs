@@ -40,7 +40,7 @@ pub enum Bound {
     TransferBound,
     /// More than two thirds of the time is waiting for the last rank to arrive.
     ArrivalSkew,
-    /// Both transfer and waiting for the last rank take more than a third of the time.
+    /// Both transfer and waiting for the last rank take at least a third of the time.
     Mixed,
     /// The records do not show how the time is divided.
     Inconclusive,

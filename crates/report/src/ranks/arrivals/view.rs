@@ -88,9 +88,9 @@ struct GroupView<'a> {
     /// The number of collectives of the group that were matched.
     #[schemars(extend("unit" = "collectives"))]
     events: u64,
-    /// The time that these collectives waited for the last rank to arrive, summed over ranks.
+    /// The time that the group's matched collectives waited for the last rank to arrive, summed over ranks.
     wait_ns: u64,
-    /// The time that these collectives took after the last rank had arrived, summed over ranks.
+    /// The time that the group's matched collectives took after the last rank had arrived, summed over ranks.
     transfer_ns: u64,
 }
 
@@ -141,9 +141,9 @@ struct StepView {
     /// least a hundredth of the iteration.
     last: Option<usize>,
     /// The time by which the iteration would have been shorter if the rank `last` had arrived together with the last of
-    /// the other ranks.
+    /// the other ranks; 0 if `last` is `null`.
     saved_ns: u64,
-    /// The causes of the late arrivals of the rank `last`.
+    /// The causes of the late arrivals of the rank `last`; empty if `last` is `null`.
     causes: Vec<Difference>,
     /// For each of `processes`, the time by which it arrived at the iteration's collectives later than the median rank;
     /// `null` for a process without matched collectives in the iteration.
