@@ -110,9 +110,9 @@ table(env) {
     step: Step = ["TLLMPROF_STEP"], Step::parse, settle rule(step.as_ref(), batch.as_ref()) => "--step" {
         help: "Rule for what counts as an iteration: auto, auto:inner, a CUDA call, sym:REGEX, py:MODULE:QUALNAME, or \
                nvtx:REGEX",
-        more: "cudaGraphLaunch counts each call of that function, and cudaGraphLaunch/4 every fourth call. auto finds \
-               the wait that ends each iteration. auto:inner counts the equal parts of the iterations that auto \
-               counts",
+        more: "cudaGraphLaunch counts each call of that function, and cudaGraphLaunch/4 every fourth call. auto uses \
+               the step function of a known engine, otherwise the wait for the GPU that occurs once in each iteration. \
+               auto:inner counts the equal parts of the iterations that auto counts",
         value: Named("RULE"), heading: Iterations, default: "auto", example: "py:m:f",
         attach: Some("Rule for what counts as an iteration: auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME"),
     }

@@ -9,7 +9,8 @@ use crate::failure::usage;
 
 #[derive(Args, Debug)]
 pub struct Targets {
-    /// Process IDs, or HOST:PID if several containers use the same ID [default: the only process or run]
+    /// Process IDs, or HOST:PID if several containers use the same ID [default: the only process or run; for top, all
+    /// processes]
     #[arg(value_name = "PID", conflicts_with_all = ["run", "all"])]
     pub processes: Vec<String>,
     /// Select all processes of this run

@@ -27,16 +27,16 @@ pub struct OutsideSum {
     /// The number of iterations outside windows.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// The median duration of these iterations; `null` if there are none.
+    /// The median of the durations; `null` if there are no iterations.
     #[serde(rename = "p50_ns")]
     pub p50: Option<u64>,
-    /// The 90th percentile of the durations of these iterations; `null` if there are fewer than 20 iterations.
+    /// The 90th percentile of the durations; `null` if there are fewer than 20 iterations.
     #[serde(rename = "p90_ns")]
     pub p90: Option<u64>,
-    /// The 99th percentile of the durations of these iterations; `null` if there are fewer than 200 iterations.
+    /// The 99th percentile of the durations; `null` if there are fewer than 200 iterations.
     #[serde(rename = "p99_ns")]
     pub p99: Option<u64>,
-    /// The longest duration of these iterations; `null` if there are none.
+    /// The longest duration; `null` if there are no iterations.
     #[serde(rename = "max_ns")]
     pub max: Option<u64>,
 }
