@@ -20,40 +20,43 @@ const CANNOT_TELL: u8 = 4;
 #[derive(Args)]
 #[command(
     override_usage = "tllmprof compare [OPTIONS] <BASE>... [--] <OTHER>...\n       tllmprof compare [OPTIONS] --baseline <DIR> <OTHER>...",
-    after_help = "Intervals hold the true difference 95 times in a hundred. With several runs a side, what differs from run \
-                  to run is in them."
+    after_help = "Intervals are 95 % confidence intervals of the true difference. With several runs on each side, they \
+                  include the variation from run to run."
 )]
 pub struct Arguments {
-    /// Print JSON
+    /// Print the comparison as JSON
     #[arg(long)]
     json: bool,
-    /// Print text, the same as --json, CSV, Markdown, or JUnit's XML
+    /// Print the comparison in this format; json is the same as --json, and junit is JUnit XML [default: text]
     #[arg(long, value_name = "FORMAT", conflicts_with = "json")]
     format: Option<Format>,
-    /// Take runs that differ by no more than this for equal
+    /// Treat runs that differ by no more than this as equal
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     within: f64,
-    /// End with status 3 if this is exceeded, with 4 if the runs do not say: NAME > +N% or NAME < -N%, where NAME is rate,
-    /// mean, p50, p90, p99, gpu, busy, launches, kernel:NAME or layer:NAME; may be repeated
+    /// Exit with status 3 if this condition holds, and with 4 if the runs are too few or too noisy to decide. CONDITION
+    /// is NAME > +N% or NAME < -N%, where NAME is rate, mean, p50, p90, p99, gpu, busy, launches, kernel:NAME or
+    /// layer:NAME; may be repeated
     #[arg(long, value_name = "CONDITION", value_parser = Condition::parse)]
     fail_if: Vec<Condition>,
-    /// Compare with the runs in this folder, and keep the new ones there if the status is 0
+    /// Compare with the runs in this folder, and copy the new runs there if the status is 0
     #[arg(long, value_name = "DIR", conflicts_with = "other")]
     baseline: Option<PathBuf>,
-    /// With --baseline: how many of the runs that were kept stay there, of which the oldest are removed; 0 keeps none and
+    /// With --baseline: number of runs to keep in the folder, after which the oldest are removed; 0 adds none and
     /// removes none
     #[arg(long, value_name = "N", default_value_t = 5, requires = "baseline")]
     keep: usize,
     /// Treat the records of several runs in a folder as one run
     #[arg(long)]
     merge: bool,
-    /// For traces of other profilers: what an iteration is (nvtx:REGEX, py:MODULE:QUALNAME, a CUDA call, auto)
+    /// For traces of other profilers: the rule for what counts as an iteration (nvtx:REGEX, py:MODULE:QUALNAME, a CUDA
+    /// call, or auto)
     #[arg(long, value_name = "RULE", value_parser = processes::step)]
     step: Option<Step>,
-    /// Runs: each a record, a trace of nsys or of the PyTorch profiler, or a folder of those of several ranks
+    /// Runs to compare with: each is a record, a trace of nsys or of the PyTorch profiler, or a folder with the records
+    /// or traces of several ranks
     #[arg(value_name = "BASE", required = true)]
     base: Vec<PathBuf>,
-    /// Runs to compare with them
+    /// Runs that are compared with BASE
     #[arg(value_name = "OTHER", last = true)]
     other: Vec<PathBuf>,
 }

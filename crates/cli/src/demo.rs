@@ -25,14 +25,14 @@ const STAND_IN_WORK: &str = "100000";
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-It runs on the GPU if there is one, else on a stand-in for CUDA, and ends with what the built-in record
-of the window shows.
+The example runs on the GPU if there is one, otherwise on a stand-in for CUDA. At the end, the command prints
+the report of the captured window.
 Exit status: 0 if exactly the window was captured.")]
 pub struct Arguments {
-    /// Iterations of the example
+    /// Number of iterations that the example runs
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = crate::live::count)]
     steps: u64,
-    /// Windows of iterations [default: 5-9]
+    /// Windows of iterations to capture, as in tllmprof run --window [default: 5-9]
     #[arg(long, value_name = "W")]
     window: Option<String>,
 }

@@ -28,10 +28,10 @@ use crate::runs;
 pub struct Arguments {
     #[arg(long, value_name = "FORMAT", value_parser = formats(), help = what_to_write(), required_unless_present = "otlp")]
     to: Option<&'static Format>,
-    /// The file or folder to make; a trace whose name ends in .gz is compressed, and - is standard output
+    /// File or folder to write; the file is compressed if its name ends in .gz, and - means standard output
     #[arg(short, long, value_name = "OUT", required_unless_present = "otlp")]
     output: Option<PathBuf>,
-    /// Send windows and their slowest iterations as spans to an OpenTelemetry collector, by OTLP over HTTP, such as
+    /// Send windows and their slowest iterations as spans to an OpenTelemetry collector, with OTLP over HTTP, such as
     /// http://localhost:4318
     #[arg(long, value_name = "URL", value_parser = otlp::collector, conflicts_with_all = ["to", "output", "force"])]
     otlp: Option<Uri>,
@@ -57,7 +57,7 @@ fn what_to_write() -> String {
         .iter()
         .map(|format| format!("{}, {}", format.name, format.makes))
         .collect();
-    format!("What to write: {}", each.join("; "))
+    format!("Output format: {}", each.join("; "))
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {

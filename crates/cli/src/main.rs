@@ -59,8 +59,8 @@ use manners::Manners;
     version,
     max_term_width = 100,
     arg_required_else_help = true,
-    after_help = "Exit status: 0 done, 1 the work failed, 2 the command line or a variable is wrong; run ends as its \
-                  program does."
+    after_help = "Exit status: 0 success, 1 the work failed, 2 the command line or a variable is wrong; run ends with the \
+                  status of its program."
 )]
 struct Arguments {
     /// Print the path of the library, for LD_PRELOAD
@@ -74,35 +74,35 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Run a program: count its iterations, record or profile the windows, print a summary
+    /// Run a program: count its iterations, record or profile windows of them, and print a summary
     Run(run::Arguments),
-    /// Print the variables for a launcher: shell, Docker, mpirun, Kubernetes
+    /// Print the variables for a launcher: shell, Docker, mpirun, Kubernetes and others
     Env(env::Arguments),
-    /// Show what records hold: times, where they went, findings; as text, JSON or a page
+    /// Show the contents of records: speed, where time was spent, and findings; as text, JSON or a page
     Report(report::Arguments),
     /// Compare two runs and give a verdict
     Compare(compare::Arguments),
     /// Convert records for chrome://tracing, Perfetto or speedscope, or to Parquet tables
     Export(export::Arguments),
-    /// List the processes here that run under the library and can be captured
+    /// List the processes on this machine that run with the library and can be captured
     Ps(live::ps::Arguments),
-    /// Capture the next iterations of processes that run
+    /// Capture the next iterations of running processes
     Capture(live::capture::Arguments),
-    /// Close the window that is open in processes that run
+    /// Close the open window of running processes
     Stop(live::stop::Arguments),
     /// Load the library into a process that was started without it, and capture its next iterations
     Attach(live::attach::Arguments),
-    /// Take the library's patches out of a process that it was attached to
+    /// Remove the library's patches from a process that the library was attached to
     Detach(live::detach::Arguments),
-    /// Show processes that run, live on the terminal: iterations a second, their times, waits
+    /// Show running processes live on the terminal: iterations per second, their times, and waits
     Top(live::top::Arguments),
-    /// Find out why ranks that run are stuck: which rank, which collective, which function
+    /// Find out why running ranks are stuck: which rank, which collective, which function
     Hang(hang::Arguments),
-    /// Serve figures of processes that run to Prometheus
+    /// Serve metrics of running processes to Prometheus
     ServeMetrics(live::metrics::Arguments),
-    /// Answer questions of assistants about runs, by the Model Context Protocol
+    /// Answer questions of AI assistants about runs, with the Model Context Protocol
     Mcp(mcp::Arguments),
-    /// Check a program before a run: what would be intercepted, and what would not
+    /// Check a program before a run: which CUDA calls would be intercepted, and which would not
     Doctor(doctor::Arguments),
     /// Replay recorded call streams through the step learner (for developers)
     #[command(hide = true)]

@@ -14,13 +14,13 @@ use tllmprof_report::Style;
 #[derive(Args, Clone, Copy, Default, Debug)]
 #[command(next_help_heading = "Global options")]
 pub struct Manners {
-    /// Colour in text: auto is for terminals, unless NO_COLOR is set
+    /// Use colors in text output; auto uses them on terminals, unless NO_COLOR is set
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Colour::Auto)]
     color: Colour,
-    /// Errors and warnings only: no notes, no log lines of the library, no summary
+    /// Print only errors and warnings: no notes, no log lines of the library, and no summary
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
-    /// Also how it is done: which files are read, what is preloaded, the debug log of the library
+    /// Print details: which files are read, what is preloaded, and the debug log of the library
     #[arg(short, long, global = true)]
     verbose: bool,
 }

@@ -18,12 +18,13 @@ use crate::output;
 
 The packages for Debian and for RPM install them.")]
 pub struct Completions {
+    /// Shell to print completions for
     shell: Shell,
 }
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The folder, which is made where there is none
+    /// Folder to write to, which is created if it does not exist
     folder: PathBuf,
 }
 

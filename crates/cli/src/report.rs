@@ -18,29 +18,30 @@ use crate::{manners, output, processes, query, runs};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Print JSON, with every iteration
+    /// Print the report as JSON, with every iteration
     #[arg(long)]
     json: bool,
-    /// Print text, the same as --json, the tables as CSV, or the page of --html
+    /// Print the report in this format; json is the same as --json, csv prints the tables, and html prints the page of
+    /// --html [default: text]
     #[arg(long, value_name = "FORMAT", conflicts_with = "json")]
     format: Option<Format>,
-    /// Show everything: all rows of all tables, and no name cut; the default where it is written to a pipe or a file
+    /// Show all rows of all tables, with whole names; the default for a pipe or a file
     #[arg(long, conflicts_with = "brief")]
     full: bool,
     /// Show at most N rows of each table
     #[arg(long, value_name = "N", value_parser = parse_rows)]
     top: Option<usize>,
-    /// Show only the answer: what was measured, how fast, why, and where the time goes
+    /// Show only the main results: what was measured, the speed, the reasons for it, and where time was spent
     #[arg(long)]
     brief: bool,
-    /// Show all that is known of one finding, by its identifier, such as host-bound; --brief has those of the findings
+    /// Show all details of one finding, by its identifier, such as host-bound; --brief lists the identifiers
     #[arg(long, value_name = "ID", conflicts_with_all = ["json", "format", "full", "top", "brief", "html", "query"])]
     finding: Option<String>,
-    /// Print the rows of the tables of export --to parquet that this asks for, such as 'kernels where dur_ns > 50000', or
-    /// any SQL; needs DuckDB's command
+    /// Print the result of a query on the tables of export --to parquet: a table with a condition, such as 'kernels
+    /// where dur_ns > 50000', or any SQL; requires the duckdb command
     #[arg(long, value_name = "SQL", conflicts_with_all = ["json", "format", "full", "top", "brief", "html", "step", "scopes"])]
     query: Option<String>,
-    /// Write a page with timelines: one HTML file that needs no network, and - is standard output
+    /// Write an HTML page with timelines to OUT, which needs no network; - means standard output
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
     /// Replace OUT if it exists
@@ -52,13 +53,16 @@ pub struct Arguments {
     /// Treat the records of several runs as one run
     #[arg(long)]
     merge: bool,
-    /// For traces of other profilers: what an iteration is (nvtx:REGEX, py:MODULE:QUALNAME, a CUDA call, auto)
+    /// For traces of other profilers: the rule for what counts as an iteration (nvtx:REGEX, py:MODULE:QUALNAME, a CUDA
+    /// call, or auto)
     #[arg(long, value_name = "RULE", value_parser = processes::step)]
     step: Option<Step>,
-    /// For exports of nsys: take the layers of CUDA graphs from this record, of a run of the same program with --layers
+    /// For nsys exports: take the layers of CUDA graphs from this record, which a run of the same program with --layers
+    /// made
     #[arg(long, value_name = "RECORD")]
     scopes: Option<PathBuf>,
-    /// Records, traces of nsys (.sqlite, .nsys-rep) or of the PyTorch profiler (.json, .json.gz), or folders of these [default: the newest tllmprof-RUN folder here]
+    /// Records, traces of nsys (.sqlite, .nsys-rep) or of the PyTorch profiler (.json, .json.gz), or folders of these
+    /// [default: the newest tllmprof-RUN folder here]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 }

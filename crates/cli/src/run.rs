@@ -41,16 +41,17 @@ nsys needs about 90 ms between two windows and may miss a window that starts soo
 pub struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Run under nsys, which captures the windows, or the whole program with --window none; ARGS are passed to nsys
+    /// Run the program under nsys, which captures the windows, or the whole program with --window none; ARGS are passed
+    /// to nsys
     #[arg(long, value_name = "ARGS", num_args = 0..=1, require_equals = true, default_missing_value = "", conflicts_with = "ncu")]
     nsys: Option<OsString>,
-    /// Run under ncu, which profiles the kernels of the windows; ARGS are passed to ncu
+    /// Run the program under ncu, which profiles the kernels of the windows; ARGS are passed to ncu
     #[arg(long, value_name = "ARGS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     ncu: Option<OsString>,
-    /// Print no summary at the end; tllmprof report prints it
+    /// Print no summary at the end; tllmprof report can print it later
     #[arg(long)]
     no_summary: bool,
-    /// The program and its arguments
+    /// Program to run, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

@@ -18,10 +18,10 @@ use replay::{Boundaries, Replay, replay};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// One JSON line for each file
+    /// Print one JSON line for each file
     #[arg(long)]
     json: bool,
-    /// Call streams: CSV of t_ns,thread,call,arg,stream, gzip or plain
+    /// Call streams: CSV files with the columns t_ns,thread,call,arg,stream, plain or compressed with gzip
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }

@@ -22,11 +22,11 @@ use crate::{failure, output};
 #[derive(Args)]
 #[command(override_usage = "tllmprof symbols [--json] <BINARY>... [REGEX]")]
 pub struct Arguments {
-    /// One JSON line for each function
+    /// Print one JSON line for each function
     #[arg(long)]
     json: bool,
-    /// Programs and libraries; last, if it is no file, what a sym: rule says: REGEX or
-    /// REGEX@LIBREGEX, with or without sym: before it
+    /// Programs and libraries to search. If the last argument is not a file, it selects functions as a sym: rule does:
+    /// REGEX or REGEX@LIBREGEX, with or without the sym: prefix
     #[arg(value_name = "BINARY", required = true)]
     arguments: Vec<OsString>,
 }

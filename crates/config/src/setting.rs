@@ -1,26 +1,25 @@
-//! The descriptive part of a row in the table of settings, for help texts and documentation pages. The
-//! library is linked without these texts.
+//! The rows of the table of settings, from which help texts and documentation pages are made. The library does not
+//! link these texts.
 
 /// One setting: a variable, an option, or both.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Names of the variable, in order of precedence. Empty for an option that only the command reads.
+    /// Names of the variable, in order of precedence; empty for an option that only the command reads.
     pub variables: &'static [&'static str],
     pub reader: Reader,
     /// The option of `run` and `env`, such as `--window`. Empty if there is none.
     pub option: &'static str,
     pub value: Value,
     pub heading: Heading,
-    /// Help text of one sentence, without a full stop.
+    /// Help text of the variable and its option: one sentence without a full stop.
     pub help: &'static str,
-    /// Further sentences for the long help text.
+    /// Further sentences, which follow `help` in the long help and in the table of variables; no full stop at the end.
     pub more: &'static str,
-    /// Help text of an option that switches the setting off. Empty for other options.
+    /// Help text of an option that switches the setting off, in place of `help`; empty for other options.
     pub off: &'static str,
-    /// Value of the setting if its variable is not set.
+    /// The value that applies if the variable is not set; empty if there is none.
     pub default: &'static str,
-    /// A description of the behaviour if the variable is not set, for cases in which it depends on other
-    /// settings.
+    /// A description of the behaviour if the variable is not set, for settings whose default depends on others.
     pub otherwise: &'static str,
     /// A description of the behaviour if the option is not given, if that differs from the behaviour if the
     /// variable is not set.
@@ -31,8 +30,8 @@ pub struct Setting {
     pub example: &'static str,
     /// Options that cannot be combined with this one.
     pub conflicts: &'static [&'static str],
-    /// Help text of the same option of `attach`. `None` if `attach` does not have the option; empty if the
-    /// help is the same.
+    /// Help text of the same option of `attach`; an empty text means the same help. `None` if `attach` does not have
+    /// the option.
     pub attach: Option<&'static str>,
 }
 
@@ -41,23 +40,22 @@ pub struct Setting {
 pub enum Reader {
     Library,
     Command,
-    /// The library or the project's scripts. They also set the variable; users do not.
+    /// The library or the project's scripts. They also set the variable, and users do not.
     Project,
 }
 
-/// The form of an option's value and of its variable's value.
+/// The form of the values of an option and of its variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// A flag. The variable is 1 or 0. The option has no value, and sets the variable to the value that is
-    /// not the default.
+    /// The variable is 1 or 0. The option takes no value, and sets the variable to the one that is not its default.
     Flag,
-    /// A value, which help texts show by this name.
+    /// A value is required. The text is its name in the help, such as `PATH`.
     Named(&'static str),
-    /// A value like `Named`, but the option can also be given without it, which sets the variable to 1.
+    /// Like `Named`, but the value of the option may be left out, which sets the variable to 1.
     Optional(&'static str),
 }
 
-/// The topic of a setting. Documentation pages list topics in this order.
+/// The topic of a setting. The help and the documentation list settings by topic, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Heading {
     Iterations,
@@ -104,13 +102,13 @@ impl Setting {
         attach: None,
     };
 
-    /// Returns the name of the variable that takes precedence. `None` if there is no variable.
+    /// Returns the variable's name that takes precedence; `None` if there is no variable.
     #[must_use]
     pub fn variable(&self) -> Option<&'static str> {
         self.variables.first().copied()
     }
 
-    /// Returns the value to which the option sets the variable if the option is given without a value.
+    /// Returns the value to which the option sets the variable if the option has no value.
     #[must_use]
     pub fn switched(&self) -> &'static str {
         match self.default {
@@ -119,7 +117,7 @@ impl Setting {
         }
     }
 
-    /// Returns a description of the variable's values, for a table.
+    /// Returns a description of the variable's values, for the table of variables.
     #[must_use]
     pub fn values(&self) -> String {
         match self.value {

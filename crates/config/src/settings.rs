@@ -31,11 +31,11 @@ use crate::warmup::Warmup;
 use crate::{flag, number, stacks};
 
 const TRACE_MAX: u64 = 1 << 30;
-/// Minimum value of `TLLMPROF_KEEP`, in bytes: enough for the first chunks of some threads and for one window.
+/// Minimum value of `TLLMPROF_KEEP`, in bytes. It has room for one window and for the first chunks of a few threads.
 const LEAST_KEPT: u64 = 1 << 20;
 /// Number of iterations that are kept with `TLLMPROF_FLIGHT=1`.
 const FLIGHT_STEPS: u64 = 100;
-/// Number of recent iterations that are kept by default for a window with automatic length.
+/// Number of iterations that the record keeps by default until a window with an automatic length opens.
 const LATEST_STEPS: u64 = 64;
 const MOST_FLIGHT_STEPS: u64 = 100_000;
 
@@ -43,23 +43,25 @@ settings! {
 table(env) {
     windows: Windows = ["TLLMPROF_START_STOP", "TLLM_PROFILE_START_STOP", "TLLM_GPTM_PROFILE_START_STOP"],
         Windows::parse, default "none" => "--window" {
-        help: "Windows of iterations: A-B, N, A-, all, comma lists of these, steady[:N], auto, or none",
-        more: "Iterations count from 0, and both ends are in the window. steady[:N] is N iterations (50 if not given) once \
-               their time is steady; auto is then 50 iterations and 2 s without kernels (3 to 8 where one takes over 0.3 s), \
-               and some with kernels where they are recorded",
+        help: "Capture these windows of iterations: A-B, N, A-, all, comma-separated lists of these, steady[:N], \
+               auto, or none",
+        more: "Iterations count from 0, and a window includes both ends. steady[:N] captures N iterations (default: \
+               50) once step times have settled. auto also waits until step times have settled: it captures at least \
+               50 iterations and 2 s without kernels (3 to 8 iterations if one takes over 0.3 s), then some \
+               iterations with kernels if kernels are recorded",
         value: Named("W"), heading: Iterations,
         without: "auto", example: "2-3",
     }
     condition: Option<Condition> = ["TLLMPROF_WHERE"], Condition::parse,
         settle env.checked(variable::condition, knows_batches(condition, &rule(step.as_ref(), batch.as_ref())))? => "--where" {
         help: "Count only iterations whose batch satisfies EXPR, such as 'phase=decode and requests>=64'",
-        more: "EXPR has comparisons of requests, tokens, prefill_tokens, decode_tokens and phase (prefill, decode, mixed, \
-               idle, draft), joined by and, or, not and parentheses",
+        more: "EXPR compares requests, tokens, prefill_tokens, decode_tokens and phase (prefill, decode, mixed, idle, \
+               draft). Comparisons are joined by and, or, not and parentheses",
         value: Named("EXPR"), heading: Iterations, example: "phase=decode",
     }
     where_split: bool = ["TLLMPROF_WHERE_SPLIT"], Flag, default "0",
         settle env.checked(variable::where_split, splits(where_split, condition.as_ref()))? => "--where-split" {
-        help: "With --where: close the window during iterations that do not count, at most once in 100 ms",
+        help: "With --where: close the window during iterations that do not satisfy EXPR, at most once every 100 ms",
         heading: Iterations, example: "1",
     }
     when: Option<Trigger> = ["TLLMPROF_WHEN"], Condition::parse_with_times,
@@ -69,66 +71,74 @@ table(env) {
                 at_most: when_at_most.unwrap_or_default(),
                 steps: when_steps.unwrap_or(trigger::STEPS),
             }) => "--when" {
-        help: "Open a window after an iteration for which EXPR holds, such as 'iteration > 2*p50 or gc > 10ms'",
-        more: "EXPR has comparisons of iteration, gc, gil and wait with times, and those of --where, joined by and, or, not \
-               and parentheses. p50 is the median of iterations with alike batches",
+        help: "Open a window after an iteration that satisfies EXPR, such as 'iteration > 2*p50 or gc > 10ms'",
+        more: "EXPR compares iteration (its duration), gc, gil and wait (times spent in them) with times, and may use \
+               the comparisons of --where. Comparisons are joined by and, or, not and parentheses. p50 is the median \
+               duration of iterations with similar batches",
         value: Named("EXPR"), heading: Iterations, example: "gc > 1ms",
     }
     when_at_most: Option<AtMost> = ["TLLMPROF_WHEN_AT_MOST"], AtMost::parse,
         settle env.checked(variable::when_at_most, of_trigger(when_at_most, when.as_ref()))? => "--at-most" {
-        help: "With --when: open at most N windows in the time of --per",
+        help: "With --when: open at most N windows in the time that --per sets",
         value: Named("N"), values: "N/TIME", heading: Iterations,
         default: "10/1h", without: "10", example: "1/1h",
     }
     per => "--per" {
-        help: "With --when: the time in which --at-most windows open, such as 30m",
+        help: "With --when: the period in which at most N windows (--at-most) open, such as 30m",
         value: Named("TIME"), heading: Iterations, without: "1h", example: "2h",
     }
     when_steps: Option<u64> = ["TLLMPROF_WHEN_STEPS"], trigger::parse_steps,
         settle env.checked(variable::when_steps, of_trigger(when_steps, when.as_ref()))? => "--when-steps" {
-        help: "With --when: how many iterations such a window has",
+        help: "With --when: number of iterations in each window that opens",
         value: Named("N"), heading: Iterations, default: "50", example: "7",
     }
     flight: Option<u64> = ["TLLMPROF_FLIGHT"], parse_flight, default "0" => "--flight" {
-        help: "Keep the latest 100 or STEPS iterations outside windows in the record at all times",
-        more: "They are for a window by --when or one that is asked for with its past, and for when the process dies",
+        help: "Always keep the latest 100 or STEPS iterations outside windows in the record",
+        more: "They show what happened before a window of --when, before a window of tllmprof capture --past, or \
+               before the process died",
         value: Optional("STEPS"), heading: Iterations, example: "250",
     }
     batch: Option<BatchFunction> = ["TLLMPROF_BATCH"], BatchFunction::parse => "--batch" {
-        help: "For an engine that is not known: the Python function whose arguments hold the batch, and formulas for what is in it",
-        more: "The formulas are for requests and two of tokens, prefill_tokens and decode_tokens, such as \
-               'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new'. Without --step, \
-               each call of the function is an iteration",
+        help: "For an engine that tllmprof does not know: the Python function whose arguments contain the batch, and \
+               formulas for the contents of the batch",
+        more: "Formulas are required for requests and for two of tokens, prefill_tokens and decode_tokens, such as \
+               'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new'. Without \
+               --step, each call of the function is an iteration",
         value: Named("FUNCTION=FORMULAS"), heading: Iterations,
         example: "m:f=requests:1,tokens:1,decode_tokens:1",
     }
     step: Step = ["TLLMPROF_STEP"], Step::parse, settle rule(step.as_ref(), batch.as_ref()) => "--step" {
-        help: "What an iteration is: auto, auto:inner, a CUDA call, sym:REGEX, py:MODULE:QUALNAME, or nvtx:REGEX",
-        more: "cudaGraphLaunch counts each call, cudaGraphLaunch/4 every fourth; auto:inner counts the equal parts of what auto counts",
+        help: "Rule for what counts as an iteration: auto, auto:inner, a CUDA call, sym:REGEX, py:MODULE:QUALNAME, or \
+               nvtx:REGEX",
+        more: "cudaGraphLaunch counts each call of that function, and cudaGraphLaunch/4 every fourth call. auto uses \
+               the step function of a known engine, otherwise the wait for the GPU that occurs once in each iteration. \
+               auto:inner counts the equal parts of the iterations that auto counts",
         value: Named("RULE"), heading: Iterations, default: "auto", example: "py:m:f",
-        attach: Some("What an iteration is: auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME"),
+        attach: Some("Rule for what counts as an iteration: auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME"),
     }
     warmup: Warmup = ["TLLMPROF_WARMUP"], Warmup::parse, settle warmup.unwrap_or(match &step {
             step if step.is_learnt() => Warmup::Capture,
             _ => Warmup::Iterations(0),
         }) => "--warmup" {
-        help: "Iterations to skip before counting starts: a number, or capture to restart the count after each stream capture",
+        help: "Number of iterations to skip before counting starts, or capture to restart the count after each stream \
+               capture",
         value: Named("W"), heading: Iterations,
-        otherwise: "capture with --step auto, else 0", example: "3",
+        otherwise: "capture with --step auto, otherwise 0", example: "3",
     }
     ranks: Option<Ranks> = ["TLLMPROF_RANKS"], Ranks::parse => "--ranks" {
-        help: "Ranks that open windows, such as 0,2-3",
+        help: "Open windows only on these ranks, such as 0,2-3",
         value: Named("LIST"), heading: Iterations, otherwise: "all", example: "0,2-3",
     }
     // Parsed here only to report mistakes. The library reads the variable again when the first iteration opens.
     rank: Option<u64> = ["TLLMPROF_RANK"], parse_rank => {
-        help: "The rank of this process; takes precedence over the launcher's variables",
+        help: "Rank of this process, which takes precedence over the launcher's variables",
         value: Named("N"), heading: Iterations, example: "3",
     }
 
     light => "--light" {
-        help: "Without --window: record only times and calls, of 50 iterations, and add no measuring",
-        more: "Else --stacks, --native-stacks, --gc, --gil and --kernels are auto",
+        help: "Without --window: record only the times and CUDA calls of 50 iterations, and make no other \
+               measurements",
+        more: "Without --light and --window, --stacks, --native-stacks, --gc, --gil and --kernels are auto",
         heading: Contents,
     }
     record_gc: bool = ["TLLM_PROFILE_RECORD_GC"], FlagOrAuto, default "0", settle record_gc || names(when.as_ref(), "gc") => "--gc" {
@@ -136,44 +146,49 @@ table(env) {
         values: "0, 1 or auto", heading: Contents, example: "1", attach: Some("Record Python's garbage collections"),
     }
     gil: bool = ["TLLMPROF_GIL"], FlagOrAuto, default "0", settle gil || names(when.as_ref(), "gil") => "--gil" {
-        help: "Record waits for Python's GIL and holds of it, also as NVTX ranges",
-        values: "0, 1 or auto", heading: Contents, example: "1", attach: Some("Record waits for Python's GIL and holds of it"),
+        help: "Record the times in which threads wait for Python's GIL and hold it, also as NVTX ranges",
+        values: "0, 1 or auto", heading: Contents, example: "1",
+        attach: Some("Record the times in which threads wait for Python's GIL and hold it"),
     }
     gil_min_us: u64 = ["TLLMPROF_GIL_MIN_US"], parse_microseconds, default "100" => {
-        help: "Shortest wait for the GIL, or hold of it, that the record keeps, in microseconds; shorter ones are counted",
+        help: "Minimum duration, in microseconds, of a wait for the GIL or a hold of it that the record keeps; \
+               shorter ones are only counted",
         value: Named("N"), heading: Contents, example: "5",
     }
     stacks: Option<u64> = ["TLLMPROF_STACKS"], stacks::parse,
         settle stacks.unwrap_or((native_stacks == Some(true)).then_some(stacks::STACKS_RATE)) => "--stacks" {
-        help: "Sample the Python stacks of the threads that make steps, inside windows, 200 or HZ times a second (up to 1000)",
-        more: "auto is 1000 where there are stacks, and no warning elsewhere",
+        help: "Sample the Python stacks of the threads that run iterations, inside windows, 200 or HZ times a second \
+               (at most 1000)",
+        more: "auto samples 1000 times a second, and prints no warning if stacks cannot be sampled",
         value: Optional("HZ"), values: "0, 1, HZ or auto", heading: Contents, default: "0", example: "50",
         attach: Some(""),
     }
     native_stacks: bool = ["TLLMPROF_NATIVE_STACKS"], FlagOrAuto, default "0" => "--native-stacks" {
-        help: "Sample native stacks, too, where the kernel permits it (perf_event_paranoid)",
+        help: "Sample native stacks as well, if the kernel permits it (perf_event_paranoid)",
         values: "0, 1 or auto", heading: Contents, example: "1",
     }
     gpu_times: GpuTimes = ["TLLMPROF_GPU_TIMES"], GpuTimes::parse, default "auto" => "--gpu-times" {
-        help: "GPU times by CUDA events: auto, all (in each iteration), or off",
-        more: "auto takes them in each iteration where that costs at most 0.25 % of its time, else in one block of eight in \
-               so many",
+        help: "Measure GPU times with CUDA events: auto, all (in each iteration), or off",
+        more: "auto measures each iteration if that costs at most 0.25 % of its time. Otherwise it measures one block \
+               of eight iterations in every N blocks, and chooses N by the cost",
         value: Named("WHEN"), heading: Contents, example: "all",
     }
     py_ranges: Vec<PyFunction> = ["TLLMPROF_PY_RANGES"], PyFunction::parse_list,
         settle with_scopes(py_ranges.unwrap_or_default(), scopes.as_deref()) => {
-        help: "Further Python functions that are recorded, also as NVTX ranges: MODULE:QUALNAME or several with commas",
+        help: "Record the calls of these Python functions, also as NVTX ranges: MODULE:QUALNAME, or several separated \
+               by commas",
         value: Named("FUNCTIONS"), heading: Contents, example: "m:C.f",
     }
     layers: bool = ["TLLMPROF_LAYERS"], Flag, settle layers.unwrap_or(scopes.is_some()) => "--layers" {
-        help: "Report GPU time by torch module, NVTX range and marked function, in CUDA graphs, too",
-        more: "Records kernels as --kernels does, unless TLLMPROF_KERNELS is set",
+        help: "Report GPU time by torch module, NVTX range and marked function, including work in CUDA graphs",
+        more: "This records kernels as --kernels does, unless TLLMPROF_KERNELS is set",
         heading: Contents, default: "0", example: "1",
     }
     scopes: Vec<NativeFunctions> = ["TLLMPROF_SCOPES"], ScopeRule::parse_list,
         settle scopes.into_iter().flatten().filter_map(ScopeRule::native).collect() => "--scopes" {
-        help: "Let each call of these functions be a scope of --layers, which this implies: RULE or several with commas",
-        more: "A RULE is sym:REGEX[@LIBREGEX] or py:MODULE:QUALNAME",
+        help: "Report GPU time for each of these functions as well, as a layer of --layers, which this implies: RULE, \
+               or several separated by commas",
+        more: "A RULE is sym:REGEX[@LIBREGEX] for native functions or py:MODULE:QUALNAME for a Python function",
         value: Named("RULES"), heading: Contents, example: "sym:^f$",
     }
     kernels: Option<Kernels> = ["TLLMPROF_KERNELS"], Kernels::parse,
@@ -183,9 +198,10 @@ table(env) {
             None | Some(Some(Kernels::Auto)) if layers => Some(Kernels::FIRST),
             kernels => kernels.flatten(),
         } => "--kernels" {
-        help: "Record each GPU kernel, by CUPTI, in the first 20 or STEPS iterations of each window",
-        more: "STEPS@TIME, such as 20@60s: in so many iterations each TIME instead, for as long as the program runs. A window \
-               auto has them at its end. auto: 20 iterations or 0.3 s there, where no other profiler has CUPTI",
+        help: "Record each GPU kernel, with CUPTI, in the first 20 or STEPS iterations of each window",
+        more: "STEPS@TIME, such as 20@60s, instead records kernels in STEPS iterations once every TIME, as long as \
+               the program runs. With --window auto, kernels are recorded at the end of the window. auto records at \
+               most 20 iterations or 0.3 s there, if no other profiler uses CUPTI",
         value: Optional("STEPS[@TIME]"), values: "0, 1, STEPS[@TIME] or auto", heading: Contents, default: "0", example: "7",
     }
     llmapi: bool = ["TLLM_LLMAPI_ENABLE_NVTX"], Flag, default "0" => "--llmapi" {
@@ -193,12 +209,12 @@ table(env) {
         heading: Contents, example: "1",
     }
     nvtx: bool = ["TLLMPROF_NVTX"], Flag, default "1" => "--no-nvtx" {
-        help: "Emit NVTX ranges for iterations and windows, and record the program's own",
+        help: "Emit NVTX ranges for iterations and windows, and record the program's NVTX ranges",
         off: "Emit no NVTX ranges for iterations and windows",
         heading: Contents, example: "0",
     }
     nvtx_name: NvtxName = ["TLLMPROF_NVTX_NAME"], NvtxName::parse, default "iteration {n}" => {
-        help: "Name of an iteration's NVTX range, in which {n} is its number",
+        help: "Name of the NVTX range of each iteration, in which {n} stands for the iteration's number",
         value: Named("NAME"), heading: Contents, example: "step {n}",
     }
     nvtx_debug: bool = ["TLLM_NVTX_DEBUG"], Flag, default "0" => "--nvtx-debug" {
@@ -206,54 +222,58 @@ table(env) {
         heading: Contents, example: "1",
     }
     gpu_metrics => "--gpu-metrics" {
-        help: "Sample the GPUs ten times a second, in another process, into a record beside the program's",
-        more: "It has SMs, tensor cores, memory bandwidth, PCIe, NVLink, power, and clocks",
+        help: "Sample GPU metrics ten times a second, in a separate process, and write them to a record next to the \
+               program's record",
+        more: "The metrics are the utilization of SMs and tensor cores, memory bandwidth, PCIe, NVLink, power, and \
+               clocks",
         heading: Contents,
     }
     torch_trace: Option<TracePath> = ["TLLM_TORCH_PROFILE_TRACE"], TracePath::parse => "--torch-trace" {
         help: "Run the PyTorch profiler in the windows and write its traces to PATH",
-        more: "-rank-R and -window-K go before the extension of PATH",
+        more: "-rank-R and -window-K are inserted before the extension of PATH",
         value: Named("PATH"), heading: Contents, example: "trace.json",
     }
 
     trace: Option<PathTemplate> = ["TLLMPROF_TRACE"], PathTemplate::parse,
         settle trace.or_else(|| on_demand(env, control.as_ref(), when.is_some() || flight.is_some() || samples(kernels))) => "--trace" {
         help: "Write the record to PATH",
-        more: "%p is the process, %r the rank, %h the host, %q{NAME} a variable, and %% a percent sign",
+        more: "In PATH, %p stands for the process ID, %r for the rank, %h for the host, %q{NAME} for the environment \
+               variable NAME, and %% for a percent sign",
         value: Named("PATH"), heading: Record,
         otherwise: "no record, but tllmprof run makes one",
         without: "tllmprof-RUN/tllmprof-%h-%r-%p.tllmprof with run, no record under nsys or ncu", example: "x-%p",
-        attach: Some("Write the record here [default: tllmprof-HOST-RANK-PID.tllmprof in the folder of the process]"),
+        attach: Some("Write the record to PATH [default: tllmprof-HOST-RANK-PID.tllmprof in the folder of the \
+                      process]"),
     }
     ring: Option<PathTemplate> = ["TLLMPROF_RING"], PathTemplate::parse => "--ring" {
-        help: "Write the ring of the latest steps and collectives, which tllmprof hang reads, to PATH",
-        more: "PATH is as in --trace; %r is 0, as the rank is not known yet",
+        help: "Write a ring buffer with the latest steps and collectives, which tllmprof hang reads, to PATH",
+        more: "PATH has the placeholders of --trace, but %r is 0, because the rank is not known yet",
         value: Named("PATH"), heading: Record,
         otherwise: "no ring, but tllmprof run makes one",
-        without: "tllmprof-RUN/tllmprof-%h-%p.ring with run, where it makes that folder", example: "x-%p.ring",
+        without: "tllmprof-RUN/tllmprof-%h-%p.ring with run, if run creates that folder", example: "x-%p.ring",
     }
     no_trace => "--no-trace" {
         help: "Write no record",
         conflicts: &["--trace", "--keep"], heading: Record,
     }
     keep: Option<u64> = ["TLLMPROF_KEEP"], parse_keep => "--keep" {
-        help: "Let the record of each process take SIZE at most, such as 500M or 2G: its oldest windows make room for later ones",
+        help: "Limit the record of each process to SIZE, such as 500M or 2G: later windows overwrite the oldest ones",
         value: Named("SIZE"), heading: Record,
-        otherwise: "none of them go, and a record ends at TLLMPROF_TRACE_MAX",
-        without: "none of them go, and a record ends at 1G", example: "2G",
+        otherwise: "no window is overwritten, and a record ends at TLLMPROF_TRACE_MAX",
+        without: "no window is overwritten, and a record ends at 1G", example: "2G",
     }
     trace_max: u64 = ["TLLMPROF_TRACE_MAX"], number::parse_bytes,
         settle trace_max.into_iter().chain(keep).min().unwrap_or(TRACE_MAX) => {
-        help: "Largest size of the record, in bytes or with K, M or G; what does not fit is only counted",
+        help: "Maximum size of the record, in bytes or with K, M or G; events that do not fit are only counted",
         value: Named("SIZE"), heading: Record, default: "1G", example: "500M",
     }
     run: Option<RunId> = ["TLLMPROF_RUN"], RunId::parse, settle run.or_else(|| RunId::from_job(env.get)) => "--run" {
-        help: "Identifier of the run, which all of its records have: letters, digits, ., _ and -",
+        help: "Identifier of the run, which is stored in all of its records: letters, digits, ., _ and -",
         value: Named("ID"), heading: Record,
-        otherwise: "the launcher's job", without: "the launcher's job, else a new one", example: "mine",
+        otherwise: "the launcher's job", without: "the launcher's job, otherwise a new identifier", example: "mine",
     }
     full_args: bool = ["TLLMPROF_ARGS"], parse_args, default "masked" => "--args" {
-        help: "The program's arguments in the record: masked (secrets are ***) or full",
+        help: "How the record stores the program's arguments: masked (secrets become ***) or full",
         value: Named("WHICH"), heading: Record, example: "full",
     }
 
@@ -262,75 +282,78 @@ table(env) {
         value: Named("LEVEL"), heading: Process, example: "debug",
     }
     control: Control = ["TLLMPROF_CONTROL"], Control::parse, default "0" => {
-        help: "Listen to tllmprof ps, capture and stop: 1, or the folder of the socket; 1 with tllmprof run",
+        help: "Accept requests of tllmprof ps, capture and stop: 1, or the folder for the socket; tllmprof run sets 1",
         value: Optional("FOLDER"), heading: Process, example: "/tmp",
     }
     after_seccomp: bool = ["TLLMPROF_AFTER_SECCOMP"], Flag, default "0" => {
-        help: "Open windows also once the program has installed a filter for system calls (seccomp) that allows what they need",
-        more: "With 0 the library makes no system call from then on",
+        help: "Open windows even after the program has installed a system call filter (seccomp), which must then \
+               allow the system calls that windows need",
+        more: "With 0 the library makes no system call after the filter is installed",
         heading: Process, example: "1",
     }
     drain: bool = ["TLLMPROF_DRAIN"], Flag, default "1" => "--no-drain" {
-        help: "Wait for the device to be idle before the profiler stops, unless a stream is being captured",
-        off: "Do not wait for the device to be idle before the profiler stops",
+        help: "Wait until the GPU is idle before the profiler stops, unless a stream is being captured",
+        off: "Do not wait until the GPU is idle before the profiler stops",
         heading: Process, example: "0",
     }
     perfect_router: PerfectRouter = ["TLLMPROF_PERFECT_ROUTER", "ENABLE_PERFECT_ROUTER"], PerfectRouter::parse, default "0" => "--perfect-router" {
-        help: "Balance the load of a mixture of experts: the output of the program is WRONG, its speed is that of even loads",
-        more: "WHEN is window for windows only, and then the load of the learned routers is counted outside them",
+        help: "Force an even load on the experts of a mixture of experts: the program's output becomes WRONG, but its \
+               speed is that of balanced experts",
+        more: "With WHEN=window this applies only inside windows, and outside them the load that the model's own \
+               routers cause is counted",
         value: Optional("WHEN"), heading: Process, example: "window",
     }
 
     library = ["TLLMPROF_LIB"] => {
         help: "Path of libtllmprof.so",
-        value: Named("PATH"), otherwise: "beside the command, or in ../lib",
+        value: Named("PATH"), otherwise: "next to the command, or in ../lib",
     }
     nsys = ["TLLMPROF_NSYS"] => {
         help: "Path of nsys",
-        value: Named("PATH"), otherwise: "PATH, then /opt/nvidia",
+        value: Named("PATH"), otherwise: "the first one in PATH, then in /opt/nvidia",
     }
     ncu = ["TLLMPROF_NCU"] => {
         help: "Path of ncu",
-        value: Named("PATH"), otherwise: "PATH, then /opt/nvidia",
+        value: Named("PATH"), otherwise: "the first one in PATH, then in /opt/nvidia",
     }
     engine = ["TLLMPROF_ENGINE"] => {
-        help: "Path of the example that tllmprof demo runs",
+        help: "Path of the example program that tllmprof demo runs",
         value: Named("PATH"),
     }
     nvtx_chain = ["TLLMPROF_NVTX_CHAIN"] => {
-        help: "The NVTX tool that was set before the library, for the children of a process",
+        help: "NVTX tool that was set before tllmprof was, which the children of the process use",
         reader: Reader::Project,
     }
     cache = ["TLLMPROF_CACHE"] => {
-        help: "Folder of what the scripts download",
+        help: "Folder for the files that the project's scripts download",
         reader: Reader::Project,
     }
 }
 derived {
-    /// The name of the variable that set the windows. `None` if none did.
+    /// Name of the variable that set the windows; `None` if none did.
     windows_from: Option<&'static str> = env.find(variable::windows, false).map(|(name, _)| name);
-    /// True if the user set the warm-up, so that it is not just the default for the step rule.
+    /// True if the user set the warm-up. Otherwise it is the default of the step rule.
     warmup_given: bool = env.has(variable::warmup);
-    /// Number of recent iterations outside windows that the record keeps. For a window with automatic length, they
-    /// are kept until the window opens.
+    /// Number of the latest iterations outside windows that the record keeps; `None` if it keeps none. Without
+    /// `TLLMPROF_FLIGHT`, they are kept only until a window with an automatic length opens.
     latest: Option<u64> = flight.or((windows.is_auto() && env.has(variable::trace)).then_some(LATEST_STEPS));
-    /// Names of the variables whose value is `auto`. No warning is logged if they have no effect.
+    /// Names of the variables that are `auto`. If such a variable has no effect, no warning is printed.
     auto: Vec<&'static str> = env.auto_ones([
         variable::stacks, variable::native_stacks, variable::record_gc, variable::gil, variable::kernels,
     ]);
-    /// True if the user did not ask for a record, but a window may need one. The record then begins with the first
-    /// window that is requested while the process runs.
+    /// True if the user did not ask for a record. The record then begins with the first window that is requested while
+    /// the process runs, or that opens by itself.
     trace_on_demand: bool = trace.is_some() && !env.has(variable::trace) && flight.is_none();
 }
 }
 
-/// Returns the names of the variables that the library reads. The variables in which launchers pass the rank are not
-/// included; they are in [`crate::RANK_VARIABLES`].
+/// Returns the names of the variables that the library reads, except the launchers' variables for the rank, which are
+/// in [`crate::RANK_VARIABLES`].
 pub fn variable_names() -> impl Iterator<Item = &'static str> {
     NAMES.split_ascii_whitespace()
 }
 
-/// Returns each variable that an option of `run` sets, with that option.
+/// Returns each variable that an option of `run` sets, with the name of that option.
 pub fn options() -> impl Iterator<Item = (&'static str, &'static str)> {
     OPTIONS
         .split_ascii_whitespace()
@@ -338,8 +361,7 @@ pub fn options() -> impl Iterator<Item = (&'static str, &'static str)> {
         .filter(|(variable, option)| !variable.is_empty() && !option.is_empty())
 }
 
-/// Returns the names of the variables that are not read by the library itself, but by the command, by the project's
-/// scripts, or by child processes of the library.
+/// Returns the names of the variables that the command, the project's scripts or child processes read.
 pub fn other_names() -> impl Iterator<Item = &'static str> {
     OTHER_NAMES.split_ascii_whitespace()
 }
@@ -374,7 +396,7 @@ impl Settings {
     }
 }
 
-/// Returns the step rule. If there is none, the step is the function that gets the batch; if there is none either,
+/// Returns the rule for iterations: the one of `TLLMPROF_STEP`, otherwise the function of `TLLMPROF_BATCH`, otherwise
 /// `auto`.
 fn rule(step: Option<&Step>, batch: Option<&BatchFunction>) -> Step {
     let of_batch = |batch: &BatchFunction| Step::Python {
@@ -421,18 +443,17 @@ fn of_trigger<T>(given: Option<T>, when: Option<&Trigger>) -> Result<Option<T>, 
     }
 }
 
-/// Returns true if the condition that opens windows uses this name, so that the corresponding time has to be
-/// recorded.
+/// Returns true if the condition that opens windows uses this name, such as `gc`. The value must then be recorded.
 fn names(when: Option<&Trigger>, name: &str) -> bool {
     when.is_some_and(|when| when.condition.names(name))
 }
 
-/// Returns true if kernels are sampled in windows that open by themselves.
+/// Returns true if windows open periodically to sample kernels.
 fn samples(kernels: Option<Kernels>) -> bool {
     kernels.and_then(Kernels::samples).is_some()
 }
 
-/// Returns the functions together with the Python functions of the scope rules, without duplicates.
+/// Returns these functions and the Python functions of the scope rules, each once.
 fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> Vec<PyFunction> {
     for rule in rules.unwrap_or_default() {
         if let ScopeRule::Python(function) = rule
@@ -444,9 +465,8 @@ fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> V
     functions
 }
 
-/// Returns the path of the record for a process whose user has not named one. There is a record only if something can
-/// open a window by itself (`asks` is true), or if the process listens for requests. A variable with an empty value
-/// means that the user wants no record.
+/// Returns the path of the record if the user named none: a default path if a window can open by itself (`asks`) or if
+/// the process listens for requests, otherwise `None`. An empty `TLLMPROF_TRACE` means that there is no record.
 fn on_demand(env: &Environment<'_>, control: Option<&Control>, asks: bool) -> Option<PathTemplate> {
     let control = match control {
         None | Some(Control::Off) if asks => &Control::On,

@@ -7,106 +7,115 @@ use tllmprof_report::{
     LayerLoad, Named, Process, Report, ReportView, Skew, Verdict, expert_gpus, schema_of,
 };
 
-/// The data of a page, except iterations and events.
+/// The data of a report page, except the iterations and the events of the timeline, which the page stores separately.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Data<'a> {
-    /// The report, with its lists of iterations empty.
+    /// The report, as `tllmprof report --json` prints it, but with empty lists of iterations.
     report: ReportView<'a>,
-    /// Further figures for each of the report's processes.
+    /// More figures of each process, in the order of `report.processes`.
     processes: Vec<ProcessFigures>,
-    /// Further figures for the report's skew; `null` if it has none.
+    /// More figures for `report.skew`; `null` if `report.skew` is `null`.
     skew: Option<SkewFigures>,
-    /// Lines that say which iterations the shares of several processes are based on, if not on all.
+    /// Notes for the comparison of processes. Each note says which iterations a share is based on, if it is not based
+    /// on all iterations that qualify.
     of_which: Vec<&'static str>,
-    /// The index of the process to show first: the one that the first finding is about.
+    /// The index in `processes` of the process that the page shows first. It is the process that the first finding
+    /// about a single process is about, or 0 if there is no such finding.
     first_shown: usize,
 }
 
-/// Figures of a process.
+/// Figures of one process that the page shows in addition to the report.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ProcessFigures {
-    /// The name that distinguishes it from the others.
+    /// A name that distinguishes the process from the others, with its rank in each group of ranks.
     name: String,
-    /// The label of GPU time by its source, with the number of iterations if it was not measured in all with kernels,
-    /// or in all without; `null` if there is no GPU time.
+    /// The label for the GPU time, which depends on how it was measured. It includes the number of iterations if the
+    /// GPU time was not measured in all of them. `null` if there is no GPU time.
     gpu_name: Option<String>,
-    /// The number of iterations that figures leave out, and the reason, in words; `null` if there are none.
+    /// A text that lists how many iterations of windows the figures leave out, by reason; `null` if the figures leave
+    /// out none.
     uncounted: Option<String>,
-    /// The reason why there are no figures of iterations; `null` if there are some.
+    /// The reason why the process has no figures of iterations, in words; `null` if it has figures.
     nothing: Option<&'static str>,
-    /// The share of the recorder's own work in the time; `null` if it is not known.
+    /// The share of the time inside windows that tllmprof's recorder itself took on the program's threads; `null` if it
+    /// was not measured.
     #[schemars(extend("unit" = "part of 1"))]
     own_share: Option<f64>,
-    /// For each of `calls`.
+    /// Figures of each row of the process's `calls`, in the same order.
     calls: Vec<MeanFigures>,
-    /// For each of `gc`.
+    /// Figures of each row of the process's `gc`, in the same order.
     gc: Vec<MeanFigures>,
-    /// For `gil_wait`.
+    /// Figures of the process's `gil_wait`.
     gil_wait: MeanFigures,
-    /// For `gil_hold`.
+    /// Figures of the process's `gil_hold`.
     gil_hold: MeanFigures,
-    /// For each of `functions`.
+    /// Figures of each row of the process's `functions`, in the same order.
     functions: Vec<MeanFigures>,
-    /// For each of `ranges`.
+    /// Figures of each row of the process's `ranges`, in the same order.
     ranges: Vec<MeanFigures>,
-    /// For each of `kernels`.
+    /// Figures of each row of the process's `kernels`, in the same order.
     kernels: Vec<KernelFigures>,
-    /// For each of `copies`, the rate; `null` if they took no time.
+    /// The transfer rate of each row of the process's `copies`, in the same order; `null` for a row whose copies took
+    /// no time.
     #[schemars(extend("unit" = "bytes/s"))]
     copies: Vec<Option<f64>>,
-    /// For `routing`; `null` if that is `null`.
+    /// Figures of the process's `routing`; `null` if the process has no `routing`.
     routing: Option<RoutingFigures>,
 }
 
-/// Figures of events with one name.
+/// Means of the events that have one name, such as the calls of one CUDA function.
 #[derive(Debug, Serialize, JsonSchema)]
 struct MeanFigures {
-    /// The mean number in an iteration.
+    /// The mean number of events in one iteration.
     #[schemars(extend("unit" = "per iteration"))]
     a_step: f64,
-    /// The mean duration.
+    /// The mean duration of one event.
     mean_ns: u64,
 }
 
-/// Figures of the kernels of one name.
+/// Figures of the GPU kernels that have one name.
 #[derive(Debug, Serialize, JsonSchema)]
 struct KernelFigures {
-    /// The share in the time of all kernels; `null` if the driver did not report times.
+    /// The share of the kernels with this name in the total time of all kernels; `null` if the driver did not report
+    /// times.
     #[schemars(extend("unit" = "part of 1"))]
     share: Option<f64>,
-    /// The mean duration; `null` if the driver did not report times.
+    /// The mean duration of a kernel with this name; `null` if the driver did not report times.
     mean_ns: Option<u64>,
 }
 
-/// Figures of learned routers.
+/// Load balance of the routers of MoE layers, for the number of GPUs that the process uses.
 #[derive(Debug, Serialize, JsonSchema)]
 struct RoutingFigures {
-    /// The number of GPUs that share the experts; `null` if it is not known, or if no layer can be divided evenly.
+    /// The number of GPUs that share the experts of a layer; `null` if it is not known, or if it divides the experts of
+    /// no layer evenly.
     #[schemars(extend("unit" = "GPUs"))]
     gpus: Option<usize>,
-    /// For each layer.
+    /// Figures of each MoE layer, in the order of the layers of the process's `routing`.
     layers: Vec<LayerFigures>,
 }
 
-/// Figures of an MoE layer.
+/// Load balance of one MoE layer.
 #[derive(Debug, Serialize, JsonSchema)]
 struct LayerFigures {
-    /// The load of the busiest of these GPUs, as a multiple of the mean; `null` if the layer's experts cannot be
-    /// divided evenly.
+    /// The number of tokens on the busiest of the GPUs that share the experts, as a multiple of the mean over these
+    /// GPUs; `null` if the number of GPUs is not known or does not divide the experts evenly.
     #[schemars(extend("unit" = "multiple of the mean"))]
     on_gpus: Option<f64>,
-    /// The load of each expert, as a multiple of the mean.
+    /// For each expert, its number of tokens as a multiple of the mean over all experts, in the order of the experts'
+    /// numbers.
     #[schemars(extend("unit" = "multiple of the mean"))]
     of_mean: Vec<f64>,
 }
 
-/// Figures of processes side by side.
+/// Figures of the comparison of the durations of iterations between processes.
 #[derive(Debug, Serialize, JsonSchema)]
 struct SkewFigures {
-    /// The number of iterations that several processes have in common.
+    /// The number of iterations that at least two processes have in common.
     #[schemars(extend("unit" = "iterations"))]
     iterations: usize,
-    /// The index of the process that was most often the slowest; `null` if none was.
+    /// The index in `processes` of the process that was the slowest in the most iterations; `null` if there is no such
+    /// process.
     most_often: Option<usize>,
 }
 

@@ -31,7 +31,7 @@ use search::Search;
 #[derive(clap::Args)]
 #[command(after_help = "Exit status: 0 if the program's CUDA calls will be intercepted, 1 if not.")]
 pub struct Arguments {
-    /// The program and its arguments
+    /// Program to check, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

@@ -20,10 +20,10 @@ use crate::{doctor, library, output, records, runs};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Variables that are set here are written too, as launchers often drop them.
+Variables of tllmprof that are set in this environment are printed as well, because launchers often drop them.
 
-  eval \"$(tllmprof env --window 100-150)\"         # for all that this shell starts from then on
-  eval \"$(tllmprof env --unset)\"                  # and back
+  eval \"$(tllmprof env --window 100-150)\"         # for all programs that this shell starts later
+  eval \"$(tllmprof env --unset)\"                  # remove the variables again
   eval docker run \"$(tllmprof env --window 100-150 --format docker)\" IMAGE
   eval mpirun -n 8 \"$(tllmprof env --window 100-150 --format mpirun)\" ./server
   eval srun -N 2 \"$(tllmprof env --window 100-150 --format slurm)\" ./server
@@ -35,19 +35,20 @@ Variables that are set here are written too, as launchers often drop them.
 pub struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Who reads the variables
+    /// Output format, for the shell or launcher that sets the variables
     #[arg(long, value_enum, default_value_t = Format::Shell)]
     format: Format,
-    /// The container (k8s) or service (compose) that gets the library; no other does
+    /// With k8s: name of the container that gets the library; with compose: name of the service
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// For k8s: the image that brings the library, as your registry names it [default: tllmprof:VERSION]
+    /// With k8s: image that contains the library, as your registry names it [default: tllmprof:VERSION]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// Print the lines that remove the library and its variables from this shell
+    /// Print shell lines that remove the library and its variables from this shell
     #[arg(long, exclusive = true)]
     unset: bool,
-    /// A program on this machine that will get the variables: fail if it would not start with the library
+    /// Program on this machine that will get the variables; the command fails if that program would not start with the
+    /// library
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -56,19 +57,19 @@ pub struct Arguments {
 enum Format {
     /// Lines for a POSIX shell
     Shell,
-    /// Arguments of docker run and podman run
+    /// Arguments for docker run and podman run
     Docker,
     /// A second file for docker compose
     Compose,
     /// A strategic-merge patch for kubectl patch
     K8s,
-    /// Arguments of Open MPI's mpirun
+    /// Arguments for mpirun of Open MPI
     Mpirun,
-    /// Arguments of srun, right before the program
+    /// Arguments for srun, to insert right before the program
     Slurm,
-    /// Arguments of torchrun, right before the program
+    /// Arguments for torchrun, to insert right before the program
     Torchrun,
-    /// A runtime environment of Ray, as JSON
+    /// A runtime environment for Ray, as JSON
     Ray,
     /// A drop-in file for a systemd unit
     Systemd,

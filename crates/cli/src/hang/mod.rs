@@ -31,19 +31,19 @@ const BETWEEN: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit status: 0 not stuck, 3 stuck, 4 too little is known, 1 and 2 as of other verbs."
+    after_help = "Exit status: 0 not stuck, 3 stuck, 4 too little is known, 1 and 2 as with other commands."
 )]
 pub struct Arguments {
-    /// Processes, by their numbers, or rings, by their files or their folder; by default those of the only run
+    /// Process IDs, ring files (see run --ring), or a folder of ring files [default: the processes of the only run]
     #[arg(value_name = "PID", conflicts_with_all = ["run", "all"])]
     targets: Vec<String>,
-    /// The processes of this run, and the rings that it left in its folder here
+    /// Examine the processes of this run, and the ring files that the run left in its folder here
     #[arg(long, value_name = "ID", conflicts_with = "all")]
     run: Option<String>,
-    /// All processes here that have a ring
+    /// Examine all processes on this machine that write a ring file
     #[arg(long)]
     all: bool,
-    /// As JSON
+    /// Print the verdict as JSON
     #[arg(long)]
     json: bool,
 }

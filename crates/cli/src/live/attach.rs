@@ -34,24 +34,25 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-A thread of the process is stopped for about a millisecond, then all of them together for some. The process must be one of this user, and the system must \
-permit ptrace (kernel.yama.ptrace_scope). docs/attach.md says what is seen of a process that runs, and what is not.
+Attaching stops one thread of the process for about a millisecond, then all threads together for some milliseconds. The \
+process must belong to this user, and the system must permit ptrace (kernel.yama.ptrace_scope). docs/attach.md describes \
+what can be measured in a running process, and what cannot.
 
   tllmprof attach 4711 --steps 50     the next 50 iterations
-  tllmprof attach 4711                only attach; tllmprof capture 4711 captures later
-  tllmprof attach --engine            the processes of the only engine here that drive its GPUs
+  tllmprof attach 4711                only attach; run tllmprof capture 4711 later
+  tllmprof attach --engine            the processes of the only engine here that use its GPUs
   tllmprof detach 4711")]
 pub struct Arguments {
-    /// The processes; with --engine, those that started the engine
+    /// Process IDs; with --engine, those of the processes that started the engine
     #[arg(value_name = "PID", required_unless_present = "engine", value_parser = pid)]
     processes: Vec<u32>,
-    /// Find the processes that drive the GPUs: here, or among PID and its descendants
+    /// Find the processes of an engine that use the GPUs, on this machine or among PID and its descendants
     #[arg(long)]
     engine: bool,
-    /// Capture so many iterations of each at once, and print their report
+    /// Capture the next N iterations of each process at once, and print the report
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<u64>,
-    /// With --steps: give up when no call of CUDA is seen and no iteration has begun for this long [default: 60s]
+    /// With --steps: give up if no CUDA call is seen and no iteration begins for this time [default: 60s]
     #[arg(long, value_name = "TIME", requires = "steps", value_parser = capture::duration)]
     wait: Option<Duration>,
     #[command(flatten)]

@@ -16,10 +16,11 @@ const ANSWERING: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The processes; with --engine, those that started the engine
+    /// Process IDs; with --engine, those of the processes that started the engine
     #[arg(value_name = "PID", required_unless_present = "engine", value_parser = pid)]
     processes: Vec<u32>,
-    /// All processes of the only engine here that have the library, or those among PID and its descendants
+    /// Detach from all processes of the only engine on this machine, or among PID and its descendants, that have the
+    /// library
     #[arg(long)]
     engine: bool,
 }

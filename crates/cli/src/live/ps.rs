@@ -24,7 +24,7 @@ pub const NONE: &str = "no process listens: one does that was started by tllmpro
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// As JSON: a list of processes
+    /// Print a JSON list of processes
     #[arg(long)]
     json: bool,
 }

@@ -9,13 +9,14 @@ use crate::failure::usage;
 
 #[derive(Args, Debug)]
 pub struct Targets {
-    /// Processes, by their numbers, or HOST:PID where containers have the same; by default the only one
+    /// Process IDs, or HOST:PID if several containers use the same ID [default: the only process or run; for top, all
+    /// processes]
     #[arg(value_name = "PID", conflicts_with_all = ["run", "all"])]
     pub processes: Vec<String>,
-    /// All processes of this run
+    /// Select all processes of this run
     #[arg(long, value_name = "ID", conflicts_with = "all")]
     pub run: Option<String>,
-    /// All that listen
+    /// Select all processes that tllmprof ps lists
     #[arg(long)]
     pub all: bool,
 }

@@ -18,14 +18,14 @@ const FIGURES: usize = LONGEST - MESSAGES - 500;
 /// Maximum lengths of a text in a row, in bytes. They are tried in this order until the row is short enough.
 const TEXTS: [usize; 4] = [2000, 400, 100, 30];
 
-/// The rows that are wanted of a list.
+/// The rows of a list that an answer contains.
 #[derive(Deserialize, JsonSchema, Clone, Copy, Default)]
 #[serde(default)]
 pub struct Page {
-    /// The first row, counted from 0 (default: 0).
+    /// Index of the first row to return, counted from 0 (default: 0).
     #[schemars(with = "u64")]
     offset: usize,
-    /// The maximum number of rows (default: 20).
+    /// Maximum number of rows to return (default: 20).
     #[schemars(with = "u64", extend("minimum" = 1))]
     top: Option<usize>,
 }

@@ -14,21 +14,23 @@ use crate::compare::{self, Wanted};
 
 #[derive(Deserialize, JsonSchema)]
 pub struct Compare {
-    /// The runs to compare with: each a record, a trace, or a folder of those of several ranks.
+    /// Runs to compare with: each is the path of a record, of a trace, or of a folder with the records or traces of
+    /// several ranks.
     #[schemars(extend("minItems" = 1))]
     base: Vec<PathBuf>,
-    /// The runs that are compared with them.
+    /// Runs that are compared with the runs in base, in the same form.
     #[schemars(extend("minItems" = 1))]
     other: Vec<PathBuf>,
-    /// Runs that differ by no more than this are equal: a percentage (default: 2%).
+    /// Largest difference at which runs count as equal, as a percentage (default: 2%).
     #[schemars(with = "String")]
     #[serde(default)]
     within: Option<String>,
-    /// Conditions that are judged: NAME > +N% or NAME < -N%, where NAME is rate, mean, p50, p90, p99, gpu, busy, launches,
-    /// kernel:NAME or layer:NAME.
+    /// Conditions to check: NAME > +N% or NAME < -N%, where NAME is rate, mean, p50, p90, p99, gpu, busy, launches,
+    /// kernel:NAME or layer:NAME (default: none).
     #[serde(default)]
     fail_if: Vec<String>,
-    /// For traces of other profilers: what an iteration is (nvtx:REGEX, py:MODULE:QUALNAME, a CUDA call, auto).
+    /// For traces of other profilers: the rule for what counts as an iteration (nvtx:REGEX, py:MODULE:QUALNAME, a CUDA
+    /// call, or auto).
     #[schemars(with = "String")]
     #[serde(default)]
     step: Option<String>,

@@ -24,7 +24,7 @@ const MAX_NAMES: usize = 4;
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(default)]
 pub struct Runs {
-    /// The folder below which records and traces are looked for (default: that of the server).
+    /// Folder to search for records and traces, with its subfolders (default: the folder of the server).
     #[schemars(with = "String")]
     folder: Option<PathBuf>,
     #[serde(flatten)]

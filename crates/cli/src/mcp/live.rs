@@ -28,18 +28,21 @@ pub struct LiveProcesses {
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(default)]
 pub struct Capture {
-    /// The processes: PID, or HOST:PID where containers have the same (default: the only one, or the only run).
+    /// Processes to capture: PID, or HOST:PID if several containers use the same PID (default: the only process, or the
+    /// processes of the only run).
     processes: Vec<String>,
-    /// All processes of this run, in place of processes.
+    /// Identifier of a run: captures all of its processes. Use either this or processes.
     #[schemars(with = "String")]
     run: Option<String>,
-    /// The number of iterations (default: 50).
+    /// Number of iterations to capture (default: 50).
     #[schemars(with = "u64", extend("minimum" = 1, "maximum" = MAX_STEPS))]
     steps: Option<u64>,
-    /// Record GPU kernels in this number of iterations; the processes must have been started with --kernels.
+    /// Number of iterations in which GPU kernels are recorded. The processes must have been started with --kernels
+    /// (default: record no kernels).
     #[schemars(with = "u64")]
     kernels: Option<u64>,
-    /// Wait this number of seconds for a window that is in the way, and give up when no iteration begins for as long.
+    /// Time in seconds to wait for an open window to close. The capture also gives up if no iteration begins for this
+    /// time (default: 60 for iterations, and refuse if a window is open).
     #[schemars(with = "u64")]
     wait_s: Option<u64>,
 }

@@ -23,13 +23,13 @@ use crate::output;
 
 #[derive(Args)]
 #[command(
-    after_help = "A client starts it and sends requests to its standard input. docs/mcp.md lists the tools and shows how to register it."
+    after_help = "An MCP client starts this command and sends requests to its standard input. docs/mcp.md lists the tools and shows how to register the command."
 )]
 pub struct Arguments {
-    /// Offer the tool that captures windows of processes that run, too
+    /// Also offer the tool that captures windows of running processes
     #[arg(long)]
     allow_capture: bool,
-    /// The folder that names of files are relative to [default: the working directory]
+    /// Folder that relative file names refer to [default: the working directory]
     #[arg(value_name = "DIR")]
     folder: Option<PathBuf>,
 }

@@ -24,7 +24,7 @@ pub struct Brief {
 pub struct Finding {
     #[serde(flatten)]
     of: RunOf,
-    /// The finding's id, such as launch-bound; without it, all findings are listed.
+    /// Identifier of the finding, such as launch-bound. Without it, all findings are listed.
     #[schemars(with = "String")]
     #[serde(default)]
     id: Option<String>,
@@ -36,14 +36,14 @@ pub struct Finding {
 pub struct Table {
     #[serde(flatten)]
     of: RunOf,
-    /// The name of the table.
+    /// Name of the table.
     #[schemars(extend("enum" = tables()))]
     table: String,
-    /// Only this process, counted from 0 in the order of ranks.
+    /// Index of the only process to show, counted from 0 in the order of ranks (default: all processes).
     #[schemars(with = "u64")]
     #[serde(default)]
     process: Option<usize>,
-    /// Only rows whose name contains this text, in any case.
+    /// Text that the names of rows must contain, ignoring upper and lower case (default: all rows).
     #[schemars(with = "String")]
     #[serde(default)]
     contains: Option<String>,
@@ -55,12 +55,12 @@ pub struct Table {
 pub struct Layer {
     #[serde(flatten)]
     of: RunOf,
-    /// The layer's name, such as model.layers.3, or with * for numbers, such as model.layers.*.mlp; its row and those within
-    /// it are listed. Without it, all layers are listed, with * for numbers.
+    /// Name of the layer, such as model.layers.3, or with * for numbers, such as model.layers.*.mlp. Its row and the
+    /// rows of the layers within it are listed. Without a name, all layers are listed, with * for numbers.
     #[schemars(with = "String")]
     #[serde(default)]
     name: Option<String>,
-    /// Only this process, counted from 0 in the order of ranks.
+    /// Index of the only process to show, counted from 0 in the order of ranks (default: all processes).
     #[schemars(with = "u64")]
     #[serde(default)]
     process: Option<usize>,
@@ -72,7 +72,7 @@ pub struct Layer {
 pub struct SlowIterations {
     #[serde(flatten)]
     of: RunOf,
-    /// Only this process, counted from 0 in the order of ranks.
+    /// Index of the only process to show, counted from 0 in the order of ranks (default: all processes).
     #[schemars(with = "u64")]
     #[serde(default)]
     process: Option<usize>,

@@ -14,17 +14,18 @@ use tllmprof_report::{Process, Report, State};
 use crate::processes::{self, Reading};
 use crate::runs;
 
-/// The run that a tool is asked about.
+/// The run that a tool reads.
 #[derive(Deserialize, JsonSchema, Clone, PartialEq, Eq, Default)]
 #[serde(default)]
 pub struct RunOf {
-    /// Its records, traces of nsys or of the PyTorch profiler, or folders of these (default: the newest folder
-    /// tllmprof-RUN).
+    /// Paths of the run's records, of traces of nsys or of the PyTorch profiler, or of folders of these (default: the
+    /// newest tllmprof-RUN folder).
     files: Vec<PathBuf>,
-    /// Its identifier, if the files are of several runs.
+    /// Identifier of the run, required if the files belong to several runs.
     #[schemars(with = "String")]
     run: Option<String>,
-    /// For traces of other profilers: what an iteration is (nvtx:REGEX, py:MODULE:QUALNAME, a CUDA call, auto).
+    /// For traces of other profilers: the rule for what counts as an iteration (nvtx:REGEX, py:MODULE:QUALNAME, a CUDA
+    /// call, or auto).
     #[schemars(with = "String")]
     step: Option<String>,
 }

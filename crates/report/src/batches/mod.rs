@@ -15,50 +15,50 @@ use crate::numbers::quantiles::Quantiles;
 /// Largest number of tokens of a batch in each size class. One more class holds batches above the last limit.
 const CLASS_LIMITS: [u32; 8] = [0, 1, 4, 16, 64, 256, 1024, 4096];
 
-/// Sums of iterations with batches.
+/// Sums of a group of iterations whose batches are known, such as all iterations of one phase.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct BatchSum {
-    /// The number of iterations.
+    /// The number of iterations in this group.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// Quantiles of the time that they took.
+    /// The distribution of the durations of the group's iterations.
     pub time: Quantiles,
-    /// The total time that they took.
+    /// The total duration of the group's iterations.
     #[serde(rename = "total_ns")]
     pub total: u64,
-    /// The total number of requests in their batches.
+    /// The total number of requests in the batches of the group's iterations.
     #[schemars(extend("unit" = "requests"))]
     pub requests: u64,
-    /// The total number of tokens in their batches.
+    /// The total number of tokens in the batches of the group's iterations.
     #[schemars(extend("unit" = "tokens"))]
     pub tokens: u64,
-    /// The number of these tokens that belong to prompts.
+    /// The total number of prompt tokens (prefill) in the batches of the group's iterations.
     #[schemars(extend("unit" = "tokens"))]
     pub prefill_tokens: u64,
 }
 
-/// The iterations in one phase.
+/// Sums of the iterations of one phase, such as prefill or decode.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PhaseSum {
-    /// The phase of their batches.
+    /// The phase of the batches of the iterations.
     #[serde(serialize_with = "write_phase")]
     #[schemars(with = "PhaseName")]
     pub phase: Phase,
     #[serde(flatten)]
     pub all: BatchSum,
-    /// The same by the number of tokens in their batches, for each class that has iterations: 0, 1, 2 to 4, 5 to 16, 17
-    /// to 64, 65 to 256, 257 to 1024, 1025 to 4096, and more.
+    /// Sums by batch size. The size classes are 0, 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, 257 to 1024, 1025 to 4096,
+    /// and more than 4096 tokens. Classes without iterations are left out.
     pub sizes: Vec<SizeSum>,
 }
 
-/// The iterations of one phase whose batches are of one size class.
+/// Sums of the iterations of one phase whose number of tokens lies in one size class.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct SizeSum {
-    /// The minimum number of tokens of this class.
+    /// The smallest number of tokens in a batch of this size class.
     #[serde(rename = "min_tokens")]
     #[schemars(extend("unit" = "tokens"))]
     pub least: u32,
-    /// The maximum number of tokens of this class; `null` if there is no limit.
+    /// The largest number of tokens in a batch of this size class; `null` for the last class, which has no upper limit.
     #[serde(rename = "max_tokens")]
     #[schemars(extend("unit" = "tokens"))]
     pub most: Option<u32>,

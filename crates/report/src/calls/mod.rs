@@ -11,14 +11,15 @@ use crate::events::named::{Named, Ns, ranked};
 use crate::events::tally::Totals;
 use crate::events::turnaround::Turnaround;
 
-/// Activities of the host inside windows, by name.
+/// Calls and ranges of the host inside windows, summed by name.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Calls {
-    /// CUDA calls inside windows, on all threads, by name; those with the longest total time first.
+    /// CUDA calls inside windows, on all threads, summed by name. The name with the longest total time comes first.
     pub calls: Vec<Named>,
-    /// Marked Python functions inside windows, by name; those with the longest total time first.
+    /// Calls of marked Python functions inside windows, summed by name. The name with the longest total time comes
+    /// first.
     pub functions: Vec<Named>,
-    /// NVTX ranges of the program inside windows, by name; those with the longest total time first.
+    /// The program's NVTX ranges inside windows, summed by name. The name with the longest total time comes first.
     pub ranges: Vec<Named>,
     /// GPU idle time after host waits, in nanoseconds.
     #[serde(skip)]

@@ -4,42 +4,43 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use tllmprof_record::{Batch, Phase};
 
-/// The contents of a batch.
+/// The batch of requests that one iteration worked on.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Batch")]
 pub struct InBatch {
-    /// The number of requests in it.
+    /// The number of requests in the batch.
     #[schemars(extend("unit" = "requests"))]
     requests: u16,
-    /// The number of tokens that were scheduled, without padding.
+    /// The number of tokens that the engine scheduled for the batch, without padding.
     #[schemars(extend("unit" = "tokens"))]
     tokens: u32,
-    /// The number of these tokens that belong to prompts.
+    /// The number of prompt tokens (prefill) among `tokens`.
     #[schemars(extend("unit" = "tokens"))]
     prefill_tokens: u32,
-    /// The number of the other tokens.
+    /// The number of tokens among `tokens` that follow prompts (decode).
     #[schemars(extend("unit" = "tokens"))]
     decode_tokens: u32,
-    /// The phase of the tokens in it.
+    /// The phase of the batch: whether its tokens are prompt tokens, later ones, or both.
     #[serde(serialize_with = "write_phase")]
     #[schemars(with = "PhaseName")]
     phase: Phase,
 }
 
-/// The phase of the tokens in a batch.
+/// The phase of a batch: whether its tokens are prompt tokens, later ones, or both.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Phase")]
 #[serde(remote = "Phase", rename_all = "lowercase")]
 pub enum PhaseName {
-    /// Only tokens of prompts.
+    /// The batch has only prompt tokens.
     Prefill,
-    /// Only tokens after prompts.
+    /// The batch has only tokens that follow prompts.
     Decode,
-    /// Both.
+    /// The batch has both prompt tokens and tokens that follow prompts.
     Mixed,
-    /// No tokens.
+    /// The batch has no tokens.
     Idle,
-    /// A pass of a model that drafts for speculative decoding. Its requests and tokens are not known, and are 0 here.
+    /// The iteration is a pass of a draft model for speculative decoding. The contents of its batch are not known, so
+    /// the numbers of requests and tokens are 0.
     Draft,
 }
 

@@ -19,50 +19,52 @@ const MAX_FACTS: usize = 4096;
 /// Maximum number of communicators, and of groups, to keep for a process.
 const MAX_GROUPS: usize = 256;
 
-/// Facts about a process. Texts are as recorded; make them printable before they are shown.
+/// Facts about a process. Texts are stored as recorded, so make them printable before you show them.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Facts {
-    /// The host's name.
+    /// The name of the host that the process ran on.
     pub host: String,
-    /// Its rank; 0 if it is not known.
+    /// The process's rank in the job; 0 if it is not known.
     pub rank: u64,
-    /// The source of its rank: the name of a variable, `torch.distributed`, an engine, or `NCCL`. `null` if the rank is
-    /// not known, or if the record is of an older version.
+    /// The source of the rank: the name of an environment variable, `torch.distributed`, an engine, or `NCCL`. `null`
+    /// if the rank is not known, or if an older version of tllmprof wrote the record.
     #[serde(serialize_with = "write_known")]
     #[schemars(with = "Option<String>")]
     pub rank_source: String,
-    /// The number of ranks; `null` if it is not known.
+    /// The number of ranks in the job; `null` if it is not known.
     pub world_size: Option<u64>,
-    /// Its rank in each of its groups, such as `TP1 of 4, DP0`; empty if no group is known.
+    /// The process's rank in each group of ranks that it belongs to, as text, such as `TP1 of 4, DP0`; empty if no
+    /// group is known.
     pub in_groups: String,
-    /// The groups of ranks that it belongs to, each name once. Groups of a single rank are left out.
+    /// The process's rank in each group of ranks that it belongs to. Each group name occurs once, and groups of a
+    /// single rank are left out.
     #[serde(serialize_with = "write_groups")]
     #[schemars(with = "Vec<GroupPlace>")]
     pub groups: Vec<GroupRank>,
-    /// The NCCL communicators that it created, in their order.
+    /// The NCCL communicators that the process created, in the order of creation.
     #[serde(serialize_with = "write_communicators")]
     #[schemars(with = "Vec<Communicator>")]
     pub communicators: Vec<Member>,
-    /// The identifier of the run that it belongs to; `null` if it has none.
+    /// The identifier of the run that the process belongs to; `null` if it has none.
     #[serde(serialize_with = "write_known")]
     #[schemars(with = "Option<String>")]
     pub run: String,
-    /// Its command line.
+    /// The command line of the process.
     pub command: String,
-    /// The process's own name.
+    /// The name of the process, which is that of `/proc/PID/comm` in records of tllmprof.
     #[serde(rename = "name")]
     pub process: String,
-    /// The rule that counts iterations, as `TLLMPROF_STEP` names it.
+    /// The rule that defines an iteration, in the form of the variable `TLLMPROF_STEP`.
     pub rule: String,
-    /// The reason for that rule, such as how `auto` chose it; empty if the record has none.
+    /// The reason why `rule` was used, such as how `auto` chose it; empty if the record has no reason.
     pub rule_why: String,
-    /// The inference or training engine, if it is a known one; empty otherwise.
+    /// The name of the inference or training engine, such as vLLM; empty if tllmprof did not recognize one.
     pub engine: String,
     #[serde(flatten)]
     pub software: Software,
     #[serde(flatten)]
     pub asked: Settings,
-    /// CUDA calls over the whole run, by name.
+    /// CUDA calls of the whole run, summed by name, inside and outside windows.
     #[serde(rename = "calls_counted")]
     pub calls: Vec<CallRow>,
     /// The names of threads.
@@ -74,7 +76,7 @@ pub struct Facts {
     /// Names of MoE layers, by their numbers.
     #[serde(skip)]
     pub routers: BTreeMap<u32, String>,
-    /// The profiler that recorded it; `null` if that is tllmprof.
+    /// The profiler that recorded the process; `null` if it was tllmprof.
     #[serde(rename = "recorded_by", serialize_with = "write_origin")]
     #[schemars(with = "Option<Origin>")]
     pub origin: Origin,
@@ -85,39 +87,40 @@ pub struct Facts {
 pub struct Software {
     /// The version of tllmprof that wrote the record.
     pub library: String,
-    /// The version of Python in the process; empty if there is none.
+    /// The version of Python in the process; empty if the process has no Python interpreter.
     pub python: String,
     /// The names of the GPUs that it used.
     #[serde(skip)]
     pub gpus: Vec<String>,
-    /// The version of the CUDA driver in CUDA's numbering, in which 12040 is 12.4; `null` if it is not known.
+    /// The CUDA version of the driver, as 1000 × major + 10 × minor: 12040 is version 12.4. `null` if it is not known.
     pub cuda_driver: Option<u64>,
 }
 
 /// The settings of tllmprof in a process.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Settings {
-    /// The windows that were asked for, in the form of `TLLMPROF_START_STOP`.
+    /// The requested windows, in the form of the variable `TLLMPROF_START_STOP`.
     #[serde(rename = "windows_asked")]
     pub windows: String,
-    /// The condition that iterations of windows must satisfy, in the form of `TLLMPROF_WHERE`; `null` if there is none.
+    /// The condition that an iteration of a window must satisfy to count, in the form of the variable `TLLMPROF_WHERE`;
+    /// `null` if there is none.
     #[serde(rename = "where", serialize_with = "write_known")]
     #[schemars(with = "Option<String>")]
     pub condition: String,
-    /// The variables that configure tllmprof, as `NAME=value`.
+    /// The environment variables that configured tllmprof in the process, as `NAME=value`.
     pub settings: Vec<String>,
-    /// Settings that could not be satisfied, with the reasons.
+    /// The settings that tllmprof could not apply, each with the reason.
     pub refused: Vec<String>,
     /// The rate at which stacks are sampled, in Hz.
     #[serde(skip)]
     pub stacks_rate: Option<u64>,
 }
 
-/// CUDA calls of one name over the whole run.
+/// The numbers of CUDA calls with one name over the whole run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Counted")]
 pub struct CallRow {
-    /// The call's name.
+    /// The name of the called function.
     pub name: String,
     /// The number of calls inside windows.
     #[schemars(extend("unit" = "calls"))]

@@ -4,27 +4,29 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use tllmprof_record::{GroupRank, Member};
 
-/// A process's rank in a group of ranks.
+/// A group of ranks that a process belongs to, and the process's rank in that group.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GroupRank")]
 pub struct GroupPlace {
-    /// The group's name: `TP`, `PP`, `EP` or `DP`.
+    /// The name of the group: `TP` (tensor parallel), `PP` (pipeline parallel), `EP` (expert parallel) or `DP` (data
+    /// parallel).
     name: String,
-    /// The process's rank in the group.
+    /// The process's rank in the group, counted from 0.
     rank: u32,
     /// The number of ranks in the group; `null` if it is not known.
     #[schemars(extend("unit" = "ranks"))]
     size: Option<u32>,
-    /// The rank in the job of the group's first rank, by which groups of one name differ; `null` if it is not known.
+    /// The rank in the whole job of the group's first member. It distinguishes groups that have the same name. `null`
+    /// if it is not known.
     first: Option<u64>,
 }
 
-/// An NCCL communicator of a process.
+/// An NCCL communicator that a process created.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Communicator")]
 pub struct Communicator {
-    /// The identifier in hexadecimal digits, which is the same on all its ranks; `null` if it is not known, because
-    /// this process did not give it to NCCL.
+    /// The communicator's identifier in hexadecimal digits, which is the same on all its ranks; `null` if this process
+    /// did not pass an identifier to NCCL.
     id: Option<String>,
     /// The process's rank in the communicator; `null` if it is not known.
     rank: Option<u32>,

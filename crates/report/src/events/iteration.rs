@@ -62,63 +62,67 @@ impl Used {
     }
 }
 
-/// An iteration.
+/// One iteration inside a window. An iteration is one step of the program, such as one batch of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
 pub struct Iteration {
-    /// Its number, counted from 0.
+    /// The number of the iteration in the process, counted from 0.
     pub n: u64,
-    /// The start of the iteration.
+    /// The time at which the iteration began.
     #[serde(rename = "start_ns")]
     pub start: u64,
-    /// The time that it took.
+    /// The duration of the iteration.
     #[serde(rename = "dur_ns")]
     pub duration: u64,
-    /// The time that the GPU was busy with its work; `null` if it was not measured.
+    /// The time that the GPU worked for the iteration; `null` if it was not measured. `gpu_from` of the process says
+    /// how it was measured.
     // If CUDA events measured no iteration of the record, this is the busy time from recorded kernels.
     #[serde(rename = "gpu_ns")]
     pub gpu: Option<u64>,
-    /// The ID of the thread that ended it.
+    /// The ID of the thread that ended the iteration. This is the iteration's thread.
     pub thread: u32,
-    /// The number of launches of kernels and graphs during it, on all threads.
+    /// The number of launches of kernels and CUDA graphs during the iteration, on all threads.
     #[schemars(extend("unit" = "launches"))]
     pub launches: u32,
-    /// The number of CUDA calls during it, on all threads.
+    /// The number of CUDA calls during the iteration, on all threads.
     #[schemars(extend("unit" = "calls"))]
     pub calls: u32,
-    /// The time that its thread waited in CUDA calls for the GPU to work.
+    /// The time that the iteration's thread spent in CUDA calls that wait for the GPU.
     #[serde(rename = "wait_ns")]
     pub wait: u64,
-    /// The time that its thread was blocked waiting for requests: in a function in which a known engine waits for them,
-    /// or in a call that waits for a GPU without work. It is part of `dur_ns`, but not of any percentile or finding.
+    /// The time that the iteration's thread waited for requests: in a function in which a known engine waits for them,
+    /// or in a CUDA call that waits for a GPU without work. This time is part of `dur_ns`, but percentiles and findings
+    /// leave it out.
     #[serde(rename = "idle_ns")]
     pub idle: u64,
-    /// The time that its thread waited for the GIL.
+    /// The time that the iteration's thread waited for Python's global interpreter lock (GIL).
     #[serde(rename = "gil_wait_ns")]
     pub gil_wait: u64,
-    /// The time that garbage collections of Python took during it, on all threads.
+    /// The time that Python's garbage collections took during the iteration, on all threads.
     #[serde(rename = "gc_ns")]
     pub gc: u64,
-    /// Use of the machine by its thread; `None` if it was not recorded.
+    /// Use of the processor and memory by the iteration's thread; `None` if it was not recorded.
     #[serde(flatten, serialize_with = "write_used")]
     #[schemars(with = "UsedView")]
     pub used: Option<Used>,
-    /// The number of kernels that began during it; 0 if kernels were not recorded.
+    /// The number of kernels that began during the iteration; 0 if kernels were not recorded.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u32,
-    /// The time in which at least one kernel or copy ran during it, on the device that was busy longest; `null` if
-    /// kernels were not recorded. Recording kernels makes an iteration longer.
+    /// The time during the iteration in which at least one kernel or copy ran, on the GPU that was busy longest; `null`
+    /// if kernels were not recorded. Recording kernels makes an iteration longer.
     #[serde(rename = "gpu_busy_ns")]
     pub gpu_busy: Option<u64>,
-    /// The contents of its batch, by the arguments of the engine's step function; `null` if they are not known.
+    /// The batch that the iteration worked on, as read from the arguments of the engine's step function; `null` if it
+    /// is not known.
     #[serde(serialize_with = "write_batch")]
     #[schemars(with = "Option<InBatch>")]
     pub batch: Option<Batch>,
-    /// True if figures of windows include it. `unqualified` lists the iterations that they do not include.
+    /// True if the figures of windows include the iteration. `unqualified` of the process says why the other iterations
+    /// do not count.
     // `None` if figures include the iteration, else the reason why they do not. The JSON says only whether.
     #[serde(rename = "qualifies", serialize_with = "write_qualifies")]
     #[schemars(with = "bool")]
     pub unqualified: Option<Unqualified>,
-    /// True if something other than its own end ended it.
+    /// True if the iteration did not reach its end, for example because the process ended.
     pub cut: bool,
     /// Time in calls that launch kernels or graphs, in nanoseconds.
     #[serde(skip)]
@@ -132,16 +136,17 @@ pub struct Iteration {
     pub launched_after: Option<u8>,
 }
 
-/// Use of the machine by a thread in an iteration, as written to JSON.
+/// Use of the processor and memory by the iteration's thread, as written to JSON.
 #[derive(Default, Serialize, JsonSchema)]
 struct UsedView {
-    /// The time that its thread was on a processor; `null` if it is not known.
+    /// The time that the iteration's thread ran on a processor; `null` if it is not known.
     processor_ns: Option<u64>,
-    /// The time that its thread was ready to run but had no processor, because its processor was given to another
-    /// thread; `null` if it is not known.
+    /// The time that the iteration's thread was ready to run but waited for a processor, because another thread ran on
+    /// it; `null` if it is not known.
     delayed_ns: Option<u64>,
-    /// The number of page faults of its thread, including those of up to seven earlier iterations that took no longer
-    /// than others and in which the thread was on a processor; `null` if it is not known.
+    /// The number of page faults of the iteration's thread; `null` if it is not known. It may include the page faults
+    /// of up to seven iterations before this one, if those iterations were not longer than others and their thread
+    /// stayed on a processor.
     #[schemars(extend("unit" = "page faults"))]
     page_faults: Option<u32>,
 }
@@ -239,16 +244,17 @@ pub const fn part(time: u64, part: u64, whole: u64) -> u64 {
     }
 }
 
-/// Method of measuring GPU time, and the iterations in which it was used.
+/// The method that measured the GPU time of iterations, and the iterations in which it did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub enum GpuFrom {
-    /// CUDA events around the work of the iterations in which no kernels were recorded.
+    /// CUDA events before and after the GPU work of an iteration, in iterations in which no kernels were recorded.
     #[serde(rename = "events")]
     Plain,
-    /// CUDA events in iterations that were made longer by recording kernels. There are no others.
+    /// CUDA events before and after the GPU work of an iteration, in iterations in which kernels were recorded.
+    /// Recording kernels makes an iteration longer. No other iterations were measured.
     #[serde(rename = "events in kernel windows")]
     Stretched,
-    /// The kernels themselves, in iterations that were made longer by recording them.
+    /// The recorded kernels themselves. Recording kernels makes an iteration longer.
     #[serde(rename = "kernels")]
     Kernels,
 }

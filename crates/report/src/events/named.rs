@@ -7,18 +7,18 @@ use serde::Serialize;
 
 use super::tally::Total;
 
-/// Events with one name.
+/// The events that have one name, such as the calls of one CUDA function.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 pub struct Named {
-    /// Their name.
+    /// The name of the events.
     pub name: String,
-    /// The number of events.
+    /// The number of events with this name.
     #[schemars(extend("unit" = "times"))]
     pub count: u64,
-    /// The total time that they took.
+    /// The total duration of the events with this name.
     #[serde(rename = "total_ns")]
     pub total: u64,
-    /// The time that the longest one took.
+    /// The duration of the longest event with this name.
     #[serde(rename = "max_ns")]
     pub longest: u64,
 }

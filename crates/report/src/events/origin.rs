@@ -8,27 +8,28 @@ use super::window::Window;
 /// Maximum share of the time that recording may take without a caveat on the figures, as a part of 1.
 pub const SMALL_COST: f64 = 0.1;
 
-/// The profiler that recorded a process, if it is not tllmprof.
+/// The profiler that recorded a process, if it was not tllmprof.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 pub struct Origin {
-    /// The profiler and its version, such as `nsys 2026.2.1`; empty for tllmprof.
+    /// The profiler's name and version, such as `nsys 2026.2.1`; empty for tllmprof.
     pub tool: String,
-    /// The data that it did not record.
+    /// The types of data that the profiler did not record.
     pub lacks: Vec<Data>,
-    /// An estimate of the time that recording took on the process's threads; `null` if there is none.
+    /// An estimate of the time that the profiler's recording took on the process's threads; `null` if there is no
+    /// estimate.
     #[serde(rename = "cost_ns")]
     pub cost: Option<u64>,
 }
 
-/// Data that findings need, and that other profilers may not record.
+/// A type of data that findings need and that another profiler may not record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Data {
-    /// Calls of CUDA's functions.
+    /// Calls of CUDA functions.
     Calls,
-    /// Work of GPUs.
+    /// Kernels and copies on the GPU.
     Gpu,
-    /// Iterations. If none was found, the whole trace is shown as one.
+    /// Iterations. If a trace has none, the report shows the whole trace as one iteration.
     Iterations,
 }
 

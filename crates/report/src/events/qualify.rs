@@ -10,20 +10,20 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tllmprof_record::{Batch, Phase};
 
-/// The reason why an iteration does not count.
+/// The reason why the figures of windows leave out an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "UnqualifiedBy")]
 pub enum Unqualified {
-    /// Its batch does not satisfy the condition.
+    /// The batch of the iteration does not satisfy the condition (`TLLMPROF_WHERE`).
     Where,
-    /// There is a condition, and its batch is not known.
+    /// A condition (`TLLMPROF_WHERE`) is set, but the batch of the iteration is not known.
     Unknown,
-    /// Its batch has no tokens, and there is no condition.
+    /// No condition is set, and the batch of the iteration has no tokens.
     Idle,
-    /// It is a pass of a draft model, and there is no condition.
+    /// No condition is set, and the iteration is a pass of a draft model.
     Draft,
-    /// Something other than its own end ended it, such as the end of the process.
+    /// The iteration did not reach its end, for example because the process ended.
     Cut,
 }
 

@@ -8,19 +8,20 @@ use tllmprof_record::Edge;
 
 use crate::events::iteration::Iteration;
 
-/// A window: the iterations that were recorded one by one.
+/// A window: a range of iterations that were recorded one by one.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Window {
-    /// The number of its first iteration.
+    /// The number of the window's first iteration.
     pub first: u64,
-    /// The number of its last iteration.
+    /// The number of the window's last iteration.
     // For a window that was never closed, this is the last iteration in the record, or before the next window.
     pub last: u64,
-    /// True if it was closed.
+    /// True if the record contains the end of the window.
     pub closed: bool,
-    /// True if something other than its last iteration closed it, such as the end of the process.
+    /// True if the window was closed before its last iteration, for example because the process ended.
     pub cut: bool,
-    /// True if the flight recorder had kept its iterations: those before a window, or before the end of the process.
+    /// True if the flight recorder kept the window's iterations. The flight recorder keeps the latest iterations before
+    /// a window opens, or before the process ends.
     pub past: bool,
     /// The iterations, in the order of their starts.
     #[serde(skip)]

@@ -26,27 +26,27 @@ pub enum ClaimRule {
     AllIdle,
 }
 
-/// A row of the ledger of a process.
+/// A row of a process's ledger whose time a finding claims. A finding claims the time that it explains.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ClaimedRow {
     /// The index of the process in `processes`.
     pub process: usize,
-    /// The list that contains the row.
+    /// The list of the process's `ledger` that contains the row: `host` or `gpu`.
     pub ledger: Side,
-    /// The row's `cause`.
+    /// The `cause` of the row in the list that `ledger` names.
     pub cause: String,
-    /// The part of the row's time that is claimed.
+    /// The time that the finding claims, at most the time of the row.
     pub ns: u64,
 }
 
-/// A list of the ledger.
+/// A list of the ledger: `host` or `gpu`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "LedgerSide")]
 pub enum Side {
-    /// The time of the iterations' threads.
+    /// The list `host`: the time of the iterations' threads.
     Host,
-    /// The time of the GPU.
+    /// The list `gpu`: the time of the GPU.
     Gpu,
 }
 

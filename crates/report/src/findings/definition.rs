@@ -10,33 +10,33 @@ use crate::events::origin::Data;
 use crate::ranks::arrivals::Arrivals;
 use crate::ranks::skew::Skew;
 
-/// The kind of a finding. Findings are sorted in this order.
+/// The type of a finding. Among findings with the same verdict, causes come first, then bounds, symptoms and notes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "FindingKind")]
 pub enum Kind {
-    /// Something that costs time and can be fixed.
+    /// A cause of lost time that can be fixed.
     Cause,
-    /// The resource that the program is bound by.
+    /// The resource that limits the speed of the program.
     Bound,
     /// A consequence of causes.
     Symptom,
-    /// Something to know that is not a fault.
+    /// A fact that is worth knowing but is not a fault.
     Note,
 }
 
-/// A rule.
+/// A rule that the report checks against records. Each rule gives one finding.
 #[derive(Serialize, JsonSchema)]
 pub struct Rule {
-    /// The rule's name, such as `launch-bound`.
+    /// The name of the rule, such as `launch-bound`.
     #[serde(rename = "rule")]
     pub name: &'static str,
-    /// The kind of the rule.
+    /// The type of the finding: cause, bound, symptom or note.
     pub kind: Kind,
-    /// The data by which the rule is judged, as text.
+    /// The data that decide whether the rule holds, as text.
     #[serde(skip)]
     pub evidence: &'static str,
-    /// Returns the condition under which the rule holds, as text.
+    /// A function that returns the condition under which the rule holds, as text.
     #[serde(skip)]
     pub threshold: fn() -> String,
     #[serde(skip)]

@@ -33,7 +33,7 @@ pub use definition::{Kind, Rule};
 use evidence::Evidence;
 pub use rules::RULES;
 
-/// The result of judging a rule.
+/// The result of checking a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -41,44 +41,45 @@ pub enum Verdict {
     Yes,
     /// The rule does not hold.
     No,
-    /// The records lack the data that the rule is judged by.
+    /// The records lack the data that the rule needs.
     Unknown,
 }
 
-/// Confidence in a verdict.
+/// The confidence in a verdict.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Confidence {
-    /// It is based on fewer than 8 iterations.
+    /// The verdict is based on fewer than 8 iterations.
     Low,
-    /// It is based on fewer than 30 iterations, or recording changed their times.
+    /// The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations.
     Medium,
-    /// It is based on 30 iterations or more, and recording did not change their times.
+    /// The verdict is based on 30 or more iterations, and recording did not change their times.
     High,
 }
 
-/// A rule and its verdict on these records.
+/// A rule, and the verdict on whether it holds for these records.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Finding {
-    /// The identifier of the finding in this report. It is the same as `rule`, because a report has one finding for
-    /// each rule.
+    /// The identifier of the finding in this report. It equals `rule`, because a report has one finding for each rule.
     pub id: &'static str,
     #[serde(flatten)]
     pub rule: &'static Rule,
-    /// The result of judging the rule.
+    /// The result of checking the rule.
     pub verdict: Verdict,
-    /// The confidence in the verdict, the lowest of the processes that it is about; `null` if the rule is unknown.
+    /// The confidence in the verdict. For several processes this is the lowest of their confidences. `null` if the
+    /// verdict is `unknown`.
     pub confidence: Option<Confidence>,
-    /// The figures that it was judged by, in words.
+    /// The figures that decided the verdict, in words.
     pub evidence: String,
-    /// Advice: if the rule holds, how to fix it; if it is unknown, how to record its data. Otherwise empty.
+    /// Advice in words. If the rule holds, how to fix the problem. If the verdict is `unknown`, how to record the
+    /// missing data. Otherwise empty.
     pub advice: String,
     /// The share of the iterations' time that a fix would save; `null` if it is not known. No time counts for two
     /// findings.
     #[schemars(extend("unit" = "part of 1"))]
     pub loss: Option<f64>,
-    /// If the rule holds, the rows of the ledger whose time it claims; empty if it is not about time, or claims none of
-    /// its own.
+    /// The ledger rows whose time this finding explains. Empty if the rule does not hold, or if it is not about time,
+    /// or if other findings explain all of its time.
     pub claims: Vec<ClaimedRow>,
     /// True if other findings account for a part of its original loss.
     #[serde(skip)]

@@ -7,34 +7,36 @@ use tllmprof_record::{Header, Histogram};
 use crate::events::named::Ns;
 use crate::numbers::quantiles::has_enough;
 
-/// Times of iterations outside windows, from a histogram with an error of at most 1.6 %.
+/// Durations of iterations outside windows. They come from a histogram, so they have an error of up to 1.6 %.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Outside {
-    /// All iterations outside windows.
+    /// Durations of all iterations outside windows.
     #[serde(flatten)]
     pub all: OutsideSum,
-    /// Iterations before the last window that opened by itself; `null` if they are not counted separately.
+    /// Durations of the iterations outside windows that ended before the last window that opened by itself, such as one
+    /// of `--when`; `null` if the record does not count them separately.
     pub before: Option<OutsideSum>,
-    /// Iterations after that window began; `null` if they are not counted separately.
+    /// Durations of the iterations outside windows that came after the start of the last window that opened by itself;
+    /// `null` if the record does not count them separately.
     pub after: Option<OutsideSum>,
 }
 
-/// Times of all iterations outside windows, or of those before or after a window.
+/// The distribution of the durations of a set of iterations outside windows.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct OutsideSum {
-    /// The number of iterations.
+    /// The number of iterations outside windows.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// The median; `null` if there are no iterations.
+    /// The median of the durations; `null` if there are no iterations.
     #[serde(rename = "p50_ns")]
     pub p50: Option<u64>,
-    /// The 90th percentile; `null` if there are fewer than 20 iterations.
+    /// The 90th percentile of the durations; `null` if there are fewer than 20 iterations.
     #[serde(rename = "p90_ns")]
     pub p90: Option<u64>,
-    /// The 99th percentile; `null` if there are fewer than 200 iterations.
+    /// The 99th percentile of the durations; `null` if there are fewer than 200 iterations.
     #[serde(rename = "p99_ns")]
     pub p99: Option<u64>,
-    /// The maximum; `null` if there are no iterations.
+    /// The longest duration; `null` if there are no iterations.
     #[serde(rename = "max_ns")]
     pub max: Option<u64>,
 }

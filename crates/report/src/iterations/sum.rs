@@ -12,62 +12,67 @@ use crate::numbers::quantiles::Quantiles;
 /// time without recorded kernels may be in iterations of another kind.
 const MAX_UNLIKE: f64 = 0.3;
 
-/// Sums of the iterations of one or several windows.
+/// Sums over the iterations of one window or of several windows that qualify (`qualifies`).
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Sum {
     /// The number of iterations.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// Iterations per second; `null` if they took no time.
+    /// The number of iterations per second of `wall_ns`; `null` if `wall_ns` is 0.
     #[schemars(extend("unit" = "1/s"))]
     pub per_second: Option<f64>,
-    /// The time from the start of the first iteration to the end of the last, summed over windows, without iterations
-    /// that are missing or do not qualify.
+    /// The time from the start of the first iteration to the end of the last one, summed over windows. Iterations that
+    /// are missing or do not qualify are left out.
     #[serde(rename = "wall_ns")]
     pub wall: u64,
-    /// Their durations, without waits for requests.
+    /// The distribution of the durations of the iterations, without waits for requests.
     pub time: Quantiles,
-    /// The number of iterations that `idle`, `wait` and `wait_share` are based on: those without kernels, if there are
-    /// any, because recording kernels makes iterations longer.
+    /// The number of iterations that `idle`, `wait` and `wait_share` are based on. Iterations with recorded kernels are
+    /// left out if there are others, because recording kernels makes iterations longer.
     #[schemars(extend("unit" = "iterations"))]
     pub host_iterations: u64,
-    /// The time that their threads waited for requests.
+    /// The distribution of the time that the iterations' threads waited for requests.
     pub idle: Quantiles,
-    /// The GPU time of the iterations that `gpu_from` names. By CUDA events it is a span, from the first work to the
-    /// last, gaps included; by kernels it is the time in which any kernel or copy ran. `null` if it was not measured.
+    /// The distribution of GPU time per iteration; `null` if it was not measured. If CUDA events measured it, this is
+    /// the time from the first GPU work of an iteration to its last, with the gaps. If kernels measured it, this is the
+    /// time in which at least one kernel or copy ran. `gpu_from` says which.
     pub gpu: Option<Quantiles>,
-    /// The method by which GPU time was measured, and in which iterations.
+    /// The method that measured GPU time, and the iterations in which it did.
     pub gpu_from: GpuFrom,
     /// The number of iterations that `gpu` and `gpu_share` are based on.
     #[schemars(extend("unit" = "iterations"))]
     pub gpu_iterations: u64,
-    /// The share of GPU time in the time of those iterations; `null` if it was not measured.
+    /// The share of GPU time in the duration of the iterations that `gpu` is based on; `null` if GPU time was not
+    /// measured.
     #[schemars(extend("unit" = "part of 1"))]
     pub gpu_share: Option<f64>,
     /// Quantiles of the time in which any kernel or copy ran, in the iterations with recorded kernels; `None` if there
     /// are no such iterations.
     #[serde(skip)]
     pub gpu_busy: Option<Quantiles>,
-    /// The durations of iterations in which kernels were recorded, which makes them longer; `null` if there are none.
+    /// The distribution of the durations of iterations in which kernels were recorded; `null` if there are none.
+    /// Recording kernels makes iterations longer.
     pub with_kernels: Option<Quantiles>,
-    /// The durations of iterations in which kernels were not recorded; `null` if there are none.
+    /// The distribution of the durations of iterations in which kernels were not recorded; `null` if there are none.
     pub without_kernels: Option<Quantiles>,
-    /// The time that the iteration's thread waited for the GPU in CUDA calls.
+    /// The distribution of the time per iteration that the iteration's thread waited for the GPU in CUDA calls.
     pub wait: Quantiles,
-    /// The share of these waits in the time of the same iterations.
+    /// The share of waits for the GPU in CUDA calls in the duration of the iterations that `wait` is based on.
     // This field is set later, from the ledger, because the ledger counts each nanosecond only once.
     #[schemars(extend("unit" = "part of 1"))]
     pub wait_share: f64,
-    /// The share of waits for the GIL in the time of all iterations' threads, without waits for requests.
+    /// The share of waits for Python's global interpreter lock (GIL) in the duration of all iterations, without waits
+    /// for requests.
     #[schemars(extend("unit" = "part of 1"))]
     pub gil_wait_share: f64,
-    /// The share of Python's garbage collections, on all threads, in the same time.
+    /// The share of Python's garbage collections, on all threads, in the duration of all iterations, without waits for
+    /// requests.
     #[schemars(extend("unit" = "part of 1"))]
     pub gc_share: f64,
-    /// The mean number of launches of kernels and graphs, on all threads.
+    /// The mean number of launches of kernels and CUDA graphs in an iteration, on all threads.
     #[schemars(extend("unit" = "launches per iteration"))]
     pub launches: f64,
-    /// The mean number of CUDA calls, on all threads.
+    /// The mean number of CUDA calls in an iteration, on all threads.
     #[schemars(extend("unit" = "calls per iteration"))]
     pub calls: f64,
     #[serde(skip)]

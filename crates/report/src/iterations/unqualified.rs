@@ -8,28 +8,29 @@ use crate::events::qualify::Unqualified;
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
 
-/// The iterations that are in no figure of windows.
+/// The iterations that the figures of windows leave out.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Others {
-    /// The iterations of windows that do not qualify. With a condition these are the iterations that do not satisfy it;
-    /// without one, the idle iterations, unless all are idle. No other figure of windows includes them.
+    /// The iterations of windows that do not qualify, by reason. With a condition (`TLLMPROF_WHERE`) these are mainly
+    /// the iterations that do not satisfy it. Without one these are the idle iterations, unless all iterations are
+    /// idle. No other figure of windows includes them.
     pub unqualified: Vec<UnqualifiedSum>,
-    /// The iterations outside windows.
+    /// The durations of the iterations outside windows.
     pub outside: Outside,
 }
 
-/// The iterations that do not count for one reason.
+/// The iterations of windows that do not qualify for one reason.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Unqualified")]
 pub struct UnqualifiedSum {
-    /// The reason why they do not qualify.
+    /// The reason why the iterations of this row do not qualify.
     pub why: Unqualified,
-    /// The number of these iterations.
+    /// The number of iterations that do not qualify for this reason.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// Quantiles of the time that they took.
+    /// The distribution of the durations of the iterations that do not qualify for this reason.
     pub time: Quantiles,
-    /// The total time that they took.
+    /// The total duration of the iterations that do not qualify for this reason.
     #[serde(rename = "total_ns")]
     pub total: u64,
 }

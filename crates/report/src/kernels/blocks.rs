@@ -17,32 +17,32 @@ const MAX_KERNELS_IN_ITERATION: usize = 1 << 12;
 const MIN_BLOCKS: usize = 3;
 const MIN_SHARE: f64 = 0.5;
 
-/// Equal blocks of kernels that follow one another in an iteration, compared by the names of the kernels. Usually they
-/// are the layers of a model. Iterations with the same sequence of names are analyzed together; if there are several
-/// such sequences, only the one with the most iterations is used.
+/// Equal blocks of kernels that follow one another in an iteration. Usually each block is one layer of a model. Two
+/// blocks are equal if their kernels have the same names in the same order. Iterations with the same sequence of
+/// kernels are analyzed together, and only the most frequent sequence is used.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GpuBlocks")]
 pub struct Blocks {
-    /// The time of each block in these iterations, in the order of the blocks.
+    /// The total time of each block over the analyzed iterations, in the order in which the blocks ran.
     #[serde(rename = "block_ns")]
     pub blocks: Vec<u64>,
     /// The mean time of one block in one iteration.
     #[serde(rename = "mean_ns")]
     pub mean: u64,
-    /// The share of the blocks in the time of these iterations' kernels.
+    /// The share of the blocks in the total time of the kernels of the analyzed iterations.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
-    /// The kernels of a block, in their order.
+    /// The kernels of one block, in the order in which they began.
     pub kernels: Vec<BlockKernel>,
-    /// The number of kernels that one more, incomplete block shares with these blocks, if at least half of a block;
-    /// `null` if there is no such block.
+    /// The number of kernels after the last block that match the start of another block; `null` if fewer than half a
+    /// block match.
     #[schemars(extend("unit" = "kernels"))]
     pub partly: Option<usize>,
-    /// The kernels before the blocks.
+    /// The kernels before the first block of an iteration.
     pub before: Outside,
-    /// The kernels after the blocks.
+    /// The kernels after the last block of an iteration.
     pub behind: Outside,
-    /// The number of iterations with this sequence of kernels.
+    /// The number of analyzed iterations: those with the most frequent sequence of kernels.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
     /// The number of iterations in which kernels were recorded.
@@ -54,22 +54,22 @@ pub struct Blocks {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GpuBlockKernel")]
 pub struct BlockKernel {
-    /// The name without parameters.
+    /// The name of the kernel, without parameters and namespaces.
     #[serde(rename = "short_name")]
     pub name: String,
-    /// The time that it took in all blocks of these iterations.
+    /// The total time of this kernel in all blocks of all analyzed iterations.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
 }
 
-/// Kernels of an iteration that are in no block.
+/// The kernels of an iteration that are before the first block or after the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GpuOutsideBlocks")]
 pub struct Outside {
-    /// The number of these kernels in an iteration.
+    /// The number of kernels before the first block, or after the last one, in one iteration.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: usize,
-    /// The time that they took in these iterations.
+    /// The total time of these kernels in all analyzed iterations.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
 }

@@ -15,18 +15,18 @@ use crate::print::json::known;
 /// GPU work in the windows in which kernels were recorded.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Kernels {
-    /// GPU kernels, by name, where kernels were recorded; those with the longest total time first.
+    /// The recorded GPU kernels, summed by name. The name with the longest total time comes first.
     #[serde(rename = "kernels")]
     pub totals: Vec<KernelTotal>,
     /// Total time of the kernels in `totals`, in nanoseconds.
     #[serde(skip)]
     pub time: u64,
-    /// Copies and memory sets of the GPU, by kind, where kernels were recorded; those with the longest total time first.
+    /// The recorded GPU copies and memory sets, summed by type. The type with the longest total time comes first.
     pub copies: Vec<CopyTotal>,
-    /// The iterations in which kernels were recorded; `null` if there are none.
+    /// Sums over the iterations in which kernels were recorded; `null` if there are none.
     #[serde(rename = "kernel_window")]
     pub window: Option<KernelSum>,
-    /// Equal blocks of those kernels; `null` if there are none.
+    /// Equal blocks of kernels that repeat in an iteration, usually the layers of a model; `null` if none were found.
     pub blocks: Option<Blocks>,
     /// Number of iterations in which kernels should have been recorded but were not, although the GPU was busy.
     #[serde(skip)]
@@ -46,26 +46,26 @@ pub struct DeviceSum {
     pub kernels: u64,
 }
 
-/// The kernels with one name.
+/// The GPU kernels that have one name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Kernel")]
 pub struct KernelTotal {
-    /// The demangled name, with parameters.
+    /// The demangled name of the kernels, with parameters.
     pub name: String,
-    /// The name without parameters and namespaces.
+    /// The name of the kernels, without parameters and namespaces.
     pub short_name: String,
-    /// The number of kernels that ran.
+    /// The number of kernels with this name that ran.
     #[schemars(extend("unit" = "kernels"))]
     pub count: u64,
-    /// The total time that they took; `null` if the driver did not report it.
+    /// The total time of the kernels with this name; `null` if the driver did not report times.
     #[serde(rename = "total_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub total: u64,
-    /// The time that the longest one took; `null` if the driver did not report it.
+    /// The time of the longest kernel with this name; `null` if the driver did not report times.
     #[serde(rename = "max_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub longest: u64,
-    /// The time that the shortest one took; `null` if the driver did not report it.
+    /// The time of the shortest kernel with this name; `null` if the driver did not report times.
     #[serde(rename = "min_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub shortest: u64,
@@ -86,20 +86,20 @@ impl KernelTotal {
     }
 }
 
-/// The copies of one kind, or all memory sets.
+/// The GPU copies of one type, or all memory sets.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Copy")]
 pub struct CopyTotal {
-    /// The kind, such as `HtoD`; `memset` for memory sets.
+    /// The type of the copies, such as `HtoD` (host to device); `memset` for memory sets.
     pub kind: String,
-    /// The number of copies or sets.
+    /// The number of copies of this type, or of memory sets.
     #[schemars(extend("unit" = "copies"))]
     pub count: u64,
-    /// The total time that they took; `null` if the driver did not report it.
+    /// The total time of the copies of this type, or of the memory sets; `null` if the driver did not report times.
     #[serde(rename = "total_ns", serialize_with = "known")]
     #[schemars(with = "Option<u64>")]
     pub total: u64,
-    /// The total number of bytes that they moved or set.
+    /// The total number of bytes that were copied or set.
     #[schemars(extend("unit" = "bytes"))]
     pub bytes: u64,
 }
@@ -121,34 +121,34 @@ impl CopyTotal {
     }
 }
 
-/// The iterations in which kernels were recorded. Recording makes these iterations longer.
+/// Sums over the iterations in which kernels were recorded. Recording kernels makes iterations longer.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "KernelWindow")]
 pub struct KernelSum {
-    /// The number of these iterations.
+    /// The number of iterations in which kernels were recorded.
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// The total time that they took.
+    /// The total duration of the iterations in which kernels were recorded.
     #[serde(rename = "wall_ns")]
     pub wall: u64,
-    /// The time in which at least one kernel or copy ran in these iterations, on the device that was busy longest;
-    /// `null` if the driver did not report when kernels ran.
+    /// The time in which at least one kernel or copy ran in the iterations with recorded kernels, on the GPU that was
+    /// busy longest; `null` if the driver did not report the times of kernels.
     #[serde(rename = "busy_ns")]
     pub busy: Option<u64>,
-    /// The idle time of that device between two kernels or copies of one iteration; `null` if the driver did not report
-    /// when kernels ran.
+    /// The time that the GPU that was busy longest was idle between two kernels or copies of the same iteration; `null`
+    /// if the driver did not report the times of kernels.
     #[serde(rename = "gaps_ns")]
     pub gaps: Option<u64>,
-    /// The number of kernels that began in these iterations.
+    /// The number of kernels that began during the iterations with recorded kernels.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
-    /// The number of kernels and copies that are missing.
+    /// The number of kernels and copies that ran but are missing in the record.
     pub dropped: u64,
-    /// The sampling of kernels (`--kernels=20@60s`); `null` if kernels were not sampled.
+    /// The sampling of kernels, such as `--kernels=20@60s`; `null` if kernels were not sampled.
     pub samples: Option<Samples>,
 }
 
-/// Windows that opened repeatedly by themselves to record kernels.
+/// Windows that opened by themselves at regular intervals to record kernels. Each is one sample.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "KernelSamples")]
 pub struct Samples {
@@ -158,13 +158,13 @@ pub struct Samples {
     /// The number of iterations that each sample was meant to have.
     #[schemars(extend("unit" = "iterations"))]
     pub steps: u64,
-    /// The time from the start of one sample to the start of the next.
+    /// The intended time from the start of one sample to the start of the next.
     #[serde(rename = "every_ns")]
     pub every: u64,
-    /// The number of other windows with kernels, which are in the same figures.
+    /// The number of windows with recorded kernels that are not samples. The figures of kernels include them.
     #[schemars(extend("unit" = "windows"))]
     pub others: u64,
-    /// The sampling in words, as the report shows it.
+    /// A description of the sampling, as the text report shows it.
     pub text: String,
 }
 

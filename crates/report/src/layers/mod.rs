@@ -26,20 +26,24 @@ pub use tally::LayerTally;
 /// Maximum number of rows of the tree of full names. The rows with the longest times are kept.
 const MAX_TREE_ROWS: usize = 4096;
 
-/// The layers of a process.
+/// GPU time by layer. A kernel's layer is the scope that was open when the kernel was launched: torch modules, NVTX
+/// ranges and marked functions.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Layers {
-    /// The same kernels by layer, if scopes were followed (`--layers`); those with the longest total time first.
+    /// The recorded kernels, summed by the layer that launched them; empty unless layers were recorded (`--layers`).
+    /// The layer with the longest total time comes first.
     #[serde(rename = "layers")]
     pub rows: Vec<Layer>,
-    /// Those layers with all that is within them, by name with `*` for numbers: a tree, parents before children, the
-    /// longest first.
+    /// The layers as a tree. A row includes the layers within it, and layers whose names differ only in numbers are one
+    /// row, with `*` for each number. A parent comes before its children, and the row with the longest time comes
+    /// first.
     #[serde(rename = "layer_patterns")]
     pub patterns: Vec<Pattern>,
-    /// The same by whole names, with one row for each layer: the 4096 longest.
+    /// The layers as a tree, with one row for each layer under its whole name. A row includes the layers within it. At
+    /// most the 4096 rows with the longest time are listed.
     #[serde(rename = "layer_tree")]
     pub tree: Vec<Pattern>,
-    /// Kernels whose layer is not known, by reason.
+    /// The kernels whose layer is not known, by reason.
     #[serde(rename = "layers_unknown")]
     pub unknown: Vec<Unknown>,
     /// Totals of all kernels.
@@ -61,20 +65,21 @@ pub struct LayerTotals {
     pub has_gaps: bool,
 }
 
-/// The kernels that were launched in one scope: while the same torch modules, NVTX ranges and marked functions were
+/// The kernels that were launched in one layer: while the same torch modules, NVTX ranges and marked functions were
 /// open.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GpuLayer")]
 pub struct Layer {
-    /// The name, such as `model.layers.3.self_attn/attention`; empty if no scope was open.
+    /// The name of the layer, such as `model.layers.3.self_attn/attention`; empty for kernels that were launched in no
+    /// layer.
     pub name: String,
-    /// The number of kernels that ran. Each is counted in one layer.
+    /// The number of kernels that the layer launched. Each kernel counts in one layer only.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
-    /// The total time that they took.
+    /// The total time of the kernels that the layer launched.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
-    /// Their share of the time of all kernels.
+    /// The share of the layer's kernels in the total time of all recorded kernels.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
     /// Time in each iteration, by the iteration's index among those with recorded kernels; `None` if there were too
@@ -83,21 +88,21 @@ pub struct Layer {
     pub(crate) by_step: Option<Vec<(u32, u64)>>,
 }
 
-/// Kernels whose layer is not known.
+/// Kernels whose layer is not known for one reason.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "UnknownGpuLayer")]
 pub struct Unknown {
-    /// The reason, in words.
+    /// The reason why the layer is not known, in words.
     #[serde(serialize_with = "write_text")]
     #[schemars(with = "String")]
     pub why: UnknownScope,
-    /// The number of these kernels.
+    /// The number of kernels whose layer is not known for this reason.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
-    /// The total time that they took.
+    /// The total time of the kernels whose layer is not known for this reason.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
-    /// Their share of the time of all kernels.
+    /// The share of these kernels in the total time of all recorded kernels.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
 }

@@ -5,37 +5,40 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Layers whose names differ only in numbers, or one layer by its whole name, with all that is within.
+/// A row of the tree of layers: one layer, or several layers whose names differ only in numbers. Its figures include
+/// the layers within it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
 #[schemars(rename = "GpuLayerPattern")]
 pub struct Pattern {
-    /// The name, such as `model.layers.*.self_attn`. `*` stands for a number if several layers are one row.
+    /// The name of the layer, such as `model.layers.*.self_attn`. A `*` stands for a number if the row stands for
+    /// several layers.
     pub name: String,
-    /// The number of parts of the name before its last part.
+    /// The depth of the row in the tree: the number of parts of `name` before its last part. Parts are separated by `.`
+    /// or `/`.
     #[schemars(extend("unit" = "parts"))]
     pub depth: usize,
-    /// The number of layers with this name.
+    /// The number of layers that the row stands for.
     #[schemars(extend("unit" = "layers"))]
     pub layers: u64,
-    /// The number of kernels that ran.
+    /// The number of kernels that the layers of this row launched.
     #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
-    /// The total time that they took.
+    /// The total time of the kernels of this row.
     #[serde(rename = "gpu_ns")]
     pub ns: u64,
-    /// Their share of the time of all kernels.
+    /// The share of the kernels of this row in the total time of all recorded kernels.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
-    /// The mean number of kernels in an iteration.
+    /// The mean number of kernels of this row in one iteration.
     #[schemars(extend("unit" = "per iteration"))]
     pub kernels_a_step: f64,
-    /// The mean time of these kernels in an iteration.
+    /// The mean time of the kernels of this row in one iteration.
     #[serde(rename = "step_ns")]
     pub step: u64,
-    /// The mean time of one of the layers in an iteration, with all its calls.
+    /// The mean time of the kernels of a single layer of this row in one iteration, over all calls of the layer.
     #[serde(rename = "each_ns")]
     pub each: u64,
-    /// The mean idle time of the GPU in an iteration between two kernels of one of these layers; `null` if it is not
+    /// The mean time per iteration that the GPU was idle between two kernels of the same layer; `null` if it is not
     /// known.
     #[serde(rename = "gap_ns")]
     pub gap: Option<u64>,

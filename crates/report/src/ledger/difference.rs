@@ -23,16 +23,19 @@ pub mod cause {
 /// Prefix of the names of causes that wait for the GPU.
 pub const WAITING: &str = "waiting for the GPU";
 
-/// A cause on which an iteration spent more or less time.
+/// A cause on which a slow iteration or a late rank spent more or less time than others.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct Difference {
-    /// The cause: one of the ledger, `GPU work` for work that the host waited for, or `unexplained` for the rest.
+    /// The name of the cause: a `cause` of the ledger, `GPU work` for GPU work that the host waited for, or
+    /// `unexplained` for the remaining time.
     pub cause: String,
-    /// Details of the difference; `null` if only the time differs.
+    /// Details of the difference, in words; `null` if there is nothing to add.
     pub detail: Option<String>,
-    /// The thread that held the GIL, if the cause is a wait for it; `null` if it is not known.
+    /// The name of the thread that held the GIL, if the cause is a wait for the GIL; `null` otherwise, or if the thread
+    /// is not known.
     pub held_by: Option<String>,
-    /// The extra time relative to the mean of the others; negative if it took less time.
+    /// The extra time that was spent on the cause, relative to the mean of comparable iterations or to the median rank;
+    /// negative if less time was spent.
     #[serde(rename = "more_ns")]
     pub more: i64,
 }

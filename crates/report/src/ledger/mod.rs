@@ -35,29 +35,30 @@ const MIN_ROW_SHARE: f64 = 0.001;
 /// Prefix of the causes of GPU idle time, followed by the host's activity.
 pub const IDLE: &str = "idle: ";
 
-/// The time of iterations by cause. The shares of each list add up to 1.
+/// The time of iterations, divided by cause. Each nanosecond counts for one cause, so the shares of each list add up to
+/// 1.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
 pub struct Ledger {
-    /// The number of iterations that qualify.
+    /// The number of iterations that qualify (`qualifies`).
     #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
     /// The number of iterations that `host` is based on.
     #[schemars(extend("unit" = "iterations"))]
     pub host_iterations: u64,
-    /// The time of the threads of the iterations, the longest first. Time in a call inside another call counts only for
-    /// the inner one.
+    /// The time of the iterations' threads by cause, the longest first. Time in a call inside another call counts only
+    /// for the inner one.
     pub host: Vec<LedgerRow>,
     /// The number of iterations that `gpu` is based on.
     #[schemars(extend("unit" = "iterations"))]
     pub gpu_iterations: u64,
-    /// The source of `gpu`.
+    /// The data that `gpu` comes from.
     pub gpu_from: Basis,
-    /// The time of the GPU in those iterations, the longest first; empty if it was not measured. `from first work to
-    /// last` is time that CUDA events measured, with the gaps between kernels. Idle time is divided by the activity of
-    /// the iteration's thread meanwhile.
+    /// The time of the GPU by cause, the longest first; empty if it was not measured. The cause `from first work to
+    /// last` is time between CUDA events, which includes the gaps between kernels. Idle time is divided by the activity
+    /// of the iteration's thread at that time.
     pub gpu: Vec<LedgerRow>,
-    /// True if kernels were recorded in all iterations that `host` is based on, which makes them longer. Otherwise, the
-    /// iterations in which kernels were recorded are left out.
+    /// True if kernels were recorded in all iterations that `host` is based on. Recording kernels makes iterations
+    /// longer. If false, `host` leaves out the iterations in which kernels were recorded.
     pub stretched: bool,
     #[serde(skip)]
     pub details: LedgerDetails,
@@ -92,19 +93,20 @@ impl Ledger {
     }
 }
 
-/// The source of the GPU's ledger.
+/// The data that the GPU's ledger comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
 #[schemars(rename = "GpuLedgerFrom")]
 pub enum Basis {
-    /// CUDA events before the first work of an iteration and after its last. Gaps between are not known.
+    /// CUDA events before the first GPU work of an iteration and after its last. Gaps between kernels are not known.
     #[default]
     #[serde(rename = "events")]
     Span,
-    /// Kernels, in the iterations in which they were recorded, which makes these longer.
+    /// The recorded kernels, in the iterations in which they were recorded. Recording kernels makes these iterations
+    /// longer.
     #[serde(rename = "kernels")]
     Kernels,
-    /// Kernels that were recorded in other iterations of the same work. Busy time, and the idle time during each
-    /// activity of the host, are assumed to be the same.
+    /// Kernels that were recorded in other iterations that do the same work. The busy time, and the idle time during
+    /// each activity of the host, are assumed to be the same.
     #[serde(rename = "kernels of other iterations")]
     Projected,
 }
@@ -118,66 +120,68 @@ pub struct LedgerDetails {
     pub is_exact: bool,
 }
 
-/// A cause, and its time.
+/// A cause on which iterations spent time, and that time.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct LedgerRow {
-    /// The kind of the cause.
+    /// The type of the cause.
     pub kind: LedgerKind,
-    /// The activity that the time is spent on. `other` stands for causes that are too small for a row, `unknown` for
-    /// time about which the record has no information.
+    /// The name of the cause, which is an activity such as a CUDA call. `other` stands for causes that are too small
+    /// for a row, and `unknown` for time about which the record has no information.
     pub cause: String,
-    /// The function that the time is spent in, by samples or because it is marked; in a row of the GPU, the function of
-    /// the host meanwhile. `null` if the row has no single function, or none that is known.
+    /// The function in which the time was spent, known from stack samples or because the function is marked. In a row
+    /// of the GPU it is the function that the host ran at that time. `null` if the row stands for several functions, or
+    /// if the function is not known.
     #[serde(rename = "where")]
     pub location: Option<Location>,
-    /// The total time over all these iterations.
+    /// The total time of the cause over all iterations that the list is based on.
     pub ns: u64,
-    /// The share of that in their time.
+    /// The share of this cause's time in the total time of the list.
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
 }
 
-/// The kind of cause that time is spent on.
+/// The type of a cause of the ledger. Types that begin with `Host` occur in `host`, and those that begin with `GPU` in
+/// `gpu`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LedgerKind {
     /// Host: a CUDA call that waits for the GPU.
     Wait,
-    /// Host: launches of kernels and graphs.
+    /// Host: CUDA calls that launch kernels or graphs.
     Launch,
-    /// Host: calls that copy or set memory.
+    /// Host: CUDA calls that copy or set memory.
     Copy,
-    /// Host: captures and instantiations of graphs.
+    /// Host: CUDA calls that capture or instantiate graphs.
     Capture,
-    /// Host: calls that allocate or free memory.
+    /// Host: CUDA calls that allocate or free memory.
     Allocation,
     /// Host: other CUDA calls.
     Call,
-    /// Host: Python's garbage collection, on this thread.
+    /// Host: Python's garbage collection on the iteration's thread.
     Gc,
-    /// Host: waits for the GIL.
+    /// Host: waits for Python's global interpreter lock (GIL).
     GilWait,
-    /// Host: a marked Python function, without the time of activities inside it that have rows of their own.
+    /// Host: a marked Python function, without the time of activities inside it that have their own rows.
     Function,
-    /// Host: code between two of the activities above.
+    /// Host: code that ran between two recorded activities, such as two CUDA calls.
     Code,
-    /// Host: a Python function, by samples of the thread's stack. Samples divide code between activities and the time
-    /// of marked functions.
+    /// Host: a Python function, known from samples of the thread's stack. The samples divide the time of `code` and of
+    /// marked functions.
     Python,
-    /// Host: native code, by samples.
+    /// Host: native code, known from samples of the thread's stack.
     Native,
-    /// Host: the thread was asleep or blocked in such code or such a function, for example in a sleep, or waiting for a
-    /// lock, a file or another thread. Known by samples, or for certain by the kernel's counters.
+    /// Host: the thread was asleep or blocked in its code, for example in a sleep, or while it waited for a lock, a
+    /// file or another thread. Known from samples of the thread's stack, or from the kernel's counters.
     Blocked,
-    /// Host: the thread could have run, but another one had its processor.
+    /// Host: the thread was ready to run, but another thread ran on its processor.
     Delayed,
     /// Host: waits for requests, which are neither work nor a fault.
     Requests,
-    /// GPU: from the first work of an iteration to its last, with the gaps between.
+    /// GPU: the time from the first GPU work of an iteration to its last, with the gaps between kernels.
     Span,
-    /// GPU: busy.
+    /// GPU: at least one kernel or copy ran.
     Busy,
-    /// GPU: idle.
+    /// GPU: no kernel or copy ran.
     Idle,
     /// Causes that are too small for a row.
     Other,

@@ -25,51 +25,53 @@ const MAX_OVERLAPS: usize = 8;
 /// A slow iteration, with the activities that overlapped it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Slow {
-    /// The iteration's number.
+    /// The number of the iteration in the process, counted from 0.
     pub n: u64,
-    /// The start of the iteration.
+    /// The time at which the iteration began.
     #[serde(rename = "start_ns")]
     pub start: u64,
-    /// The time that it took.
+    /// The duration of the iteration.
     #[serde(rename = "dur_ns")]
     pub duration: u64,
-    /// The contents of its batch; `null` if they are not known.
+    /// The batch that the iteration worked on; `null` if it is not known.
     #[serde(serialize_with = "write_batch")]
     #[schemars(with = "Option<InBatch>")]
     pub batch: Option<Batch>,
     /// True if its batch has far more tokens than others.
     #[serde(skip)]
     pub is_large: bool,
-    /// The part of that time in which its thread waited for requests.
+    /// The part of `dur_ns` in which the iteration's thread waited for requests.
     #[serde(rename = "idle_ns")]
     pub idle: u64,
-    /// The extra time relative to the mean of the others, all without waiting for requests. Iterations in which kernels
-    /// were recorded are compared only with each other, because recording makes them longer.
+    /// The time by which the iteration was longer than the mean of the other iterations, without waits for requests.
+    /// Iterations in which kernels were recorded are compared only with each other, because recording makes them
+    /// longer.
     #[serde(rename = "more_ns")]
     pub more: i64,
-    /// Differences that add up to the extra time: the greatest first, and the unexplained rest last.
+    /// The causes of the extra time `more_ns`. Their times add up to `more_ns`. The greatest cause comes first, and the
+    /// unexplained time last.
     pub causes: Vec<Difference>,
-    /// Up to 8 activities that overlapped it. The one that exceeded its time in the mean iteration the most comes
-    /// first.
+    /// Up to 8 activities that overlapped the iteration. The activity whose overlap exceeds that with the mean
+    /// iteration most comes first.
     pub overlaps: Vec<SlowCause>,
 }
 
-/// The kind of an activity that overlapped a slow iteration.
+/// The type of an activity that overlapped a slow iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "OverlapKind")]
 pub enum CauseKind {
-    /// A garbage collection of Python, on any thread.
+    /// A garbage collection of Python ran, on any thread.
     Gc,
-    /// The iteration's thread waited for the GIL.
+    /// The iteration's thread waited for Python's global interpreter lock (GIL).
     GilWait,
     /// Another thread held the GIL.
     GilHold,
-    /// The iteration's thread was in a CUDA call that waits for the device.
+    /// The iteration's thread was in a CUDA call that waits for the GPU.
     Wait,
-    /// A marked Python function on the iteration's thread.
+    /// A marked Python function ran on the iteration's thread.
     Function,
-    /// An NVTX range of the program on the iteration's thread.
+    /// An NVTX range of the program was open on the iteration's thread.
     Range,
 }
 
@@ -77,17 +79,18 @@ pub enum CauseKind {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Overlap")]
 pub struct SlowCause {
-    /// The kind of the activity.
+    /// The type of the activity.
     pub kind: CauseKind,
-    /// The name of the call, function or range, of the thread that held the GIL, or of the generation.
+    /// The name of the activity: of the CUDA call, of the function or range, of the thread that held the GIL, or of the
+    /// generation that was collected.
     pub name: String,
-    /// The number of times that it overlapped the iteration.
+    /// The number of times that the activity overlapped the iteration.
     #[schemars(extend("unit" = "times"))]
     pub count: u64,
-    /// The time for which it overlapped the iteration.
+    /// The total time for which the activity overlapped the iteration.
     #[serde(rename = "ns")]
     pub time: u64,
-    /// The time for which it overlaps the mean iteration.
+    /// The mean time for which the activity overlaps an iteration.
     #[serde(rename = "usual_ns")]
     pub usual: u64,
 }

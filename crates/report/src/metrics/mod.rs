@@ -27,10 +27,10 @@ pub struct MetricSample {
     pub device: u8,
 }
 
-/// GPU metrics of a process.
+/// GPU metrics of a process, such as SM utilization.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Metrics {
-    /// GPU metrics inside windows, by device and metric.
+    /// GPU metrics inside windows, one row for each metric of each GPU.
     // Samples may be in the record of another process on the same machine. In that case the report sets this field.
     #[serde(rename = "gpu_metrics")]
     pub sums: Vec<MetricSum>,
@@ -39,25 +39,25 @@ pub struct Metrics {
     pub samples: Vec<MetricSample>,
 }
 
-/// A metric of a GPU inside windows.
+/// One metric of one GPU, inside windows.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Metric")]
 pub struct MetricSum {
-    /// The GPU's number, as the driver numbers them.
+    /// The number of the GPU, as the driver numbers GPUs.
     pub device: u8,
-    /// The metric's name, such as `SM busy`.
+    /// The name of the metric, such as `SM busy`.
     #[serde(serialize_with = "write_name")]
     #[schemars(with = "String")]
     pub metric: Metric,
     /// The unit of `mean` and `max`.
     pub unit: &'static str,
-    /// The mean over time.
+    /// The mean of the metric over time.
     #[schemars(extend("unit" = "`unit`"))]
     pub mean: f64,
-    /// The largest sample.
+    /// The largest sample of the metric.
     #[schemars(extend("unit" = "`unit`"))]
     pub max: f64,
-    /// The number of samples.
+    /// The number of samples of the metric.
     #[schemars(extend("unit" = "samples"))]
     pub samples: u64,
 }

@@ -13,22 +13,22 @@ pub fn has_enough(share: f64, count: u64) -> bool {
     count as f64 >= (MIN_VALUES_BEYOND / (1.0 - share)).round()
 }
 
-/// Distribution of durations. Quantiles are by nearest rank.
+/// The distribution of a set of durations. Percentiles are nearest-rank percentiles, so each is one of the durations.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct Quantiles {
-    /// The arithmetic mean.
+    /// The arithmetic mean of the durations.
     #[serde(rename = "mean_ns")]
     pub mean: u64,
-    /// The median.
+    /// The median of the durations.
     #[serde(rename = "p50_ns")]
     pub p50: u64,
-    /// The 90th percentile; `null` if there are fewer than 20 values.
+    /// The 90th percentile of the durations; `null` if there are fewer than 20.
     #[serde(rename = "p90_ns")]
     pub p90: Option<u64>,
-    /// The 99th percentile; `null` if there are fewer than 200 values.
+    /// The 99th percentile of the durations; `null` if there are fewer than 200.
     #[serde(rename = "p99_ns")]
     pub p99: Option<u64>,
-    /// The maximum.
+    /// The longest duration.
     #[serde(rename = "max_ns")]
     pub max: u64,
 }

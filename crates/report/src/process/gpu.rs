@@ -16,37 +16,37 @@ const MAX_SLOWDOWN: f64 = 1.7;
 /// Maximum share of the time by which the GPU busy time may exceed the GPU span. Both are measured inexactly.
 const BUSY_TOLERANCE: f64 = 0.01;
 
-/// Shares of the time in which GPUs work.
+/// The shares of time in which the GPUs of a process worked.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct GpuTime {
-    /// The share of the iterations' time between their first GPU work and their last, by CUDA events, including gaps
-    /// between kernels. `null` if it was not measured.
+    /// The share of the iterations' time between their first GPU work and their last, as measured by CUDA events, with
+    /// the gaps between kernels. `null` if it was not measured.
     #[serde(rename = "gpu_span_share")]
     #[schemars(extend("unit" = "part of 1"))]
     pub span: Option<f64>,
-    /// The share of the time in which at least one kernel or copy ran, for the device where it is largest, by recorded
-    /// kernels. It is based on the time of iterations without recording of kernels that do the same work, if there are
-    /// enough. `null` if it was not measured.
+    /// The share of the time in which at least one kernel or copy ran, on the GPU that was busy longest, from recorded
+    /// kernels; `null` if it was not measured. Recording kernels makes iterations longer, so the busy time is divided
+    /// by the duration of iterations without recorded kernels, if enough of them do the same work.
     #[serde(rename = "gpu_busy_share")]
     #[schemars(extend("unit" = "part of 1"))]
     pub share: Option<f64>,
-    /// The GPUs that were used.
+    /// The GPUs that the process used.
     pub gpus: Vec<GpuSum>,
     #[serde(skip)]
     pub busy: Option<Busy>,
 }
 
-/// A GPU, and its time at work in the iterations in which kernels were recorded.
+/// A GPU, and the time that it worked in the iterations in which kernels were recorded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Gpu")]
 pub struct GpuSum {
-    /// Its number in the process.
+    /// The number of the GPU in the process, counted from 0.
     pub device: u32,
-    /// The model name; empty if it is not known.
+    /// The model name of the GPU; empty if it is not known.
     pub name: String,
-    /// The time in which at least one kernel ran; `null` if it was not measured.
+    /// The time in which at least one kernel ran on the GPU; `null` if it was not measured.
     pub kernel_ns: Option<u64>,
-    /// The time in which at least one kernel or copy ran; `null` if it was not measured.
+    /// The time in which at least one kernel or copy ran on the GPU; `null` if it was not measured.
     pub busy_ns: Option<u64>,
 }
 

@@ -38,17 +38,17 @@ use crate::stacks::{self, Stacks};
 use gpu::GpuTime;
 use state::RecordState;
 
-/// A process: its identity, its windows, and a section for each analysis. Times are in nanoseconds, moments are on
-/// `CLOCK_MONOTONIC`.
+/// A process: its identity, its windows, and one section for each analysis. Durations are in nanoseconds, and times are
+/// nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Process {
-    /// The file that it was read from.
+    /// The path of the file that the process was read from.
     #[serde(serialize_with = "write_path")]
     #[schemars(with = "String")]
     pub file: PathBuf,
-    /// Its process ID.
+    /// The process ID.
     pub pid: u32,
-    /// Its parent's process ID.
+    /// The process ID of the parent process.
     pub parent: u32,
     #[serde(flatten)]
     pub facts: Facts,
@@ -56,21 +56,21 @@ pub struct Process {
     pub record: RecordState,
     #[serde(skip)]
     pub windows: Vec<Window>,
-    /// Sums of the iterations of all windows that qualify; `null` if there are none.
+    /// Sums over the iterations of all windows that qualify (`qualifies`); `null` if there are none.
     #[serde(rename = "inside")]
     pub sum: Option<Sum>,
     #[serde(flatten)]
     pub gpu: GpuTime,
     #[serde(flatten)]
     pub others: Others,
-    /// Sums of the iterations of all windows by the phase of their batches, as far as batches are known.
+    /// Sums over the iterations of all windows by the phase of their batches, such as prefill or decode. Iterations
+    /// whose batch is not known are left out.
     pub phases: Vec<PhaseSum>,
-    /// The time of the iterations by cause.
+    /// The time of the iterations of all windows, divided by cause.
     pub ledger: Ledger,
-    /// The slowest iterations of all windows, the longest first: at most 10, those that exceed others like them the
-    /// most.
+    /// The iterations that were slow compared with others like them: at most 10, the longest first.
     pub slowest: Vec<Slow>,
-    /// Functions of the threads of iterations, by samples of their stacks; `null` if stacks were not recorded.
+    /// Stack samples of the threads that ran iterations; `null` if stacks were not recorded.
     #[serde(serialize_with = "stacks::write_any")]
     #[schemars(with = "Option<Stacks>")]
     pub stacks: Stacks,

@@ -12,9 +12,9 @@ use crate::process::Process;
 pub enum State {
     /// The record is complete, up to the end of its process.
     Whole,
-    /// The process was killed or is still running. The record has what was written until then.
+    /// The process was killed or is still running. The record has the data that were written until then.
     Unfinished,
-    /// Something was changed or is missing. `damage` describes it.
+    /// A part of the record was changed or is missing. `damage` describes it.
     Damaged,
 }
 
@@ -34,16 +34,16 @@ impl State {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Ended")]
 pub enum End {
-    /// The end was not seen: the process was killed or is still running.
+    /// The record does not contain the end: the process was killed or is still running.
     #[serde(rename = "not")]
     Not,
     /// The process exited normally.
     #[serde(rename = "in order")]
     InOrder,
-    /// The process exited by `_exit` or a similar call.
+    /// The process exited by `_exit` or a similar call, without running its exit handlers.
     #[serde(rename = "at once")]
     AtOnce,
-    /// The end is not known.
+    /// The way in which the process ended is not known.
     #[default]
     #[serde(rename = "?")]
     Unknown,
@@ -60,48 +60,49 @@ impl From<Option<Ended>> for End {
     }
 }
 
-/// The state of a process and of its record, and what is missing in the record.
+/// The state of a process and of its record, and the data that are missing in the record.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RecordState {
     /// The way in which the process ended.
     pub ended: End,
-    /// The time over which the record's clock was compared with `CLOCK_MONOTONIC`, if it was too short for exact
-    /// durations; `null` if durations are exact.
+    /// If durations are inexact: the time over which the record's clock was compared with `CLOCK_MONOTONIC`, which was
+    /// too short. `null` if durations are exact.
     #[serde(rename = "clock_tied_ns")]
     pub tied_briefly: Option<u64>,
-    /// The value to add to a moment to get nanoseconds since 1970.
+    /// The value to add to a time of this process to get nanoseconds since 1970 (Unix time).
     #[serde(rename = "unix_minus_monotonic_ns")]
     pub unix_minus_monotonic: i64,
     /// The number of events in the record.
     #[schemars(extend("unit" = "events"))]
     pub events: u64,
-    /// The number of events, other than kernels, that are missing because the record was full or a later iteration had
-    /// already begun.
+    /// The number of events, other than kernels, that are missing. They were dropped because the record was full, or
+    /// because a later iteration began before they could be written.
     #[schemars(extend("unit" = "events"))]
     pub dropped: u64,
     /// Number of `dropped` events that are iterations of windows. They are missing because later iterations had begun
     /// before these could be written.
     #[serde(skip)]
     pub passed: u64,
-    /// The number of older windows that were overwritten by later ones (`--keep`).
+    /// The number of windows that later windows overwrote, because the record has a limited size (`--keep`).
     #[schemars(extend("unit" = "windows"))]
     pub windows_dropped: u64,
     /// Maximum size of the record in bytes.
     #[serde(skip)]
     pub keep: u64,
-    /// The time that the recorder itself took from the program's threads inside windows.
+    /// The time inside windows that tllmprof's recorder itself took on the program's threads.
     #[serde(rename = "own_cost_ns")]
     pub own_cost: u64,
-    /// The number of GPU times of iterations that could not be read.
+    /// The number of iterations whose GPU time could not be read.
     #[serde(rename = "gpu_times_lost")]
     pub gpu_lost: u64,
-    /// The state of the record.
+    /// The state of the record: whole, unfinished or damaged.
     pub state: State,
-    /// A description of what was changed or is missing; `null` unless the record is damaged.
+    /// A description of the data that were changed or are missing; `null` unless the record is damaged.
     #[serde(serialize_with = "write_damage")]
     #[schemars(with = "Option<String>")]
     pub damage: Damage,
-    /// The number of things that exceeded a limit of this report, such as that of different names.
+    /// The number of items that this report leaves out because it reached a limit, such as its limit on different
+    /// names.
     pub left_out: u64,
 }
 

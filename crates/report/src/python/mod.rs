@@ -12,40 +12,40 @@ use crate::events::facts::Facts;
 use crate::events::named::{Named, Ns};
 use crate::events::tally::Totals;
 
-/// Activities of Python inside windows.
+/// Garbage collection and use of the GIL (Python's global interpreter lock) inside windows.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Python {
-    /// Garbage collections of Python inside windows, by generation.
+    /// Python's garbage collections inside windows, summed by generation.
     pub gc: Vec<Named>,
-    /// The number of objects that those collections freed.
+    /// The number of objects that Python's garbage collections inside windows freed.
     #[serde(rename = "gc_collected")]
     #[schemars(extend("unit" = "objects"))]
     pub collected: u64,
-    /// Waits for the GIL inside windows, on all threads.
+    /// Waits of threads for Python's global interpreter lock (GIL) inside windows, on all threads.
     pub gil_wait: Named,
-    /// Times that threads held the GIL inside windows.
+    /// Periods inside windows in which a thread held the GIL, on all threads.
     pub gil_hold: Named,
-    /// The number of times that a thread inside windows had to release the GIL because another thread requested it.
+    /// The number of times inside windows that a thread had to release the GIL because another thread requested it.
     #[schemars(extend("unit" = "times"))]
     pub gil_forced: u64,
-    /// The number of times that the GIL went from one thread to another, as far as the recorder saw it.
+    /// The number of times that the GIL passed from one thread to another, as far as tllmprof recorded it.
     #[schemars(extend("unit" = "times"))]
     pub gil_handoffs: u64,
-    /// The threads that have a name or held the GIL.
+    /// The threads of the process that have a name or that held the GIL.
     pub threads: Vec<Thread>,
     /// Time that each thread held the GIL, in nanoseconds.
     #[serde(skip)]
     pub holds: BTreeMap<u32, u64>,
 }
 
-/// A thread.
+/// A thread of the process.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Thread {
-    /// The thread's ID.
+    /// The ID of the thread.
     pub tid: u32,
-    /// Its name; `null` if it is not known.
+    /// The name of the thread; `null` if it is not known.
     pub name: Option<String>,
-    /// The time that it held the GIL inside windows.
+    /// The time inside windows in which the thread held Python's global interpreter lock (GIL).
     #[serde(rename = "gil_hold_ns")]
     pub gil_hold: u64,
 }

@@ -7,15 +7,17 @@ use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
 use crate::ranks::Rank;
 
-/// Iterations that several processes have, matched by number. Iterations that were cut off do not count.
+/// A comparison of the durations of iterations between processes. Only iterations that at least two processes have are
+/// compared, matched by their numbers. Iterations that did not reach their end are left out.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Skew {
-    /// The time that the slowest process took beyond the fastest, over these iterations.
+    /// The distribution of the difference between the slowest and the fastest process, over the compared iterations.
     pub spread: Quantiles,
-    /// For each of `processes`, the number of these iterations that it has.
+    /// For each of `processes`, the number of compared iterations that the process has.
     #[schemars(extend("unit" = "iterations"))]
     pub common: Vec<u64>,
-    /// For each of `processes`, the number of these iterations in which it took longer than all others.
+    /// For each of `processes`, the number of compared iterations in which the process took longer than all other
+    /// processes.
     #[schemars(extend("unit" = "iterations"))]
     pub slowest: Vec<u64>,
     /// The iterations, in the order of their numbers.
@@ -23,20 +25,20 @@ pub struct Skew {
     pub iterations: Vec<Step>,
 }
 
-/// An iteration of all processes that have it.
+/// One iteration that at least two processes have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SkewStep")]
 pub struct Step {
-    /// The iteration's number.
+    /// The number of the iteration.
     pub n: u64,
-    /// The index in `processes` of the process that took longest; if several took equally long, of one of them.
+    /// The index in `processes` of the process that took longest. If several took equally long, it is one of them.
     pub slowest: usize,
     /// The index in `processes` of the process that took the least time.
     pub fastest: usize,
-    /// The time that the slowest process took.
+    /// The duration of the iteration on the slowest process.
     #[serde(rename = "dur_ns")]
     pub duration: u64,
-    /// The time that the slowest process took beyond the fastest.
+    /// The duration on the slowest process minus the duration on the fastest process.
     #[serde(rename = "spread_ns")]
     pub spread: u64,
     /// Time that the slowest process took beyond the slowest of the other processes, in nanoseconds.
@@ -44,13 +46,14 @@ pub struct Step {
     pub ahead: u64,
 }
 
-/// Iterations that several processes have, matched by number. Iterations that were cut off do not count.
+/// A comparison of the durations of iterations between processes. Only iterations that at least two processes have are
+/// compared, matched by their numbers. Iterations that did not reach their end are left out.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Skew")]
 pub struct SkewView<'a> {
     #[serde(flatten)]
     skew: &'a Skew,
-    /// These iterations, in the order of their numbers.
+    /// The compared iterations, in the order of their numbers.
     iterations: &'a [Step],
 }
 

@@ -39,20 +39,21 @@ impl Report {
     }
 }
 
-/// The output of `tllmprof report --json`. Keys that end with `ns` are in nanoseconds; moments are on the clock
-/// `CLOCK_MONOTONIC`. Every key is always present; a value that is not known or was not measured is `null`.
+/// The output of `tllmprof report --json`. Keys that end with `ns` are in nanoseconds. Times are on the clock
+/// `CLOCK_MONOTONIC`. Every key is always present. A value that is not known or was not measured is `null`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Report")]
 pub struct ReportView<'a> {
     /// The processes, in the order of their ranks.
     processes: Vec<ProcessView<'a>>,
-    /// The processes side by side; `null` if no two of them have an iteration in common.
+    /// A comparison of the durations of iterations between processes; `null` if no two processes have an iteration in
+    /// common.
     skew: Option<SkewView<'a>>,
-    /// The collectives of all processes together; `null` if no two processes have any.
+    /// A comparison of the collectives of all processes; `null` if fewer than two processes have collectives.
     collectives: Option<ArrivalsView<'a>>,
-    /// Possible causes of slow iterations: first those that hold, then those that could not be checked, then those that
-    /// do not hold. In each group causes come first, and of these the one with the greatest loss. Empty if no process
-    /// has iterations.
+    /// The findings about slow iterations. Findings that hold come first, then those that could not be checked, then
+    /// those that do not hold. Within each group causes come first, and among causes the one with the greatest loss.
+    /// Empty if no process has iterations.
     findings: &'a [Finding],
 }
 

@@ -13,42 +13,42 @@ use crate::process::Process;
 use crate::ranks::arrivals::CollectiveSum;
 use crate::routing::Routing;
 
-/// A process, as described by its record. Values that are not known are empty or `null`.
+/// A process, as its record describes it. Values that are not known are empty or `null`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Process")]
 pub struct ProcessView<'a> {
     #[serde(flatten)]
     process: &'a Process,
-    /// The share of the recorder's own work, on the program's threads, in the time of windows; `null` if there are no
-    /// windows.
+    /// The share of the time inside windows that tllmprof's recorder itself took on the program's threads; `null` if
+    /// there are no windows.
     #[schemars(extend("unit" = "part of 1"))]
     recorder_share: Option<f64>,
     /// The windows that opened, in the order of their iterations.
     windows: Vec<WindowView<'a>>,
-    /// The collectives of the process, by the kernels that were recorded.
+    /// The collectives of the process, found by their recorded kernels and summed by operation and library.
     collectives: Vec<CollectiveSum>,
-    /// Load balance of the learned routers of MoE layers; `null` if it was not recorded.
+    /// Load balance of the routers of MoE layers; `null` if it was not recorded.
     routing: Option<Routing<'a>>,
 }
 
-/// A window: the iterations that were recorded one by one.
+/// A window: a range of iterations that were recorded one by one.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Window")]
 struct WindowView<'a> {
     #[serde(flatten)]
     window: &'a Window,
-    /// The number of missing iterations between the first and the last.
+    /// The number of iterations between the first and the last that are missing in the record.
     #[schemars(extend("unit" = "iterations"))]
     missing: u64,
-    /// The time from the start of its first iteration to the end of the last, without iterations that are missing or do
-    /// not qualify; `null` if there are none.
+    /// The time from the start of the first iteration to the end of the last, without iterations that are missing or do
+    /// not qualify; `null` if no iteration qualifies.
     wall_ns: Option<u64>,
-    /// Iterations per second; `null` if they took no time.
+    /// The number of iterations per second of `wall_ns`; `null` if they took no time.
     #[schemars(extend("unit" = "1/s"))]
     per_second: Option<f64>,
-    /// The time of its iterations, divided by cause.
+    /// The time of the window's iterations, divided by cause.
     ledger: &'a Ledger,
-    /// Its iterations, in the order of their starts.
+    /// The window's iterations, in the order of their starts.
     iterations: &'a [Iteration],
 }
 

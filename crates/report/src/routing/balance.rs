@@ -9,50 +9,52 @@ use crate::events::facts::Facts;
 /// Numbers of GPUs for which the load balance is computed.
 const GPU_COUNTS: [usize; 6] = [2, 4, 8, 16, 32, 64];
 
-/// Load balance of the learned routers of MoE layers, outside windows.
+/// Load balance of the routers of MoE layers, outside windows. A router sends each token to some of a layer's experts.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Routing")]
 pub struct Routing<'a> {
-    /// The mean of the layers' `max_of_mean`.
+    /// The mean of `max_of_mean` over the layers.
     #[schemars(extend("unit" = "multiple of the mean"))]
     mean: f64,
-    /// The layers, in the order of their numbers.
+    /// The MoE layers, in the order of their numbers.
     layers: Vec<RoutedLayer<'a>>,
 }
 
-/// An MoE layer.
+/// Load balance of one MoE layer.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Layer")]
 struct RoutedLayer<'a> {
-    /// The layer's number.
+    /// The number of the layer.
     layer: u16,
-    /// The layer's name; `null` if it is not known.
+    /// The name of the layer; `null` if it is not known.
     name: Option<&'a str>,
-    /// The tokens that were sent to experts. A token counts once for each expert that received it.
+    /// The number of tokens that the layer's router sent to experts. A token counts once for each expert that received
+    /// it.
     #[schemars(extend("unit" = "tokens"))]
     tokens: u64,
-    /// The tokens of the busiest expert, as a multiple of the mean expert's.
+    /// The number of tokens of the busiest expert, as a multiple of the mean over all experts.
     #[schemars(extend("unit" = "multiple of the mean"))]
     max_of_mean: f64,
     /// The number of experts that received no tokens.
     #[schemars(extend("unit" = "experts"))]
     idle: usize,
-    /// `max_of_mean` of GPUs instead of experts, for 2, 4, 8, 16, 32 and 64 GPUs and for the number of processes, where
-    /// that number divides the experts equally. Each GPU then holds consecutive experts.
+    /// The load balance between GPUs, if the experts were divided over 2, 4, 8, 16, 32 or 64 GPUs, or over as many GPUs
+    /// as there are processes. Each GPU has the same number of consecutive experts, and numbers of GPUs that do not
+    /// divide the experts equally are left out.
     gpus: Vec<OnGpus>,
-    /// The tokens that each expert received, in the order of the experts' numbers.
+    /// The number of tokens that each expert received, in the order of the experts' numbers.
     #[schemars(extend("unit" = "tokens"))]
     experts: &'a [u64],
 }
 
-/// A layer's experts divided over a number of GPUs.
+/// Load balance of an MoE layer whose experts are divided over a number of GPUs.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LayerOnGpus")]
 struct OnGpus {
     /// The number of GPUs.
     #[schemars(extend("unit" = "GPUs"))]
     gpus: usize,
-    /// The tokens of the busiest GPU, as a multiple of the mean GPU's.
+    /// The number of tokens of the busiest GPU, as a multiple of the mean over all GPUs.
     #[schemars(extend("unit" = "multiple of the mean"))]
     max_of_mean: f64,
 }

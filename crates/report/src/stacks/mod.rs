@@ -23,63 +23,63 @@ use tree::TreeBuilder;
 /// Maximum number of functions to list.
 const MAX_FUNCTIONS: usize = 32;
 
-/// The number of samples of a function.
+/// A function, and the number of stack samples that contain it.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct FunctionSamples {
-    /// The function: `QUALNAME (FILE:FIRST LINE)` of Python.
+    /// The name of the function. For Python it has the form `QUALNAME (FILE:FIRST LINE)`.
     pub name: String,
     /// The name without the folders of the file.
     #[serde(skip)]
     pub label: String,
-    /// In `functions`, the samples in which it was the innermost function; in trees, all samples in which it was
-    /// running or in a function that it called.
+    /// The number of samples of the function. In the list `functions` these are the samples in which it was the
+    /// innermost function. In trees these are all samples in which it, or a function that it called, was running.
     #[schemars(extend("unit" = "samples"))]
     pub samples: u64,
-    /// The number of these samples in which its thread slept.
+    /// The number of samples of the function in which the thread was asleep.
     #[schemars(extend("unit" = "samples"))]
     pub asleep: u64,
-    /// The share of these samples in all samples.
+    /// The share of the function's samples in all samples of the same kind (of Python stacks or of native stacks).
     #[schemars(extend("unit" = "part of 1"))]
     pub share: f64,
 }
 
-/// Samples of the stacks of the threads that make iterations. Samples count if they were taken in the iterations that
-/// `host` of the ledger is based on, except during waits for requests.
+/// Stack samples of the threads that run iterations. A sample counts if it was taken in an iteration that `host` of the
+/// ledger is based on, except during waits for requests.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Stacks {
-    /// The rate at which samples were to be taken; `null` if it is not known.
+    /// The requested sampling rate; `null` if it is not known.
     #[schemars(extend("unit" = "Hz"))]
     pub rate: Option<u64>,
-    /// The rate at which they were taken, by their times; `null` if there are too few.
+    /// The sampling rate that was reached, computed from the times of the samples; `null` if there are too few samples.
     #[schemars(extend("unit" = "Hz"))]
     pub achieved: Option<u64>,
-    /// The rate at which native stacks were taken while their threads were running. It is lower if the kernel's timer
-    /// ticks less often.
+    /// The rate at which native stacks were sampled while their threads were running. It is lower than requested if the
+    /// kernel's timer ticks less often. `null` if there are too few samples.
     #[schemars(extend("unit" = "Hz"))]
     pub achieved_native: Option<u64>,
-    /// The mean time between samples in iterations; `null` if there are none.
+    /// The mean time between two samples in iterations; `null` if there are no samples.
     #[serde(rename = "interval_ns")]
     pub interval: Option<u64>,
-    /// The numbers of samples.
+    /// The numbers of samples in the iterations of all windows.
     pub counts: SampleCounts,
-    /// The share of rejected samples.
+    /// The share of samples that were rejected, because the stack changed while it was read.
     #[schemars(extend("unit" = "part of 1"))]
     pub rejected_share: f64,
-    /// The minimum number of samples to distinguish functions.
+    /// The minimum number of samples that the report needs to compare functions.
     #[schemars(extend("unit" = "samples"))]
     pub enough: u64,
-    /// True if the ledger distinguishes functions by these samples.
+    /// True if there are enough samples, so that the ledger divides time between functions.
     #[serde(rename = "told_apart")]
     pub has_enough: bool,
-    /// The numbers of samples in each of `windows`.
+    /// The numbers of samples in each window, in the order of `windows` of the process.
     pub windows: Vec<SampleCounts>,
-    /// The functions by the number of samples in which they were the innermost one, the largest first; at most 32.
+    /// The innermost functions of the samples, the one with the most samples first; at most 32.
     pub functions: Vec<FunctionSamples>,
-    /// The call tree. Callers precede the functions that they call. Functions with less than 0.1 % of the samples are
-    /// left out.
+    /// The call tree. A caller comes before the functions that it calls. Functions with less than 0.1 % of the samples
+    /// are left out.
     #[serde(rename = "tree")]
     pub python: Tree,
-    /// The call tree of native stacks.
+    /// The call tree of native stacks, in the form of `tree`.
     #[serde(rename = "native_tree")]
     pub native: Tree,
     /// All samples of the record, inside and outside iterations.

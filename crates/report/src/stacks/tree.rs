@@ -14,10 +14,10 @@ use crate::events::samples::Frames;
 const MAX_NODES: usize = 2000;
 const MIN_SHARE: f64 = 0.001;
 
-/// A function as called by another function, or as the outermost one.
+/// A function of a call tree, as called by one caller or as the outermost function.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct TreeNode {
-    /// The index of its caller, which comes earlier in this list; `null` if there is no caller.
+    /// The index in this list of the caller, which comes earlier in the list; `null` for an outermost function.
     pub parent: Option<usize>,
     #[serde(flatten)]
     pub of: FunctionSamples,

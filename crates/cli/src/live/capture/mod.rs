@@ -40,29 +40,29 @@ const CLOSING: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Processes in lockstep, as the ranks of one engine, are captured in the same iterations; one that is not, as an idle \
-replica, in its own. ^C closes the windows early; the processes go on.
+Processes that run in lockstep, such as the ranks of one engine, are captured in the same iterations. A process that does \
+not, such as an idle replica, is captured in iterations of its own. ^C closes the windows early; the processes continue.
 
   tllmprof capture                  the next 50 iterations of the only process or run here
   tllmprof capture 4711 --steps 200 --html page.html
   tllmprof capture --all --for 10s -o captures/
   tllmprof capture --repeat 10 --every 1m -o captures/
-  tllmprof capture --profiler       for a profiler that waits, as nsys profile -c cudaProfilerApi does")]
+  tllmprof capture --profiler       for a profiler that waits, such as nsys profile -c cudaProfilerApi")]
 pub struct Arguments {
     #[command(flatten)]
     targets: Targets,
     #[command(flatten)]
     wanted: Wanted,
-    /// Capture so often
+    /// Number of captures to make, one after the other
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
     repeat: u64,
-    /// From the beginning of one capture to that of the next, with --repeat [default: 60s]
+    /// With --repeat: time from the start of one capture to the start of the next [default: 60s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     every: Option<Duration>,
-    /// Write a page of HTML, with timelines, of all that was captured
+    /// Write an HTML page with timelines of all captures
     #[arg(long, value_name = "OUT")]
     html: Option<PathBuf>,
-    /// Replace the page that is there
+    /// Replace OUT if it exists
     #[arg(long, requires = "html")]
     force: bool,
 }
@@ -70,46 +70,47 @@ pub struct Arguments {
 /// The part of the command line that defines a capture.
 #[derive(clap::Args, Default)]
 pub struct Wanted {
-    /// Iterations to capture [default: 50, or with --for as many as come]
+    /// Number of iterations to capture [default: 50, or with --for as many as run in that time]
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<u64>,
-    /// Iterations to let pass before
+    /// Number of iterations to skip before the capture begins
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = count_or_none)]
     delay: u64,
-    /// How long to capture: 10s, 500ms or 2m
+    /// Duration of the capture, such as 10s, 500ms or 2m
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
-    /// Count only iterations whose batches fulfil this, as with tllmprof run --where
+    /// Count only iterations whose batch satisfies EXPR, as with tllmprof run --where
     #[arg(long = "where", value_name = "EXPR")]
     condition: Option<String>,
-    /// Take GPU kernels in the first 20 or N iterations; the process must have been started with --kernels
+    /// Record GPU kernels in the first 20 or N iterations; the process must have been started with --kernels
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = count_or_none)]
     kernels: Option<u64>,
-    /// Require garbage collections in the record
+    /// Refuse processes that do not record garbage collections
     #[arg(long)]
     gc: bool,
-    /// Require what threads do about the GIL in the record
+    /// Refuse processes that do not record the use of the GIL
     #[arg(long)]
     gil: bool,
-    /// Require sampled stacks in the record
+    /// Refuse processes that do not sample stacks
     #[arg(long)]
     stacks: bool,
-    /// Open the window for the profiler that waits in the process: cudaProfilerStart and cudaProfilerStop are called, and no
-    /// record is begun; refuse if none waits
+    /// Open the window for a profiler that waits in the process for cudaProfilerStart, and write no record; refuse if
+    /// no profiler waits
     #[arg(long)]
     profiler: bool,
-    /// Run the PyTorch profiler in the window and write its trace to PATH, with -rank-R and -window-K before the extension: a path
-    /// of the process, where that is in a container
+    /// Run the PyTorch profiler in the window and write its trace to PATH, with -rank-R and -window-K before the
+    /// extension; if the process runs in a container, PATH is a path in that container
     #[arg(long, value_name = "PATH", conflicts_with = "kernels", value_parser = trace_path)]
     torch_trace: Option<String>,
-    /// With the iterations before, which a process that was started with --flight keeps
+    /// Include the iterations before the window, which a process keeps if it was started with --flight
     #[arg(long)]
     past: bool,
-    /// Wait for the end of a window that is in the way, and give up when no iteration has begun for this long [default: 60s,
-    /// and refuse where a window is in the way]
+    /// Wait this long for an open window to close, and give up if no iteration begins for this time [default: give up
+    /// after 60s, and refuse if a window is open]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     wait: Option<Duration>,
-    /// Copy the records into this folder, which is made if it is missing: one for each process and capture
+    /// Copy the records into this folder, one file for each process and capture; the folder is created if it does not
+    /// exist
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: Option<PathBuf>,
 }

@@ -21,13 +21,13 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Any program that can connect can read, so the default is for programs on this machine alone. examples/prometheus.yml scrapes \
-it, and examples/grafana.json is a dashboard.
+Any program that can connect can read the metrics, so by default only programs on this machine can. examples/prometheus.yml \
+is a scrape configuration for Prometheus, and examples/grafana.json is a dashboard for Grafana.
 
   tllmprof serve-metrics &
   curl http://127.0.0.1:9427/metrics")]
 pub struct Arguments {
-    /// Where to listen; port 0 takes a free one
+    /// Address and port to listen on; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9427", value_parser = address)]
     listen: SocketAddr,
 }

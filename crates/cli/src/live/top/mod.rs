@@ -36,15 +36,15 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Keys: q quits; the arrows select a process, and ESC all; c captures the next 50 iterations of what is selected; s closes
-what is open there. Where standard output is not a terminal, a plain table is printed once a second.
+Keys: q quits; the arrows select a process, and ESC selects all; c captures the next 50 iterations of the selected
+processes; s closes their open windows. If standard output is not a terminal, a plain table is printed once a second.
 
-  tllmprof top                 all processes here, those that come later too
+  tllmprof top                 all processes here, including those that start later
   tllmprof top -n 1 | cat      one table")]
 pub struct Arguments {
     #[command(flatten)]
     targets: Targets,
-    /// How many tables to print where standard output is not a terminal [default: until it is interrupted]
+    /// Number of tables to print if standard output is not a terminal [default: print until interrupted]
     #[arg(short = 'n', long, value_name = "N", value_parser = count)]
     count: Option<u64>,
 }

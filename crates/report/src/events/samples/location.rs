@@ -3,14 +3,14 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// A function of the host and the location of its code.
+/// A function of the host, and the location of its code.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, JsonSchema)]
 pub struct Location {
-    /// The function's name: Python's qualified name, or a demangled symbol.
+    /// The name of the function: Python's qualified name, or a demangled symbol.
     pub function: String,
-    /// The file's path as the interpreter knows it; `null` for native code.
+    /// The path of the source file, as the Python interpreter knows it; `null` for native code.
     pub file: Option<String>,
-    /// The first line of the function; `null` for native code.
+    /// The first line of the function in the source file; `null` for native code.
     pub line: Option<u32>,
 }
 

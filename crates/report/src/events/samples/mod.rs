@@ -193,10 +193,11 @@ impl Sampled {
 /// Numbers of stack samples.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
 pub struct SampleCounts {
-    /// The number of samples that count.
+    /// The number of usable samples, without the samples of native stacks.
     #[schemars(extend("unit" = "samples"))]
     pub samples: u64,
-    /// The number of samples that were rejected because the stack changed while it was read.
+    /// The number of samples that were rejected, because the stack changed while it was read. Samples of native stacks
+    /// are never rejected.
     #[schemars(extend("unit" = "samples"))]
     pub rejected: u64,
     /// The number of samples of native stacks, which are taken separately.

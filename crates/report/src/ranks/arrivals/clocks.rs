@@ -17,34 +17,38 @@ const SHARED_CLOCK_ERROR_NS: u64 = 1_000;
 /// Maximum difference in nanoseconds between two jumps that are regarded as the same jump.
 const MAX_JUMP_DIFFERENCE_NS: i64 = 25_000;
 
-/// A host's clock.
+/// The clock of a host, compared with the clock of a reference host.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Clock")]
 pub struct HostClock {
-    /// The host's name.
+    /// The name of the host.
     pub host: String,
     /// Index of a process of the host, in the list of processes.
     #[serde(skip)]
     pub process: usize,
-    /// The offset of `CLOCK_MONOTONIC` on this host from that of the reference host, in the middle of the record;
-    /// positive if it is ahead; `null` if there are no collectives to compare.
+    /// The value of `CLOCK_MONOTONIC` on this host minus its value on the reference host, in the middle of the record.
+    /// A positive value means that this host's clock is ahead. `null` if there are no collectives to compare the clocks
+    /// by.
     #[serde(rename = "offset_ns")]
     pub offset: Option<i64>,
-    /// The rate by which it runs faster than the reference.
+    /// The rate by which this host's clock runs faster than the clock of the reference host; negative if it runs
+    /// slower.
     #[serde(rename = "drift_ppm")]
     #[schemars(extend("unit" = "parts per million"))]
     pub drift: f64,
-    /// The distance within which 9 of 10 ends of its collectives lie from those of the other hosts.
+    /// The error of the alignment: 9 of 10 ends of this host's collectives differ by at most this time from the ends on
+    /// the other hosts.
     #[serde(rename = "error_ns")]
     pub error: u64,
 }
 
-/// A jump of a clock.
+/// A jump of a clock, as the ends of collectives show it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct ClockJump {
-    /// The index in `processes` of the process whose GPU times jump, or of one process of the host that jumps.
+    /// The index in `processes` of the process whose GPU times jump. If the clock of a whole host jumps, it is one
+    /// process of that host.
     pub process: usize,
-    /// True if the clock of the whole host jumps.
+    /// True if the clock of the whole host jumps. False if only the GPU times of one process do.
     pub is_host: bool,
     /// True if the other clock may have jumped instead.
     #[serde(skip)]
@@ -52,7 +56,7 @@ pub struct ClockJump {
     /// The number of the first iteration after the jump.
     #[serde(rename = "n")]
     pub step: u32,
-    /// The size of the jump.
+    /// The size of the jump; negative if the clock was set back.
     #[serde(rename = "by_ns")]
     pub by: i64,
 }

@@ -31,18 +31,18 @@ const MAX_MINOR_SHARE: f64 = 1.0 / 3.0;
 const MIN_ITERATIONS: usize = 5;
 const MIN_MATCHED_SHARE: f64 = 0.5;
 
-/// The verdict on the time of collectives.
+/// The verdict on the time of collectives: transfer of data, or waiting for the last rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "CollectiveVerdict")]
 pub enum Bound {
-    /// More than two thirds of it is data transfer.
+    /// More than two thirds of the time is transfer of data.
     TransferBound,
-    /// More than two thirds of it is waiting for the last rank.
+    /// More than two thirds of the time is waiting for the last rank to arrive.
     ArrivalSkew,
-    /// Both take a considerable part.
+    /// Both transfer and waiting for the last rank take at least a third of the time.
     Mixed,
-    /// The records do not show it.
+    /// The records do not show how the time is divided.
     Inconclusive,
 }
 

@@ -10,7 +10,7 @@ use crate::ranks::arrivals::{
     Arrivals, Bound, ClockJump, CollectiveGroup, HostClock, StepSum, Sum,
 };
 
-/// The collectives of one operation of one library, found by the kernels in the record.
+/// The collectives of one process that have the same operation and library, found by their recorded kernels.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Collective")]
 pub struct CollectiveSum {
@@ -19,128 +19,134 @@ pub struct CollectiveSum {
     /// The number of collectives.
     #[schemars(extend("unit" = "collectives"))]
     count: u64,
-    /// The number of them that were found on all ranks of their group, in iterations that qualify. The first one of a
-    /// window is never matched.
+    /// The number of collectives that were matched: found on all ranks of their group, in iterations that qualify. The
+    /// first collective of a window is never matched.
     #[schemars(extend("unit" = "collectives"))]
     matched: u64,
-    /// The time that the matched ones took after the last rank had arrived; `null` if none was matched.
+    /// The time that the matched collectives took after the last rank had arrived; `null` if no collective was matched.
     transfer_ns: Option<u64>,
-    /// The time that the matched ones waited for the last rank; `null` if none was matched.
+    /// The time that the matched collectives waited for the last rank to arrive; `null` if no collective was matched.
     wait_ns: Option<u64>,
-    /// The time of the collectives that were not matched. It is in neither of the other two times.
+    /// The time of the collectives that were not matched. `transfer_ns` and `wait_ns` do not include it.
     unmatched_ns: u64,
 }
 
-/// The collectives of several ranks together, in the iterations in which kernels were recorded. The clocks of several
-/// hosts are aligned by the ends of collectives.
+/// The collectives of several ranks compared with each other, in the iterations in which kernels were recorded. The
+/// clocks of several hosts are aligned by the ends of collectives. A collective is *matched* if it was found on all
+/// ranks of its group.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Collectives")]
 pub struct ArrivalsView<'a> {
-    /// The verdict on the time of the collectives.
+    /// The verdict on the time of the matched collectives.
     verdict: Bound,
-    /// The reason why the verdict is inconclusive; `null` if it is not.
+    /// The reason why the verdict is inconclusive, in words; `null` for other verdicts.
     why: Option<&'a str>,
-    /// The number of collectives that were matched, each counted on each rank.
+    /// The number of matched collectives. A collective counts once for each of its ranks.
     #[schemars(extend("unit" = "collectives"))]
     matched: u64,
-    /// The time that they waited for the last rank, summed over ranks.
+    /// The time that the matched collectives waited for the last rank to arrive, summed over ranks.
     wait_ns: u64,
-    /// The time that they took after that, summed over ranks.
+    /// The time that the matched collectives took after the last rank had arrived, summed over ranks.
     transfer_ns: u64,
-    /// The mean share of these iterations' time that ranks wait.
+    /// The share of the time of the iterations with recorded kernels that a rank waits for the last rank in matched
+    /// collectives, as the mean over ranks.
     #[schemars(extend("unit" = "part of 1"))]
     wait_share: f64,
-    /// The mean share of the same time that transfers take.
+    /// The share of the time of the iterations with recorded kernels that transfers of matched collectives take, as the
+    /// mean over ranks.
     #[schemars(extend("unit" = "part of 1"))]
     transfer_share: f64,
-    /// Groups of ranks whose collectives of one kind are the same events.
+    /// The groups of ranks that take part in the same collectives.
     groups: Vec<GroupView<'a>>,
     /// The clock of each host.
     clocks: &'a [HostClock],
-    /// Clocks that jump. Moments before and after a jump are aligned separately.
+    /// The jumps of clocks. Times before and after a jump are aligned separately.
     jumps: &'a [ClockJump],
-    /// Notes on what is left out, and why.
+    /// Notes on the collectives and ranks that are left out, with the reasons.
     notes: &'a [String],
-    /// The collectives of each of `processes`.
+    /// Figures of each process, in the order of `processes`.
     ranks: Vec<RankView>,
     /// The iterations in which collectives were matched, in the order of their numbers.
     #[schemars(with = "Vec<StepView>")]
     iterations: StepRows<'a>,
 }
 
-/// Ranks whose collectives of one kind are the same events.
+/// A group of ranks that take part in the same collectives of one operation.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "CollectiveGroup")]
 struct GroupView<'a> {
-    /// The operation and the library.
+    /// The operation and the library, such as `all-reduce (NCCL)`.
     name: &'a str,
-    /// The ranks' group: `TP`, `PP`, `EP`, `DP`, `world`, or `communicator` for an NCCL communicator without a name;
-    /// `null` if the records do not name it. Then the ranks were found by the times of their collectives.
+    /// The name of the group: `TP`, `PP`, `EP`, `DP`, `world`, or `communicator` for an NCCL communicator without a
+    /// name. `null` if the records do not name the group, and its ranks were found by the times of their collectives.
     group: Option<&'a str>,
-    /// The number of ranks in that group, including those without a record; `null` if the records do not name the
-    /// group.
+    /// The number of ranks in the group, including ranks without a record; `null` if the records do not name the group.
     #[schemars(extend("unit" = "ranks"))]
     size: Option<u64>,
-    /// The indexes of its processes in `processes`.
+    /// The indexes in `processes` of the ranks of the group that have a record.
     processes: &'a [usize],
-    /// The number of collectives that they have in common.
+    /// The number of collectives of the group that were matched.
     #[schemars(extend("unit" = "collectives"))]
     events: u64,
-    /// The time that these waited for the last rank, summed over ranks.
+    /// The time that the group's matched collectives waited for the last rank to arrive, summed over ranks.
     wait_ns: u64,
-    /// The time that they took after that, summed over ranks.
+    /// The time that the group's matched collectives took after the last rank had arrived, summed over ranks.
     transfer_ns: u64,
 }
 
-/// The collectives of a rank.
+/// The matched collectives of one rank.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RankInCollectives")]
 struct RankView {
-    /// The number of its collectives that were matched.
+    /// The number of the rank's collectives that were matched.
     #[schemars(extend("unit" = "collectives"))]
     matched: u64,
-    /// The time that it waited in them for the last rank.
+    /// The time that the rank waited in matched collectives for the last rank to arrive.
     wait_ns: u64,
-    /// The time that they took after that.
+    /// The time that the rank's matched collectives took after the last rank had arrived.
     transfer_ns: u64,
-    /// The number of iterations in which it held the others up longest, by at least a hundredth of the iteration.
+    /// The number of iterations in which this rank delayed the other ranks longest, and by at least a hundredth of the
+    /// iteration.
     #[schemars(extend("unit" = "iterations"))]
     last: u64,
-    /// The time by which it arrived later than the median rank, summed over the collectives that it reached last.
+    /// The time by which this rank arrived later than the median rank, summed over the collectives at which it arrived
+    /// last.
     late_ns: u64,
-    /// The time that the others waited for it in those, summed over ranks.
+    /// The time that the other ranks waited for this rank in the collectives at which it arrived last, summed over
+    /// those ranks.
     lost_ns: u64,
-    /// The time of the mean iteration.
+    /// The mean duration of an iteration.
     iteration_ns: u64,
-    /// The time that the mean iteration would take if this rank arrived at each collective together with the last of
-    /// the others.
+    /// The mean duration that an iteration would have if this rank arrived at each collective together with the last of
+    /// the other ranks.
     iteration_without_ns: u64,
-    /// Causes of its lateness, as differences from the median rank: the greatest first, and the unexplained part last.
+    /// The causes of the rank's late arrivals, as times in addition to those of the median rank. The greatest cause
+    /// comes first, and the unexplained time last.
     causes: Vec<Difference>,
 }
 
-/// The collectives of an iteration, over all ranks.
+/// The matched collectives of one iteration, over all ranks.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Arrival")]
 struct StepView {
-    /// The iteration's number.
+    /// The number of the iteration.
     n: u32,
-    /// The verdict on the time of its collectives.
+    /// The verdict on the time of the iteration's collectives.
     verdict: Bound,
-    /// The time that ranks waited in them, summed over ranks.
+    /// The time that the iteration's collectives waited for the last rank to arrive, summed over ranks.
     wait_ns: u64,
-    /// The time that they took after that, summed over ranks.
+    /// The time that the iteration's collectives took after the last rank had arrived, summed over ranks.
     transfer_ns: u64,
-    /// The index in `processes` of the rank that held the others up longest; `null` if none did by at least a hundredth
-    /// of the iteration.
+    /// The index in `processes` of the rank that delayed the other ranks longest; `null` if no rank delayed them by at
+    /// least a hundredth of the iteration.
     last: Option<usize>,
-    /// The time by which the iteration would have ended sooner if that rank had arrived together with the last of the
-    /// others.
+    /// The time by which the iteration would have been shorter if the rank `last` had arrived together with the last of
+    /// the other ranks; 0 if `last` is `null`.
     saved_ns: u64,
-    /// Causes of that rank's lateness.
+    /// The causes of the late arrivals of the rank `last`; empty if `last` is `null`.
     causes: Vec<Difference>,
-    /// For each of `processes`, the time by which it arrived at these collectives later than the median rank; `null` if
-    /// none of its collectives was matched.
+    /// For each of `processes`, the time by which it arrived at the iteration's collectives later than the median rank;
+    /// `null` for a process without matched collectives in the iteration.
     #[schemars(extend("unit" = "us"))]
     late: Vec<Option<u32>>,
 }
