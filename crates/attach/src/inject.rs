@@ -53,7 +53,7 @@ enum Tried {
     Refused(Refusal),
 }
 
-pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
+pub(crate) fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
     match stub::state() {
         Some(size) if size <= stub::MAX_STATE => {}
         _ => return Err(Refusal::NoXsave),

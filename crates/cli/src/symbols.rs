@@ -21,7 +21,7 @@ use crate::{failure, output};
 
 #[derive(Args)]
 #[command(override_usage = "tllmprof symbols [--json] <BINARY>... [REGEX]")]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Print one JSON line for each function
     #[arg(long)]
     json: bool,
@@ -52,7 +52,7 @@ struct Row<'a> {
     shown: String,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (files, wanted) = split(&arguments.arguments)?;
     let mut status = ExitCode::SUCCESS;
     let mut binaries = Vec::new();

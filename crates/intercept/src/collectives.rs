@@ -10,7 +10,7 @@ use super::communicators;
 use super::frame::Frame;
 
 /// The collective that a function starts, and the positions of its arguments (indices, from 0).
-pub struct Arguments {
+pub(crate) struct Arguments {
     collective: Collective,
     count: usize,
     data_type: usize,
@@ -23,7 +23,7 @@ pub struct Arguments {
 
 impl Arguments {
     /// Returns the argument positions of a function, or `None` if the function starts no collective.
-    pub const fn find(call: NcclCall) -> Option<Self> {
+    pub(crate) const fn find(call: NcclCall) -> Option<Self> {
         // The arguments are `sendbuff, recvbuff, count, datatype`, then an operator, a root or neither, and last `comm,
         // stream`.
         let (collective, first, peer, communicator) = match call {
@@ -50,7 +50,7 @@ impl Arguments {
 }
 
 /// Notes that a call begins. Returns true if its end must be noted, too.
-pub fn enters(arguments: &Arguments, frame: &Frame) -> bool {
+pub(crate) fn enters(arguments: &Arguments, frame: &Frame) -> bool {
     if !ring::is_wanted() {
         frame.thunk.make_transparent();
         return false;
@@ -75,7 +75,7 @@ pub fn enters(arguments: &Arguments, frame: &Frame) -> bool {
 }
 
 /// Notes in the ring that a call has returned.
-pub fn returns(frame: &Frame) {
+pub(crate) fn returns(frame: &Frame) {
     if let Some(open) = OpenCall::from_number(frame.other_stream.get()) {
         ring::call_ends(open);
     }

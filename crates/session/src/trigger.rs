@@ -14,7 +14,7 @@ use super::wiring::sink;
 
 /// Called when an iteration begins. `facts` describes its batch. `spent` is the time of the previous
 /// iteration, by causes. Opens a window if the condition held for the previous iteration.
-pub fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
+pub(crate) fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
     let Some(watch) = &mut state.automatic.watch else {
         return;
     };
@@ -45,14 +45,14 @@ pub fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
 }
 
 /// Called when the current iteration has ended and the next one has not begun.
-pub fn ends(state: &mut State) {
+pub(crate) fn ends(state: &mut State) {
     if let Some(watch) = &mut state.automatic.watch {
         watch.ends(Instant::now(), sink().take_spent());
     }
 }
 
 /// Logs why `window` opens. It is logged as a warning, because warnings are also written into the record.
-pub fn log(window: Window, fired: &Fired, condition: &Condition) {
+pub(crate) fn log(window: Window, fired: &Fired, condition: &Condition) {
     log::say!(
         Warn,
         "window {window} opens as {condition} held for iteration {}: {fired}",

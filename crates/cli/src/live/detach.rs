@@ -15,7 +15,7 @@ use crate::{library, output};
 const ANSWERING: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Process IDs; with --engine, those of the processes that started the engine
     #[arg(value_name = "PID", required_unless_present = "engine", value_parser = pid)]
     processes: Vec<u32>,
@@ -25,7 +25,7 @@ pub struct Arguments {
     engine: bool,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let named: Vec<_> = arguments
         .processes
         .iter()

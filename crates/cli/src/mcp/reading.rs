@@ -15,13 +15,13 @@ use crate::report::finding_ids;
 const ITERATIONS: &str = "iterations";
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Brief {
+pub(crate) struct Brief {
     #[serde(flatten)]
     of: RunOf,
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Finding {
+pub(crate) struct Finding {
     #[serde(flatten)]
     of: RunOf,
     /// Identifier of the finding, such as launch-bound. Without it, all findings are listed.
@@ -33,7 +33,7 @@ pub struct Finding {
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Table {
+pub(crate) struct Table {
     #[serde(flatten)]
     of: RunOf,
     /// Name of the table.
@@ -52,7 +52,7 @@ pub struct Table {
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Layer {
+pub(crate) struct Layer {
     #[serde(flatten)]
     of: RunOf,
     /// Name of the layer, such as model.layers.3, or with * for numbers, such as model.layers.*.mlp. Its row and the
@@ -69,7 +69,7 @@ pub struct Layer {
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct SlowIterations {
+pub(crate) struct SlowIterations {
     #[serde(flatten)]
     of: RunOf,
     /// Index of the only process to show, counted from 0 in the order of ranks (default: all processes).
@@ -92,7 +92,7 @@ struct Of<T> {
     row: T,
 }
 
-pub fn brief(asked: &Brief, shared: &mut Shared) -> Result<String> {
+pub(crate) fn brief(asked: &Brief, shared: &mut Shared) -> Result<String> {
     let report = shared.reports.get(&asked.of)?;
     let style = Style {
         is_brief: true,
@@ -102,7 +102,7 @@ pub fn brief(asked: &Brief, shared: &mut Shared) -> Result<String> {
     Ok(answer::text(&report.styled(style), more))
 }
 
-pub fn finding(asked: &Finding, shared: &mut Shared) -> Result<String> {
+pub(crate) fn finding(asked: &Finding, shared: &mut Shared) -> Result<String> {
     let report = shared.reports.get(&asked.of)?;
     let Some(id) = &asked.id else {
         let findings = report.findings.iter().map(without_claims);
@@ -148,7 +148,7 @@ fn check_process(report: &Report, process: Option<usize>) -> Result<()> {
     }
 }
 
-pub fn table(asked: &Table, shared: &mut Shared) -> Result<String> {
+pub(crate) fn table(asked: &Table, shared: &mut Shared) -> Result<String> {
     let name = asked.table.as_str();
     if !tables().contains(&name) {
         bail!(
@@ -187,7 +187,7 @@ fn iterations(asked: &Table, report: &Report) -> Result<String> {
     answer::list(Map::new(), asked.page, rows)
 }
 
-pub fn layer(asked: &Layer, shared: &mut Shared) -> Result<String> {
+pub(crate) fn layer(asked: &Layer, shared: &mut Shared) -> Result<String> {
     let report = shared.reports.get(&asked.of)?;
     let processes: Vec<_> = chosen(&report, asked.process)?.collect();
     if processes
@@ -228,7 +228,7 @@ fn is_within(layer: &Pattern, name: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '/']))
 }
 
-pub fn slow_iterations(asked: &SlowIterations, shared: &mut Shared) -> Result<String> {
+pub(crate) fn slow_iterations(asked: &SlowIterations, shared: &mut Shared) -> Result<String> {
     let report = shared.reports.get(&asked.of)?;
     let rows = chosen(&report, asked.process)?.flat_map(|(process, one)| {
         let slowest = one.slowest.iter();

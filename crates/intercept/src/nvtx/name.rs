@@ -6,7 +6,7 @@ use super::abi::{ASCII, Attributes, Handle, REGISTERED, UNICODE, Wide};
 use super::text::Text;
 
 /// The name of a range as the program passed it: a text, the handle of a registered string, or none.
-pub enum Name<'a> {
+pub(crate) enum Name<'a> {
     Text(Text<'a>),
     Registered(Handle),
     None,
@@ -23,7 +23,7 @@ impl Name<'_> {
     ///
     /// # Safety
     /// The requirements of [`Text::narrow`].
-    pub unsafe fn narrow(text: *const c_char) -> Self {
+    pub(crate) unsafe fn narrow(text: *const c_char) -> Self {
         // SAFETY: null or a terminated string that outlives the name, as `Text::narrow` requires.
         unsafe { Text::narrow(text) }.into()
     }
@@ -32,7 +32,7 @@ impl Name<'_> {
     ///
     /// # Safety
     /// The requirements of [`Text::wide`].
-    pub unsafe fn wide(text: *const Wide) -> Self {
+    pub(crate) unsafe fn wide(text: *const Wide) -> Self {
         // SAFETY: null or a terminated string that outlives the name, as `Text::wide` requires.
         unsafe { Text::wide(text) }.into()
     }
@@ -41,7 +41,7 @@ impl Name<'_> {
     ///
     /// # Safety
     /// `attributes` is null or valid for NVTX.
-    pub unsafe fn from_attributes(attributes: *const Attributes) -> Self {
+    pub(crate) unsafe fn from_attributes(attributes: *const Attributes) -> Self {
         // SAFETY: NVTX requires attributes whose size shows whether they contain a message (`is_whole`), and whose
         // message has the type that `message_type` states.
         unsafe {

@@ -13,7 +13,7 @@ use crate::events::iteration::part;
 use crate::numbers::units::Share;
 
 /// Maximum number of causes that a finding lists by name.
-pub const NAMED: usize = 2;
+pub(crate) const NAMED: usize = 2;
 
 /// Times of the ledger's iterations, in nanoseconds, without waits for requests.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -175,7 +175,7 @@ fn claim(part: Part, named: Named<'_>) -> Claim {
 
 impl Groups {
     /// Returns the time that findings may claim, over all windows.
-    pub fn claims(&self, sums: &Sums, named: Named<'_>) -> Claims {
+    pub(crate) fn claims(&self, sums: &Sums, named: Named<'_>) -> Claims {
         let mut claims = Claims::default();
         for (spent, times) in sums.times(&self.hosts(None)) {
             match named.cause(spent).0 {
