@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::Result;
-use tllmprof_config::{Level, RunId, variable};
+use tllmprof_config::{Level, RunId, Settings, variable};
 
 use crate::background::{self, Left};
 use crate::doctor::{NOT_A_PROGRAM, NOT_EXECUTABLE, NOT_FOUND};
@@ -56,6 +56,51 @@ pub(crate) struct Arguments {
     command: Vec<OsString>,
 }
 
+impl Arguments {
+    /// Returns an error if the program cannot be run with the library.
+    fn admit(&self, library: &Path, log: Level) -> Result<()> {
+        doctor::admit(&self.command, library, log).map_err(|error| {
+            let name = self.command.first().map_or(OsStr::new(""), |name| name);
+            match self.options.meant(name) {
+                Some(meant) if which(name) == Found::Nothing => {
+                    with_status(NOT_FOUND, format_args!("{error} (did you mean {meant}?)"))
+                }
+                _ => error,
+            }
+        })
+    }
+
+    /// Returns the command that starts the program, under a profiler if one is to be used.
+    fn to_start(&self, settings: &Settings) -> Result<Command> {
+        let (name, rest) = self
+            .command
+            .split_first()
+            .map_or((OsStr::new(""), &[][..]), |(n, r)| (n, r));
+        let windows = settings.windows.as_slice().len();
+        let mut command = if let Some(theirs) = &self.nsys {
+            let mut command = Command::new(NSYS.required()?);
+            command
+                .args(nsys_arguments(
+                    windows,
+                    settings.where_split,
+                    &split_arguments("--nsys", theirs)?,
+                ))
+                .arg(name);
+            command
+        } else if let Some(theirs) = &self.ncu {
+            let mut command = Command::new(NCU.required()?);
+            command
+                .args(ncu_arguments(windows, &split_arguments("--ncu", theirs)?))
+                .arg(name);
+            command
+        } else {
+            Command::new(name)
+        };
+        command.args(rest);
+        Ok(command)
+    }
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     let measures = match is_profiled {
@@ -64,32 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let settings = arguments.options.settings(measures)?;
     arguments.options.check_places(&settings)?;
-    let (name, rest) = arguments
-        .command
-        .split_first()
-        .map_or((OsStr::new(""), &[][..]), |(n, r)| (n, r));
-    let windows = settings.windows.as_slice().len();
-    let mut command = if let Some(theirs) = &arguments.nsys {
-        let mut command = Command::new(NSYS.required()?);
-        command
-            .args(nsys_arguments(
-                windows,
-                settings.where_split,
-                &split_arguments("--nsys", theirs)?,
-            ))
-            .arg(name);
-        command
-    } else if let Some(theirs) = &arguments.ncu {
-        let mut command = Command::new(NCU.required()?);
-        command
-            .args(ncu_arguments(windows, &split_arguments("--ncu", theirs)?))
-            .arg(name);
-        command
-    } else {
-        Command::new(name)
-    };
-    command.args(rest);
-
+    let mut command = arguments.to_start(&settings)?;
     let library = library::find()?;
     if let Some(reason) = doctor::unfit(&library) {
         let path = library.display();
@@ -97,35 +117,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             "{path}: {reason} (wanted: libtllmprof.so)"
         )));
     }
-    // nsys and ncu pass their environment on to the program, and the library does nothing inside nsys and ncu. Their
-    // options that set variables cannot be used, because they split values at commas, and windows contain commas.
-    command.env(
-        "LD_PRELOAD",
-        library::preload(&library, env::var_os("LD_PRELOAD")),
-    );
-    output::detail(format_args!("preloads {}", library.display()));
-    for given in arguments.options.given(measures) {
-        output::detail(format_args!(
-            "sets {}={} ({})",
-            given.variable,
-            given.value.display(),
-            given.option
-        ));
-        command.env(given.variable, given.value);
-    }
-
-    // By default the library opens a control socket, so that `tllmprof capture` can request windows while the program
-    // runs. A variable that the user set takes precedence.
-    if env::var_os(variable::control).is_none() {
-        command.env(variable::control, "1");
-    }
-    let admitted = doctor::admit(&arguments.command, &library, settings.log);
-    admitted.map_err(|error| match arguments.options.meant(name) {
-        Some(meant) if which(name) == Found::Nothing => {
-            with_status(NOT_FOUND, format_args!("{error} (did you mean {meant}?)"))
-        }
-        _ => error,
-    })?;
+    set_variables(&mut command, &library, arguments, measures);
+    arguments.admit(&library, settings.log)?;
     live::sweep();
     if is_profiled && (settings.trace.is_none() || settings.trace_on_demand) {
         // The profiler records all windows, also those that are requested while the program runs. An empty value
@@ -145,13 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Processes that the program starts inherit this identifier, so they belong to the same run.
     command.env(variable::run, run.as_str());
     if let Some(records) = &records {
-        command.env(variable::trace, &records.variable);
-        if let Some(ring) = records.ring()
-            && settings.ring.is_none()
-            && env::var_os(variable::ring).is_none()
-        {
-            command.env(variable::ring, ring);
-        }
+        set_records(&mut command, records, &settings);
     } else if is_recorded {
         // No record can be written, as `records` has reported. An empty value switches the record off.
         command.env(variable::trace, "");
@@ -164,30 +151,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         ));
     }
     if !options.gpu_metrics() && (is_service || records.is_none()) {
-        if let Some(records) = &records
-            && settings.log >= Level::Info
-        {
-            say_in_place(
-                "a service manager expects its notices (NOTIFY_SOCKET is set)",
-                Some(records),
-            );
-        }
-        let error = inherited::exec(&mut command);
-        if let Some(records) = records {
-            records.finish();
-        }
-        return Err(cannot_start(command.get_program(), &error));
+        return Err(run_in_place(&mut command, records, settings.log));
     }
-    let sampler = if options.gpu_metrics() {
-        let folder = match (&records, &settings.trace) {
-            (Some(records), _) => records.folder(),
-            (None, Some(trace)) => trace.folder(),
-            (None, None) => PathBuf::new(),
-        };
-        Sampler::start(&folder, &run, settings.trace_max, settings.log)
-    } else {
-        None
-    };
+    let sampler = options
+        .gpu_metrics()
+        .then(|| start_sampler(records.as_ref(), &settings, &run))
+        .flatten();
     let mut watch = None;
     let mut status = supervised::run(&held, &mut command, || {
         // A profiler's processes also load the driver without the library, so the watch would report them.
@@ -229,16 +198,83 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             return Err(cannot_start(command.get_program(), &error));
         }
     };
-    let left = background::find(&run);
-    if !arguments.no_summary && !manners::is_quiet() {
-        summarise(&records, metrics, &run, settings.log, left.is_empty());
+    let summarises = !arguments.no_summary && !manners::is_quiet();
+    end_run(records, metrics, &run, settings.log, summarises);
+    Ok(end_as(status))
+}
+
+/// Sets the variables that say where the records are.
+fn set_records(command: &mut Command, records: &Records, settings: &Settings) {
+    command.env(variable::trace, &records.variable);
+    if let Some(ring) = records.ring()
+        && settings.ring.is_none()
+        && env::var_os(variable::ring).is_none()
+    {
+        command.env(variable::ring, ring);
+    }
+}
+
+/// Lets the program take the place of this process, where a service manager expects its notices or nothing is left to do
+/// at its end. Returns only on an error.
+fn run_in_place(command: &mut Command, records: Option<Records>, log: Level) -> anyhow::Error {
+    if records.is_some() && log >= Level::Info {
+        let why = "a service manager expects its notices (NOTIFY_SOCKET is set)";
+        say_in_place(why, records.as_ref());
+    }
+    let error = inherited::exec(command);
+    if let Some(records) = records {
+        records.finish();
+    }
+    cannot_start(command.get_program(), &error)
+}
+
+/// Prints the summary of a run, and completes its records unless processes still write them.
+fn end_run(records: Records, metrics: Option<PathBuf>, run: &RunId, log: Level, summarises: bool) {
+    let left = background::find(run);
+    if summarises {
+        summarise(&records, metrics, run, log, left.is_empty());
     }
     if left.is_empty() {
         records.finish();
-    } else if settings.log >= Level::Info {
+    } else if log >= Level::Info {
         report_left(&left, &records);
     }
-    Ok(end_as(status))
+}
+
+/// Sets the variables that load the library and pass the options on to it.
+fn set_variables(command: &mut Command, library: &Path, arguments: &Arguments, measures: Measures) {
+    // nsys and ncu pass their environment on to the program, and the library does nothing inside nsys and ncu. Their
+    // options that set variables cannot be used, because they split values at commas, and windows contain commas.
+    command.env(
+        "LD_PRELOAD",
+        library::preload(library, env::var_os("LD_PRELOAD")),
+    );
+    output::detail(format_args!("preloads {}", library.display()));
+    for given in arguments.options.given(measures) {
+        output::detail(format_args!(
+            "sets {}={} ({})",
+            given.variable,
+            given.value.display(),
+            given.option
+        ));
+        command.env(given.variable, given.value);
+    }
+
+    // By default the library opens a control socket, so that `tllmprof capture` can request windows while the program
+    // runs. A variable that the user set takes precedence.
+    if env::var_os(variable::control).is_none() {
+        command.env(variable::control, "1");
+    }
+}
+
+/// Starts sampling the GPUs' metrics, beside the records of the run.
+fn start_sampler(records: Option<&Records>, settings: &Settings, run: &RunId) -> Option<Sampler> {
+    let folder = match (records, &settings.trace) {
+        (Some(records), _) => records.folder(),
+        (None, Some(trace)) => trace.folder(),
+        (None, None) => PathBuf::new(),
+    };
+    Sampler::start(&folder, run, settings.trace_max, settings.log)
 }
 
 /// Reports why the program takes the place of this process, and which command prints its summary.

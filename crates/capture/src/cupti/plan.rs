@@ -55,6 +55,24 @@ pub(crate) struct Leave {
     pub at: u64,
 }
 
+impl Leave {
+    /// Returns the detachment that is pending after an attempt at it, if there is to be another attempt.
+    fn after(self, event: Event) -> Option<Self> {
+        match event {
+            Event::Busy { iteration } => {
+                let tries = self.tries + 1;
+                let at = iteration.saturating_add(1 << self.tries);
+                (tries < MAX_TRIES).then_some(Self { tries, at })
+            }
+            Event::Early { iteration } => {
+                let at = iteration.saturating_add(EARLY_RETRY_ITERATIONS);
+                Some(Self { at, ..self })
+            }
+            _ => Some(self),
+        }
+    }
+}
+
 /// State of CUPTI, including that the worker is attaching it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
@@ -191,19 +209,7 @@ impl AttachPlan {
                     capturing,
                     cupti,
                 },
-            ) if until <= iteration => {
-                if capturing {
-                    // CUPTI cannot be disabled during a stream capture, so kernels are recorded for one more
-                    // iteration.
-                    let until = iteration.saturating_add(1);
-                    return (Self::Taking { until }, Action::Nothing);
-                }
-                let stopped = Self::stopped(iteration);
-                match stopped.look(iteration, capturing, cupti) {
-                    (next, Action::Leave) => (next, Action::StopAndLeave),
-                    (next, _) => (next, Action::Stop),
-                }
-            }
+            ) if until <= iteration => Self::expire(iteration, capturing, cupti),
             (
                 Self::Leaving(_) | Self::Hopeless { .. },
                 Event::Begins {
@@ -223,17 +229,15 @@ impl AttachPlan {
             (
                 Self::Waiting { .. },
                 Event::NotAttached {
-                    iteration,
+                    iteration: at,
                     may_pass,
                     may_be_in,
                 },
             ) => {
-                let at = iteration;
                 let leave = may_be_in.then_some(Leave { tries: 0, at });
-                let refused = if may_pass {
-                    self.with_leave(leave)
-                } else {
-                    Self::Hopeless { leave }
+                let refused = match may_pass {
+                    true => self.with_leave(leave),
+                    false => Self::Hopeless { leave },
                 };
                 (refused, Action::Nothing)
             }
@@ -256,29 +260,28 @@ impl AttachPlan {
             }
             (
                 Self::Leaving(leave) | Self::Hopeless { leave: Some(leave) },
-                Event::Busy { iteration },
-            ) => {
-                let tries = leave.tries + 1;
-                let at = iteration.saturating_add(1 << leave.tries);
-                let again = (tries < MAX_TRIES).then_some(Leave { tries, at });
-                (self.with_leave(again), Action::Nothing)
-            }
-            (
-                Self::Leaving(leave) | Self::Hopeless { leave: Some(leave) },
-                Event::Early { iteration },
-            ) => {
-                let at = iteration.saturating_add(EARLY_RETRY_ITERATIONS);
-                (
-                    self.with_leave(Some(Leave { at, ..leave })),
-                    Action::Nothing,
-                )
-            }
+                Event::Busy { .. } | Event::Early { .. },
+            ) => (self.with_leave(leave.after(event)), Action::Nothing),
             (Self::Leaving(_) | Self::Hopeless { .. }, Event::Broken) => {
                 (Self::Hopeless { leave: None }, Action::Nothing)
             }
             (Self::Taking { .. }, Event::Ends) => (Self::Off, Action::Stop),
             (_, Event::Ends) => (self.with_leave(None), Action::Nothing),
             _ => (self, Action::Nothing),
+        }
+    }
+
+    /// Returns the state and the action after the iterations for which kernels are recorded, before `iteration`.
+    fn expire(iteration: u64, capturing: bool, cupti: Where) -> (Self, Action) {
+        if capturing {
+            // CUPTI cannot be disabled during a stream capture, so kernels are recorded for one more
+            // iteration.
+            let until = iteration.saturating_add(1);
+            return (Self::Taking { until }, Action::Nothing);
+        }
+        match Self::stopped(iteration).look(iteration, capturing, cupti) {
+            (next, Action::Leave) => (next, Action::StopAndLeave),
+            (next, _) => (next, Action::Stop),
         }
     }
 
