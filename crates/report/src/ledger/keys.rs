@@ -192,6 +192,7 @@ impl Named<'_> {
             HostCause::SampledState(SampledState::AsleepIn(sleep)) => {
                 match self.sleep_kind(sleep) {
                     Some(SleepKind::Work) => Claim::Requests,
+                    Some(SleepKind::Worker) => Claim::Launch,
                     Some(SleepKind::Gpu) => Claim::Wait,
                     _ => Claim::Blocked,
                 }
@@ -271,6 +272,7 @@ impl Named<'_> {
                 let cause = sleep.map_or_else(|| ASLEEP.to_owned(), |sleep| sleep.cause.clone());
                 let kind = match sleep.map(|sleep| sleep.kind) {
                     Some(SleepKind::Work) => LedgerKind::Requests,
+                    Some(SleepKind::Worker) => LedgerKind::Launch,
                     Some(SleepKind::Gpu) => LedgerKind::Wait,
                     _ => LedgerKind::Blocked,
                 };

@@ -49,7 +49,10 @@ impl FirstPass {
         let Entry::Event { thread, event } = *entry else {
             return;
         };
-        self.requests.take(&self.found, thread, &event);
+        let gives_work = self.requests.take(&self.found, thread, &event);
+        if gives_work {
+            self.stacks.take_work(clock, thread, &event);
+        }
         self.stacks.take(clock, &event);
         self.layers.take(thread, &event);
         match event.what {
