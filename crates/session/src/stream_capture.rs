@@ -122,7 +122,9 @@ pub fn ended(stream: usize) -> Option<Guard<'static, Option<State>>> {
     let (_, owner) = state.captures.swap_remove(index);
     is_over(1);
     set_capturing(owner, is_on(&state.captures, owner));
-    state.schedule.interrupt();
+    if !state.counter.captures_are_work() {
+        state.schedule.interrupt();
+    }
     if state.schedule.has_opened() || !state.captures.is_empty() {
         return None;
     }

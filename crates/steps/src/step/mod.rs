@@ -281,6 +281,11 @@ impl Counter {
         true
     }
 
+    /// Returns true if stream captures are part of the program's iterations: many in a row followed graph launches.
+    pub const fn captures_are_work(&self) -> bool {
+        self.captures >= WARMUP_CAPTURES
+    }
+
     /// Called at a stream capture. Returns true if the program captures graphs while it works with them.
     fn captures_at_work(&mut self) -> bool {
         let Rule::Learned(learned) = &self.rule else {
@@ -291,7 +296,7 @@ impl Counter {
             true => 0,
             false => self.captures + 1,
         };
-        self.captures >= WARMUP_CAPTURES
+        self.captures_are_work()
     }
 
     /// Returns true if a stream capture makes counting restart.
