@@ -1,13 +1,13 @@
 //! Findings by the ledgers, which list the time of iterations by cause: repeated graph captures, copies, host code
 //! that the GPU waits for, delays, page faults, and waits for requests.
 
-use tllmprof_calls::{Kind as CallOf, kind_of};
+use tllmprof_calls::{CallPurpose as CallOf, kind_of};
 use tllmprof_record::CallKind;
 
 use super::Judgement;
 use super::evidence::Evidence;
 use super::host;
-use crate::events::facts::CallRow;
+use crate::events::facts::CallCount;
 use crate::events::iteration::{Iteration, Used};
 use crate::events::requests::gives_work;
 use crate::ledger::slow::LARGE_BATCH_RATIO;
@@ -212,7 +212,7 @@ struct Copies {
 
 impl Copies {
     fn measure(one: &Evidence<'_>) -> Self {
-        let copies = |row: &CallRow| {
+        let copies = |row: &CallCount| {
             let known = matches!(kind_of(&row.name), Some(CallOf::AsyncCopy(_)));
             row.kind == CallKind::AsyncCopy || row.kind == CallKind::Other && known
         };

@@ -1,6 +1,6 @@
 //! Findings on the rule that defines an iteration (`TLLMPROF_STEP`).
 
-use tllmprof_calls::{Kind as CallOf, kind_of};
+use tllmprof_calls::{CallPurpose as CallOf, kind_of};
 
 use super::Judgement;
 use super::evidence::Evidence;
