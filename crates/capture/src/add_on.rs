@@ -9,7 +9,7 @@ use tllmprof_session::Place;
 pub trait AddOn: Sync {
     /// Called before a window opens, before anything has been switched on.
     fn window_opens(&self, _: &Place<'_>) {}
-    /// Called after a window has opened. The `Window` argument is the window as the user requested it.
+    /// Called after a window has opened. The `IterationRange` argument is the window as the user requested it.
     fn window_is_open(&self, _: IterationRange, _: &Place<'_>) {}
     /// Called when an iteration begins on the calling thread, inside or outside of a window. Must not wait.
     fn iteration_begins(&self) {}

@@ -4,7 +4,7 @@ use std::io::{BufWriter, Write};
 
 use anyhow::Result;
 use tllmprof_export::Output;
-use tllmprof_nsys::ExportProcess as Exported;
+use tllmprof_nsys::ExportProcess;
 use tllmprof_page::{EVENTS, Timeline};
 use tllmprof_report::{MetricSample, Process, Recording, Report};
 
@@ -71,7 +71,7 @@ fn timeline(
         Timeline::read(process, &trace, room)
     } else if processes::is_of_nsys(file).ok()? {
         let recorded = processes::exported(file, reading).ok()?;
-        let own = |one: &&Exported| Recording::header(*one).pid == process.pid;
+        let own = |one: &&ExportProcess| Recording::header(*one).pid == process.pid;
         let one = recorded.iter().find(own)?;
         let counted = Counted::new(one, processes::activity("drawing", file), 2 * one.rows());
         Timeline::read(process, &counted, room)

@@ -33,6 +33,7 @@ pub struct Finding {
 }
 
 #[derive(Deserialize, JsonSchema)]
+#[schemars(rename = "Table")]
 pub struct TableRequest {
     #[serde(flatten)]
     of: RunOf,

@@ -9,7 +9,7 @@ use tllmprof_report::{End, State};
 use tllmprof_timeline::{Item, Iterations, Kind, Name, Track};
 
 use super::columns::Cell;
-use super::schema::{ColumnKind as Column, Field, TABLES, Which};
+use super::schema::{ColumnKind, Field, TABLES, Which};
 use crate::record::Record;
 
 /// The texts that cells refer to. The maps return the index in `all` for each kind of text.
@@ -280,7 +280,7 @@ impl CellSource {
             "failed" => Self::Failed,
             "cut" => Self::Cut,
             "tokens" => Self::Value,
-            "value" if field.kind == Column::Real => Self::Real,
+            "value" if field.kind == ColumnKind::Real => Self::Real,
             "value" if value.is_some() => Self::Value,
             _ => Self::Nothing,
         }

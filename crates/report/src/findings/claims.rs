@@ -42,7 +42,6 @@ pub struct ClaimedRow {
 /// A list of the ledger: `host` or `gpu`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[schemars(rename = "LedgerSide")]
 pub enum LedgerSide {
     /// The list `host`: the time of the iterations' threads.
     Host,

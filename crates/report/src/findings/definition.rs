@@ -13,7 +13,6 @@ use crate::ranks::skew::Skew;
 /// The type of a finding. Among findings with the same verdict, causes come first, then bounds, symptoms and notes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[schemars(rename = "FindingKind")]
 pub enum FindingKind {
     /// A cause of lost time that can be fixed.
     Cause,

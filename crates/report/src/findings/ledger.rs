@@ -1,7 +1,7 @@
 //! Findings by the ledgers, which list the time of iterations by cause: repeated graph captures, copies, host code
 //! that the GPU waits for, delays, page faults, and waits for requests.
 
-use tllmprof_calls::{CallPurpose as CallOf, kind_of};
+use tllmprof_calls::{CallPurpose, kind_of};
 use tllmprof_record::CallKind;
 
 use super::Judgement;
@@ -213,7 +213,7 @@ struct Copies {
 impl Copies {
     fn measure(one: &Evidence<'_>) -> Self {
         let copies = |row: &CallCount| {
-            let known = matches!(kind_of(&row.name), Some(CallOf::AsyncCopy(_)));
+            let known = matches!(kind_of(&row.name), Some(CallPurpose::AsyncCopy(_)));
             row.kind == CallKind::AsyncCopy || row.kind == CallKind::Other && known
         };
         let count = one.sum.a_step(one.calls(copies).count);

@@ -8,7 +8,6 @@ use serde::Serialize;
 /// A row of the tree of layers: one layer, or several layers whose names differ only in numbers. Its figures include
 /// the layers within it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
-#[schemars(rename = "GpuLayerPattern")]
 pub struct GpuLayerPattern {
     /// The name of the layer, such as `model.layers.*.self_attn`. A `*` stands for a number if the row stands for
     /// several layers.
