@@ -3,7 +3,7 @@
 
 use super::candidates::Occurrences;
 use super::{Candidate, LITTLE_TO_EXPLAIN, MIN_OUTER, MIN_PERIODS, OUTER_LEVEL, Scratch};
-use crate::history::Entry;
+use crate::history::HistoryEntry;
 
 /// Minimum share of the work, in thousandths, that must be additional work at a rarer call site for it to replace a
 /// more frequent one.
@@ -186,7 +186,7 @@ impl Large {
 
 impl Scratch {
     /// Returns the outermost call site. The search starts at the most frequent site and moves outward.
-    pub(super) fn outermost(&self, entries: &[Entry], found: usize) -> Option<Candidate> {
+    pub(super) fn outermost(&self, entries: &[HistoryEntry], found: usize) -> Option<Candidate> {
         let mut chosen = *self.candidates[..found].first()?;
         for candidate in &self.candidates[1..found] {
             if candidate.count < MIN_OUTER {
@@ -209,7 +209,7 @@ impl Scratch {
     /// `None` if it does not. If `early` is true, it suffices that `outer` may turn out to replace it.
     pub(super) fn replaces_any(
         &self,
-        entries: &[Entry],
+        entries: &[HistoryEntry],
         found: usize,
         outer: &Candidate,
         inner: &Candidate,

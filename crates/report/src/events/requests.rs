@@ -3,11 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tllmprof_calls::{Kind, Wait, kind_of};
+use tllmprof_calls::{CallPurpose, Wait, kind_of};
 use tllmprof_engines::is_idle_wait;
 use tllmprof_record::{CallKind, Clock, Event, StringId, What};
 
-use crate::events::facts::{CallRow, RawFacts};
+use crate::events::facts::{CallCount, RawFacts};
 use crate::events::spans::Span;
 
 /// Minimum length of waits for requests: in functions, and in calls that wait for the GPU. In nanoseconds.
@@ -237,18 +237,21 @@ const fn span(event: &Event) -> Span {
 fn does(kind: CallKind, name: &str) -> WorkEffect {
     let known = kind_of(name);
     match kind {
-        CallKind::Wait => match known.and_then(Kind::waits_for).unwrap_or(Wait::Context) {
+        CallKind::Wait => match known
+            .and_then(CallPurpose::waits_for)
+            .unwrap_or(Wait::Context)
+        {
             Wait::CopyToHost => WorkEffect::Both,
             wait => WorkEffect::Waits(wait),
         },
         CallKind::KernelLaunch | CallKind::GraphLaunch | CallKind::AsyncCopy => WorkEffect::Work,
-        CallKind::Other if matches!(known, Some(Kind::AsyncCopy(_))) => WorkEffect::Work,
+        CallKind::Other if matches!(known, Some(CallPurpose::AsyncCopy(_))) => WorkEffect::Work,
         CallKind::Other | CallKind::Capture => WorkEffect::Nothing,
     }
 }
 
 /// Returns true if a call gives the GPU work.
-pub fn gives_work(call: &CallRow) -> bool {
+pub fn gives_work(call: &CallCount) -> bool {
     matches!(
         does(call.kind, &call.name),
         WorkEffect::Work | WorkEffect::Both
