@@ -27,7 +27,7 @@ pub struct RangeCandidate {
 
 /// Ranges that may be steps.
 #[derive(Debug, Default)]
-pub struct Candidates {
+pub(crate) struct Candidates {
     /// The ranges that match the rule that the user typed.
     pub asked: Vec<RangeCandidate>,
     known: [Vec<RangeCandidate>; Family::ALL.len()],
@@ -44,7 +44,7 @@ pub struct Chosen {
 
 impl Candidates {
     /// Adds a range. `is_asked` is true if the rule that the user typed matches the range.
-    pub fn add(&mut self, range: &Range<'_>, is_asked: bool) {
+    pub(crate) fn add(&mut self, range: &Range<'_>, is_asked: bool) {
         let family = Family::from_name(range.name);
         if range.end < range.start || (family.is_none() && !is_asked) {
             return;
@@ -78,13 +78,13 @@ impl Candidates {
     }
 
     /// Returns true if there are ranges of a known family.
-    pub fn has_known(&self) -> bool {
+    pub(crate) fn has_known(&self) -> bool {
         self.known.iter().any(|ranges| !ranges.is_empty())
     }
 
     /// Sets the batch of each iteration in which ranges that describe a batch began, if all these ranges describe the
     /// same batch.
-    pub fn add_batches(&self, iterations: &mut [Iteration]) {
+    pub(crate) fn add_batches(&self, iterations: &mut [Iteration]) {
         let mut found: HashMap<usize, Option<Batch>> = HashMap::new();
         for range in self.known.iter().flatten() {
             let Some(batch) = range.batch else {

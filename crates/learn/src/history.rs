@@ -33,7 +33,7 @@ impl HistoryEntry {
         helper: false,
     };
 
-    pub fn new(
+    pub(crate) fn new(
         thread: usize,
         work: ThreadLaunches,
         call: Option<SiteCall>,
@@ -75,7 +75,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             entries: [HistoryEntry::NONE; MAX_ENTRIES],
             length: 0,
@@ -84,7 +84,7 @@ impl History {
     }
 
     /// Returns the number of times that entries were dropped.
-    pub const fn drops(&self) -> u32 {
+    pub(crate) const fn drops(&self) -> u32 {
         self.drops
     }
 
@@ -102,7 +102,7 @@ impl History {
     }
 
     /// Drops all but the last `last` entries.
-    pub fn keep(&mut self, last: usize) {
+    pub(crate) fn keep(&mut self, last: usize) {
         if last < self.length {
             self.entries.copy_within(self.length - last..self.length, 0);
             self.length = last;
@@ -110,7 +110,7 @@ impl History {
         }
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.keep(0);
     }
 

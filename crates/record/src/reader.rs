@@ -17,7 +17,7 @@ use reused::Reused;
 
 /// The number of consecutive unused chunks after which reading stops. Chunks are used in order, so no used
 /// chunk follows. The limit is needed because a sparse file may claim any length.
-pub const EMPTY_LIMIT: u32 = 4096;
+pub(crate) const EMPTY_LIMIT: u32 = 4096;
 
 /// The number of attempts to read a chunk that its thread may be writing to.
 const MAX_READS: u32 = 3;

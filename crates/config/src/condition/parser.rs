@@ -41,7 +41,7 @@ impl Vocabulary {
     }
 }
 
-pub struct Parser<'a> {
+pub(crate) struct Parser<'a> {
     text: &'a str,
     names: Vocabulary,
     /// Current position in the text, in bytes.
@@ -62,7 +62,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the whole text. Returns the comparisons, and the tree that combines them by index.
-    pub fn parse(mut self) -> Result<(Vec<ConditionPart>, ConditionNode), Problem> {
+    pub(crate) fn parse(mut self) -> Result<(Vec<ConditionPart>, ConditionNode), Problem> {
         let node = self.either()?;
         if !self.rest().is_empty() {
             return Err(self.problem("and, or, or the end should stand"));

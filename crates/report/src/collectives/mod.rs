@@ -1,7 +1,7 @@
 //! The collectives that a process ran. They are recognized by the names of kernels in the process's record: those of
 //! NCCL and of other communication libraries. `ranks::arrivals` compares the collectives of several ranks.
 
-pub mod names;
+pub(crate) mod names;
 mod tally;
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ pub use tally::{Collective, CollectiveTally, Collectives};
 impl CollectivePattern {
     /// Returns the label of collectives of this row: operation and library.
     #[must_use]
-    pub fn label(&self) -> String {
+    pub(crate) fn label(&self) -> String {
         format!("{} ({})", self.operation.name(), self.library)
     }
 }

@@ -13,7 +13,7 @@ use crate::events::iteration::part;
 use crate::numbers::units::Share;
 
 /// Maximum number of causes that a finding lists by name.
-pub const NAMED: usize = 2;
+pub(crate) const NAMED: usize = 2;
 
 /// Times of the ledger's iterations, in nanoseconds, without waits for requests.
 #[derive(Clone, PartialEq, Debug, Default)]
