@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::elf::{Module, Symbol};
 use crate::memory::ProcessMemory;
-use crate::refusal::Refusal;
+use crate::refusal::AttachRefusal;
 use crate::stub::MADE;
 
 /// Beginnings of the file names of glibc's libraries. Old versions consist of several files whose names contain
@@ -141,7 +141,10 @@ fn c_library_functions(
 ///
 /// # Errors
 /// Returns a refusal if a module belongs to a sanitizer.
-fn allocators(memory: &ProcessMemory, modules: &[Module]) -> Result<Vec<Range<u64>>, Refusal> {
+fn allocators(
+    memory: &ProcessMemory,
+    modules: &[Module],
+) -> Result<Vec<Range<u64>>, AttachRefusal> {
     let mut allocators = Vec::new();
     for module in modules {
         let asked = SANITIZERS.map(|(function, _)| function);
@@ -150,7 +153,7 @@ fn allocators(memory: &ProcessMemory, modules: &[Module]) -> Result<Vec<Range<u6
             .iter()
             .find(|(function, _)| found.contains_key(function))
         {
-            return Err(Refusal::Sanitizer(name));
+            return Err(AttachRefusal::Sanitizer(name));
         }
         if found.contains_key("malloc") && !is_c_library(module) && !is_loader(module) {
             allocators.push(module.range.clone());
@@ -169,15 +172,15 @@ impl Places {
         memory: &ProcessMemory,
         modules: &[Module],
         program: &str,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, AttachRefusal> {
         let main = modules.iter().find(|module| module.path == program);
         let main = main.ok_or_else(|| {
-            Refusal::System(
+            AttachRefusal::System(
                 "its program was not found in its memory: it may be another by now".to_owned(),
             )
         })?;
         if !main.has_interpreter() {
-            return Err(Refusal::Static);
+            return Err(AttachRefusal::Static);
         }
         let functions = c_library_functions(memory, modules);
         let function = |name| match functions.get(name) {
@@ -186,7 +189,7 @@ impl Places {
                 is_ifunc: false,
                 ..
             }) => Ok(*address),
-            _ => Err(Refusal::CLibrary(name)),
+            _ => Err(AttachRefusal::CLibrary(name)),
         };
         let functions_called = Functions {
             pthread_create: function("pthread_create")?,
@@ -202,7 +205,7 @@ impl Places {
         };
         let allocators = allocators(memory, modules)?;
         if allocators.contains(&main.range) {
-            return Err(Refusal::Allocator);
+            return Err(AttachRefusal::Allocator);
         }
         let needed = main.needed(memory);
         let stays = |module: &Module| {
@@ -342,6 +345,6 @@ mod tests {
     fn a_program_that_is_not_there_is_refused() {
         let (memory, modules) = here();
         let places = Places::find(&memory, &modules, "/no/such/program");
-        assert!(matches!(places.err(), Some(Refusal::System(_))));
+        assert!(matches!(places.err(), Some(AttachRefusal::System(_))));
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 /// A reason why a process cannot be attached to. In a message, its text follows the process's
 /// number.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum AttachRefusal {
     #[error("there is no such process here")]
     NoProcess,
     /// The process has ended, but its parent has not waited for it yet.

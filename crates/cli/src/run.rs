@@ -22,7 +22,7 @@ use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
 use crate::supervised::HeldSignals;
 use crate::unreached::ProgramWatch;
-use crate::which::{Found, which};
+use crate::which::{CommandLookup, which};
 use crate::{doctor, inherited, library, live, manners, output, report, runs, supervised};
 
 #[derive(clap::Args)]
@@ -38,7 +38,7 @@ cannot be executed; 127: there is no such program.
 
 nsys needs about 90 ms between two windows and may miss a window that starts sooner."
 )]
-pub(crate) struct Arguments {
+pub(crate) struct RunArguments {
     #[command(flatten)]
     options: Options,
     /// Run the program under nsys, which captures the windows, or the whole program with --window none; ARGS are passed
@@ -56,13 +56,13 @@ pub(crate) struct Arguments {
     command: Vec<OsString>,
 }
 
-impl Arguments {
+impl RunArguments {
     /// Returns an error if the program cannot be run with the library.
     fn admit(&self, library: &Path, log: Level) -> Result<()> {
         doctor::admit(&self.command, library, log).map_err(|error| {
             let name = self.command.first().map_or(OsStr::new(""), |name| name);
             match self.options.meant(name) {
-                Some(meant) if which(name) == Found::Nothing => {
+                Some(meant) if which(name) == CommandLookup::Nothing => {
                     with_status(NOT_FOUND, format_args!("{error} (did you mean {meant}?)"))
                 }
                 _ => error,
@@ -101,7 +101,7 @@ impl Arguments {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     let measures = match is_profiled {
         true => Measures::Nothing,
@@ -242,7 +242,12 @@ fn end_run(records: Records, metrics: Option<PathBuf>, run: &RunId, log: Level, 
 }
 
 /// Sets the variables that load the library and pass the options on to it.
-fn set_variables(command: &mut Command, library: &Path, arguments: &Arguments, measures: Measures) {
+fn set_variables(
+    command: &mut Command,
+    library: &Path,
+    arguments: &RunArguments,
+    measures: Measures,
+) {
     // nsys and ncu pass their environment on to the program, and the library does nothing inside nsys and ncu. Their
     // options that set variables cannot be used, because they split values at commas, and windows contain commas.
     command.env(
@@ -387,7 +392,7 @@ fn end_as(status: ExitStatus) -> ExitCode {
 }
 
 fn cannot_start(name: &OsStr, error: &io::Error) -> anyhow::Error {
-    let is_there = matches!(which(name), Found::Program(_));
+    let is_there = matches!(which(name), CommandLookup::Program(_));
     let name = name.display();
     match error.kind() {
         _ if error.raw_os_error() == Some(libc::ENOEXEC) => {

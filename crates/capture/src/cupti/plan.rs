@@ -57,14 +57,14 @@ pub(crate) struct Leave {
 
 impl Leave {
     /// Returns the detachment that is pending after an attempt at it, if there is to be another attempt.
-    fn after(self, event: Event) -> Option<Self> {
+    fn after(self, event: PlanEvent) -> Option<Self> {
         match event {
-            Event::Busy { iteration } => {
+            PlanEvent::Busy { iteration } => {
                 let tries = self.tries + 1;
                 let at = iteration.saturating_add(1 << self.tries);
                 (tries < MAX_TRIES).then_some(Self { tries, at })
             }
-            Event::Early { iteration } => {
+            PlanEvent::Early { iteration } => {
                 let at = iteration.saturating_add(EARLY_RETRY_ITERATIONS);
                 Some(Self { at, ..self })
             }
@@ -84,7 +84,7 @@ pub(crate) enum Where {
 
 /// An event that changes the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum PlanEvent {
     /// A window opens.
     Opens,
     /// The settings, or another tool, rule out the recording of kernels.
@@ -131,7 +131,7 @@ pub(crate) enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Nothing,
-    /// Attach CUPTI. This results in [`Event::Attached`] or [`Event::NotAttached`].
+    /// Attach CUPTI. This results in [`PlanEvent::Attached`] or [`PlanEvent::NotAttached`].
     Attach,
     /// Write into the record that kernels were recorded up to here.
     Stop,
@@ -139,7 +139,7 @@ pub(crate) enum Action {
     StopBefore,
     /// Act as for [`Action::Stop`], then as for [`Action::Leave`].
     StopAndLeave,
-    /// Detach CUPTI. This results in [`Event::Left`], [`Event::Busy`], [`Event::Early`] or [`Event::Broken`].
+    /// Detach CUPTI. This results in [`PlanEvent::Left`], [`PlanEvent::Busy`], [`PlanEvent::Early`] or [`PlanEvent::Broken`].
     Leave,
     /// Log that no kernels were recorded because of stream captures during the whole window.
     SayCaptured,
@@ -189,22 +189,22 @@ impl AttachPlan {
     }
 
     /// Returns the state after `event`, and the action that is required.
-    pub(crate) fn next(self, event: Event) -> (Self, Action) {
+    pub(crate) fn next(self, event: PlanEvent) -> (Self, Action) {
         let leave = self.pending();
         match (self, event) {
-            (Self::Off | Self::Leaving(_), Event::Opens) => {
+            (Self::Off | Self::Leaving(_), PlanEvent::Opens) => {
                 (Self::Waiting { leave }, Action::Nothing)
             }
-            (_, Event::Obstructed) => (Self::Hopeless { leave }, Action::Nothing),
+            (_, PlanEvent::Obstructed) => (Self::Hopeless { leave }, Action::Nothing),
             (
                 Self::Waiting { .. },
-                Event::Begins {
+                PlanEvent::Begins {
                     capturing: false, ..
                 },
             ) => (self, Action::Attach),
             (
                 Self::Taking { until },
-                Event::Begins {
+                PlanEvent::Begins {
                     iteration,
                     capturing,
                     cupti,
@@ -212,23 +212,23 @@ impl AttachPlan {
             ) if until <= iteration => Self::expire(iteration, capturing, cupti),
             (
                 Self::Leaving(_) | Self::Hopeless { .. },
-                Event::Begins {
+                PlanEvent::Begins {
                     iteration,
                     capturing,
                     cupti,
                 }
-                | Event::Closed {
+                | PlanEvent::Closed {
                     over: iteration,
                     capturing,
                     cupti,
                 },
             ) => self.look(iteration, capturing, cupti),
-            (Self::Waiting { .. }, Event::Attached { until }) => {
+            (Self::Waiting { .. }, PlanEvent::Attached { until }) => {
                 (Self::Taking { until }, Action::Nothing)
             }
             (
                 Self::Waiting { .. },
-                Event::NotAttached {
+                PlanEvent::NotAttached {
                     iteration: at,
                     may_pass,
                     may_be_in,
@@ -241,32 +241,34 @@ impl AttachPlan {
                 };
                 (refused, Action::Nothing)
             }
-            (Self::Taking { .. }, Event::Yields) => (Self::Cut, Action::Nothing),
-            (Self::Waiting { .. }, Event::Yields) => {
+            (Self::Taking { .. }, PlanEvent::Yields) => (Self::Cut, Action::Nothing),
+            (Self::Waiting { .. }, PlanEvent::Yields) => {
                 (Self::Waiting { leave: None }, Action::Nothing)
             }
-            (Self::Leaving(_) | Self::Hopeless { .. }, Event::Yields) => {
+            (Self::Leaving(_) | Self::Hopeless { .. }, PlanEvent::Yields) => {
                 (self.with_leave(None), Action::Nothing)
             }
-            (Self::Cut, Event::Begins { .. } | Event::Closes { .. } | Event::Ends) => {
+            (Self::Cut, PlanEvent::Begins { .. } | PlanEvent::Closes { .. } | PlanEvent::Ends) => {
                 (Self::Off, Action::StopBefore)
             }
-            (Self::Waiting { leave }, Event::Closes { .. }) => {
+            (Self::Waiting { leave }, PlanEvent::Closes { .. }) => {
                 (self.with_leave(leave), Action::SayCaptured)
             }
-            (Self::Taking { .. }, Event::Closes { over }) => (Self::stopped(over), Action::Stop),
-            (Self::Leaving(_) | Self::Hopeless { leave: Some(_) }, Event::Left) => {
+            (Self::Taking { .. }, PlanEvent::Closes { over }) => {
+                (Self::stopped(over), Action::Stop)
+            }
+            (Self::Leaving(_) | Self::Hopeless { leave: Some(_) }, PlanEvent::Left) => {
                 (self.with_leave(None), Action::Nothing)
             }
             (
                 Self::Leaving(leave) | Self::Hopeless { leave: Some(leave) },
-                Event::Busy { .. } | Event::Early { .. },
+                PlanEvent::Busy { .. } | PlanEvent::Early { .. },
             ) => (self.with_leave(leave.after(event)), Action::Nothing),
-            (Self::Leaving(_) | Self::Hopeless { .. }, Event::Broken) => {
+            (Self::Leaving(_) | Self::Hopeless { .. }, PlanEvent::Broken) => {
                 (Self::Hopeless { leave: None }, Action::Nothing)
             }
-            (Self::Taking { .. }, Event::Ends) => (Self::Off, Action::Stop),
-            (_, Event::Ends) => (self.with_leave(None), Action::Nothing),
+            (Self::Taking { .. }, PlanEvent::Ends) => (Self::Off, Action::Stop),
+            (_, PlanEvent::Ends) => (self.with_leave(None), Action::Nothing),
             _ => (self, Action::Nothing),
         }
     }

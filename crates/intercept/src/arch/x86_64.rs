@@ -13,7 +13,7 @@ use tllmprof_platform::thread::Block;
 use tllmprof_steps::step::threads::Cell;
 
 use crate::export::{Binding, Export};
-use crate::frame::{Frame, STACK_WORDS};
+use crate::frame::{CallFrame, STACK_WORDS};
 use crate::stubs;
 use crate::thunk::{THUNK_SIZE, Thunk};
 
@@ -79,7 +79,7 @@ macro_rules! copy_words {
     };
 }
 
-/// Saves the integer registers of arguments and the thunk below `rbp`, with the layout of [`Frame`].
+/// Saves the integer registers of arguments and the thunk below `rbp`, with the layout of [`CallFrame`].
 macro_rules! save_integers {
     () => {
         "mov qword ptr [rbp - {frame} + {thunk}], r11
@@ -104,7 +104,7 @@ macro_rules! restore_integers {
     };
 }
 
-/// Saves the argument registers and the thunk below `rbp`, with the layout of [`Frame`].
+/// Saves the argument registers and the thunk below `rbp`, with the layout of [`CallFrame`].
 macro_rules! save {
     () => {
         concat!(
@@ -368,11 +368,11 @@ pub(crate) unsafe extern "C" fn record() {
         entered = sym crate::entered::recorded,
         returned = sym crate::returned::recorded,
         words = const STACK_WORDS,
-        frame = const Frame::BELOW,
-        thunk = const Frame::THUNK,
-        args = const Frame::ARGS,
-        since = const Frame::SINCE,
-        work = const Frame::WORK,
+        frame = const CallFrame::BELOW,
+        thunk = const CallFrame::THUNK,
+        args = const CallFrame::ARGS,
+        since = const CallFrame::SINCE,
+        work = const CallFrame::WORK,
         does = const Thunk::DOES,
         real = const Thunk::REAL,
         cell = const Thunk::CELL,
@@ -425,10 +425,10 @@ pub(crate) unsafe extern "C" fn slow() {
         before = sym crate::entered::before,
         after = sym crate::returned::after,
         words = const STACK_WORDS,
-        frame = const Frame::BELOW,
-        thunk = const Frame::THUNK,
-        args = const Frame::ARGS,
-        vectors = const Frame::VECTORS,
+        frame = const CallFrame::BELOW,
+        thunk = const CallFrame::THUNK,
+        args = const CallFrame::ARGS,
+        vectors = const CallFrame::VECTORS,
         real = const Thunk::REAL,
     )
 }
@@ -504,10 +504,10 @@ unsafe extern "C" fn bind() {
         "jmp qword ptr [r11 + {goes_to}]",
         ".cfi_endproc",
         bind = sym crate::export::bind,
-        frame = const Frame::BELOW,
-        thunk = const Frame::THUNK,
-        args = const Frame::ARGS,
-        vectors = const Frame::VECTORS,
+        frame = const CallFrame::BELOW,
+        thunk = const CallFrame::THUNK,
+        args = const CallFrame::ARGS,
+        vectors = const CallFrame::VECTORS,
         goes_to = const Thunk::HANDLER,
     )
 }

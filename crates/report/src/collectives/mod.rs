@@ -6,10 +6,12 @@ mod tally;
 
 use std::collections::BTreeMap;
 
-pub(crate) use names::{Operation, ROWS, Row};
-pub(crate) use tally::{Collective, CollectiveTally, Collectives};
+pub(crate) use names::Operation;
+pub(crate) use names::{CollectivePattern, ROWS};
+pub(crate) use tally::CollectiveTally;
+pub(crate) use tally::{Collective, Collectives};
 
-impl Row {
+impl CollectivePattern {
     /// Returns the label of collectives of this row: operation and library.
     #[must_use]
     pub(crate) fn label(&self) -> String {

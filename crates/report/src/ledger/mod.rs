@@ -21,10 +21,12 @@ use serde::Serialize;
 
 use crate::events::samples::Location;
 pub(crate) use claim::Claim;
-pub(crate) use claims::{Claimed, Claims, NAMED};
+pub(crate) use claims::NAMED;
+pub(crate) use claims::{Claimed, Claims};
 pub(crate) use groups::Groups;
 pub(crate) use host::HostLedger;
-pub(crate) use keys::{ASLEEP, Named, REQUESTS_CAUSE};
+pub(crate) use keys::NameSources;
+pub(crate) use keys::{ASLEEP, REQUESTS_CAUSE};
 use keys::{NATIVE, PYTHON};
 pub(crate) use paths::{Path, Paths};
 

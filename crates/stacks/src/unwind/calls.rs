@@ -22,9 +22,11 @@ pub(crate) enum CallInstruction {
 
 /// The results for addresses that were looked up.
 #[derive(Default)]
-pub(crate) struct Calls(HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>);
+pub(crate) struct CallInstructions(
+    HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>,
+);
 
-impl Calls {
+impl CallInstructions {
     /// Returns the call instruction that ends at an address, if there is one.
     pub(crate) fn before(&mut self, address: usize) -> Option<CallInstruction> {
         if self.0.len() >= MAX_ADDRESSES {
