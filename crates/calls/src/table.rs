@@ -265,7 +265,7 @@ cuda_calls!(table);
 /// `_v2` and without the suffixes for the per-thread default stream.
 ///
 /// Source: `cuda.h` and `cuda_runtime_api.h` of CUDA 13.2 and, for functions that it no longer has, of CUDA 12.
-pub const OTHERS: &[(CallPurpose, &[&str])] = &[
+pub(crate) const OTHERS: &[(CallPurpose, &[&str])] = &[
     (
         AsyncCopy(Other),
         &[

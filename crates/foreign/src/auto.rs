@@ -32,7 +32,7 @@ struct HeldCall {
 
 /// A trace's calls, and the work that they launched.
 #[derive(Debug, Default)]
-pub struct TraceCalls {
+pub(crate) struct TraceCalls {
     held: Vec<HeldCall>,
     /// Work of the GPU: correlation number, and number that stands for the work.
     works: Vec<(u32, u32)>,

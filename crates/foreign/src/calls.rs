@@ -23,7 +23,7 @@ pub(crate) fn plain_name(name: &str) -> &str {
 
 /// The meaning of a call of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Meaning {
+pub(crate) struct Meaning {
     pub kind: CallPurpose,
     pub call: Option<Known>,
     /// True if the function's name contains the direction of its copy. If false, only the GPU work shows the direction.

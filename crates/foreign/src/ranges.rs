@@ -17,7 +17,7 @@ const LONGEST_LAST: i64 = 2;
 
 /// A range that may be a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RangeCandidate {
+pub(crate) struct RangeCandidate {
     thread: u64,
     start: Moment,
     end: Moment,
@@ -36,7 +36,7 @@ pub(crate) struct Candidates {
 
 /// Ranges that were chosen as steps. They do not overlap.
 #[derive(Debug)]
-pub struct Chosen {
+pub(crate) struct Chosen {
     pub ranges: Vec<RangeCandidate>,
     /// Number of ranges of other threads that overlap the chosen ones.
     pub others: usize,
@@ -69,7 +69,7 @@ impl Candidates {
 
     /// Returns the family of known ranges that has the most ranges, and these ranges; `None` if there are no known
     /// ranges.
-    pub fn take_known(&mut self) -> Option<(Family, Vec<RangeCandidate>)> {
+    pub(crate) fn take_known(&mut self) -> Option<(Family, Vec<RangeCandidate>)> {
         let count = |family: &Family| self.known[*family as usize].len();
         let most = Family::ALL
             .into_iter()
@@ -110,7 +110,7 @@ impl Candidates {
 
 /// Chooses ranges that do not overlap. Of nested ranges the outermost is chosen. If ranges of several threads overlap,
 /// those of the thread with the most ranges are chosen.
-pub fn choose(mut ranges: Vec<RangeCandidate>) -> Chosen {
+pub(crate) fn choose(mut ranges: Vec<RangeCandidate>) -> Chosen {
     ranges.sort_unstable_by_key(|range| (range.start, Reverse(range.end)));
     let mut open: HashMap<u64, Moment> = HashMap::new();
     ranges.retain(|range| match open.get_mut(&range.thread) {
@@ -143,7 +143,7 @@ pub fn choose(mut ranges: Vec<RangeCandidate>) -> Chosen {
 }
 
 /// Returns iterations that begin with every `every`-th range.
-pub fn iterations(ranges: &[RangeCandidate], every: u64, trace: &Trace) -> Vec<Iteration> {
+pub(crate) fn iterations(ranges: &[RangeCandidate], every: u64, trace: &Trace) -> Vec<Iteration> {
     let every = usize::try_from(every).unwrap_or(usize::MAX).max(1);
     let begins: Vec<_> = ranges.iter().step_by(every).collect();
     let numbers = begins.iter().map(|range| range.number);

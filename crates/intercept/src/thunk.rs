@@ -20,7 +20,7 @@ use tllmprof_platform::log;
 
 use super::handlers::handlers;
 use super::{fed, stubs};
-pub use role::Role;
+pub(crate) use role::Role;
 use wanted::CallUses;
 
 /// Size of a [`Thunk`] in bytes. The pool's stubs depend on it.

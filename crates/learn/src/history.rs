@@ -52,11 +52,11 @@ impl HistoryEntry {
     }
 
     /// Returns the same entry with these times.
-    pub const fn at(self, times: EntryTimes) -> Self {
+    pub(crate) const fn at(self, times: EntryTimes) -> Self {
         Self { times, ..self }
     }
 
-    pub const fn work(&self) -> ThreadLaunches {
+    pub(crate) const fn work(&self) -> ThreadLaunches {
         ThreadLaunches {
             launches: self.launches as u32,
             graphs: self.graphs as u32,
@@ -89,7 +89,7 @@ impl History {
     }
 
     /// Adds an entry. If there is no room, drops the older half first and returns true.
-    pub fn push(&mut self, entry: HistoryEntry) -> bool {
+    pub(crate) fn push(&mut self, entry: HistoryEntry) -> bool {
         let full = self.length == MAX_ENTRIES;
         if full {
             self.keep(MAX_ENTRIES / 2);
@@ -115,11 +115,11 @@ impl History {
     }
 
     /// Returns the entries from number `first` on.
-    pub fn since(&self, first: usize) -> &[HistoryEntry] {
+    pub(crate) fn since(&self, first: usize) -> &[HistoryEntry] {
         self.entries().get(first..).unwrap_or(&[])
     }
 
-    pub fn entries(&self) -> &[HistoryEntry] {
+    pub(crate) fn entries(&self) -> &[HistoryEntry] {
         self.entries.get(..self.length).unwrap_or(&[])
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct EntryTimes {
 }
 
 impl EntryTimes {
-    pub const NONE: Self = Self { at: 0, pause: 0 };
+    pub(crate) const NONE: Self = Self { at: 0, pause: 0 };
     /// The unit of `at`, as the exponent of a power of two nanoseconds.
     const UNIT: u32 = 6;
 
@@ -68,7 +68,7 @@ impl Pauses {
     }
 
     /// Returns the times for a history entry (a wait or a copy) that this thread makes now.
-    pub fn take(&mut self, thread: u32, clock: Clock) -> EntryTimes {
+    pub(crate) fn take(&mut self, thread: u32, clock: Clock) -> EntryTimes {
         let pause = match self.measured {
             Some((of, pause)) if slot(of) == slot(thread) => {
                 self.measured = None;

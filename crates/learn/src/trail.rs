@@ -47,7 +47,7 @@ pub(crate) struct ThreadLaunches {
 }
 
 impl ThreadLaunches {
-    pub const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         launches: 0,
         graphs: 0,
     };

@@ -360,7 +360,7 @@ impl<S: Source> Reader<S> {
 
 /// The state of a chunk: its header, and the number of bytes of its events that are unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ChunkState {
+pub(crate) enum ChunkState {
     /// An unused chunk.
     Empty,
     Whole(Head, usize),
@@ -370,7 +370,7 @@ pub enum ChunkState {
 }
 
 impl ChunkState {
-    pub fn classify(record: Option<u64>, number: u32, bytes: &[u8]) -> Self {
+    pub(crate) fn classify(record: Option<u64>, number: u32, bytes: &[u8]) -> Self {
         let header = Begins::bytes(record);
         let payload = bytes.get(header..).unwrap_or_default();
         match Begins::decode(bytes, record) {

@@ -25,7 +25,7 @@ pub(crate) struct SymbolTable {
 
 /// A function that a symbol table defines.
 #[derive(Clone, Copy)]
-pub struct SymbolEntry {
+pub(crate) struct SymbolEntry {
     /// The offset of the name in the table of strings.
     pub name: u32,
     pub address: u64,
@@ -82,7 +82,7 @@ impl SymbolTable {
     }
 
     /// Returns the functions that the table defines in executable code of `elf`.
-    pub fn functions<'a>(&'a self, elf: &'a Elf) -> impl Iterator<Item = SymbolEntry> + 'a {
+    pub(crate) fn functions<'a>(&'a self, elf: &'a Elf) -> impl Iterator<Item = SymbolEntry> + 'a {
         self.raw().iter().filter_map(|symbol| {
             let kind = symbol.st_info & 0xf;
             let section = symbol.st_shndx.get(LE);

@@ -38,7 +38,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use super::worker;
 use jobs::Left;
-pub use jobs::{Job, work};
+pub(crate) use jobs::{Job, work};
 use plan::{Action, AttachPlan, NEVER, PlanEvent, Where};
 use refusal::KernelsRefusal;
 use tllmprof_platform::driver::Driver;

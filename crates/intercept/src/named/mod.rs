@@ -59,9 +59,9 @@ pub(crate) use calls::{after, before};
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) use ends::await_end as await_end_of;
 #[cfg(target_arch = "x86_64")]
-pub use ends::passes;
+pub(crate) use ends::passes;
 use followed::{FunctionRule, NamedRules};
-pub use lookup::lookup;
+pub(crate) use lookup::lookup;
 use patch::Means;
 pub(crate) use report::{report, report_unmatched, report_unmatched_scopes};
 

@@ -84,7 +84,7 @@ impl Recurrence {
     };
 
     /// Returns the statistics of a context that occurs for the first time.
-    pub fn first(key: u32, thread: usize, at: ThreadLaunches, waits: u32) -> Self {
+    pub(crate) fn first(key: u32, thread: usize, at: ThreadLaunches, waits: u32) -> Self {
         Self {
             key,
             thread: thread as u8,
@@ -98,7 +98,7 @@ impl Recurrence {
 
     /// Adds an occurrence. `at` is the thread's cumulative work, and `waits` the number of the process's
     /// waits so far.
-    pub fn recur(&mut self, at: ThreadLaunches, waits: u32) {
+    pub(crate) fn recur(&mut self, at: ThreadLaunches, waits: u32) {
         let interval = at.since(self.at);
         let waited = waits != self.waits;
         (self.at, self.waits) = (at, waits);
@@ -205,7 +205,7 @@ impl Recurrence {
     }
 
     /// Returns true if the context has stopped recurring. `now` is its thread's cumulative work.
-    pub const fn is_stale(&self, now: ThreadLaunches) -> bool {
+    pub(crate) const fn is_stale(&self, now: ThreadLaunches) -> bool {
         now.since(self.at).weight() > self.weight().saturating_mul(4).saturating_add(STALE_AFTER)
     }
 

@@ -9,8 +9,10 @@ mod room;
 
 use core::cell::Cell;
 
-pub use function::{Entered, RequestedFunction, StepOf};
-pub use mark::{CallReceiver, Mark, Watch, Within, yields};
+pub use function::RequestedFunction;
+pub(crate) use function::{Entered, StepOf};
+pub use mark::{CallReceiver, Watch};
+pub(crate) use mark::{Mark, Within, yields};
 use room::Room;
 
 use super::batch::ArgumentLookup;

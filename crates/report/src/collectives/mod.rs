@@ -6,8 +6,10 @@ mod tally;
 
 use std::collections::BTreeMap;
 
-pub use names::{CollectivePattern, Operation, ROWS};
-pub use tally::{Collective, CollectiveTally, Collectives};
+pub(crate) use names::Operation;
+pub use names::{CollectivePattern, ROWS};
+pub(crate) use tally::CollectiveTally;
+pub use tally::{Collective, Collectives};
 
 impl CollectivePattern {
     /// Returns the label of collectives of this row: operation and library.

@@ -21,10 +21,12 @@ use serde::Serialize;
 
 use crate::events::samples::Location;
 pub use claim::Claim;
-pub use claims::{Claimed, Claims, NAMED};
-pub use groups::Groups;
+pub(crate) use claims::NAMED;
+pub use claims::{Claimed, Claims};
+pub(crate) use groups::Groups;
 pub use host::HostLedger;
-pub use keys::{ASLEEP, NameSources, REQUESTS_CAUSE};
+pub use keys::NameSources;
+pub(crate) use keys::{ASLEEP, REQUESTS_CAUSE};
 use keys::{NATIVE, PYTHON};
 pub(crate) use paths::{Path, Paths};
 
