@@ -12,7 +12,7 @@ const DEPTH: usize = 32;
 
 /// The names that a condition may use.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Vocabulary {
+pub(super) enum Vocabulary {
     Batch,
     /// Facts about the batch, and times.
     All,
@@ -51,7 +51,7 @@ pub(crate) struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    pub(crate) const fn new(text: &'a str, names: Vocabulary) -> Self {
+    pub(super) const fn new(text: &'a str, names: Vocabulary) -> Self {
         Self {
             text,
             names,

@@ -117,7 +117,7 @@ impl Candidate {
     /// Returns true if this call site is the same call as `other` with a shorter context, and `other` misses
     /// many steps that this site has. The program then reaches the call in more than one way, and only the
     /// shorter context matches all of them.
-    pub(crate) fn completes(&self, other: &Self, entries: &[HistoryEntry]) -> bool {
+    pub(super) fn completes(&self, other: &Self, entries: &[HistoryEntry]) -> bool {
         let level = usize::from(self.level);
         let site = |candidate: &Self| {
             let entry = entries.get(usize::from(candidate.first))?;

@@ -9,7 +9,7 @@ use super::difference::Difference;
 use super::differences::{SideSums, differences};
 use super::host::{GroupedIteration, Sums};
 use super::keys::{HostCause, NameSources};
-use super::split::Part;
+use super::split::CausePart;
 use super::times::Times;
 use super::{Basis, CauseTime, IDLE, Ledger, LedgerDetails, LedgerKind, LedgerRow, kinds, rows};
 use crate::events::busy::DeviceActivity;
@@ -383,15 +383,20 @@ impl Groups {
         sums: &Sums,
         named: NameSources<'_>,
     ) -> Vec<(HostCause, Times)> {
-        Part::sum(self.parts(groups, sums, named))
+        CausePart::sum(self.parts(groups, sums, named))
     }
 
     /// Returns the same times as [`Self::spent`], each with the cause that samples divided.
-    pub(crate) fn parts(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> Vec<Part> {
+    pub(crate) fn parts(
+        &self,
+        groups: &[usize],
+        sums: &Sums,
+        named: NameSources<'_>,
+    ) -> Vec<CausePart> {
         let seen = sums.seen(groups);
         if !seen.enough() {
             let spent = self.counted_off(groups, sums, named).into_iter();
-            return spent.map(Part::all).collect();
+            return spent.map(CausePart::all).collect();
         }
         let mut spent = sums.times(groups);
         let sum = self.sum(groups);

@@ -160,14 +160,14 @@ impl SamplesByCause {
         spent: Vec<(HostCause, Times)>,
         is_open: impl Fn(HostCause) -> bool,
         weight: f64,
-    ) -> Vec<Part> {
+    ) -> Vec<CausePart> {
         let divided = spent.into_iter().flat_map(|(whole, times)| {
             let seen = self.0.get(&whole).filter(|_| is_open(whole));
             let parts = match seen {
                 Some(seen) => parts(whole, &weighted(seen, weight), times),
                 None => vec![(whole, times)],
             };
-            parts.into_iter().map(move |(cause, times)| Part {
+            parts.into_iter().map(move |(cause, times)| CausePart {
                 whole,
                 cause,
                 times,
@@ -179,7 +179,7 @@ impl SamplesByCause {
 
 /// A part of the time of a cause, as divided by samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Part {
+pub(crate) struct CausePart {
     /// The cause whose time was divided.
     pub whole: HostCause,
     /// The cause of the part.
@@ -187,7 +187,7 @@ pub(crate) struct Part {
     pub times: Times,
 }
 
-impl Part {
+impl CausePart {
     /// Returns a part that contains all of a cause's time.
     pub(crate) const fn all((cause, times): (HostCause, Times)) -> Self {
         Self {
@@ -384,7 +384,7 @@ mod tests {
             let rows = [(EDGE, 1000), (call, 100)];
             let weight = seen.asleep_weight(rows.into_iter(), is_open, least..=most);
             let times = Times { all: 1000, idle: 0 };
-            let parts = Part::sum(seen.split(vec![(EDGE, times)], is_open, weight));
+            let parts = CausePart::sum(seen.split(vec![(EDGE, times)], is_open, weight));
             let sum: u64 = parts.iter().map(|(_, part)| part.all).sum();
             assert_eq!(sum, 1000);
             let is_it =
