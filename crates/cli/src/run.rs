@@ -110,21 +110,10 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let settings = arguments.options.settings(measures)?;
     arguments.options.check_places(&settings)?;
     let mut command = arguments.to_start(&settings)?;
-    let library = library::find()?;
-    if let Some(reason) = doctor::unfit(&library) {
-        let path = library.display();
-        return Err(usage(format_args!(
-            "{path}: {reason} (wanted: libtllmprof.so)"
-        )));
-    }
-    set_variables(&mut command, &library, arguments, measures);
+    let library = find_library()?;
+    set_variables(&mut command, &library, arguments, &settings, measures);
     arguments.admit(&library, settings.log)?;
     live::sweep();
-    if is_profiled && (settings.trace.is_none() || settings.trace_on_demand) {
-        // The profiler records all windows, also those that are requested while the program runs. An empty value
-        // switches off the library's record.
-        command.env(variable::trace, "");
-    }
     let options = &arguments.options;
     let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
@@ -137,26 +126,20 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     // Processes that the program starts inherit this identifier, so they belong to the same run.
     command.env(variable::run, run.as_str());
-    if let Some(records) = &records {
-        set_records(&mut command, records, &settings);
-    } else if is_recorded {
-        // No record can be written, as `records` has reported. An empty value switches the record off.
-        command.env(variable::trace, "");
+    if is_recorded {
+        set_records(&mut command, records.as_ref(), &settings);
     }
     let is_service = inherited::notices_are_expected();
     if is_service && options.gpu_metrics() && settings.log >= Level::Warn {
-        output::say(format_args!(
-            "NOTIFY_SOCKET is set, and with --gpu-metrics the program is a child of this process: the service manager takes \
-             its notices only with NotifyAccess=all"
-        ));
+        warn_of_notices();
     }
     if !options.gpu_metrics() && (is_service || records.is_none()) {
         return Err(run_in_place(&mut command, records, settings.log));
     }
-    let sampler = options
-        .gpu_metrics()
-        .then(|| start_sampler(records.as_ref(), &settings, &run))
-        .flatten();
+    let sampler = match options.gpu_metrics() {
+        true => start_sampler(records.as_ref(), &settings, &run),
+        false => None,
+    };
     let mut watch = None;
     let mut status = supervised::run(&held, &mut command, || {
         // A profiler's processes also load the driver without the library, so the watch would report them.
@@ -169,10 +152,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
             drop(sampler.and_then(Sampler::finish));
             if settings.log >= Level::Info {
                 let why = worded(&error.to_string());
-                say_in_place(
-                    format_args!("another process could not be started: {why}"),
-                    records.as_ref(),
-                );
+                let why = format_args!("another process could not be started: {why}");
+                say_in_place(why, records.as_ref());
             }
             status = Err(inherited::exec_instead(&mut command));
             None
@@ -186,25 +167,25 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     // Removes control sockets that processes of this run left when they were killed.
     live::sweep();
     let metrics = sampler.and_then(Sampler::finish);
-    let Some(records) = records else {
-        return status
-            .map(end_as)
-            .map_err(|error| cannot_start(command.get_program(), &error));
-    };
-    let status = match status {
-        Ok(status) => status,
-        Err(error) => {
-            records.finish();
-            return Err(cannot_start(command.get_program(), &error));
+    let status = status.map_err(|error| cannot_start(command.get_program(), &error));
+    match records {
+        Some(records) if status.is_err() => records.finish(),
+        Some(records) => {
+            let summarises = !arguments.no_summary && !manners::is_quiet();
+            end_run(records, metrics, &run, settings.log, summarises);
         }
-    };
-    let summarises = !arguments.no_summary && !manners::is_quiet();
-    end_run(records, metrics, &run, settings.log, summarises);
-    Ok(end_as(status))
+        None => {}
+    }
+    status.map(end_as)
 }
 
 /// Sets the variables that say where the records are.
-fn set_records(command: &mut Command, records: &Records, settings: &Settings) {
+fn set_records(command: &mut Command, records: Option<&Records>, settings: &Settings) {
+    let Some(records) = records else {
+        // No record can be written, as `records` has reported. An empty value switches the record off.
+        command.env(variable::trace, "");
+        return;
+    };
     command.env(variable::trace, &records.variable);
     if let Some(ring) = records.ring()
         && settings.ring.is_none()
@@ -212,6 +193,14 @@ fn set_records(command: &mut Command, records: &Records, settings: &Settings) {
     {
         command.env(variable::ring, ring);
     }
+}
+
+/// Warns that the notices of the program may not reach the service manager.
+fn warn_of_notices() {
+    output::say(format_args!(
+        "NOTIFY_SOCKET is set, and with --gpu-metrics the program is a child of this process: the service manager takes \
+             its notices only with NotifyAccess=all"
+    ));
 }
 
 /// Lets the program take the place of this process, where a service manager expects its notices or nothing is left to do
@@ -241,11 +230,26 @@ fn end_run(records: Records, metrics: Option<PathBuf>, run: &RunId, log: Level, 
     }
 }
 
+/// Returns the path of the library, or an error if the file there is not the library.
+fn find_library() -> Result<PathBuf> {
+    let library = library::find()?;
+    match doctor::unfit(&library) {
+        Some(reason) => {
+            let path = library.display();
+            Err(usage(format_args!(
+                "{path}: {reason} (wanted: libtllmprof.so)"
+            )))
+        }
+        None => Ok(library),
+    }
+}
+
 /// Sets the variables that load the library and pass the options on to it.
 fn set_variables(
     command: &mut Command,
     library: &Path,
     arguments: &RunArguments,
+    settings: &Settings,
     measures: Measures,
 ) {
     // nsys and ncu pass their environment on to the program, and the library does nothing inside nsys and ncu. Their
@@ -269,6 +273,11 @@ fn set_variables(
     // runs. A variable that the user set takes precedence.
     if env::var_os(variable::control).is_none() {
         command.env(variable::control, "1");
+    }
+    if measures == Measures::Nothing && (settings.trace.is_none() || settings.trace_on_demand) {
+        // The profiler records all windows, also those that are requested while the program runs. An empty value
+        // switches off the library's record.
+        command.env(variable::trace, "");
     }
 }
 

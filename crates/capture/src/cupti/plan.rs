@@ -245,7 +245,7 @@ impl AttachPlan {
             (Self::Waiting { .. }, PlanEvent::Yields) => {
                 (Self::Waiting { leave: None }, Action::Nothing)
             }
-            (Self::Leaving(_) | Self::Hopeless { .. }, PlanEvent::Yields) => {
+            (Self::Leaving(_) | Self::Hopeless { .. }, PlanEvent::Yields | PlanEvent::Left) => {
                 (self.with_leave(None), Action::Nothing)
             }
             (Self::Cut, PlanEvent::Begins { .. } | PlanEvent::Closes { .. } | PlanEvent::Ends) => {
@@ -256,9 +256,6 @@ impl AttachPlan {
             }
             (Self::Taking { .. }, PlanEvent::Closes { over }) => {
                 (Self::stopped(over), Action::Stop)
-            }
-            (Self::Leaving(_) | Self::Hopeless { leave: Some(_) }, PlanEvent::Left) => {
-                (self.with_leave(None), Action::Nothing)
             }
             (
                 Self::Leaving(leave) | Self::Hopeless { leave: Some(leave) },

@@ -439,19 +439,29 @@ fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
         .copied()
         .filter(|index| !waits(*index))
         .collect();
-    let users = &shared[id];
+    Some(not_entered(ranks, &shared[id], (*id, *number), late))
+}
+
+/// Returns the verdict on ranks, `late`, that did not enter a collective of a communicator. `users` are the
+/// communicator's ranks.
+fn not_entered(
+    ranks: &[RankState],
+    users: &[usize],
+    (id, number): (u64, u64),
+    late: Vec<usize>,
+) -> HangVerdict {
     let call = users
         .iter()
-        .find_map(|index| calls_of(&ranks[*index], *id).get(number).copied());
+        .find_map(|index| calls_of(&ranks[*index], id).get(&number).copied());
     let rank = &ranks[late[0]];
     let what = match call {
         Some(call) => format!(
             "{} #{number} of {} ({})",
             call.operation.collective,
-            communicator(rank, *id),
+            communicator(rank, id),
             arguments(&call.operation)
         ),
-        None => format!("collective #{number} of {}", communicator(rank, *id)),
+        None => format!("collective #{number} of {}", communicator(rank, id)),
     };
     let since = rank
         .quiet_ns
@@ -474,7 +484,7 @@ fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
         None => String::new(),
     };
     let text = format!("{} did not enter {what}{why}", names(ranks, &late));
-    Some(HangVerdict::new(answer, kind, late, text))
+    HangVerdict::new(answer, kind, late, text)
 }
 
 /// Describes what a rank is stuck in, and since when.
