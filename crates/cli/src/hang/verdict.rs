@@ -21,7 +21,7 @@ const LONGER_WORK_THAN_STEPS: u64 = 10;
 /// The kind of a verdict: the state of the ranks, or the reason why they are stuck.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum VerdictKind {
+pub(super) enum VerdictKind {
     /// Steps or collectives began or ended between the two readings.
     Moves,
     /// All processes have ended regularly.
@@ -605,7 +605,7 @@ fn longest_step(ranks: &[RankState], part: &[usize]) -> Option<u64> {
 }
 
 /// The reason why a rank does not make progress.
-pub(crate) struct StuckCause {
+pub(super) struct StuckCause {
     pub kind: VerdictKind,
     pub text: String,
 }

@@ -24,7 +24,7 @@ pub(crate) struct MatchedFunction {
 
 /// Returns the functions in the file at `path` that match `pattern`, at most `limit`. The flag is true if more match.
 /// Fails if the file cannot be read.
-pub(crate) fn matching(
+pub(super) fn matching(
     path: &Path,
     pattern: &Pattern,
     limit: usize,

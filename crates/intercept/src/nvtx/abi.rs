@@ -8,9 +8,9 @@ use core::sync::atomic::AtomicPtr;
 pub(crate) type Wide = u32;
 /// A handle. For the component that issued it, the handle is an address; for all others it is only a number. 0 means
 /// none, or the default domain.
-pub(crate) type Handle = usize;
-pub(crate) type RangeId = u64;
-pub(crate) type FunctionPointer = *mut c_void;
+pub(super) type Handle = usize;
+pub(super) type RangeId = u64;
+pub(super) type FunctionPointer = *mut c_void;
 pub type GetExportTable = unsafe extern "C-unwind" fn(u32) -> *const c_void;
 pub(crate) type Initialize = unsafe extern "C-unwind" fn(GetExportTable) -> c_int;
 pub(crate) type InitializeExtension = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
@@ -67,7 +67,7 @@ struct Callbacks {
 pub(crate) type FunctionSlot<'a> = &'a AtomicPtr<c_void>;
 
 /// The function pointers of one NVTX kind (such as `CORE`) in one module that uses NVTX.
-pub(crate) struct FunctionTable<'a> {
+pub(super) struct FunctionTable<'a> {
     places: &'a [Option<FunctionSlot<'a>>],
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum CallInstruction {
 
 /// The results for addresses that were looked up.
 #[derive(Default)]
-pub(crate) struct CallInstructions(
+pub(super) struct CallInstructions(
     HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>,
 );
 

@@ -49,7 +49,7 @@ impl CapturedWindows {
 ///
 /// # Errors
 /// A record cannot be copied.
-pub(crate) fn read(
+pub(super) fn read(
     all: &[Captured],
     wanted: &CaptureRequest,
     windows: &mut CapturedWindows,
