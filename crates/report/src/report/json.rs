@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::view::ProcessView;
+use super::view::ProcessDescription;
 use super::{Report, ranks};
 use crate::findings::Finding;
 use crate::print::json::{schema_of, write};
@@ -45,7 +45,7 @@ impl Report {
 #[schemars(rename = "Report")]
 pub struct ReportView<'a> {
     /// The processes, in the order of their ranks.
-    processes: Vec<ProcessView<'a>>,
+    processes: Vec<ProcessDescription<'a>>,
     /// A comparison of the durations of iterations between processes; `null` if no two processes have an iteration in
     /// common.
     skew: Option<SkewView<'a>>,
@@ -63,7 +63,7 @@ impl<'a> ReportView<'a> {
         let arrivals = report.arrivals.as_ref();
         let view = |(place, process)| {
             let collectives = CollectiveSum::of_process(&ranks[place], place, arrivals);
-            ProcessView::new(process, collectives, each, ranks.len())
+            ProcessDescription::new(process, collectives, each, ranks.len())
         };
         Self {
             processes: report.processes.iter().enumerate().map(view).collect(),
