@@ -1,4 +1,5 @@
 """Runs a program with a time limit that applies to all processes that it starts."""
+import argparse
 import os
 import signal
 import subprocess
@@ -32,6 +33,19 @@ def variables(**more):
             and k not in ("RANK", "SLURM_PROCID", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")}
     kept.update({k: str(v) for k, v in more.items() if v is not None})
     return kept
+
+
+def options(doc, out, budget, at_end, names=None):
+    """Returns a parser with the options of the parts that can run on their own. `out` says what the folder gets, `at_end`
+    what happens after `budget` seconds, and `names` what the names select, if the part has programs with names."""
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
+    if names:
+        parser.add_argument("names", metavar="NAME", nargs="*", help=f"{names} (default: all)")
+    parser.add_argument("--command", required=True, type=os.path.abspath, help="the tllmprof command")
+    parser.add_argument("--lib", type=os.path.abspath, help="the library (default: the one that the command finds)")
+    parser.add_argument("--out", metavar="DIR", required=True, type=os.path.abspath, help=f"gets {out}")
+    parser.add_argument("--budget", type=float, default=budget, help=f"seconds after which {at_end} (default: %(default)s)")
+    return parser
 
 
 def end_with_us():

@@ -6,7 +6,6 @@ Without the rest of gpu-check, where time on a GPU is short:
 
     python3 scripts/gpu_check/counting.py --command target/release/tllmprof --out DIR [--budget 110] [NAME...]
 """
-import argparse
 import bisect
 import os
 import shutil
@@ -188,25 +187,19 @@ def table(bench, _cuda, log):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", metavar="NAME", nargs="*", help="a part of the names of programs (default: all)")
-    parser.add_argument("--command", required=True, help="the tllmprof command")
-    parser.add_argument("--lib", help="the library (default: the one that the command finds)")
-    parser.add_argument("--out", metavar="DIR", required=True, help="gets each program's record, output and report, and table.txt")
-    parser.add_argument("--budget", type=float, default=BUDGET, help="seconds after which all programs are ended (default: %(default)s)")
+    parser = child.options(__doc__, "each program's record, output and report, and table.txt", BUDGET, "all programs are ended", "a part of the names of programs")
     given = parser.parse_args()
     child.end_with_us()
     if not any(chosen(given.names)):
         parser.error(f"no program has {' or '.join(given.names)} in its name")
-    folder = os.path.abspath(given.out)
-    os.makedirs(folder, exist_ok=True)
-    runner = Runner(os.path.abspath(given.command), given.lib and os.path.abspath(given.lib), folder, time.monotonic() + given.budget)
+    os.makedirs(given.out, exist_ok=True)
+    runner = Runner(given.command, given.lib, given.out, time.monotonic() + given.budget)
     rows = run_all(runner, given.names, lambda line: print(line, flush=True))
     right = sum(faults == [] for _, _, faults in rows)
     left_out = sum(faults is None for _, _, faults in rows)
     summary = f"{right} of {len(rows) - left_out} as wanted, {left_out} left out"
     print(summary)
-    with open(os.path.join(folder, "table.txt"), "w") as file:
+    with open(os.path.join(given.out, "table.txt"), "w") as file:
         file.write("\n".join([*(line(*row) for row in rows), summary, ""]))
     return 0 if right and right + left_out == len(rows) else 1
 

@@ -6,7 +6,6 @@ and no figure may contradict another. Without the rest of gpu-check, where time 
 
     python3 scripts/gpu_check/first.py --command target/release/tllmprof --out DIR [--seconds 8] [--budget 500] [NAME...]
 """
-import argparse
 import json
 import os
 import re
@@ -377,22 +376,17 @@ def parts(only):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", metavar="NAME", nargs="*", help="a program, or a part of the names of several (default: all)")
-    parser.add_argument("--command", required=True, help="the tllmprof command")
-    parser.add_argument("--lib", help="the library (default: the one that the command finds)")
-    parser.add_argument("--out", metavar="DIR", required=True, help="gets each program's record, output and report, and table.txt")
+    parser = child.options(__doc__, "each program's record, output and report, and table.txt", 500, "no program is started",
+                           "a program, or a part of the names of several")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="how long each program loops (default: %(default)s)")
-    parser.add_argument("--budget", type=float, default=500, help="seconds after which no program is started (default: %(default)s)")
     given = parser.parse_args()
     child.end_with_us()
     chosen = table_of_programs(given.names)
     if not chosen:
         parser.error(f"no program has {' or '.join(given.names)} in its name")
-    folder = os.path.abspath(given.out)
-    os.makedirs(folder, exist_ok=True)
-    runner = Runner(os.path.abspath(given.command), given.lib and os.path.abspath(given.lib), folder, given.seconds, len(host.gpus()))
-    with open(os.path.join(folder, "table.txt"), "w") as file:
+    os.makedirs(given.out, exist_ok=True)
+    runner = Runner(given.command, given.lib, given.out, given.seconds, len(host.gpus()))
+    with open(os.path.join(given.out, "table.txt"), "w") as file:
         def log(line):
             print(line, flush=True)
             print(line, file=file, flush=True)

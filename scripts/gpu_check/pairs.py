@@ -4,7 +4,6 @@ of three a side to see none between equal sides. The runs of all programs take t
 
     python3 scripts/gpu_check/pairs.py --command target/release/tllmprof --lib target/release/libtllmprof.so --out DIR [--budget 180]
 """
-import argparse
 import json
 import os
 import shutil
@@ -168,16 +167,12 @@ def table(bench, _cuda, log):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--command", required=True, help="the tllmprof command")
-    parser.add_argument("--lib", required=True, help="the library")
-    parser.add_argument("--out", metavar="DIR", required=True, help="gets the records")
-    parser.add_argument("--budget", type=float, default=BUDGET, help="seconds after which no run is started (default: %(default)s)")
+    parser = child.options(__doc__, "the records", BUDGET, "no run is started")
     parser.add_argument("--equal", type=int, default=EQUAL, help="runs of the unchanged program (default: %(default)s)")
     given = parser.parse_args()
     child.end_with_us()
     report = Report(NAME, lambda line: print(line, flush=True))
-    report.guarded(check, Runner(os.path.abspath(given.command), os.path.abspath(given.lib), os.path.abspath(given.out)), given.budget, given.equal)
+    report.guarded(check, Runner(given.command, given.lib, given.out), given.budget, given.equal)
     print("\n".join(report.page(*TITLE)[0]))
     return 1 if report.wrong or not report.right else 0
 

@@ -59,6 +59,13 @@ const WAITS: [&str; 33] = [
     "syscall",
 ];
 
+/// Functions that sanitizers define, and the sanitizers' names.
+const SANITIZERS: [(&str, &str); 3] = [
+    ("__asan_init", "AddressSanitizer"),
+    ("__tsan_init", "ThreadSanitizer"),
+    ("__msan_init", "MemorySanitizer"),
+];
+
 /// Addresses of the C library's functions that the stub calls.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Functions {
@@ -104,6 +111,57 @@ fn is_ours(module: &Module) -> bool {
     module.path == MADE || module.file_name().starts_with("libtllmprof.so")
 }
 
+/// Returns the functions of the C library that attaching uses or that threads wait in, by name.
+fn c_library_functions(
+    memory: &ProcessMemory,
+    modules: &[Module],
+) -> HashMap<&'static str, Symbol> {
+    let mut functions = HashMap::new();
+    let mut names = vec![
+        "pthread_create",
+        "pthread_detach",
+        "__errno_location",
+        "dlopen",
+        "dlsym",
+        "dlerror",
+        "exit",
+    ];
+    names.extend(WAITS);
+    for module in modules.iter().filter(|module| is_c_library(module)) {
+        for (name, symbol) in module.functions(memory, &names) {
+            // The first definition wins, as it does for programs: in old versions of glibc, libpthread defines
+            // some of the same names as libc.
+            functions.entry(name).or_insert(symbol);
+        }
+    }
+    functions
+}
+
+/// Returns the ranges of the modules outside the C library that define `malloc`.
+///
+/// # Errors
+/// Returns a refusal if a module belongs to a sanitizer.
+fn allocators(
+    memory: &ProcessMemory,
+    modules: &[Module],
+) -> Result<Vec<Range<u64>>, AttachRefusal> {
+    let mut allocators = Vec::new();
+    for module in modules {
+        let asked = SANITIZERS.map(|(function, _)| function);
+        let found = module.functions(memory, &[&asked[..], &["malloc"]].concat());
+        if let Some((_, name)) = SANITIZERS
+            .iter()
+            .find(|(function, _)| found.contains_key(function))
+        {
+            return Err(AttachRefusal::Sanitizer(name));
+        }
+        if found.contains_key("malloc") && !is_c_library(module) && !is_loader(module) {
+            allocators.push(module.range.clone());
+        }
+    }
+    Ok(allocators)
+}
+
 impl Places {
     /// Classifies a process's modules. `program` is the path of its executable.
     ///
@@ -124,24 +182,7 @@ impl Places {
         if !main.has_interpreter() {
             return Err(AttachRefusal::Static);
         }
-        let mut functions = HashMap::new();
-        let mut names = vec![
-            "pthread_create",
-            "pthread_detach",
-            "__errno_location",
-            "dlopen",
-            "dlsym",
-            "dlerror",
-            "exit",
-        ];
-        names.extend(WAITS);
-        for module in modules.iter().filter(|module| is_c_library(module)) {
-            for (name, symbol) in module.functions(memory, &names) {
-                // The first definition wins, as it does for programs: in old versions of glibc, libpthread defines
-                // some of the same names as libc.
-                functions.entry(name).or_insert(symbol);
-            }
-        }
+        let functions = c_library_functions(memory, modules);
         let function = |name| match functions.get(name) {
             Some(Symbol {
                 address,
@@ -162,25 +203,7 @@ impl Places {
             let chosen = modules.iter().filter(|module| is_one(module));
             chosen.map(|module| module.range.clone()).collect()
         };
-        let mut allocators = Vec::new();
-        for module in modules {
-            const SANITIZERS: [(&str, &str); 3] = [
-                ("__asan_init", "AddressSanitizer"),
-                ("__tsan_init", "ThreadSanitizer"),
-                ("__msan_init", "MemorySanitizer"),
-            ];
-            let asked = SANITIZERS.map(|(function, _)| function);
-            let found = module.functions(memory, &[&asked[..], &["malloc"]].concat());
-            if let Some((_, name)) = SANITIZERS
-                .iter()
-                .find(|(function, _)| found.contains_key(function))
-            {
-                return Err(AttachRefusal::Sanitizer(name));
-            }
-            if found.contains_key("malloc") && !is_c_library(module) && !is_loader(module) {
-                allocators.push(module.range.clone());
-            }
-        }
+        let allocators = allocators(memory, modules)?;
         if allocators.contains(&main.range) {
             return Err(AttachRefusal::Allocator);
         }

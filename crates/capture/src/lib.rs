@@ -30,9 +30,8 @@ use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
 use tllmprof_session::{EndReason, Place, SessionFacts};
 use tllmprof_steps::trigger::Spent;
-use tllmprof_steps::window::Edge as Switched;
-use tllmprof_steps::window::Point;
-use tllmprof_sync::Lock;
+use tllmprof_steps::window::{Edge as Switched, Point, Taken};
+use tllmprof_sync::{Guard, Lock};
 use window::{CaptureState, DRAIN_TIMEOUT};
 use worker::Job;
 
@@ -71,6 +70,30 @@ fn start(settings: &'static Settings) {
     state.ranges = ranges;
 }
 
+/// Closes a window whose last iteration ended at `ended`.
+fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken, ended: Instant) {
+    // The log and the record must agree on the length of the window, although more iterations may have begun by
+    // now. So the number of its last iteration is computed once.
+    let over = window.over(place.point.over());
+    cupti::window_closes(over);
+    recorder::window_closes(over);
+    recorder::gpu::work_ends(place.capturing);
+    // The program may use another context now than when the window opened.
+    if let Some(driver) = Driver::get() {
+        driver.remember_context();
+    }
+    let drained = place.capturing || !state.drains || drain();
+    recorder::gpu::end();
+    if let Some(settings) = state.settings.filter(|_| !window.on_demand) {
+        recorder::watch::planned_has_closed(settings);
+    }
+    drop(state);
+    cupti::window_has_closed(over, place.capturing);
+    add_ons().for_each(|add_on| add_on.window_closes(place));
+    STATE.lock().close(over, ended, drained, Some(window));
+    add_ons().for_each(|add_on| add_on.window_is_closed(place));
+}
+
 /// Switches from one iteration to the next, and closes or opens windows as `edge` says.
 ///
 /// Runs on one thread at a time. It may take long, because starting a profiler may. The PyTorch profiler is started
@@ -83,26 +106,7 @@ fn switch(place: &Place<'_>, edge: Switched) {
         ranges.end_iteration();
     }
     if let Some((window, ended)) = closing {
-        // The log and the record must agree on the length of the window, although more iterations may have begun by
-        // now. So the number of its last iteration is computed once.
-        let over = window.over(place.point.over());
-        cupti::window_closes(over);
-        recorder::window_closes(over);
-        recorder::gpu::work_ends(place.capturing);
-        // The program may use another context now than when the window opened.
-        if let Some(driver) = Driver::get() {
-            driver.remember_context();
-        }
-        let drained = place.capturing || !state.drains || drain();
-        recorder::gpu::end();
-        if let Some(settings) = state.settings.filter(|_| !window.on_demand) {
-            recorder::watch::planned_has_closed(settings);
-        }
-        drop(state);
-        cupti::window_has_closed(over, place.capturing);
-        add_ons().for_each(|add_on| add_on.window_closes(place));
-        STATE.lock().close(over, ended, drained, Some(window));
-        add_ons().for_each(|add_on| add_on.window_is_closed(place));
+        close_window(state, place, window, ended);
         state = STATE.lock();
     }
     if let Some(window) = edge.open {

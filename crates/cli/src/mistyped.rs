@@ -241,15 +241,7 @@ fn line(error: &clap::Error) -> String {
             format!("{option} \"{value}\": {why}")
         }
         ErrorKind::TooManyValues => format!("{option} \"{value}\": the option takes no value"),
-        ErrorKind::ArgumentConflict => match text(ContextKind::PriorArg).as_deref() {
-            Some(prior) if prior == argument => format!("{option} is given twice"),
-            Some(prior) if !prior.is_empty() => {
-                let others: Vec<_> = prior.split(", ").map(name).collect();
-                let others = others.join(" and ");
-                format!("{option}: it cannot be used with {others}")
-            }
-            _ => format!("{option}: it cannot be used with other arguments"),
-        },
+        ErrorKind::ArgumentConflict => conflict(error, &argument),
         ErrorKind::InvalidUtf8 => {
             let typed = env::args_os().find(|word| word.to_str().is_none());
             let typed = shown(&typed.unwrap_or_default());
@@ -260,6 +252,21 @@ fn line(error: &clap::Error) -> String {
             let (what, _) = text.split_once("\n\n").unwrap_or((&text, ""));
             one_line(what.trim_start_matches("error:"))
         }
+    }
+}
+
+/// Describes an argument that is given twice, or with others that exclude it.
+fn conflict(error: &clap::Error, argument: &str) -> String {
+    let option = name(argument);
+    let prior = error.get(ContextKind::PriorArg).map(ToString::to_string);
+    match prior.as_deref() {
+        Some(prior) if prior == argument => format!("{option} is given twice"),
+        Some(prior) if !prior.is_empty() => {
+            let others: Vec<_> = prior.split(", ").map(name).collect();
+            let others = others.join(" and ");
+            format!("{option}: it cannot be used with {others}")
+        }
+        _ => format!("{option}: it cannot be used with other arguments"),
     }
 }
 

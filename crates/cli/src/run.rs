@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::Result;
-use tllmprof_config::{Level, RunId, variable};
+use tllmprof_config::{Level, RunId, Settings, variable};
 
 use crate::background::{self, Left};
 use crate::doctor::{NOT_A_PROGRAM, NOT_EXECUTABLE, NOT_FOUND};
@@ -56,6 +56,51 @@ pub(crate) struct RunArguments {
     command: Vec<OsString>,
 }
 
+impl RunArguments {
+    /// Returns an error if the program cannot be run with the library.
+    fn admit(&self, library: &Path, log: Level) -> Result<()> {
+        doctor::admit(&self.command, library, log).map_err(|error| {
+            let name = self.command.first().map_or(OsStr::new(""), |name| name);
+            match self.options.meant(name) {
+                Some(meant) if which(name) == CommandLookup::Nothing => {
+                    with_status(NOT_FOUND, format_args!("{error} (did you mean {meant}?)"))
+                }
+                _ => error,
+            }
+        })
+    }
+
+    /// Returns the command that starts the program, under a profiler if one is to be used.
+    fn to_start(&self, settings: &Settings) -> Result<Command> {
+        let (name, rest) = self
+            .command
+            .split_first()
+            .map_or((OsStr::new(""), &[][..]), |(n, r)| (n, r));
+        let windows = settings.windows.as_slice().len();
+        let mut command = if let Some(theirs) = &self.nsys {
+            let mut command = Command::new(NSYS.required()?);
+            command
+                .args(nsys_arguments(
+                    windows,
+                    settings.where_split,
+                    &split_arguments("--nsys", theirs)?,
+                ))
+                .arg(name);
+            command
+        } else if let Some(theirs) = &self.ncu {
+            let mut command = Command::new(NCU.required()?);
+            command
+                .args(ncu_arguments(windows, &split_arguments("--ncu", theirs)?))
+                .arg(name);
+            command
+        } else {
+            Command::new(name)
+        };
+        command.args(rest);
+        Ok(command)
+    }
+}
+
 pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     let measures = match is_profiled {
@@ -64,44 +109,154 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let settings = arguments.options.settings(measures)?;
     arguments.options.check_places(&settings)?;
-    let (name, rest) = arguments
-        .command
-        .split_first()
-        .map_or((OsStr::new(""), &[][..]), |(n, r)| (n, r));
-    let windows = settings.windows.as_slice().len();
-    let mut command = if let Some(theirs) = &arguments.nsys {
-        let mut command = Command::new(NSYS.required()?);
-        command
-            .args(nsys_arguments(
-                windows,
-                settings.where_split,
-                &split_arguments("--nsys", theirs)?,
-            ))
-            .arg(name);
-        command
-    } else if let Some(theirs) = &arguments.ncu {
-        let mut command = Command::new(NCU.required()?);
-        command
-            .args(ncu_arguments(windows, &split_arguments("--ncu", theirs)?))
-            .arg(name);
-        command
-    } else {
-        Command::new(name)
+    let mut command = arguments.to_start(&settings)?;
+    let library = find_library()?;
+    set_variables(&mut command, &library, arguments, &settings, measures);
+    arguments.admit(&library, settings.log)?;
+    live::sweep();
+    let options = &arguments.options;
+    let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
+    let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
+    let task = options.task(&settings);
+    // From here on signals are blocked, so that a signal cannot end this process and leave an empty folder.
+    let held = HeldSignals::now();
+    let (records, run) = match is_recorded {
+        true => records(&command, run, task.as_deref())?,
+        false => (None, run),
     };
-    command.args(rest);
-
-    let library = library::find()?;
-    if let Some(reason) = doctor::unfit(&library) {
-        let path = library.display();
-        return Err(usage(format_args!(
-            "{path}: {reason} (wanted: libtllmprof.so)"
-        )));
+    // Processes that the program starts inherit this identifier, so they belong to the same run.
+    command.env(variable::run, run.as_str());
+    if is_recorded {
+        set_records(&mut command, records.as_ref(), &settings);
     }
+    let is_service = inherited::notices_are_expected();
+    if is_service && options.gpu_metrics() && settings.log >= Level::Warn {
+        warn_of_notices();
+    }
+    if !options.gpu_metrics() && (is_service || records.is_none()) {
+        return Err(run_in_place(&mut command, records, settings.log));
+    }
+    let sampler = match options.gpu_metrics() {
+        true => start_sampler(records.as_ref(), &settings, &run),
+        false => None,
+    };
+    let mut watch = None;
+    let mut status = supervised::run(&held, &mut command, || {
+        // A profiler's processes also load the driver without the library, so the watch would report them.
+        if !is_profiled && settings.log >= Level::Warn {
+            watch = ProgramWatch::start(library);
+        }
+    });
+    let sampler = match &status {
+        Err(error) if inherited::is_shortage(error) => {
+            drop(sampler.and_then(Sampler::finish));
+            if settings.log >= Level::Info {
+                let why = worded(&error.to_string());
+                let why = format_args!("another process could not be started: {why}");
+                say_in_place(why, records.as_ref());
+            }
+            status = Err(inherited::exec_instead(&mut command));
+            None
+        }
+        _ => sampler,
+    };
+    drop(held);
+    if let Some(line) = watch.and_then(ProgramWatch::finish) {
+        output::say(format_args!("{line}"));
+    }
+    // Removes control sockets that processes of this run left when they were killed.
+    live::sweep();
+    let metrics = sampler.and_then(Sampler::finish);
+    let status = status.map_err(|error| cannot_start(command.get_program(), &error));
+    match records {
+        Some(records) if status.is_err() => records.finish(),
+        Some(records) => {
+            let summarises = !arguments.no_summary && !manners::is_quiet();
+            end_run(records, metrics, &run, settings.log, summarises);
+        }
+        None => {}
+    }
+    status.map(end_as)
+}
+
+/// Sets the variables that say where the records are.
+fn set_records(command: &mut Command, records: Option<&Records>, settings: &Settings) {
+    let Some(records) = records else {
+        // No record can be written, as `records` has reported. An empty value switches the record off.
+        command.env(variable::trace, "");
+        return;
+    };
+    command.env(variable::trace, &records.variable);
+    if let Some(ring) = records.ring()
+        && settings.ring.is_none()
+        && env::var_os(variable::ring).is_none()
+    {
+        command.env(variable::ring, ring);
+    }
+}
+
+/// Warns that the notices of the program may not reach the service manager.
+fn warn_of_notices() {
+    output::say(format_args!(
+        "NOTIFY_SOCKET is set, and with --gpu-metrics the program is a child of this process: the service manager takes \
+             its notices only with NotifyAccess=all"
+    ));
+}
+
+/// Lets the program take the place of this process, where a service manager expects its notices or nothing is left to do
+/// at its end. Returns only on an error.
+fn run_in_place(command: &mut Command, records: Option<Records>, log: Level) -> anyhow::Error {
+    if records.is_some() && log >= Level::Info {
+        let why = "a service manager expects its notices (NOTIFY_SOCKET is set)";
+        say_in_place(why, records.as_ref());
+    }
+    let error = inherited::exec(command);
+    if let Some(records) = records {
+        records.finish();
+    }
+    cannot_start(command.get_program(), &error)
+}
+
+/// Prints the summary of a run, and completes its records unless processes still write them.
+fn end_run(records: Records, metrics: Option<PathBuf>, run: &RunId, log: Level, summarises: bool) {
+    let left = background::find(run);
+    if summarises {
+        summarise(&records, metrics, run, log, left.is_empty());
+    }
+    if left.is_empty() {
+        records.finish();
+    } else if log >= Level::Info {
+        report_left(&left, &records);
+    }
+}
+
+/// Returns the path of the library, or an error if the file there is not the library.
+fn find_library() -> Result<PathBuf> {
+    let library = library::find()?;
+    match doctor::unfit(&library) {
+        Some(reason) => {
+            let path = library.display();
+            Err(usage(format_args!(
+                "{path}: {reason} (wanted: libtllmprof.so)"
+            )))
+        }
+        None => Ok(library),
+    }
+}
+
+/// Sets the variables that load the library and pass the options on to it.
+fn set_variables(
+    command: &mut Command,
+    library: &Path,
+    arguments: &RunArguments,
+    settings: &Settings,
+    measures: Measures,
+) {
     // nsys and ncu pass their environment on to the program, and the library does nothing inside nsys and ncu. Their
     // options that set variables cannot be used, because they split values at commas, and windows contain commas.
     command.env(
         "LD_PRELOAD",
-        library::preload(&library, env::var_os("LD_PRELOAD")),
+        library::preload(library, env::var_os("LD_PRELOAD")),
     );
     output::detail(format_args!("preloads {}", library.display()));
     for given in arguments.options.given(measures) {
@@ -119,126 +274,21 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     if env::var_os(variable::control).is_none() {
         command.env(variable::control, "1");
     }
-    let admitted = doctor::admit(&arguments.command, &library, settings.log);
-    admitted.map_err(|error| match arguments.options.meant(name) {
-        Some(meant) if which(name) == CommandLookup::Nothing => {
-            with_status(NOT_FOUND, format_args!("{error} (did you mean {meant}?)"))
-        }
-        _ => error,
-    })?;
-    live::sweep();
-    if is_profiled && (settings.trace.is_none() || settings.trace_on_demand) {
+    if measures == Measures::Nothing && (settings.trace.is_none() || settings.trace_on_demand) {
         // The profiler records all windows, also those that are requested while the program runs. An empty value
         // switches off the library's record.
         command.env(variable::trace, "");
     }
-    let options = &arguments.options;
-    let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
-    let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
-    let task = options.task(&settings);
-    // From here on signals are blocked, so that a signal cannot end this process and leave an empty folder.
-    let held = HeldSignals::now();
-    let (records, run) = match is_recorded {
-        true => records(&command, run, task.as_deref())?,
-        false => (None, run),
+}
+
+/// Starts sampling the GPUs' metrics, beside the records of the run.
+fn start_sampler(records: Option<&Records>, settings: &Settings, run: &RunId) -> Option<Sampler> {
+    let folder = match (records, &settings.trace) {
+        (Some(records), _) => records.folder(),
+        (None, Some(trace)) => trace.folder(),
+        (None, None) => PathBuf::new(),
     };
-    // Processes that the program starts inherit this identifier, so they belong to the same run.
-    command.env(variable::run, run.as_str());
-    if let Some(records) = &records {
-        command.env(variable::trace, &records.variable);
-        if let Some(ring) = records.ring()
-            && settings.ring.is_none()
-            && env::var_os(variable::ring).is_none()
-        {
-            command.env(variable::ring, ring);
-        }
-    } else if is_recorded {
-        // No record can be written, as `records` has reported. An empty value switches the record off.
-        command.env(variable::trace, "");
-    }
-    let is_service = inherited::notices_are_expected();
-    if is_service && options.gpu_metrics() && settings.log >= Level::Warn {
-        output::say(format_args!(
-            "NOTIFY_SOCKET is set, and with --gpu-metrics the program is a child of this process: the service manager takes \
-             its notices only with NotifyAccess=all"
-        ));
-    }
-    if !options.gpu_metrics() && (is_service || records.is_none()) {
-        if let Some(records) = &records
-            && settings.log >= Level::Info
-        {
-            say_in_place(
-                "a service manager expects its notices (NOTIFY_SOCKET is set)",
-                Some(records),
-            );
-        }
-        let error = inherited::exec(&mut command);
-        if let Some(records) = records {
-            records.finish();
-        }
-        return Err(cannot_start(command.get_program(), &error));
-    }
-    let sampler = if options.gpu_metrics() {
-        let folder = match (&records, &settings.trace) {
-            (Some(records), _) => records.folder(),
-            (None, Some(trace)) => trace.folder(),
-            (None, None) => PathBuf::new(),
-        };
-        Sampler::start(&folder, &run, settings.trace_max, settings.log)
-    } else {
-        None
-    };
-    let mut watch = None;
-    let mut status = supervised::run(&held, &mut command, || {
-        // A profiler's processes also load the driver without the library, so the watch would report them.
-        if !is_profiled && settings.log >= Level::Warn {
-            watch = ProgramWatch::start(library);
-        }
-    });
-    let sampler = match &status {
-        Err(error) if inherited::is_shortage(error) => {
-            drop(sampler.and_then(Sampler::finish));
-            if settings.log >= Level::Info {
-                let why = worded(&error.to_string());
-                say_in_place(
-                    format_args!("another process could not be started: {why}"),
-                    records.as_ref(),
-                );
-            }
-            status = Err(inherited::exec_instead(&mut command));
-            None
-        }
-        _ => sampler,
-    };
-    drop(held);
-    if let Some(line) = watch.and_then(ProgramWatch::finish) {
-        output::say(format_args!("{line}"));
-    }
-    // Removes control sockets that processes of this run left when they were killed.
-    live::sweep();
-    let metrics = sampler.and_then(Sampler::finish);
-    let Some(records) = records else {
-        return status
-            .map(end_as)
-            .map_err(|error| cannot_start(command.get_program(), &error));
-    };
-    let status = match status {
-        Ok(status) => status,
-        Err(error) => {
-            records.finish();
-            return Err(cannot_start(command.get_program(), &error));
-        }
-    };
-    let left = background::find(&run);
-    if !arguments.no_summary && !manners::is_quiet() {
-        summarise(&records, metrics, &run, settings.log, left.is_empty());
-    }
-    if left.is_empty() {
-        records.finish();
-    } else if settings.log >= Level::Info {
-        report_left(&left, &records);
-    }
-    Ok(end_as(status))
+    Sampler::start(&folder, run, settings.trace_max, settings.log)
 }
 
 /// Reports why the program takes the place of this process, and which command prints its summary.

@@ -226,7 +226,8 @@ impl From<CallKind> for Kind {
 /// the table of calls.
 ///
 /// This function is also a table of the kinds of events: if a kind has no row here, the code does not compile.
-// Always inlined: the compiler can then drop the parts of the item that a caller does not use.
+// Always inlined, as the functions that it calls: the compiler can then drop the parts of the item that a caller does not
+// use.
 #[inline(always)]
 pub(crate) fn item(
     thread: u32,
@@ -234,21 +235,13 @@ pub(crate) fn item(
     clock: &Clock,
     calls: &[CallKind; 256],
 ) -> Option<Item> {
-    let on_host = Length::Ticks {
-        start: event.start,
-        count: event.duration,
-    };
-    let on_gpu = Length::Ns(event.duration);
-    let moment = Length::Moment;
-    let own = Track::Thread(thread);
-    let gil = Track::Gil(thread);
-    let item = |kind, track, length, name| Item {
-        kind,
-        track,
+    let empty = Item {
+        kind: Kind::Mark,
+        track: Track::Thread(thread),
         thread,
         start: 0,
-        length,
-        name,
+        length: Length::Moment,
+        name: Name::Fixed(""),
         value: 0,
         domain: NO_STRING,
         capturing: false,
@@ -257,22 +250,7 @@ pub(crate) fn item(
         scope: None,
     };
     if let Some(work) = GpuWork::from_event(clock, event) {
-        let (kind, name, value) = match work.what {
-            GpuWorkKind::Kernel { name, correlation } => {
-                (Kind::Kernel, Name::Kernel(name), u64::from(correlation))
-            }
-            GpuWorkKind::Copy { kind, bytes } => (Kind::Copy, Name::Copy(kind), bytes),
-            GpuWorkKind::Set { bytes } => (Kind::Set, Name::Fixed("memset"), bytes),
-        };
-        let track = Track::Stream {
-            device: work.device,
-            stream: work.stream,
-        };
-        return Some(Item {
-            start: work.start,
-            value,
-            ..item(kind, track, Length::Ns(work.ns), name)
-        });
+        return Some(work_item(&work, empty));
     }
     let item = match event.what {
         // These are facts about the record, its threads and its calls.
@@ -299,25 +277,68 @@ pub(crate) fn item(
         What::Frame { .. } => return None,
         // The sample that was taken at the same moment is shown instead.
         What::Asleep { .. } => return None,
-        What::Sample {
-            taken,
-            state,
-            thread: sampled,
-            frame,
-        } => Item {
-            thread: sampled,
-            ..item(
-                Kind::Sample,
-                Track::Samples(sampled),
-                moment,
-                Name::Sample {
-                    frame,
-                    taken,
-                    state,
-                },
-            )
-        },
         What::GpuMetric { metric: None, .. } => return None,
+        // GPU work was converted above.
+        What::GpuKernel { .. } | What::GpuCopy { .. } | What::GpuSet { .. } => return None,
+        What::Call { .. }
+        | What::Iteration { .. }
+        | What::Range { .. }
+        | What::Mark { .. }
+        | What::Dropped { .. } => host_item(event, calls, empty)?,
+        What::Sample { .. }
+        | What::Gc { .. }
+        | What::GilWait
+        | What::GilHold
+        | What::GilForced
+        | What::Function { .. } => python_item(event, empty)?,
+        What::GpuSpan { .. } | What::GpuMetric { .. } | What::ExpertLoad { .. } => {
+            device_item(event, empty)?
+        }
+    };
+    Some(Item {
+        start: clock.ns(event.start),
+        ..item
+    })
+}
+
+/// Returns the item of a kernel, a copy or a memset. It has the other fields of `empty`.
+#[inline(always)]
+fn work_item(work: &GpuWork, empty: Item) -> Item {
+    let (kind, name, value) = match work.what {
+        GpuWorkKind::Kernel { name, correlation } => {
+            (Kind::Kernel, Name::Kernel(name), u64::from(correlation))
+        }
+        GpuWorkKind::Copy { kind, bytes } => (Kind::Copy, Name::Copy(kind), bytes),
+        GpuWorkKind::Set { bytes } => (Kind::Set, Name::Fixed("memset"), bytes),
+    };
+    Item {
+        kind,
+        track: Track::Stream {
+            device: work.device,
+            stream: work.stream,
+        },
+        start: work.start,
+        length: Length::Ns(work.ns),
+        name,
+        value,
+        ..empty
+    }
+}
+
+/// Returns the item of a call, an iteration, a range or a mark, with the other fields of `empty`.
+#[inline(always)]
+fn host_item(event: &Event, calls: &[CallKind; 256], empty: Item) -> Option<Item> {
+    let on_host = on_host(event);
+    let (thread, moment) = (empty.thread, Length::Moment);
+    let own = Track::Thread(thread);
+    let item = |kind, track, length, name| Item {
+        kind,
+        track,
+        length,
+        name,
+        ..empty
+    };
+    Some(match event.what {
         What::Call {
             row,
             capturing,
@@ -366,6 +387,45 @@ pub(crate) fn item(
             domain,
             ..item(Kind::Mark, own, moment, Name::Text(name))
         },
+        What::Dropped { events } => Item {
+            value: events,
+            ..item(Kind::Dropped, own, moment, Name::Fixed("events dropped"))
+        },
+        _ => return None,
+    })
+}
+
+/// Returns the item of a sampled stack or an event of Python, with the other fields of `empty`.
+#[inline(always)]
+fn python_item(event: &Event, empty: Item) -> Option<Item> {
+    let on_host = on_host(event);
+    let (own, gil) = (Track::Thread(empty.thread), Track::Gil(empty.thread));
+    let item = |kind, track, length, name| Item {
+        kind,
+        track,
+        length,
+        name,
+        ..empty
+    };
+    Some(match event.what {
+        What::Sample {
+            taken,
+            state,
+            thread: sampled,
+            frame,
+        } => Item {
+            thread: sampled,
+            ..item(
+                Kind::Sample,
+                Track::Samples(sampled),
+                Length::Moment,
+                Name::Sample {
+                    frame,
+                    taken,
+                    state,
+                },
+            )
+        },
         What::Gc {
             generation,
             collected,
@@ -378,14 +438,26 @@ pub(crate) fn item(
         What::GilForced => item(
             Kind::GilForced,
             gil,
-            moment,
+            Length::Moment,
             Name::Fixed("GIL given up on demand"),
         ),
         What::Function { name } => item(Kind::Function, own, on_host, Name::Text(name)),
-        What::Dropped { events } => Item {
-            value: events,
-            ..item(Kind::Dropped, own, moment, Name::Fixed("events dropped"))
-        },
+        _ => return None,
+    })
+}
+
+/// Returns the item of a value of a device or of an expert, with the other fields of `empty`.
+#[inline(always)]
+fn device_item(event: &Event, empty: Item) -> Option<Item> {
+    let (on_host, on_gpu) = (on_host(event), Length::Ns(event.duration));
+    let item = |kind, track, length, name| Item {
+        kind,
+        track,
+        length,
+        name,
+        ..empty
+    };
+    Some(match event.what {
         What::GpuSpan {
             device,
             stream,
@@ -399,8 +471,6 @@ pub(crate) fn item(
                 Name::Iteration(iteration),
             )
         },
-        // GPU work was converted above.
-        What::GpuKernel { .. } | What::GpuCopy { .. } | What::GpuSet { .. } => return None,
         What::GpuMetric {
             device,
             metric: Some(metric),
@@ -423,13 +493,18 @@ pub(crate) fn item(
             ..item(
                 Kind::ExpertLoad,
                 Track::Expert { layer, expert },
-                moment,
+                Length::Moment,
                 Name::Fixed("tokens"),
             )
         },
-    };
-    Some(Item {
-        start: clock.ns(event.start),
-        ..item
+        _ => return None,
     })
+}
+
+#[inline(always)]
+const fn on_host(event: &Event) -> Length {
+    Length::Ticks {
+        start: event.start,
+        count: event.duration,
+    }
 }

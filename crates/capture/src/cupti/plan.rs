@@ -55,6 +55,24 @@ pub(crate) struct Leave {
     pub at: u64,
 }
 
+impl Leave {
+    /// Returns the detachment that is pending after an attempt at it, if there is to be another attempt.
+    fn after(self, event: PlanEvent) -> Option<Self> {
+        match event {
+            PlanEvent::Busy { iteration } => {
+                let tries = self.tries + 1;
+                let at = iteration.saturating_add(1 << self.tries);
+                (tries < MAX_TRIES).then_some(Self { tries, at })
+            }
+            PlanEvent::Early { iteration } => {
+                let at = iteration.saturating_add(EARLY_RETRY_ITERATIONS);
+                Some(Self { at, ..self })
+            }
+            _ => Some(self),
+        }
+    }
+}
+
 /// State of CUPTI, including that the worker is attaching it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
@@ -191,19 +209,7 @@ impl AttachPlan {
                     capturing,
                     cupti,
                 },
-            ) if until <= iteration => {
-                if capturing {
-                    // CUPTI cannot be disabled during a stream capture, so kernels are recorded for one more
-                    // iteration.
-                    let until = iteration.saturating_add(1);
-                    return (Self::Taking { until }, Action::Nothing);
-                }
-                let stopped = Self::stopped(iteration);
-                match stopped.look(iteration, capturing, cupti) {
-                    (next, Action::Leave) => (next, Action::StopAndLeave),
-                    (next, _) => (next, Action::Stop),
-                }
-            }
+            ) if until <= iteration => Self::expire(iteration, capturing, cupti),
             (
                 Self::Leaving(_) | Self::Hopeless { .. },
                 PlanEvent::Begins {
@@ -223,17 +229,15 @@ impl AttachPlan {
             (
                 Self::Waiting { .. },
                 PlanEvent::NotAttached {
-                    iteration,
+                    iteration: at,
                     may_pass,
                     may_be_in,
                 },
             ) => {
-                let at = iteration;
                 let leave = may_be_in.then_some(Leave { tries: 0, at });
-                let refused = if may_pass {
-                    self.with_leave(leave)
-                } else {
-                    Self::Hopeless { leave }
+                let refused = match may_pass {
+                    true => self.with_leave(leave),
+                    false => Self::Hopeless { leave },
                 };
                 (refused, Action::Nothing)
             }
@@ -241,7 +245,7 @@ impl AttachPlan {
             (Self::Waiting { .. }, PlanEvent::Yields) => {
                 (Self::Waiting { leave: None }, Action::Nothing)
             }
-            (Self::Leaving(_) | Self::Hopeless { .. }, PlanEvent::Yields) => {
+            (Self::Leaving(_) | Self::Hopeless { .. }, PlanEvent::Yields | PlanEvent::Left) => {
                 (self.with_leave(None), Action::Nothing)
             }
             (Self::Cut, PlanEvent::Begins { .. } | PlanEvent::Closes { .. } | PlanEvent::Ends) => {
@@ -253,34 +257,30 @@ impl AttachPlan {
             (Self::Taking { .. }, PlanEvent::Closes { over }) => {
                 (Self::stopped(over), Action::Stop)
             }
-            (Self::Leaving(_) | Self::Hopeless { leave: Some(_) }, PlanEvent::Left) => {
-                (self.with_leave(None), Action::Nothing)
-            }
             (
                 Self::Leaving(leave) | Self::Hopeless { leave: Some(leave) },
-                PlanEvent::Busy { iteration },
-            ) => {
-                let tries = leave.tries + 1;
-                let at = iteration.saturating_add(1 << leave.tries);
-                let again = (tries < MAX_TRIES).then_some(Leave { tries, at });
-                (self.with_leave(again), Action::Nothing)
-            }
-            (
-                Self::Leaving(leave) | Self::Hopeless { leave: Some(leave) },
-                PlanEvent::Early { iteration },
-            ) => {
-                let at = iteration.saturating_add(EARLY_RETRY_ITERATIONS);
-                (
-                    self.with_leave(Some(Leave { at, ..leave })),
-                    Action::Nothing,
-                )
-            }
+                PlanEvent::Busy { .. } | PlanEvent::Early { .. },
+            ) => (self.with_leave(leave.after(event)), Action::Nothing),
             (Self::Leaving(_) | Self::Hopeless { .. }, PlanEvent::Broken) => {
                 (Self::Hopeless { leave: None }, Action::Nothing)
             }
             (Self::Taking { .. }, PlanEvent::Ends) => (Self::Off, Action::Stop),
             (_, PlanEvent::Ends) => (self.with_leave(None), Action::Nothing),
             _ => (self, Action::Nothing),
+        }
+    }
+
+    /// Returns the state and the action after the iterations for which kernels are recorded, before `iteration`.
+    fn expire(iteration: u64, capturing: bool, cupti: Where) -> (Self, Action) {
+        if capturing {
+            // CUPTI cannot be disabled during a stream capture, so kernels are recorded for one more
+            // iteration.
+            let until = iteration.saturating_add(1);
+            return (Self::Taking { until }, Action::Nothing);
+        }
+        match Self::stopped(iteration).look(iteration, capturing, cupti) {
+            (next, Action::Leave) => (next, Action::StopAndLeave),
+            (next, _) => (next, Action::Stop),
         }
     }
 

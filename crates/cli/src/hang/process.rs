@@ -188,6 +188,19 @@ pub(crate) fn look(
         };
         thread.waits_for_gil = gil.as_ref().is_some_and(waits_at);
     }
+    read_stacks(pid, &view, python.as_ref(), &calls, symbols, rank);
+    Ok(())
+}
+
+/// Reads the stacks of the main thread, and of the threads that it waits for.
+fn read_stacks(
+    pid: u64,
+    view: &ProcessView,
+    python: Option<&PythonState<'_>>,
+    calls: &BTreeMap<u32, SystemCallState>,
+    symbols: &Symbols,
+    rank: &mut RankState,
+) {
     let mut wanted: Vec<u32> = rank
         .main_thread()
         .map(|thread| thread.id)
@@ -207,13 +220,12 @@ pub(crate) fn look(
             let frames = view.frames(call.stack_pointer, call.instruction);
             thread.native = symbols.names(pid, &frames);
         }
-        if let Some(python) = &python {
+        if let Some(python) = python {
             thread.python = python.stack(id);
         }
         wanted.extend(thread.mutex_owner);
         wanted.extend(holder.filter(|_| thread.waits_for_gil));
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -439,19 +439,29 @@ fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
         .copied()
         .filter(|index| !waits(*index))
         .collect();
-    let users = &shared[id];
+    Some(not_entered(ranks, &shared[id], (*id, *number), late))
+}
+
+/// Returns the verdict on ranks, `late`, that did not enter a collective of a communicator. `users` are the
+/// communicator's ranks.
+fn not_entered(
+    ranks: &[RankState],
+    users: &[usize],
+    (id, number): (u64, u64),
+    late: Vec<usize>,
+) -> HangVerdict {
     let call = users
         .iter()
-        .find_map(|index| calls_of(&ranks[*index], *id).get(number).copied());
+        .find_map(|index| calls_of(&ranks[*index], id).get(&number).copied());
     let rank = &ranks[late[0]];
     let what = match call {
         Some(call) => format!(
             "{} #{number} of {} ({})",
             call.operation.collective,
-            communicator(rank, *id),
+            communicator(rank, id),
             arguments(&call.operation)
         ),
-        None => format!("collective #{number} of {}", communicator(rank, *id)),
+        None => format!("collective #{number} of {}", communicator(rank, id)),
     };
     let since = rank
         .quiet_ns
@@ -474,7 +484,67 @@ fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
         None => String::new(),
     };
     let text = format!("{} did not enter {what}{why}", names(ranks, &late));
-    Some(HangVerdict::new(answer, kind, late, text))
+    HangVerdict::new(answer, kind, late, text)
+}
+
+/// Describes what a rank is stuck in, and since when.
+fn about(rank: &RankState, cause: &StuckCause) -> String {
+    let quiet = rank.quiet_ns.map(Time);
+    let since = quiet.map_or(String::new(), |quiet| format!(" since {quiet}"));
+    format!("{}: {}{since}", rank.name(), cause.text)
+}
+
+/// Returns the verdict on ranks of which some wait for the GPU; `None` if none does.
+fn gpu_wait(
+    ranks: &[RankState],
+    part: &[usize],
+    causes: &[(usize, StuckCause)],
+) -> Option<HangVerdict> {
+    let of_kind = |kind| causes.iter().find(move |(_, cause)| cause.kind == kind);
+    let about = |index: usize, cause: &StuckCause| about(&ranks[index], cause);
+    let waiting = causes
+        .iter()
+        .filter(|(_, cause)| cause.kind == VerdictKind::Gpu);
+    let waiting = waiting.map(|(index, _)| *index).collect::<Vec<_>>();
+    let (index, cause) = of_kind(VerdictKind::Gpu)?;
+    let others: Vec<_> = part
+        .iter()
+        .copied()
+        .filter(|one| !waiting.contains(one))
+        .collect();
+    let odd = of_kind(VerdictKind::Idle).filter(|_| others.len() < waiting.len());
+    if let Some((index, cause)) = odd {
+        let text = format!(
+            "{}, while the others wait for the GPU",
+            about(*index, cause)
+        );
+        return Some(HangVerdict::new(
+            Answer::Stuck,
+            VerdictKind::NotEntered,
+            others,
+            text,
+        ));
+    }
+    if let Some(verdict) = captured_mismatch(ranks, part).filter(|_| others.is_empty()) {
+        return Some(verdict);
+    }
+    let longest = longest_step(ranks, part);
+    let quiet = ranks[*index].quiet_ns.unwrap_or(0);
+    let is_longer = quiet >= LONGER_THAN_STEPS * longest.unwrap_or(0);
+    let text = match is_longer {
+        true => about(*index, cause),
+        false => format!(
+            "{}; earlier steps took up to {}",
+            about(*index, cause),
+            Time(longest.unwrap_or(0))
+        ),
+    };
+    let answer = if is_longer {
+        Answer::Stuck
+    } else {
+        Answer::NotStuck
+    };
+    Some(HangVerdict::new(answer, VerdictKind::Gpu, waiting, text))
 }
 
 /// Judges ranks that have all entered the same collectives.
@@ -484,54 +554,14 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
         .filter_map(|index| Some((*index, StuckCause::find(&ranks[*index])?)))
         .collect();
     let of_kind = |kind| causes.iter().find(move |(_, cause)| cause.kind == kind);
-    let about = |index: usize, cause: &StuckCause| {
-        let quiet = ranks[index].quiet_ns.map(Time);
-        let since = quiet.map_or(String::new(), |quiet| format!(" since {quiet}"));
-        format!("{}: {}{since}", ranks[index].name(), cause.text)
-    };
+    let about = |index: usize, cause: &StuckCause| about(&ranks[index], cause);
     for kind in [VerdictKind::Deadlock, VerdictKind::Lock, VerdictKind::Gil] {
         if let Some((index, cause)) = of_kind(kind) {
             return HangVerdict::new(Answer::Stuck, kind, vec![*index], about(*index, cause));
         }
     }
-    let waiting = causes
-        .iter()
-        .filter(|(_, cause)| cause.kind == VerdictKind::Gpu);
-    let waiting = waiting.map(|(index, _)| *index).collect::<Vec<_>>();
-    if let Some((index, cause)) = of_kind(VerdictKind::Gpu) {
-        let others: Vec<_> = part
-            .iter()
-            .copied()
-            .filter(|one| !waiting.contains(one))
-            .collect();
-        let odd = of_kind(VerdictKind::Idle).filter(|_| others.len() < waiting.len());
-        if let Some((index, cause)) = odd {
-            let text = format!(
-                "{}, while the others wait for the GPU",
-                about(*index, cause)
-            );
-            return HangVerdict::new(Answer::Stuck, VerdictKind::NotEntered, others, text);
-        }
-        if let Some(verdict) = captured_mismatch(ranks, part).filter(|_| others.is_empty()) {
-            return verdict;
-        }
-        let longest = longest_step(ranks, part);
-        let quiet = ranks[*index].quiet_ns.unwrap_or(0);
-        let is_longer = quiet >= LONGER_THAN_STEPS * longest.unwrap_or(0);
-        let text = match is_longer {
-            true => about(*index, cause),
-            false => format!(
-                "{}; earlier steps took up to {}",
-                about(*index, cause),
-                Time(longest.unwrap_or(0))
-            ),
-        };
-        let answer = if is_longer {
-            Answer::Stuck
-        } else {
-            Answer::NotStuck
-        };
-        return HangVerdict::new(answer, VerdictKind::Gpu, waiting, text);
+    if let Some(verdict) = gpu_wait(ranks, part, &causes) {
+        return verdict;
     }
     let same = match part.len() {
         1 => String::new(),

@@ -287,21 +287,16 @@ impl NamedRules {
                 .is_scope
                 .then(|| may_be_scope(&candidate, entry.as_ref()));
             let number = scope.and_then(Result::ok);
-            let result = entry.and_then(|entry| {
-                if let Some(Err(why)) = scope
-                    && !candidate.is_step
-                {
-                    return Err(why);
-                }
-                if !regions.iter().any(|region| region.of == module.start) {
-                    let region = Region::near(module, count, maps)?;
-                    regions.push(region);
-                }
-                let region = regions.iter_mut().find(|region| region.of == module.start);
-                let trampoline = region.ok_or(PatchRefusal::NoRoom)?.add(&entry, number)?;
-                let jump = entry::jump(entry.at(), trampoline.start).ok_or(PatchRefusal::NoRoom)?;
-                Ok((entry, jump, trampoline))
-            });
+            let refused = scope.and_then(Result::err).filter(|_| !candidate.is_step);
+            let result = match refused {
+                Some(why) => Err(why),
+                None => entry.and_then(|entry| {
+                    let region = region_of(&mut regions, module, count, maps)?;
+                    let trampoline = region.add(&entry, number)?;
+                    let jump = entry::jump(entry.at(), trampoline.start);
+                    Ok((entry, jump.ok_or(PatchRefusal::NoRoom)?, trampoline))
+                }),
+            };
             prepared.push((candidate, module, result, scope));
         }
         let mut unfinished = Vec::new();
@@ -314,7 +309,6 @@ impl NamedRules {
         });
         let first = self.functions.len();
         for (candidate, module, result, scope) in prepared {
-            let address = module.base.wrapping_add(candidate.function.address);
             let patched = result.and_then(|(entry, jump, trampoline)| {
                 let mut unfinished = unfinished.iter();
                 if let Some((_, why)) = unfinished.find(|(of, _)| *of == module.start) {
@@ -330,45 +324,57 @@ impl NamedRules {
                     looks_back: entry.looks_back(),
                 })
             });
-            let function = candidate.function;
-            let scope = scope.map(|scope| {
-                scope.and_then(|number| patched.as_ref().map(|_| number).map_err(|why| *why))
-            });
-            let means = match patched {
-                Ok(means) => means,
-                Err(refusal)
-                    if function.exported.is_empty()
-                        || refusal == PatchRefusal::VariantCall
-                        || !candidate.is_step =>
-                {
-                    Means::None(refusal)
-                }
-                Err(refusal) => {
-                    self.by_name.push(ByName {
-                        found: DefinedFunction {
-                            address,
-                            is_ifunc: function.is_ifunc,
-                        },
-                        names: function.exported,
-                    });
-                    Means::Name(refusal)
-                }
-            };
-            let file = candidate.path.file_name().unwrap_or_default();
-            let named = NamedFunction {
-                address,
-                module: module.start,
-                name: function.name,
-                file: file.to_string_lossy().into_owned(),
-                means,
-                is_step: candidate.is_step,
-                scope,
-            };
-            report::found(&named);
-            self.functions.push(named);
+            self.add_function(candidate, module, patched, scope);
         }
         report::found_scopes(&self.functions[first..]);
         self.regions.append(&mut regions);
+    }
+
+    /// Adds a function whose entry was patched, or was not for the reason in `patched`.
+    fn add_function(
+        &mut self,
+        candidate: HookCandidate,
+        module: &ElfModule,
+        patched: Result<Means, PatchRefusal>,
+        scope: Option<Result<usize, PatchRefusal>>,
+    ) {
+        let function = candidate.function;
+        let address = module.base.wrapping_add(function.address);
+        let scope = scope.map(|scope| {
+            scope.and_then(|number| patched.as_ref().map(|_| number).map_err(|why| *why))
+        });
+        let means = match patched {
+            Ok(means) => means,
+            Err(refusal)
+                if function.exported.is_empty()
+                    || refusal == PatchRefusal::VariantCall
+                    || !candidate.is_step =>
+            {
+                Means::None(refusal)
+            }
+            Err(refusal) => {
+                self.by_name.push(ByName {
+                    found: DefinedFunction {
+                        address,
+                        is_ifunc: function.is_ifunc,
+                    },
+                    names: function.exported,
+                });
+                Means::Name(refusal)
+            }
+        };
+        let file = candidate.path.file_name().unwrap_or_default();
+        let named = NamedFunction {
+            address,
+            module: module.start,
+            name: function.name,
+            file: file.to_string_lossy().into_owned(),
+            means,
+            is_step: candidate.is_step,
+            scope,
+        };
+        report::found(&named);
+        self.functions.push(named);
     }
 
     /// Returns true if a function that matches a step rule is already patched because its calls are scopes. From now on
@@ -456,6 +462,24 @@ impl fmt::Display for Unsearched {
         }
         Ok(())
     }
+}
+
+/// Returns the region for the trampolines of a module, and makes it if there is none. `count` is the number of functions
+/// for which it must have room.
+fn region_of<'a>(
+    regions: &'a mut Vec<Region>,
+    module: &ElfModule,
+    count: usize,
+    maps: &Maps,
+) -> Result<&'a mut Region, PatchRefusal> {
+    let at = match regions.iter().position(|region| region.of == module.start) {
+        Some(at) => at,
+        None => {
+            regions.push(Region::near(module, count, maps)?);
+            regions.len() - 1
+        }
+    };
+    Ok(&mut regions[at])
 }
 
 /// Returns the number that identifies a function whose calls can be scopes, or the reason why they cannot.

@@ -2,7 +2,7 @@
 
 use super::{Learner, LearnerState};
 use crate::call::{SiteCall, token};
-use crate::choose::{self, Followed, Parts};
+use crate::choose::{self, Choice, Followed, Parts};
 use crate::engine;
 use crate::history::{self, HistoryEntry};
 use crate::pause::Clock;
@@ -167,43 +167,12 @@ impl Learner {
         let overlap = new.threads & self.rule.threads != 0;
         let same = overlap && (new.key, new.level) == (self.rule.key, self.rule.level);
         if settled && same {
-            (self.rule.thread, self.rule.threads) = (new.thread, new.threads);
-            self.at = trails.work_of(new.threads).since(choice.since);
-            (self.rule.median, self.rule.rivals) = (new.median, new.rivals);
-            (self.rule.periods, self.rule.agreeing) = (new.periods, new.agreeing);
-            self.rule.waits = new.waits;
-            self.steady = choice.steady(self.steady);
-            if !self.relied_on {
-                self.divide(choice.parts);
-            }
-            // The second condition is needed because the history may hold fewer iterations than a model has
-            // layers.
-            let is_sure = choice.unsure_for == 0 || self.even > choose::PERIODS_BEYOND_LAYERS;
-            if is_sure && !self.understood {
-                self.understood = true;
-                self.since = self.closed;
-                if !self.rule.helper {
-                    self.periods.rest(self.counts_passes());
-                }
-            }
+            self.confirm(trails, &choice);
             // If the rule was divided into parts above, this occurrence may end only a part.
             return self.stop_watching(ends && self.part == 0);
         }
         let last = entries.last().copied();
-        // True if the new call site seems to end the same iterations as the old one.
-        let mut alike = false;
-        if settled && !overlap {
-            // The old count came from threads that did other work, so it is kept separately.
-            self.before = self.standing();
-        } else if settled && choice.replaced > 0 {
-            let (new, old) = (u64::from(choice.occurrences), u64::from(choice.replaced));
-            alike = new * 13 >= old * 10 && new * 10 <= old * 13;
-            if !alike {
-                // The earlier iterations were counted by a call site that does not end iterations. Scale their
-                // number by the ratio of both sites' occurrences.
-                self.before = self.before.saturating_mul(new) / old;
-            }
-        }
+        let alike = settled && self.carry_count(&choice, overlap);
         let unseen = core::mem::take(&mut self.unseen);
         self.before += u64::from((unseen + new.median / 2) / new.median.max(1));
         self.closed = self.before + u64::from(choice.occurrences);
@@ -242,6 +211,49 @@ impl Learner {
         // If the old call site ends an iteration at this call, the new site may have ended the same iteration
         // shortly before.
         is_site || ends && alike && choice.since.weight() < new.median / 2
+    }
+
+    /// Updates the rule with a choice of the same call site.
+    fn confirm(&mut self, trails: &Trails, choice: &Choice) {
+        let new = &choice.rule;
+        (self.rule.thread, self.rule.threads) = (new.thread, new.threads);
+        self.at = trails.work_of(new.threads).since(choice.since);
+        (self.rule.median, self.rule.rivals) = (new.median, new.rivals);
+        (self.rule.periods, self.rule.agreeing) = (new.periods, new.agreeing);
+        self.rule.waits = new.waits;
+        self.steady = choice.steady(self.steady);
+        if !self.relied_on {
+            self.divide(choice.parts);
+        }
+        // The second condition is needed because the history may hold fewer iterations than a model has
+        // layers.
+        let is_sure = choice.unsure_for == 0 || self.even > choose::PERIODS_BEYOND_LAYERS;
+        if is_sure && !self.understood {
+            self.understood = true;
+            self.since = self.closed;
+            if !self.rule.helper {
+                self.periods.rest(self.counts_passes());
+            }
+        }
+    }
+
+    /// Keeps the number of iterations that the old call site counted, for a choice of another one. Returns true if the
+    /// new call site seems to end the same iterations as the old one. `overlap` is true if both count the same threads.
+    fn carry_count(&mut self, choice: &Choice, overlap: bool) -> bool {
+        let mut alike = false;
+        if !overlap {
+            // The old count came from threads that did other work, so it is kept separately.
+            self.before = self.standing();
+        } else if choice.replaced > 0 {
+            let (new, old) = (u64::from(choice.occurrences), u64::from(choice.replaced));
+            alike = new * 13 >= old * 10 && new * 10 <= old * 13;
+            if !alike {
+                // The earlier iterations were counted by a call site that does not end iterations. Scale their
+                // number by the ratio of both sites' occurrences.
+                self.before = self.before.saturating_mul(new) / old;
+            }
+        }
+        alike
     }
 
     /// Switches from counting parts to counting whole steps, if a step has several parts.

@@ -58,6 +58,80 @@ impl PatchableEntry {
     }
 }
 
+/// Where a function's instructions may lead.
+struct FunctionFlow {
+    function: Range<usize>,
+    /// Targets of its branches.
+    branches: Vec<usize>,
+    /// Addresses that may be jump tables.
+    tables: Vec<usize>,
+    /// True if the function has an indirect jump.
+    is_indirect: bool,
+}
+
+impl FunctionFlow {
+    /// Adds an instruction. `target` is where it branches to, unless it is a call. Notes in `entry` whether the
+    /// instruction may lead to another function.
+    fn note(
+        &mut self,
+        entry: &mut PatchableEntry,
+        instruction: &Instruction,
+        target: Option<usize>,
+        read: &impl Fn(usize, &mut [u8]) -> bool,
+    ) {
+        let has_base = instruction.memory_base() != Register::None;
+        if instruction.code() == Code::Jmp_rm64 {
+            self.is_indirect = true;
+            // This indirect jump goes through a jump table of the function, or to another function.
+            entry.looks_back |= self.tables.is_empty() || has_base;
+            if instruction.is_ip_rel_memory_operand() {
+                let slot = instruction.ip_rel_memory_address() as usize;
+                entry.ends_in.extend(word(slot, read));
+            }
+        }
+        if let Some(target) = target {
+            self.branches.push(target);
+            if !self.function.contains(&target) {
+                let leads_out = leads_out(target, read);
+                entry.looks_back |= leads_out.is_none_or(|slot| slot.is_some());
+                entry.ends_in.push(target);
+                let slot = leads_out.flatten();
+                entry.ends_in.extend(slot.and_then(|slot| word(slot, read)));
+            }
+        }
+        if instruction.code() == Code::Lea_r64_m && instruction.is_ip_rel_memory_operand() {
+            self.tables
+                .push(instruction.ip_rel_memory_address() as usize);
+        } else if !has_base && instruction.memory_index() != Register::None {
+            self.tables
+                .push(instruction.memory_displacement64() as usize);
+        }
+    }
+}
+
+/// Returns the instruction as it is moved to the trampoline.
+fn moved(
+    decoder: &Decoder<'_>,
+    instruction: &Instruction,
+    bytes: &[u8],
+    target: Option<usize>,
+) -> Result<Moved, PatchRefusal> {
+    let kind = match target {
+        Some(target) => branch(bytes, target).ok_or(PatchRefusal::Immovable)?,
+        None if instruction.is_ip_rel_memory_operand() => InstructionKind::Relative {
+            at: decoder
+                .get_constant_offsets(instruction)
+                .displacement_offset(),
+            target: instruction.ip_rel_memory_address() as usize,
+        },
+        None => InstructionKind::Anywhere,
+    };
+    Ok(Moved {
+        bytes: bytes.to_vec(),
+        kind,
+    })
+}
+
 /// Examines the whole function, whose `code` lies at `start`. The closure `read` reads the module's memory.
 pub fn examine(
     start: usize,
@@ -73,7 +147,12 @@ pub fn examine(
         ends_in: Vec::new(),
     };
     let mut instruction = Instruction::default();
-    let (mut branches, mut tables, mut indirect) = (Vec::new(), Vec::new(), false);
+    let mut flow = FunctionFlow {
+        function: start..start + code.len(),
+        branches: Vec::new(),
+        tables: Vec::new(),
+        is_indirect: false,
+    };
     let mut return_address = ReturnAddress {
         above_stack_pointer: Some(0),
         above_frame_pointer: None,
@@ -95,67 +174,25 @@ pub fn examine(
             instruction.code(),
             Code::Call_rel32_64 | Code::Call_rm64 | Code::Call_rel16
         );
-        if instruction.code() == Code::Jmp_rm64 {
-            indirect = true;
-            // This indirect jump goes through a jump table of the function, or to another function.
-            entry.looks_back |= tables.is_empty() || instruction.memory_base() != Register::None;
-            if instruction.is_ip_rel_memory_operand() {
-                let slot = instruction.ip_rel_memory_address() as usize;
-                entry.ends_in.extend(word(slot, &read));
-            }
-        }
-        if let Some(target) = target.filter(|_| !is_call) {
-            branches.push(target);
-            if !(start..start + code.len()).contains(&target) {
-                let leads_out = leads_out(target, &read);
-                entry.looks_back |= leads_out.is_none_or(|slot| slot.is_some());
-                entry.ends_in.push(target);
-                entry
-                    .ends_in
-                    .extend(leads_out.flatten().and_then(|slot| word(slot, &read)));
-            }
-        }
-        if instruction.code() == Code::Lea_r64_m && instruction.is_ip_rel_memory_operand() {
-            tables.push(instruction.ip_rel_memory_address() as usize);
-        } else if instruction.memory_base() == Register::None
-            && instruction.memory_index() != Register::None
-        {
-            tables.push(instruction.memory_displacement64() as usize);
-        }
+        flow.note(&mut entry, &instruction, target.filter(|_| !is_call), &read);
         if entry.length < JUMP {
             if is_call {
                 return Err(PatchRefusal::Call);
             }
-            let offset = decoder
-                .get_constant_offsets(&instruction)
-                .displacement_offset();
-            let kind = match target {
-                Some(target) => branch(bytes, target).ok_or(PatchRefusal::Immovable)?,
-                None if instruction.is_ip_rel_memory_operand() => InstructionKind::Relative {
-                    at: offset,
-                    target: instruction.ip_rel_memory_address() as usize,
-                },
-                None => InstructionKind::Anywhere,
-            };
+            let moved = moved(&decoder, &instruction, bytes, target)?;
             entry.length += bytes.len();
-            entry.moved.push(Moved {
-                bytes: bytes.to_vec(),
-                kind,
-            });
+            entry.moved.push(moved);
         }
     }
     if entry.length < JUMP {
         return Err(PatchRefusal::TooShort);
     }
     let overwritten = entry.at..entry.at + entry.length;
-    if branches.iter().any(|target| overwritten.contains(target)) {
+    if flow.branches.iter().any(|at| overwritten.contains(at)) {
         return Err(PatchRefusal::Loops);
     }
-    let function = start..start + code.len();
-    if indirect
-        && tables
-            .iter()
-            .any(|&table| leads_to(table, &function, &overwritten, &read))
+    let mut tables = flow.tables.iter();
+    if flow.is_indirect && tables.any(|&table| leads_to(table, &flow.function, &overwritten, &read))
     {
         return Err(PatchRefusal::Table);
     }

@@ -120,88 +120,94 @@ enum KeptData {
 /// Collects the requested functions. `listens` is true if ranges are recorded.
 fn collect(settings: &Settings, listens: bool) -> Vec<TargetModule> {
     let mut modules = Vec::new();
-    let mut add = |asked: &PyFunction, by, step, kept: KeptData| {
-        let name = || RegisteredName::of_function(asked.qualname.as_str());
-        let target = target(&mut modules, asked, by);
-        let has_ranges = matches!(kept, KeptData::Calls | KeptData::Waits);
-        let name = has_ranges.then(name).flatten();
-        target.function.means(name, step);
-        match kept {
-            KeptData::Polls => target.function.polls(),
-            KeptData::Drafts => target.function.drafts(),
-            KeptData::Nothing | KeptData::Calls | KeptData::Waits => {}
-        }
-        if matches!(kept, KeptData::Polls | KeptData::Waits) {
-            target.function.idles();
-        }
-    };
     if counts(settings) {
-        match &settings.step {
-            Step::Python { function, .. } => {
-                add(function, By::Rule, Some(StepOf::Rule), KeptData::Nothing)
-            }
-            _ => {
-                for (index, function) in engines::in_python().enumerate() {
-                    add(
-                        function,
-                        By::Engine,
-                        Some(StepOf::Engine(index)),
-                        KeptData::Nothing,
-                    );
-                }
-                for (index, dummy) in DUMMY_STEPS.iter().enumerate() {
-                    if let Ok(function) = PyFunction::parse(dummy.function) {
-                        add(
-                            &function,
-                            By::Engine,
-                            Some(StepOf::Dummy(index)),
-                            KeptData::Nothing,
-                        );
-                    }
-                }
-            }
-        }
-    }
-    if counts(settings) && matches!(settings.step, Step::Auto) {
-        for draft in DRAFTS {
-            if let Ok(function) = PyFunction::parse(draft.function) {
-                add(&function, By::Engine, None, KeptData::Drafts);
-            }
-        }
-    }
-    if listens && counts(settings) {
-        for wait in IDLE_WAITS {
-            if let Ok(function) = PyFunction::parse(&wait.function()) {
-                let kept = if wait.polls {
-                    KeptData::Polls
-                } else {
-                    KeptData::Waits
-                };
-                add(&function, By::Engine, None, kept);
-            }
-        }
+        add_counted(settings, listens, &mut modules);
     }
     if let Some(batch) = settings.batch.as_ref().filter(|_| has_work(settings)) {
-        add(&batch.function, By::Batch, None, KeptData::Nothing);
+        let function = &batch.function;
+        add(&mut modules, function, By::Batch, None, KeptData::Nothing);
     }
-    if listens {
-        for function in &settings.py_ranges {
-            add(function, By::Ranges, None, KeptData::Calls);
-        }
-        // Functions of known engines that launch kernels outside the model. They serve as scopes of
-        // these launches.
-        for function in SCOPES.iter().flat_map(ModuleScopes::functions) {
-            if let (true, Ok(function)) = (settings.layers, PyFunction::parse(&function)) {
-                add(&function, By::Engine, None, KeptData::Calls);
-            }
-        }
-        for marked in api_functions().filter(|_| settings.llmapi) {
-            if let Ok(function) = PyFunction::parse(&marked.to_string()) {
-                add(&function, By::Api, None, KeptData::Calls);
-            }
-        }
+    if !listens {
+        return modules;
+    }
+    for function in &settings.py_ranges {
+        add(&mut modules, function, By::Ranges, None, KeptData::Calls);
+    }
+    // Functions of known engines that launch kernels outside the model. They serve as scopes of
+    // these launches.
+    let scopes = SCOPES.iter().filter(|_| settings.layers);
+    for function in scopes.flat_map(ModuleScopes::functions) {
+        add_text(&mut modules, &function, By::Engine, None, KeptData::Calls);
+    }
+    for marked in api_functions().filter(|_| settings.llmapi) {
+        let function = marked.to_string();
+        add_text(&mut modules, &function, By::Api, None, KeptData::Calls);
     }
     modules
+}
+
+/// Adds the functions whose calls count iterations, or are part of one.
+fn add_counted(settings: &Settings, listens: bool, modules: &mut Vec<TargetModule>) {
+    if let Step::Python { function, .. } = &settings.step {
+        let step = Some(StepOf::Rule);
+        add(modules, function, By::Rule, step, KeptData::Nothing);
+    } else {
+        for (index, function) in engines::in_python().enumerate() {
+            let step = Some(StepOf::Engine(index));
+            add(modules, function, By::Engine, step, KeptData::Nothing);
+        }
+        for (index, dummy) in DUMMY_STEPS.iter().enumerate() {
+            let step = Some(StepOf::Dummy(index));
+            add_text(modules, dummy.function, By::Engine, step, KeptData::Nothing);
+        }
+    }
+    for draft in DRAFTS {
+        if matches!(settings.step, Step::Auto) {
+            add_text(modules, draft.function, By::Engine, None, KeptData::Drafts);
+        }
+    }
+    for wait in IDLE_WAITS.iter().filter(|_| listens) {
+        let kept = match wait.polls {
+            true => KeptData::Polls,
+            false => KeptData::Waits,
+        };
+        add_text(modules, &wait.function(), By::Engine, None, kept);
+    }
+}
+
+/// Adds the function that `text` names, if it names one.
+fn add_text(
+    modules: &mut Vec<TargetModule>,
+    text: &str,
+    by: By,
+    step: Option<StepOf>,
+    kept: KeptData,
+) {
+    if let Ok(function) = PyFunction::parse(text) {
+        add(modules, &function, by, step, kept);
+    }
+}
+
+fn add(
+    modules: &mut Vec<TargetModule>,
+    asked: &PyFunction,
+    by: By,
+    step: Option<StepOf>,
+    kept: KeptData,
+) {
+    let name = || RegisteredName::of_function(asked.qualname.as_str());
+    let target = target(modules, asked, by);
+    let has_ranges = matches!(kept, KeptData::Calls | KeptData::Waits);
+    let name = has_ranges.then(name).flatten();
+    target.function.means(name, step);
+    match kept {
+        KeptData::Polls => target.function.polls(),
+        KeptData::Drafts => target.function.drafts(),
+        KeptData::Nothing | KeptData::Calls | KeptData::Waits => {}
+    }
+    if matches!(kept, KeptData::Polls | KeptData::Waits) {
+        target.function.idles();
+    }
 }
 
 /// Returns the target for `asked`. Adds a new one if the function was not requested before.

@@ -220,23 +220,9 @@ impl Walker {
                 }
                 Life::Chunk { owner } => match frame[owner] {
                     owner::THREAD => {
-                        let (from, above) = last;
-                        let chunks = self.chunks.iter().enumerate().skip(from);
-                        let Some((index, _)) = chunks.into_iter().find(|(_, it)| it.contains(at))
-                        else {
+                        let Some(index) = self.chunk_of(at, length, last) else {
                             break false;
                         };
-                        // Within a chunk, a caller's frame has a lower address than the frame of
-                        // the function it called.
-                        if index == from && at >= above {
-                            break false;
-                        }
-                        if index != from || above == usize::MAX {
-                            // The first frame that is found in a chunk is the one with the highest
-                            // address.
-                            let end = at - self.chunks[index].address + length + MAX_GROWTH;
-                            self.chunks[index].used = end.min(self.chunks[index].size);
-                        }
                         last = (index, at);
                         true
                     }
@@ -258,17 +244,7 @@ impl Walker {
             frames += 1;
             at = previous;
         };
-        let is_rooted = match layout.frame.life {
-            Life::Object { .. } => true,
-            Life::Chunk { .. } => {
-                let oldest = self
-                    .chunks
-                    .last()
-                    .map(|chunk| chunk.address + chunk::FIRST_FRAME);
-                self.codes.is_empty() || oldest == Some(outermost)
-            }
-        };
-        let is_whole = whole && is_rooted;
+        let is_whole = whole && self.is_rooted(layout, outermost);
         outside.truncate(MAX_OUTSIDE);
         self.met = outside;
         // After a torn stack, keep the frames of the last whole stack: they are more likely to be
@@ -277,6 +253,39 @@ impl Walker {
             core::mem::swap(&mut self.met, &mut self.outside);
         }
         is_whole.then_some(())
+    }
+
+    /// Returns the index of the chunk that holds the frame at `at`, and notes how much of the chunk is used. `last` is the
+    /// last frame that was found in a chunk: the chunk's index, and the frame's address. Returns `None` if no frame can
+    /// lie there.
+    fn chunk_of(&mut self, at: usize, length: usize, last: (usize, usize)) -> Option<usize> {
+        let (from, above) = last;
+        let chunks = self.chunks.iter().enumerate().skip(from);
+        let (index, _) = chunks.into_iter().find(|(_, it)| it.contains(at))?;
+        // Within a chunk, a caller's frame has a lower address than the frame of
+        // the function it called.
+        if index == from && at >= above {
+            return None;
+        }
+        if index != from || above == usize::MAX {
+            // The first frame that is found in a chunk is the one with the highest
+            // address.
+            let end = at - self.chunks[index].address + length + MAX_GROWTH;
+            self.chunks[index].used = end.min(self.chunks[index].size);
+        }
+        Some(index)
+    }
+
+    /// Returns true if the outermost frame that was found is the first one of the thread.
+    fn is_rooted(&self, layout: &Layout, outermost: usize) -> bool {
+        match layout.frame.life {
+            Life::Object { .. } => true,
+            Life::Chunk { .. } => {
+                let oldest = self.chunks.last();
+                let oldest = oldest.map(|chunk| chunk.address + chunk::FIRST_FRAME);
+                self.codes.is_empty() || oldest == Some(outermost)
+            }
+        }
     }
 }
 
