@@ -17,70 +17,8 @@ use crate::frame::{CallFrame, STACK_WORDS};
 use crate::stubs;
 use crate::thunk::{THUNK_SIZE, Thunk};
 
-/// Makes a frame: `rbp` is saved, and holds the address of its saved value.
-macro_rules! enter {
-    () => {
-        "push rbp
-         .cfi_def_cfa_offset 16
-         .cfi_offset rbp, -16
-         mov rbp, rsp
-         .cfi_def_cfa_register rbp"
-    };
-}
-
-/// Loads the address of the thread's cells into `rax`. Jumps to `2:`, `is_left`, if the call seems to be nested in another
-/// call, and to `slow` if the thread has no cells.
-macro_rules! cells {
-    () => {
-        "mov r10, qword ptr [rip + tllmprof_tls@GOTTPOFF]
-         cmp rsp, qword ptr fs:[r10 + {outer}]
-         jb 2f
-         3:
-         mov rax, qword ptr fs:[r10 + {cells}]
-         test rax, rax
-         jz {slow}"
-    };
-}
-
-/// Goes back to `3:`, in `cells`, if the outer call was left by `longjmp`: then its return address is no longer on the
-/// stack at the mark.
-macro_rules! is_left {
-    () => {
-        "2:
-         mov rax, qword ptr fs:[r10 + {outer}]
-         mov rax, qword ptr [rax]
-         cmp rax, qword ptr fs:[r10 + {outer_return}]
-         jne 3b"
-    };
-}
-
-/// Adds one to the thread's cell for this call, and jumps to `slow` if the count is past the cell's limit. `rax` holds the
-/// address of the thread's cells, and `r11` that of the thunk.
-macro_rules! count {
-    () => {
-        "add rax, qword ptr [r11 + {cell}]
-         mov r10, qword ptr [rax + {tally}]
-         inc r10
-         mov qword ptr [rax + {tally}], r10
-         cmp r10, qword ptr [rax + {limit}]
-         ja {slow}"
-    };
-}
-
-/// Copies the stack words that may contain arguments from the caller's frame to this one.
-macro_rules! copy_words {
-    () => {
-        ".set tllmprof_word, 0
-         .rept {words}
-         mov r10, qword ptr [rbp + 16 + tllmprof_word]
-         mov qword ptr [rsp + tllmprof_word], r10
-         .set tllmprof_word, tllmprof_word + 8
-         .endr"
-    };
-}
-
-/// Saves the integer registers of arguments and the thunk below `rbp`, with the layout of [`CallFrame`].
-macro_rules! save_integers {
+/// Saves the argument registers and the thunk below `rbp`, with the layout of [`CallFrame`].
+macro_rules! save {
     () => {
         "mov qword ptr [rbp - {frame} + {thunk}], r11
          mov qword ptr [rbp - {frame} + {args} + 0], rdi
@@ -88,28 +26,7 @@ macro_rules! save_integers {
          mov qword ptr [rbp - {frame} + {args} + 16], rdx
          mov qword ptr [rbp - {frame} + {args} + 24], rcx
          mov qword ptr [rbp - {frame} + {args} + 32], r8
-         mov qword ptr [rbp - {frame} + {args} + 40], r9"
-    };
-}
-
-/// Restores the integer registers of arguments.
-macro_rules! restore_integers {
-    () => {
-        "mov rdi, qword ptr [rbp - {frame} + {args} + 0]
-         mov rsi, qword ptr [rbp - {frame} + {args} + 8]
-         mov rdx, qword ptr [rbp - {frame} + {args} + 16]
-         mov rcx, qword ptr [rbp - {frame} + {args} + 24]
-         mov r8, qword ptr [rbp - {frame} + {args} + 32]
-         mov r9, qword ptr [rbp - {frame} + {args} + 40]"
-    };
-}
-
-/// Saves the argument registers and the thunk below `rbp`, with the layout of [`CallFrame`].
-macro_rules! save {
-    () => {
-        concat!(
-            save_integers!(),
-            "
+         mov qword ptr [rbp - {frame} + {args} + 40], r9
          movups xmmword ptr [rbp - {vectors} + 0], xmm0
          movups xmmword ptr [rbp - {vectors} + 16], xmm1
          movups xmmword ptr [rbp - {vectors} + 32], xmm2
@@ -118,16 +35,18 @@ macro_rules! save {
          movups xmmword ptr [rbp - {vectors} + 80], xmm5
          movups xmmword ptr [rbp - {vectors} + 96], xmm6
          movups xmmword ptr [rbp - {vectors} + 112], xmm7"
-        )
     };
 }
 
 /// Restores the argument registers. Leaves `rax` and `r11` unchanged.
 macro_rules! restore {
     () => {
-        concat!(
-            restore_integers!(),
-            "
+        "mov rdi, qword ptr [rbp - {frame} + {args} + 0]
+         mov rsi, qword ptr [rbp - {frame} + {args} + 8]
+         mov rdx, qword ptr [rbp - {frame} + {args} + 16]
+         mov rcx, qword ptr [rbp - {frame} + {args} + 24]
+         mov r8, qword ptr [rbp - {frame} + {args} + 32]
+         mov r9, qword ptr [rbp - {frame} + {args} + 40]
          movups xmm0, xmmword ptr [rbp - {vectors} + 0]
          movups xmm1, xmmword ptr [rbp - {vectors} + 16]
          movups xmm2, xmmword ptr [rbp - {vectors} + 32]
@@ -136,14 +55,20 @@ macro_rules! restore {
          movups xmm5, xmmword ptr [rbp - {vectors} + 80]
          movups xmm6, xmmword ptr [rbp - {vectors} + 96]
          movups xmm7, xmmword ptr [rbp - {vectors} + 112]"
-        )
     };
 }
 
-/// Does what `count` does, and jumps to the real function.
+/// Adds one to the thread's cell for this call and jumps to the real function, or to `slow` if the count is past the
+/// cell's limit. `rax` holds the address of the thread's cells, and `r11` that of the thunk.
 macro_rules! count_and_go {
     () => {
-        concat!(count!(), "\njmp qword ptr [r11 + {real}]")
+        "add rax, qword ptr [r11 + {cell}]
+         mov r10, qword ptr [rax + {tally}]
+         inc r10
+         mov qword ptr [rax + {tally}], r10
+         cmp r10, qword ptr [rax + {limit}]
+         ja {slow}
+         jmp qword ptr [r11 + {real}]"
     };
 }
 
@@ -241,11 +166,21 @@ global_asm!(
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn count() {
     naked_asm!(
-        cells!(),
+        "mov r10, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
+        "cmp rsp, qword ptr fs:[r10 + {outer}]",
+        "jb 2f",
+        "3:",
+        "mov rax, qword ptr fs:[r10 + {cells}]",
+        "test rax, rax",
+        "jz {slow}",
         count_and_go!(),
-        // The stack pointer is below the mark of an outer call, so this call is nested in the outer call, unless the outer
-        // call was left.
-        is_left!(),
+        // The stack pointer is below the mark of an outer call, so this call is nested in the outer call. The exception
+        // is an outer call that was left by `longjmp`: then its return address is no longer on the stack at the mark.
+        "2:",
+        "mov rax, qword ptr fs:[r10 + {outer}]",
+        "mov rax, qword ptr [rax]",
+        "cmp rax, qword ptr fs:[r10 + {outer_return}]",
+        "jne 3b",
         "jmp qword ptr [r11 + {real}]",
         slow = sym slow,
         cells = const Block::CELLS,
@@ -309,13 +244,40 @@ pub(crate) use noting;
 pub(crate) unsafe extern "C" fn record() {
     naked_asm!(
         ".cfi_startproc",
-        cells!(),
-        count!(),
+        "mov r10, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
+        "cmp rsp, qword ptr fs:[r10 + {outer}]",
+        "jb 2f",
+        "3:",
+        "mov rax, qword ptr fs:[r10 + {cells}]",
+        "test rax, rax",
+        "jz {slow}",
+        "add rax, qword ptr [r11 + {cell}]",
+        "mov r10, qword ptr [rax + {tally}]",
+        "inc r10",
+        "mov qword ptr [rax + {tally}], r10",
+        "cmp r10, qword ptr [rax + {limit}]",
+        "ja {slow}",
         "4:",
-        enter!(),
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_remember_state",
+        ".cfi_def_cfa_register rbp",
         "sub rsp, {frame} + 8 * {words}",
-        save_integers!(),
-        copy_words!(),
+        "mov qword ptr [rbp - {frame} + {thunk}], r11",
+        "mov qword ptr [rbp - {frame} + {args} + 0], rdi",
+        "mov qword ptr [rbp - {frame} + {args} + 8], rsi",
+        "mov qword ptr [rbp - {frame} + {args} + 16], rdx",
+        "mov qword ptr [rbp - {frame} + {args} + 24], rcx",
+        ".set tllmprof_word, 0",
+        ".rept {words}",
+        "mov r10, qword ptr [rbp + 16 + tllmprof_word]",
+        "mov qword ptr [rsp + tllmprof_word], r10",
+        ".set tllmprof_word, tllmprof_word + 8",
+        ".endr",
+        "mov qword ptr [rbp - {frame} + {args} + 32], r8",
+        "mov qword ptr [rbp - {frame} + {args} + 40], r9",
         "mov qword ptr [rbp - {frame} + {work}], 0",
         // Most calls need no examination before they are passed on.
         "cmp byte ptr [r11 + {does}], 0",
@@ -338,18 +300,24 @@ pub(crate) unsafe extern "C" fn record() {
         "lea rdi, [rbp - {frame}]",
         "call {returned}",
         "leave",
-        ".cfi_remember_state",
+        ".cfi_restore_state",
         ".cfi_def_cfa rsp, 8",
         ".cfi_restore rbp",
         "ret",
-        ".cfi_restore_state",
+        ".cfi_def_cfa rbp, 16",
+        ".cfi_offset rbp, -16",
         "6:",
         "test dword ptr [rip + {looks}], {other_clock}",
         "jnz 8f",
         "lea rdi, [rbp - {frame}]",
         "call {entered}",
         "mov r11, qword ptr [rbp - {frame} + {thunk}]",
-        restore_integers!(),
+        "mov rdi, qword ptr [rbp - {frame} + {args} + 0]",
+        "mov rsi, qword ptr [rbp - {frame} + {args} + 8]",
+        "mov rdx, qword ptr [rbp - {frame} + {args} + 16]",
+        "mov rcx, qword ptr [rbp - {frame} + {args} + 24]",
+        "mov r8, qword ptr [rbp - {frame} + {args} + 32]",
+        "mov r9, qword ptr [rbp - {frame} + {args} + 40]",
         "jmp 7b",
         // The record's clock is not the processor's counter, so `slow` must read the time.
         "8:",
@@ -357,7 +325,12 @@ pub(crate) unsafe extern "C" fn record() {
         ".cfi_def_cfa rsp, 8",
         ".cfi_restore rbp",
         "jmp {slow}",
-        is_left!(),
+        // The stack pointer is below the mark of an outer call. `count` explains the check.
+        "2:",
+        "mov rax, qword ptr fs:[r10 + {outer}]",
+        "mov rax, qword ptr [rax]",
+        "cmp rax, qword ptr fs:[r10 + {outer_return}]",
+        "jne 3b",
         "test rax, rax",
         "jnz 4b",
         "jmp qword ptr [r11 + {real}]",
@@ -393,7 +366,11 @@ pub(crate) unsafe extern "C" fn record() {
 pub(crate) unsafe extern "C" fn slow() {
     naked_asm!(
         ".cfi_startproc",
-        enter!(),
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
         "sub rsp, {vectors} + 0x10",
         save!(),
         "lea rdi, [rbp - {frame}]",
@@ -409,7 +386,12 @@ pub(crate) unsafe extern "C" fn slow() {
         ".cfi_restore_state",
         "2:",
         "sub rsp, 8 * {words}",
-        copy_words!(),
+        ".set tllmprof_word, 0",
+        ".rept {words}",
+        "mov r10, qword ptr [rbp + 16 + tllmprof_word]",
+        "mov qword ptr [rsp + tllmprof_word], r10",
+        ".set tllmprof_word, tllmprof_word + 8",
+        ".endr",
         "mov r11, qword ptr [rbp - {frame} + {thunk}]",
         "xor eax, eax",
         "call qword ptr [r11 + {real}]",
@@ -491,7 +473,11 @@ pub unsafe extern "C" fn exported() {
 unsafe extern "C" fn bind() {
     naked_asm!(
         ".cfi_startproc",
-        enter!(),
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
         "sub rsp, {vectors}",
         save!(),
         "mov rdi, r11",

@@ -35,54 +35,6 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Saves the argument registers at the stack pointer.
-macro_rules! save {
-    () => {
-        "stp x0, x1, [sp]
-         stp x2, x3, [sp, #0x10]
-         stp x4, x5, [sp, #0x20]
-         stp x6, x7, [sp, #0x30]
-         str x8, [sp, #0x40]
-         stp q0, q1, [sp, #0x50]
-         stp q2, q3, [sp, #0x70]
-         stp q4, q5, [sp, #0x90]
-         stp q6, q7, [sp, #0xb0]"
-    };
-}
-
-/// Restores the registers that `save` saved.
-macro_rules! restore {
-    () => {
-        "ldp x0, x1, [sp]
-         ldp x2, x3, [sp, #0x10]
-         ldp x4, x5, [sp, #0x20]
-         ldp x6, x7, [sp, #0x30]
-         ldr x8, [sp, #0x40]
-         ldp q0, q1, [sp, #0x50]
-         ldp q2, q3, [sp, #0x70]
-         ldp q4, q5, [sp, #0x90]
-         ldp q6, q7, [sp, #0xb0]"
-    };
-}
-
-/// Copies the arguments on the caller's stack to this frame's.
-macro_rules! copy_stack_arguments {
-    () => {
-        "ldp x9, x10, [x29, #0x20]
-         ldp x11, x12, [x29, #0x30]
-         stp x9, x10, [sp]
-         stp x11, x12, [sp, #0x10]
-         ldp x9, x10, [x29, #0x40]
-         ldp x11, x12, [x29, #0x50]
-         stp x9, x10, [sp, #0x20]
-         stp x11, x12, [sp, #0x30]
-         ldp x9, x10, [x29, #0x60]
-         ldp x11, x12, [x29, #0x70]
-         stp x9, x10, [sp, #0x40]
-         stp x11, x12, [sp, #0x50]"
-    };
-}
-
 /// Passes a call through the gate in `x16`, like the function of this name for x86-64. Twelve stack words, which may
 /// contain arguments, are copied.
 #[unsafe(naked)]
@@ -116,7 +68,18 @@ unsafe extern "C" fn pass() {
         "ldr w10, [x10, :lo12:{closed}]",
         "cbnz w10, 2f",
         "3:",
-        copy_stack_arguments!(),
+        "ldp x9, x10, [x29, #0x20]",
+        "ldp x11, x12, [x29, #0x30]",
+        "stp x9, x10, [sp]",
+        "stp x11, x12, [sp, #0x10]",
+        "ldp x9, x10, [x29, #0x40]",
+        "ldp x11, x12, [x29, #0x50]",
+        "stp x9, x10, [sp, #0x20]",
+        "stp x11, x12, [sp, #0x30]",
+        "ldp x9, x10, [x29, #0x60]",
+        "ldp x11, x12, [x29, #0x70]",
+        "stp x9, x10, [sp, #0x40]",
+        "stp x11, x12, [sp, #0x50]",
         "ldr x16, [x29, #0x18]",
         "ldr x16, [x16, #{real}]",
         "blr x16",
@@ -147,12 +110,28 @@ unsafe extern "C" fn pass() {
         ".cfi_restore_state",
         "2:",
         "sub sp, sp, #0xd0",
-        save!(),
+        "stp x0, x1, [sp]",
+        "stp x2, x3, [sp, #0x10]",
+        "stp x4, x5, [sp, #0x20]",
+        "stp x6, x7, [sp, #0x30]",
+        "str x8, [sp, #0x40]",
+        "stp q0, q1, [sp, #0x50]",
+        "stp q2, q3, [sp, #0x70]",
+        "stp q4, q5, [sp, #0x90]",
+        "stp q6, q7, [sp, #0xb0]",
         "mov x0, x16",
         "mov x1, x29",
         "bl {enter}",
         "str x0, [x29, #0x10]",
-        restore!(),
+        "ldp x0, x1, [sp]",
+        "ldp x2, x3, [sp, #0x10]",
+        "ldp x4, x5, [sp, #0x20]",
+        "ldp x6, x7, [sp, #0x30]",
+        "ldr x8, [sp, #0x40]",
+        "ldp q0, q1, [sp, #0x50]",
+        "ldp q2, q3, [sp, #0x70]",
+        "ldp q4, q5, [sp, #0x90]",
+        "ldp q6, q7, [sp, #0xb0]",
         "add sp, sp, #0xd0",
         "b 3b",
         ".cfi_endproc",

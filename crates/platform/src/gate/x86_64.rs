@@ -38,48 +38,6 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Saves the argument registers and `r11`, the gate, at the stack pointer.
-macro_rules! save {
-    () => {
-        "mov qword ptr [rsp], rdi
-         mov qword ptr [rsp + 0x08], rsi
-         mov qword ptr [rsp + 0x10], rdx
-         mov qword ptr [rsp + 0x18], rcx
-         mov qword ptr [rsp + 0x20], r8
-         mov qword ptr [rsp + 0x28], r9
-         mov qword ptr [rsp + 0x30], r11
-         movups xmmword ptr [rsp + 0x40], xmm0
-         movups xmmword ptr [rsp + 0x50], xmm1
-         movups xmmword ptr [rsp + 0x60], xmm2
-         movups xmmword ptr [rsp + 0x70], xmm3
-         movups xmmword ptr [rsp + 0x80], xmm4
-         movups xmmword ptr [rsp + 0x90], xmm5
-         movups xmmword ptr [rsp + 0xa0], xmm6
-         movups xmmword ptr [rsp + 0xb0], xmm7"
-    };
-}
-
-/// Restores the registers that `save` saved.
-macro_rules! restore {
-    () => {
-        "mov rdi, qword ptr [rsp]
-         mov rsi, qword ptr [rsp + 0x08]
-         mov rdx, qword ptr [rsp + 0x10]
-         mov rcx, qword ptr [rsp + 0x18]
-         mov r8, qword ptr [rsp + 0x20]
-         mov r9, qword ptr [rsp + 0x28]
-         mov r11, qword ptr [rsp + 0x30]
-         movups xmm0, xmmword ptr [rsp + 0x40]
-         movups xmm1, xmmword ptr [rsp + 0x50]
-         movups xmm2, xmmword ptr [rsp + 0x60]
-         movups xmm3, xmmword ptr [rsp + 0x70]
-         movups xmm4, xmmword ptr [rsp + 0x80]
-         movups xmm5, xmmword ptr [rsp + 0x90]
-         movups xmm6, xmmword ptr [rsp + 0xa0]
-         movups xmm7, xmmword ptr [rsp + 0xb0]"
-    };
-}
-
 /// Passes a call through the gate in `r11`. Leaves unusual cases to [`crate::gate::enter`]: a thread without a record,
 /// a call nested in another, a closed gate. That function returns where the call is noted: a record, 1 for threads
 /// without a record, 0 if it is not noted.
@@ -136,12 +94,40 @@ unsafe extern "C" fn pass() {
         ".cfi_restore_state",
         "2:",
         "sub rsp, 0xc0",
-        save!(),
+        "mov qword ptr [rsp], rdi",
+        "mov qword ptr [rsp + 0x08], rsi",
+        "mov qword ptr [rsp + 0x10], rdx",
+        "mov qword ptr [rsp + 0x18], rcx",
+        "mov qword ptr [rsp + 0x20], r8",
+        "mov qword ptr [rsp + 0x28], r9",
+        "mov qword ptr [rsp + 0x30], r11",
+        "movups xmmword ptr [rsp + 0x40], xmm0",
+        "movups xmmword ptr [rsp + 0x50], xmm1",
+        "movups xmmword ptr [rsp + 0x60], xmm2",
+        "movups xmmword ptr [rsp + 0x70], xmm3",
+        "movups xmmword ptr [rsp + 0x80], xmm4",
+        "movups xmmword ptr [rsp + 0x90], xmm5",
+        "movups xmmword ptr [rsp + 0xa0], xmm6",
+        "movups xmmword ptr [rsp + 0xb0], xmm7",
         "mov rdi, r11",
         "mov rsi, rbp",
         "call {enter}",
         "mov qword ptr [rbp - 8], rax",
-        restore!(),
+        "mov rdi, qword ptr [rsp]",
+        "mov rsi, qword ptr [rsp + 0x08]",
+        "mov rdx, qword ptr [rsp + 0x10]",
+        "mov rcx, qword ptr [rsp + 0x18]",
+        "mov r8, qword ptr [rsp + 0x20]",
+        "mov r9, qword ptr [rsp + 0x28]",
+        "mov r11, qword ptr [rsp + 0x30]",
+        "movups xmm0, xmmword ptr [rsp + 0x40]",
+        "movups xmm1, xmmword ptr [rsp + 0x50]",
+        "movups xmm2, xmmword ptr [rsp + 0x60]",
+        "movups xmm3, xmmword ptr [rsp + 0x70]",
+        "movups xmm4, xmmword ptr [rsp + 0x80]",
+        "movups xmm5, xmmword ptr [rsp + 0x90]",
+        "movups xmm6, xmmword ptr [rsp + 0xa0]",
+        "movups xmm7, xmmword ptr [rsp + 0xb0]",
         "add rsp, 0xc0",
         "jmp 3b",
         ".cfi_endproc",
