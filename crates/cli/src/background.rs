@@ -9,11 +9,11 @@ use crate::process_status::ProcessStatus;
 
 /// The name that the kernel reports for processes of this command (the `comm` field).
 pub(crate) const COMMAND: &str = "tllmprof";
-/// The largest number of ancestors of a process that are checked. The bound ends the search if the process tree
-/// contains a loop.
+/// The largest number of ancestors of a process that are searched for a `tllmprof` command. The bound ends the search
+/// if the process tree contains a loop.
 const MAX_DEPTH: usize = 256;
 
-/// A process of the run that is still running.
+/// A process that belongs to a run and still runs after the run's program has ended.
 pub(crate) struct Left {
     pub number: u64,
     pub name: String,

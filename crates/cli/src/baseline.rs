@@ -13,7 +13,8 @@ use crate::{output, processes};
 
 /// The minimum number of digits of a run's number. Shorter numbers are padded with zeros.
 const DIGITS: usize = 4;
-/// Maximum number of retries with a higher number, if another process has created a folder with the first one.
+/// Maximum number of retries. If another process has created a folder with the chosen number, the next higher number is
+/// tried.
 const TRIES: u64 = 100;
 
 /// Returns the runs in a folder: subfolders that hold records or traces, and single record or trace files. The list is

@@ -13,8 +13,9 @@ use crate::failure::usage;
 use crate::processes::ReadOptions;
 use crate::{baseline, manners, output, processes, runs};
 
-/// Exit statuses: a condition of `--fail-if` is exceeded, or the runs are too few or too noisy to decide.
+/// The exit status if a condition of `--fail-if` holds.
 const EXCEEDED: u8 = 3;
+/// The exit status if the runs are too few or too noisy to decide whether a condition holds.
 const CANNOT_TELL: u8 = 4;
 
 #[derive(Args)]
@@ -118,7 +119,7 @@ fn check_readable(runs: &[PathBuf], arguments: &CompareArguments) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the runs of the two sides: the base and the other runs.
+/// Returns the runs of both sides of the comparison: the base runs, and the runs that are compared with them.
 fn sides(arguments: &CompareArguments) -> Result<(&[PathBuf], &[PathBuf])> {
     match (&arguments.base[..], &arguments.other[..]) {
         ([base, other], []) => Ok((std::slice::from_ref(base), std::slice::from_ref(other))),
@@ -179,7 +180,7 @@ pub(crate) struct CompareRequest<'a> {
     pub asked: ComparisonOptions,
 }
 
-/// A comparison, and the exit status that follows from the state of its records (such as damaged).
+/// A comparison, and the exit status. The status depends on the condition of the records, such as damage.
 pub(crate) struct Compared {
     pub comparison: Comparison,
     pub status: ExitCode,

@@ -27,8 +27,8 @@ static BLOCKED: OnceLock<libc::sigset_t> = OnceLock::new();
 /// Variables in which a service manager writes a process number. A process uses their settings only if the number is
 /// its own.
 const PROCESS_VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
-/// The variable that names the intended process by the inode of its pidfd. That inode is not known before a child
-/// starts, so the variable cannot be rewritten for a child.
+/// The variable in which systemd names the process that may use the passed sockets, by the inode of the process's
+/// pidfd. That inode is not known before a child starts, so the variable cannot be rewritten for a child.
 const LISTEN_PIDFD: &str = "LISTEN_PIDFDID";
 /// Bytes for the largest process number in decimal, with the terminating zero.
 const LONGEST_NUMBER: usize = 11;
@@ -165,7 +165,7 @@ pub(crate) fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
                     libc::_exit(128 | libc::SIGKILL);
                 }
             }
-            // Unblocking comes last, because a signal that arrived in the meantime may end the process here.
+            // Signals are unblocked last, because a signal that arrived in the meantime may end the process here.
             if let Some(blocked) = &blocked {
                 libc::pthread_sigmask(libc::SIG_SETMASK, blocked, ptr::null_mut());
             }
@@ -199,7 +199,7 @@ pub(crate) fn stop_timers() {
 
 fn is_subreaper() -> bool {
     let mut is_one: libc::c_int = 0;
-    // SAFETY: the call writes only the local.
+    // SAFETY: the call writes only to the local variable.
     unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut is_one) };
     is_one != 0
 }
@@ -226,8 +226,8 @@ pub(crate) fn release() {
         }
     }
     for descriptor in open_descriptors() {
-        // SAFETY: F_GETFD reads a flag. Descriptors that this process opened have it set. Inherited ones do not, and
-        // nothing here uses them.
+        // SAFETY: F_GETFD reads the close-on-exec flag. Descriptors that this process opened have the flag. Inherited
+        // descriptors do not have it, and this process does not use inherited descriptors.
         unsafe {
             let flags = libc::fcntl(descriptor, libc::F_GETFD);
             if descriptor > libc::STDERR_FILENO && flags == 0 && is_stream(descriptor) {
@@ -254,14 +254,14 @@ unsafe extern "C" {
 
 /// A program, its arguments and its variables, in the form that `execve` takes.
 struct ProgramImage {
-    /// The program's file if it is binary. If the kernel does not know the format of such a file, no shell must try to
-    /// read it as a script.
+    /// The path of the program's file if the file is binary. If the kernel does not know the format of a binary file,
+    /// no shell may try to read that file as a script.
     binary: Option<*const libc::c_char>,
     arguments: Vec<*const libc::c_char>,
     variables: Vec<*const libc::c_char>,
     /// Addresses inside the variables where the child writes its process number.
     numbers: Vec<*mut libc::c_char>,
-    /// The strings that all these pointers point to.
+    /// The strings that the pointers in the other fields point to.
     _strings: Vec<CString>,
 }
 
@@ -318,7 +318,7 @@ impl ProgramImage {
             if heir == Heir::Child && is_number && value.get(1..) == Some(own.as_bytes()) {
                 let start = [name, b"="].concat();
                 let at = start.len();
-                // Blanks reserve the space, because a `CString` cannot contain zeros.
+                // Blanks reserve the space for a process number, because a `CString` cannot contain zeros.
                 let place = add([start, vec![b' '; LONGEST_NUMBER]].concat())?;
                 variables.push(place.cast_const());
                 numbers.push(place.wrapping_add(at));

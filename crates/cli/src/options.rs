@@ -15,8 +15,9 @@ use tllmprof_config::{
 use crate::failure::{usage, worded};
 use crate::{manners, records};
 
-/// The two options that together set one variable, the limit of windows that open by themselves.
+/// The option for the number of windows that may open by themselves. It sets the same variable as [`PER`].
 const AT_MOST: &str = "--at-most";
+/// The option for the time in which at most [`AT_MOST`] windows may open by themselves.
 const PER: &str = "--per";
 
 /// The options that the user typed, in the order of the table of settings. With `OF_ATTACH` they are the options of
@@ -42,7 +43,8 @@ pub(crate) struct Given {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Measures {
     All,
-    /// Everything except kernels. The PyTorch profiler also uses CUPTI, and the automatic window is too long for it.
+    /// Everything except kernels. Applies if the PyTorch profiler runs, which also uses CUPTI and for which the
+    /// automatic window would be too long.
     WithoutKernels,
     /// Only times and calls.
     Nothing,
@@ -67,7 +69,8 @@ impl Measures {
 }
 
 impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
-    /// Returns the rows of the table of settings that have an option of this verb.
+    /// Returns the rows of the table of settings that have an option of `attach`, or with `OF_ATTACH` false of `run`
+    /// and `env`.
     fn rows() -> impl Iterator<Item = &'static Setting> {
         let is_of = |row: &&Setting| !OF_ATTACH || row.attach.is_some();
         SETTINGS
@@ -351,7 +354,7 @@ impl Options {
     }
 
     /// Returns the name of this process's task in a launcher's job. `None` unless the run has the job's identifier and
-    /// the user set none.
+    /// the user set no run identifier.
     pub(crate) fn task(&self, settings: &Settings) -> Option<String> {
         let is_named = self.has("--run") || is_set(variable::run);
         settings.run.as_ref().filter(|_| !is_named)?;
@@ -521,7 +524,8 @@ mod tests {
 
     #[test]
     fn an_option_and_its_variable_give_the_same_setting() {
-        // Some settings are only valid, or only have an effect, together with others. These are set in addition.
+        // Some settings are only valid, or only have an effect, together with other settings. The settings in this list
+        // are set in addition.
         let beside = [
             ("TLLMPROF_WHERE", "tokens>1"),
             ("TLLMPROF_WHEN", "wait > 1s"),

@@ -28,8 +28,8 @@ pub(crate) struct Progress<W: Write = Stderr> {
 }
 
 impl Progress {
-    /// Begins work that `what` describes. `total` is the amount of work, in the unit that the
-    /// caller chooses.
+    /// Begins to show the progress of work. `what` describes the work to the user. `total` is the amount of work, in a
+    /// unit that the caller chooses.
     pub(crate) fn new(what: String, total: u64) -> Self {
         let terminal = output::has_terminal().then(io::stderr);
         Self::with_terminal(terminal, what, total, DELAY)

@@ -328,7 +328,8 @@ pub(crate) fn check_can_create(
 pub(crate) fn may_create_in(folder: &Path) -> io::Result<()> {
     let wanted = Access::WRITE_OK | Access::EXEC_OK;
     match accessat(CWD, folder, wanted, AtFlags::EACCESS) {
-        // Old kernels cannot check the rights of the effective user (`AT_EACCESS`). Then only the attempt decides.
+        // Old kernels cannot check the rights of the effective user (`AT_EACCESS`). With such a kernel, only the
+        // attempt to create a file decides.
         Ok(()) | Err(Errno::NOSYS | Errno::INVAL) => try_in(folder),
         Err(error) => Err(error.into()),
     }
@@ -338,7 +339,7 @@ pub(crate) fn may_create_in(folder: &Path) -> io::Result<()> {
 fn try_in(folder: &Path) -> io::Result<()> {
     match tempfile::tempfile_in(folder) {
         Ok(_) => Ok(()),
-        // The folder exists, so this error means that its file system (such as `/proc`) has no files of users.
+        // The folder exists, so this error means that its file system (such as `/proc`) does not accept new files.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Err(io::Error::other("its file system takes no new files"))
         }

@@ -97,8 +97,9 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
             "{path}: {reason} (wanted: libtllmprof.so)"
         )));
     }
-    // nsys and ncu pass their environment on to the program, and the library does nothing inside nsys and ncu. Their
-    // options that set variables cannot be used, because they split values at commas, and windows contain commas.
+    // nsys and ncu pass their environment on to the program, and the library does nothing inside nsys and ncu. The
+    // options of nsys and ncu that set variables cannot be used, because they split values at commas, and windows
+    // contain commas.
     command.env(
         "LD_PRELOAD",
         library::preload(&library, env::var_os("LD_PRELOAD")),
@@ -190,7 +191,8 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let mut watch = None;
     let mut status = supervised::run(&held, &mut command, || {
-        // A profiler's processes also load the driver without the library, so the watch would report them.
+        // A profiler's processes also load the driver without the library, so the search for processes without the
+        // library would report them.
         if !is_profiled && settings.log >= Level::Warn {
             watch = ProgramWatch::start(library);
         }

@@ -229,8 +229,8 @@ fn shown(id: &str) -> String {
     }
 }
 
-/// Returns only the processes of this run. Older libraries write no identifier, so if no record has this one, the
-/// records without an identifier are returned.
+/// Returns only the processes of this run. Older libraries write no identifier into records. So if no record has the
+/// identifier `run`, the records without an identifier are returned.
 pub(crate) fn only(processes: Vec<Process>, run: &RunId) -> Vec<Process> {
     let is_named = processes
         .iter()

@@ -71,12 +71,12 @@ fn start(
     meanwhile: impl FnOnce(),
 ) -> io::Result<ExitStatus> {
     // The witness starts before the program, because the kernel delivers a signal to a group's youngest process first.
-    // So the program always receives such a signal before the witness does.
+    // So the program always receives a signal to the group before the witness does.
     let witness = Witness::start();
     if let Some(witness) = &witness {
         witness.watch(command);
     }
-    // This comes last, because it makes `command` execute the program itself.
+    // `hand_on` comes last, because it makes `command` execute the program itself.
     inherited::hand_on(command, Heir::Child)?;
     let child = command.spawn()?;
     inherited::stop_timers();
@@ -138,7 +138,8 @@ impl Job {
         // Without a witness, only a signal that the kernel sent (for the terminal) is known to have gone to the whole
         // group.
         let has_group = has_witness.unwrap_or(info.si_code == libc::SI_KERNEL);
-        // A program that has left the group would still be in it if it had replaced this process.
+        // If the program had replaced this process, a signal to this process's group would have reached it. A program
+        // that has left the group does not receive such a signal, so the signal is passed on.
         // SAFETY: the call takes no pointers; the child has not been waited for.
         let is_in_group = unsafe { libc::getpgid(self.number) == libc::getpgrp() };
         if has_group && is_in_group {
@@ -173,7 +174,7 @@ impl Job {
         let mut is_stopped = false;
         loop {
             let mut status = 0;
-            // SAFETY: the call writes only the local.
+            // SAFETY: the call writes only to the local variable.
             let changed = unsafe { libc::waitpid(-1, &raw mut status, CHANGES) };
             if changed <= 0 {
                 if is_stopped {
@@ -186,7 +187,8 @@ impl Job {
             }
             is_stopped = libc::WIFSTOPPED(status);
             if is_stopped && is_waiting(libc::SIGCONT) {
-                // A sender stopped both processes, and has already continued this one. The program is continued below.
+                // A sender stopped both this process and the program, and has already continued this process. The
+                // program is continued below.
                 forget(libc::SIGCONT);
             } else if is_stopped {
                 let signal = libc::WSTOPSIG(status);
@@ -219,8 +221,8 @@ fn stop_by(signal: libc::c_int) {
             libc::raise(signal);
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const one, ptr::null_mut());
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const one, ptr::null_mut());
-            // `signal` stops no process of a group that no shell could continue. If it did stop this process, another
-            // process has continued it by now.
+            // The kernel does not stop processes by `signal` if they are in a group that no shell could continue. If
+            // `signal` did stop this process, another process has continued it by now.
             if is_waiting(libc::SIGCONT) {
                 return;
             }
@@ -270,8 +272,8 @@ fn send(number: libc::pid_t, signal: libc::c_int) {
 
 /// Ends this process by the signal that ended the program; returns if the signal does not end it.
 pub(crate) fn end_by(signal: i32) {
-    // The program has left its core file, if any. PR_SET_DUMPABLE keeps this process from leaving another one, and from
-    // a report to a program that core files are piped to.
+    // The program has left its core file, if any. PR_SET_DUMPABLE keeps this process from leaving a second core file,
+    // or from sending one to a crash reporter.
     // SAFETY: the set is initialised before it is used, and this process has no work left that its end would interrupt.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0);

@@ -9,7 +9,7 @@ use tllmprof_kineto::{TraceError, TraceProcess};
 
 use crate::progress::Progress;
 
-/// Returns whether a file is JSON, as traces are. `beginning` is the file's first bytes.
+/// Returns whether a file is JSON, as traces of the PyTorch profiler are. `beginning` is the file's first bytes.
 ///
 /// # Errors
 /// The file cannot be read.

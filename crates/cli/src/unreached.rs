@@ -21,8 +21,9 @@ use crate::library::NAME;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
 
-/// Time between the first two searches, which is short because programs may be short, and the longest time between two.
+/// Time between the first two searches. It is short because programs may be short.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
+/// The longest time between two searches.
 const LAST_INTERVAL: Duration = Duration::from_secs(5);
 /// The searches use at most 1/`SHARE` of a processor's time, even if there are very many processes.
 const SHARE: u32 = 50;
@@ -236,7 +237,7 @@ impl Unreached {
     }
 }
 
-/// Formats the message about these processes. The flag says whether a process is still running.
+/// The message about these processes. The flag of each process is true if that process is still running.
 struct UnreachedMessage<'a>(&'a [(Unreached, bool)]);
 
 impl fmt::Display for UnreachedMessage<'_> {

@@ -27,8 +27,9 @@ const NAME: &std::ffi::CStr = c"run-witness";
 const ONE_BY_ONE: Duration = Duration::from_millis(20);
 /// Time that the command waits for an answer of the witness.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Milliseconds between two checks of whether the command was stopped: first while it runs, then while it is stopped.
+/// Time between two checks of whether the command was stopped, in milliseconds, while the command runs.
 const CHECK_INTERVAL_MS: libc::c_int = 500;
+/// Time between two checks of whether the command is still stopped, in milliseconds.
 const CHECK_INTERVAL_STOPPED_MS: libc::c_int = 20;
 /// Number of checks after which a program that was sent SIGSTOP must have stopped, even on a machine under load.
 const CHECKS_TO_STOP: u32 = 100;
@@ -89,8 +90,8 @@ impl Witness {
         }
     }
 
-    /// Makes the child that becomes `program` write its process number for the witness before its exec. It cannot wait
-    /// any longer: a process that reads the program's first output may stop the command at once.
+    /// Makes the child that becomes `program` write its process number for the witness before its exec. A later time
+    /// would be too late: a process that reads the program's first output may stop the command at once.
     pub(crate) fn watch(&self, program: &mut Command) {
         let shared = self.shared;
         // SAFETY: the closure takes its own number and stores it in memory that the processes share.
@@ -157,8 +158,8 @@ fn share() -> Option<&'static SharedPages> {
 
 /// The main loop of the witness, which ends when the command ends.
 fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
-    // SAFETY: the call only reads the name. If the command has already ended, no process is left to kill this one, so
-    // it returns.
+    // SAFETY: the call only reads the name. If the command has already ended, no process is left to kill this process,
+    // so this process returns.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
@@ -205,8 +206,8 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
             && !shared.is_attended.load(Ordering::Acquire)
             && shared.stopped_together.swap(false, Ordering::AcqRel)
         {
-            // The command was stopped while it was starting the program, and has been continued since. The program
-            // follows.
+            // The command was stopped while it was starting the program, and has been continued since. So the program
+            // is continued too.
             send(program, libc::SIGCONT);
         }
         let is_apart = is_stopped && runs(program);

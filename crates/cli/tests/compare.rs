@@ -330,7 +330,7 @@ fn a_baseline_keeps_the_latest_runs_that_pass() {
     assert_eq!(worse.code(), Some(3), "{}", worse.stdout);
     assert_eq!(names(&baseline), ["0001-good"]);
 
-    // A run that the user put there (`release.tllmprof`) is compared with too, but never removed.
+    // A run that the user put into the baseline folder (`release.tllmprof`) is compared with too, but never removed.
     record(&baseline.join("release.tllmprof"), 3);
     let alike = ["--baseline", "base", "--keep", "2", "good"];
     for expected in [

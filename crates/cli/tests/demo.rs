@@ -87,7 +87,7 @@ fn exactly_the_window_on_the_stand_in() {
             .stdout
             .contains("$ tllmprof run --window 5-9 --step cudaGraphLaunch")
     );
-    // The record's summary follows. It names the device whose times it shows.
+    // The summary of the record follows. It names the device whose times it shows.
     let (_, end) = ended.stdout.split_once("exactly the window.\n\n").unwrap();
     let heading = "What the built-in record of them shows (times of the stand-in, not of a GPU: ";
     assert!(end.starts_with(heading), "{ended:?}");

@@ -109,7 +109,7 @@ fn few_descriptors() {
         rlim_cur: 4,
         rlim_max: 4,
     };
-    // SAFETY: the call reads the local.
+    // SAFETY: the call reads the local variable.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
@@ -181,7 +181,7 @@ const INHERITED: &[Inherited] = &[
                 rlim_cur: 77,
                 rlim_max: 99,
             };
-            // SAFETY: the call reads the local.
+            // SAFETY: the call reads the local variable.
             unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
         },
         "limits",
@@ -194,7 +194,7 @@ const INHERITED: &[Inherited] = &[
                 rlim_cur: 64 << 10,
                 rlim_max: 64 << 10,
             };
-            // SAFETY: the call reads the local.
+            // SAFETY: the call reads the local variable.
             unsafe { libc::setrlimit(libc::RLIMIT_STACK, &raw const limit) };
         },
         "limits",
@@ -328,7 +328,7 @@ impl Listening {
     /// Waits for the next change of the started process: that it stops, continues, or ends.
     fn change(&self) -> ExitStatus {
         let mut status = 0;
-        // SAFETY: the call writes the local; the child has not been waited for to its end.
+        // SAFETY: the call writes to the local variable; the child has not been waited for to its end.
         let changed = unsafe {
             libc::waitpid(
                 self.started(),
@@ -635,7 +635,7 @@ fn a_start_that_the_kernel_refuses_leaves_nothing() {
             rlim_cur: 2 << 20,
             rlim_max: libc::RLIM_INFINITY,
         };
-        // SAFETY: the call reads the local.
+        // SAFETY: the call reads the local variable.
         unsafe { libc::setrlimit(libc::RLIMIT_STACK, &raw const limit) };
     };
     let start = |way: Way, count: usize| {

@@ -110,8 +110,8 @@ fn a_shell_is_warned_and_finds_back() {
     let ended = finish(sh(&script, &ended.stdout).env("LD_PRELOAD", &other));
     assert_eq!(ended.stdout, format!("{} none 0\n", other.display()));
 
-    // With `--log off` there are no warnings. The other formats do not change the environment of the user's shell, so
-    // there is no warning for them either.
+    // With `--log off` there are no warnings. A format for a launcher does not change the environment of the user's
+    // shell, so there is no warning for it either.
     let mut quiet = scratch.tllmprof();
     assert_eq!(finish(quiet.args(["env", "--log", "off"])).stderr, "");
     assert_eq!(printed(&scratch, "mpirun", "").stderr, "");

@@ -178,8 +178,8 @@ fn standard_output_and_compression() {
     assert_eq!(folder.code(), Some(2));
 }
 
-/// Names in a record contain escape sequences that attack a terminal. They must be escaped when
-/// they are printed.
+/// The names in the record of this test contain escape sequences that attack a terminal. They must be escaped when they
+/// are printed.
 #[test]
 fn no_name_acts_on_a_terminal() {
     const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}gpj.exe\r\u{200b}";
@@ -220,8 +220,7 @@ fn no_name_acts_on_a_terminal() {
         command.args(arguments).current_dir(scratch.path(""));
         let ended = on_terminal(&mut command);
         assert_eq!(ended.code(), Some(0), "{arguments:?}: {}", ended.stderr);
-        // A terminal ends lines with these two characters, which are not part of the command's
-        // output.
+        // A terminal ends each line with `\r\n`. These characters are not part of the command's output.
         let shown = ended.stdout.replace("\r\n", "");
         let acts = shown.find(is_hidden).map(|at| &shown[at..][..20]);
         assert!(acts.is_none(), "{arguments:?}: {acts:?}");

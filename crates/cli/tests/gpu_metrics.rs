@@ -82,7 +82,7 @@ fn monotonic() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the call writes the time to the local.
+    // SAFETY: the call writes the time to the local variable.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
@@ -112,8 +112,8 @@ fn what_nvml_gives_is_in_the_record() {
         "{name}"
     );
     assert_eq!(read.ended, Some(RecordEnded::InOrder));
-    // CUDA numbers GPUs by their PCI addresses. NVML's GPU 1 has the lowest address, so it is
-    // CUDA's GPU 0.
+    // In this test CUDA numbers the GPUs by their PCI addresses. NVML's GPU 1 has the lowest address, so it is CUDA's
+    // GPU 0.
     for (device, of) in [(0, 1), (1, 0)] {
         read.has_plain(device, of);
         read.has_gpm(device, of);

@@ -1,5 +1,5 @@
-//! Tests of hostile command lines. Each gives one line that names what the user typed, gives status 2, and starts no
-//! program. Values of options that set variables are tested in the command's unit tests.
+//! Tests of hostile command lines. For each of them, the command prints one line that names what the user typed, ends
+//! with status 2, and starts no program. Values of options that set variables are tested in the command's unit tests.
 
 mod common;
 
@@ -306,8 +306,8 @@ fn no_shell_reads_a_binary_file() {
         );
         assert_eq!(ended.stdout, "");
         let ended = started("env");
-        // `run` asks the kernel, which may know further formats (binfmt_misc). `env` does not start the program, so it
-        // may accept it.
+        // `run` asks the kernel to start the file, and the kernel may know further formats (binfmt_misc). `env` does
+        // not start the program, so it may accept such a file.
         if status == 127 || ended.code() != Some(0) {
             assert_eq!((ended.code(), &ended.stderr), (Some(2), &line), "{ended:?}");
         }

@@ -161,8 +161,8 @@ fn loader() -> &'static str {
         .unwrap()
 }
 
-/// A shell that evaluated the lines could start no further program, so none are printed. Formats for other machines are
-/// allowed, because those machines may have a newer C library.
+/// A shell that evaluated the lines which `env` prints could start no further program, so `env` prints none. Formats
+/// for other machines are allowed, because those machines may have a newer C library.
 #[test]
 fn a_shell_of_an_older_c_library_gets_no_lines() {
     let scratch = Scratch::new();
@@ -191,7 +191,7 @@ fn a_program_without_what_the_library_needs_is_not_started() {
     let program = scratch.compile("program", PRINTS, &[]);
     let why = "the library needs libnobody_has.so.1, which is not found here";
     refused(&scratch, &program, None, why);
-    // With this variable the program's loader finds the missing library.
+    // With `LD_LIBRARY_PATH` set, the program's loader finds the missing library.
     let source = "int other(void) { return 0; }";
     let there = scratch.compile("lib/libnobody_has.so.1", source, &["-shared", "-fPIC"]);
     let mut run = scratch.tllmprof();

@@ -376,7 +376,8 @@ fn a_static_program_runs_with_a_warning() {
 fn the_loader_is_a_program_like_others() {
     let scratch = Scratch::new();
     let mut run = scratch.tllmprof();
-    // The loader is the program here. It has no interpreter either, but it is not a static program.
+    // In this test the program is the loader itself. It has no interpreter, as a static program has none, but it is not
+    // a static program.
     let loader = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     let loader = loader.iter().find(|path| Path::new(path).exists()).unwrap();
     run.args(["run", "--no-trace", "--", loader, "/bin/echo", "started"]);

@@ -45,8 +45,8 @@ fn await_a_look(child: &Child) {
     loop {
         let now = waits(child.id(), "unreached");
         first = first.or(now);
-        // One further wait shows that a search that was running has ended. A second one is needed because a search may
-        // wait too.
+        // One further wait shows that a search that was running has ended. A second further wait is needed because a
+        // search may wait too.
         if now.zip(first).is_some_and(|(now, first)| now >= first + 2) {
             return;
         }

@@ -48,8 +48,8 @@ pub(crate) fn describe(
     driver.is_some()
 }
 
-/// Describes the CUPTI library that `--kernels` would load. If the program itself loads a CUPTI, as PyTorch does, the
-/// library uses that one.
+/// Describes the CUPTI library that `--kernels` would load. If the program itself loads a CUPTI, as PyTorch does,
+/// libtllmprof.so uses the program's CUPTI.
 fn cupti(section: &mut Section, search: &Search, program: &Elf, runtimes: &[PathBuf]) {
     let library_path = env::var_os("LD_LIBRARY_PATH");
     let folders =

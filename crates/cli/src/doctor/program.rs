@@ -13,7 +13,7 @@ use crate::which::{CommandLookup, line_of_script, which};
 pub(crate) const NOT_FOUND: u8 = 127;
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
-/// The longest chain of scripts whose interpreters are scripts themselves. The kernel follows no more.
+/// The longest chain of scripts whose interpreters are scripts themselves. The kernel refuses longer chains.
 const DEPTH: usize = 5;
 
 /// The executable that a command runs, and the scripts that lead to it.

@@ -25,8 +25,8 @@ const OLDEST: Version = Version::new(2, 17);
 /// Size that the kernel reserves for the stack of a new process, in bytes. The stack takes at least this much address
 /// space.
 const STACK: u64 = 128 << 10;
-/// Upper limit of other memory that is mapped before any library, in bytes: the arguments and variables, the vDSO, and
-/// the loader's data.
+/// Upper limit of the memory that is mapped before any library, in addition to the program, its loader and its stack,
+/// in bytes. It includes the arguments and variables, the vDSO, and the loader's data.
 const UNKNOWN: u64 = 256 << 10;
 
 /// The reason why the library cannot be loaded into a program. The text is the rest of a sentence about the program.
@@ -62,8 +62,8 @@ pub(crate) fn obstacle(program: &Program, library: &Elf, search: &Search) -> Opt
         )));
     }
     let Some(interpreter) = &elf.interpreter else {
-        // A static program has no interpreter. Neither has the loader, but it preloads the library into the program
-        // that it runs.
+        // A program without an interpreter is static, so nothing is preloaded into it, or it is the loader itself. The
+        // loader preloads the library into the program that it runs.
         return (!elf.is_loader()).then(|| {
             Obstacle::LeftOut(
                 "it is statically linked, without a dynamic linker that would preload anything"
@@ -113,8 +113,8 @@ fn secure(path: &Path) -> Option<String> {
         .then(|| "it has file capabilities, and LD_PRELOAD is dropped".to_owned())
 }
 
-/// Returns the C library of a program, and the newest version in its symbols. That is the library's version, or the
-/// last version before it that added symbols.
+/// Returns the C library of a program, and the newest glibc version among that library's symbols. The library's own
+/// version is the same, or a later one that added no symbols.
 pub(crate) fn glibc(program: &Program, search: &Search) -> Option<(PathBuf, Version)> {
     let version = |path: PathBuf| {
         let provided = Elf::read(&path).ok()?.glibc_provided?;
@@ -176,7 +176,8 @@ fn has_to_come_first(program: &Program) -> Option<String> {
     const OPTION: &str = "verify_asan_link_order";
     let is_runtime = |name: &&String| RUNTIMES.iter().any(|runtime| name.starts_with(runtime));
     let runtime = program.elf.needed.iter().find(is_runtime)?;
-    // The check can be switched off in the variable, or by the program itself (`__asan_default_options`).
+    // AddressSanitizer's check of the library order can be switched off in `ASAN_OPTIONS`, or by the program itself
+    // (`__asan_default_options`).
     let is_set = env::var("ASAN_OPTIONS").is_ok_and(|options| options.contains(OPTION))
         || fs::read(program.path()).is_ok_and(|file| contains(&file, OPTION.as_bytes()));
     (!is_set).then(|| {
@@ -229,7 +230,7 @@ fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Op
 mod tests {
     use super::*;
 
-    /// Returns the program that runs this test. It is the simplest case: this machine's loader has loaded it.
+    /// Returns the program that runs this test. It certainly starts, because this machine's loader has loaded it.
     fn here() -> Program {
         Program::from_command(&[std::env::current_exe().unwrap().into()]).unwrap()
     }

@@ -69,7 +69,7 @@ impl Search {
         }
     }
 
-    /// Returns the paths of a library in the cache.
+    /// Returns the paths of a library in `/etc/ld.so.cache`.
     fn cached(&self, name: &str) -> impl Iterator<Item = PathBuf> {
         let cache = self.cache.get_or_init(|| {
             ["/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"]
@@ -193,7 +193,7 @@ fn loader_folder(elf: &Elf) -> Option<PathBuf> {
 /// is installed elsewhere has its C library there.
 fn system_folders(elf: &Elf) -> Vec<PathBuf> {
     let mut folders = Vec::from_iter(loader_folder(elf));
-    // Debian is merging `/lib` into `/usr/lib`, so the loader may lie in either.
+    // Debian is merging `/lib` into `/usr/lib`, so the loader's folder is also searched below `/usr`.
     folders.extend(
         folders
             .first()

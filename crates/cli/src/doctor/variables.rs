@@ -41,7 +41,8 @@ pub(crate) fn describe(section: &mut Section) {
     preloaded(section);
 }
 
-/// Reports settings that prevent the recording of kernels. `tllmprof run` sets up a record itself.
+/// Reports settings that prevent the recording of kernels. A missing path of the record is only a problem without
+/// `tllmprof run`, which sets that path itself.
 fn kernels(section: &mut Section, settings: &Settings) {
     if settings.kernels.is_none() {
         return;

@@ -5,7 +5,8 @@ use std::ops::Range;
 use tllmprof_attach::ProcessView;
 use tllmprof_cpython::{Holder, Layout, Life, ThreadsLayout, Top, WORDS, owner};
 
-/// Limits for what is read, because the memory may contain anything, such as a loop of pointers.
+/// Limits for what is read from another process's memory, because that memory may contain anything, such as a loop of
+/// pointers.
 const MAX_THREADS: usize = 4096;
 const MAX_FRAMES: usize = 4096;
 const MAX_CHARACTERS: usize = 4096;

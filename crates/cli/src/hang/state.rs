@@ -8,8 +8,9 @@ pub(crate) struct RankState {
     /// The number of the process on this machine. If it is not running here, the number that its ring contains.
     pub pid: u32,
     pub life: Life,
-    /// The ring at the second reading, and at the first.
+    /// The process's ring at the second of the two readings.
     pub ring: Ring,
+    /// The process's ring at the first of the two readings.
     pub before: Ring,
     /// Time since the latest step or collective began or ended, in nanoseconds. `None` if the ring is from another
     /// boot.

@@ -13,9 +13,11 @@ const LEAST_QUIET_NS: u64 = 3_000_000_000;
 /// A wait for the GPU is called stuck only if it takes at least this many times as long as the longest of the latest
 /// steps.
 const LONGER_THAN_STEPS: u64 = 2;
-/// If a thread uses the processor for longer than both limits, it is not clear whether it works or waits in a busy
-/// loop. The first limit is a time in nanoseconds. The second is a multiple of the longest of the latest steps.
+/// If a thread uses the processor for longer than this time (in nanoseconds) and for longer than
+/// [`LONGER_WORK_THAN_STEPS`] allows, it is not clear whether the thread works or waits in a busy loop.
 const LONGEST_WORK_NS: u64 = 60_000_000_000;
+/// The second limit for a thread that uses the processor, as a multiple of the duration of the longest of the latest
+/// steps.
 const LONGER_WORK_THAN_STEPS: u64 = 10;
 
 /// The kind of a verdict: the state of the ranks, or the reason why they are stuck.
@@ -82,7 +84,7 @@ impl HangVerdict {
 pub(crate) fn judge(ranks: &[RankState]) -> HangVerdict {
     let parts = parts(ranks);
     let mut verdicts: Vec<_> = parts.iter().map(|part| judge_part(ranks, part)).collect();
-    // A verdict on processes that have ended is dropped if any other process moves or is itself stuck.
+    // A verdict on processes that have ended is dropped if any running process moves or is itself stuck.
     let is_gone = |verdict: &HangVerdict| {
         let mut its = verdict.ranks.iter();
         its.all(|rank| ranks[*rank].life == Life::Gone)
@@ -351,9 +353,9 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
     None
 }
 
-/// Finds ranks whose CUDA graphs contain other collectives than those of the other ranks. Lists that may be incomplete
-/// are not compared. Call this only if all ranks wait for the GPU, because the lists differ while ranks are still
-/// capturing.
+/// Finds ranks whose CUDA graphs contain other collectives than those of the other ranks. Incomplete lists of a graph's
+/// collectives are not compared. Call this only if all ranks wait for the GPU, because the lists differ while ranks are
+/// still capturing graphs.
 fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     const WHOLE: usize = 256;
     for (id, users) in &shared(ranks, part) {
@@ -949,7 +951,8 @@ mod tests {
             text.contains("thread 401 (t401) holds: it sleeps in futex, in holder (a.py:9)"),
             "{text}"
         );
-        // The holder of the lock now waits for a lock that the first thread owns.
+        // The thread that owns the first lock now waits for a lock that the first thread of rank 3 owns, so the two
+        // threads wait for each other.
         ranks[3].threads[1].mutex_owner = Some(400);
         assert_eq!(judged(&ranks).1, VerdictKind::Deadlock);
     }

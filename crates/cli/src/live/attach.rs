@@ -224,7 +224,7 @@ fn in_option(options: &Options<true>, bad: &BadValue) -> String {
     format!("{option} \"{typed}\": {problem} (wanted: {wanted})")
 }
 
-/// Returns the first typed option that works only if the process contains a CPython.
+/// Returns the first option on the command line that works only if the process contains a CPython.
 fn asks_python(options: &Options<true>) -> Option<&'static str> {
     let step = options.value("--step").map(OsStr::as_encoded_bytes);
     if step.is_some_and(|step| step.starts_with(b"py:")) {
@@ -305,8 +305,8 @@ fn attach(
     Ok(())
 }
 
-/// Patches the entries of those driver functions whose calls do not reach the library yet. Logs how many were patched.
-/// Returns how often all threads of the process were stopped.
+/// Patches those driver functions whose calls do not reach the library yet, and logs how many were patched. Returns the
+/// number of times that all threads of the process were stopped for that.
 fn hook_driver(pid: i32, library: &Path) -> u32 {
     let hooked = match tllmprof_attach::write_jumps(pid, library) {
         Ok(hooked) => hooked,

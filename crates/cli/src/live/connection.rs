@@ -64,7 +64,7 @@ impl Connection {
         Ok(Reached::Listens(connection))
     }
 
-    /// Returns whether `pid` is the process's number in this namespace, as the kernel reports it.
+    /// Returns whether `pid` is the process's number in this PID namespace, as the kernel reports it.
     pub(crate) fn is_seen_as(&self, pid: u64) -> bool {
         self.peer == Some(pid)
     }
@@ -126,7 +126,7 @@ impl Connection {
         Ok(event)
     }
 
-    /// Asks for the status of the process, and skips other events until it arrives.
+    /// Asks for the status of the process, and skips other events until the status arrives.
     ///
     /// # Errors
     /// The errors of [`Connection::next`].

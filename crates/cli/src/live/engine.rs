@@ -14,9 +14,10 @@ use crate::failure::usage;
 use crate::output;
 use crate::process_status::ProcessStatus;
 
-/// Time over which the use of processor time is measured.
+/// Time over which the processor use of each process is measured.
 const MEASURED: Duration = Duration::from_millis(300);
-/// A process is busy if it uses at least this number of processor ticks in that time. A full core makes 30 ticks.
+/// A process counts as busy if it uses at least this number of ticks of processor time during [`MEASURED`]. A thread
+/// that never waits uses 30 ticks.
 const BUSY: u64 = 5;
 
 /// Names of programs that start unrelated programs, such as shells. Processes with such a common ancestor need not
@@ -88,7 +89,7 @@ pub(crate) struct Driver {
     /// The numbers of the GPUs whose device files the process has open.
     gpus: Vec<u32>,
     ticks: u64,
-    /// The ticks during the measurement, which `ticks` includes.
+    /// Processor time during the measurement, in ticks. It is part of `ticks`.
     lately: u64,
 }
 
@@ -261,8 +262,8 @@ pub(crate) fn find(tops: &[u64]) -> Result<Vec<Driver>> {
             lately: 0,
         })
         .collect();
-    // If no process has an NVIDIA device open, the driver reaches the GPU in another way (as in WSL), so all processes
-    // stay.
+    // If no process has an NVIDIA device open, the driver reaches the GPU in another way (as in WSL), so no process is
+    // left out.
     if drivers.iter().any(|driver| !driver.gpus.is_empty()) {
         drivers.retain(|driver| !driver.gpus.is_empty());
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tllmprof_control::Status;
 
-/// The largest difference in steps between processes in lockstep at the same time.
+/// The largest difference between the step counts of two processes in lockstep, if both are counted at the same time.
 const APART: u64 = 2;
 
 /// The step counts of all processes, read at nearly the same time.
@@ -43,15 +43,16 @@ impl Plan {
             .fold(0.0, f64::max);
         let count = |sample: &Sample, process: usize| sample.counts[process].iterations;
         // How soon a process answers depends on the machine's load, so the counts of one sample are from different
-        // times. But each count of the next sample is later than all of these. By then a process in lockstep has made
-        // the steps that the others had made.
+        // times. But every count of the next sample is later than all counts of this sample. By the time of that later
+        // count, a process in lockstep has made the steps that the others had made in this sample.
         let has_reached = |process: usize, other: usize| {
             samples
                 .windows(2)
                 .all(|two| count(&two[0], other) <= count(&two[1], process) + APART)
         };
         let near = |one: usize, other: usize| has_reached(one, other) && has_reached(other, one);
-        // Finds the process that has most others in lockstep with it. Of equal ones, the one that has made most steps.
+        // Finds the process that has the most other processes in lockstep with it. If several have equally many,
+        // chooses the one of these that has made the most steps.
         let all = 0..latest.counts.len();
         let members_of = |one: usize| all.clone().filter(|other| near(one, *other)).count();
         let Some(ahead) = all
@@ -116,7 +117,8 @@ mod tests {
 
     #[test]
     fn an_answer_that_takes_long_on_a_busy_machine_does_not_tell_apart() {
-        // The second process answered late: it had made 40 more steps. In the first sample both had the same count.
+        // The second process answered late in the second sample, and had made 40 more steps until then. In the first
+        // sample both processes had the same count.
         let samples = samples(&[1000, 1000], &[1000, 1040], &[1041, 1080]);
         assert_eq!(Plan::new(&samples, 2).members, [true, true]);
     }

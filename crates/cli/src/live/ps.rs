@@ -37,7 +37,7 @@ pub(crate) struct SeenProcess {
     p50: Option<u64>,
 }
 
-/// Reads the status of all processes that can be captured twice, to compute their rates.
+/// Reads the status of all processes that can be captured. Each status is read twice, to compute the rate of steps.
 pub(crate) fn look() -> Vec<SeenProcess> {
     let listening = sockets::listening();
     if !listening.is_empty() {
@@ -75,8 +75,8 @@ pub(crate) fn run(arguments: &PsArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the steps per second between two readings. `None` if they are from the same time or do
-/// not match.
+/// Returns the steps per second between two readings. `None` if no time passed between the readings, or the second one
+/// counts fewer steps than the first.
 pub(crate) fn rate(before: &Status, now: &Status) -> Option<f64> {
     let nanoseconds = now
         .at_ns
@@ -126,7 +126,7 @@ fn table(all: &[SeenProcess]) -> String {
             text(&status.record),
         ]);
     }
-    // Numbers are aligned to the right. These are the numbers of their columns.
+    // Numbers are aligned to the right. The columns with these indices contain numbers.
     shown::table(&rows, &[0, 1, 4, 5, 6])
 }
 

@@ -10,7 +10,8 @@ use tllmprof_report::has_enough_for_percentile;
 
 use super::beyond;
 
-/// Returns the path with which this process can read the record. The other process may be in a container.
+/// Returns the path with which this command can read the record of process `pid`, which may be in a container. `record`
+/// is the record's path in that process.
 pub(crate) fn reachable(record: &Path, pid: u64) -> PathBuf {
     let beyond = beyond::path_of(pid, record);
     match beyond.exists() {
@@ -51,7 +52,8 @@ impl Figures {
         self.quantile_of(self.durations(), 0.5)
     }
 
-    /// Returns the quantile `share` of these durations, in nanoseconds. `None` if there are too few iterations for it.
+    /// Returns the quantile `share` of `durations`, in nanoseconds. `None` if there are too few iterations for this
+    /// quantile.
     pub(crate) fn quantile_of(&self, durations: &Histogram, share: f64) -> Option<u64> {
         let is_median = share <= 0.5;
         if !is_median && !has_enough_for_percentile(share, durations.count()) {

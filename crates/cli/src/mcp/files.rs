@@ -15,8 +15,9 @@ use super::answer::{self, Page};
 use super::shared::Shared;
 use crate::{output, processes};
 
-/// The maximum depth of folders, and the maximum number of files and folders that are examined.
+/// The maximum depth of subfolders that are examined.
 const MAX_DEPTH: usize = 6;
+/// The maximum number of files and folders that are examined.
 const MAX_ENTRIES: usize = 20_000;
 /// The maximum number of file names that are listed for a folder.
 const MAX_NAMES: usize = 4;
@@ -40,7 +41,7 @@ struct RecordFolder {
     /// The names of the first files, in alphabetical order.
     files: Vec<String>,
     bytes: u64,
-    /// The time of the latest change of any of these files, as text.
+    /// The time of the latest change of any record or trace in the folder, as text.
     modified: Option<String>,
     #[serde(skip)]
     time: Option<SystemTime>,

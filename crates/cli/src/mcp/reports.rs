@@ -1,4 +1,4 @@
-//! Reports for the tools, which keep the last one in memory.
+//! Makes the reports for the tools, and keeps the latest report in memory.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The server, which answers requests of the protocol with the tools.
+//! The server, which answers requests of the Model Context Protocol with the tools.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -109,7 +109,7 @@ impl ServerHandler for Server {
     }
 }
 
-/// Returns the description of a tool that the protocol requires.
+/// Returns the description of a tool, in the form that the protocol requires.
 fn described(tool: &Tool) -> rmcp::model::Tool {
     let annotations = ToolAnnotations::new()
         .read_only(tool.is_read_only)

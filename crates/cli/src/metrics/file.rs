@@ -1,4 +1,4 @@
-//! The record of GPU metrics: its file, and the facts at its beginning.
+//! The record of GPU metrics: its file, and the data about the machine and the run at its beginning.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -46,7 +46,7 @@ fn is_kept(path: &Path) -> bool {
     is_free && keep_earlier(path).is_some()
 }
 
-/// Begins the record, with facts about the machine and the run.
+/// Begins the record, with data about the machine and the run.
 pub(crate) fn begin(
     file: File,
     pid: u32,

@@ -44,7 +44,7 @@ pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64
         gpus.push(gpu);
         less.extend(why);
     }
-    // The reason is the same for all GPUs of one model, so only the first one is logged.
+    // The reason why GPM metrics are missing is the same for all GPUs of one model, so only the first reason is logged.
     if let Some(why) = less.first() {
         warn(plan, why);
     }
@@ -133,7 +133,8 @@ fn keep(record: &mut StreamWriter, device: u8, taken: &MeasuredValues) -> Result
     Ok(())
 }
 
-/// Waits for the order to stop. Returns true if it came or if its sender has ended, and false if the time is over.
+/// Waits up to `wait` for the request to stop. Returns true if the request came or the command has ended, and false
+/// after the timeout.
 fn is_over(orders: &mut UnixStream, wait: Duration) -> bool {
     if orders.set_read_timeout(Some(wait)).is_err() {
         return true;

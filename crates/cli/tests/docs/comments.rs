@@ -24,7 +24,7 @@ const IN_COMMENTS: [(&str, &str); 4] = [
 /// The number of doc comments in all files that may begin with one of [`OPENINGS`], because the help of options does
 /// so.
 const MAX_OPENINGS: usize = 200;
-/// The number of comment lines in all files that may contain a word of the lists.
+/// The number of comment lines in all files that may contain a word from the lists of words to avoid.
 const MAX_WORDS: usize = 150;
 /// Words that begin a clause. A doc comment has to begin with a sentence or a noun phrase instead.
 const OPENINGS: &str = r"^(What|Whether|How|Where|Which)(?-u:\b)";
@@ -34,7 +34,8 @@ const NAMES: &str = r"(?-u:\b)(fn of|(const|static) (MOST|PATIENCE|LOOK))(?-u:\b
 /// A pattern of the types and traits that a module defines. Associated types, such as `Output`, and types inside
 /// functions do not match, because they are indented.
 const TYPES: &str = r"(?m)^(?:pub(?:\([^)]*\))? )?(?:unsafe )?(?:struct|enum|union|trait|type) ([A-Z][A-Za-z0-9_]*)";
-/// The largest number of files that may define a type of the same name. With two, the name has two meanings.
+/// The largest number of files that may define a type of the same name. A name that is defined in two files already has
+/// two meanings.
 const MAX_TYPES_OF_A_NAME: usize = 2;
 
 /// Every source of the repository in one of the known languages. The name is its path below the root.

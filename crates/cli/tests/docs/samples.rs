@@ -1,4 +1,5 @@
-//! Tests the samples of reports in README.md and the pages: today's report still has their headings and rows.
+//! Tests the samples of reports in README.md and the pages: the report of this version still has the headings and rows
+//! of each sample.
 
 use std::fs;
 

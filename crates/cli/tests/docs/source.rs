@@ -118,7 +118,7 @@ fn is_triple(text: &str) -> bool {
 }
 
 /// Returns the length of the string or character at the beginning of the text, or `None` if there is none. `begun` is
-/// the code before it on the same line.
+/// the code before that string on the same line.
 fn string(text: &str, begun: &str, language: Language) -> Option<usize> {
     let quote = text.chars().next()?;
     let is_own_word = !begun.ends_with(|c: char| c.is_alphanumeric() && !matches!(c, 'b' | 'c'));

@@ -106,7 +106,7 @@ pub(crate) fn literals(source: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// A verdict of `compare`. It is part of the interface, so it stays although its word is on the list.
+/// A verdict of `compare`. It is part of the interface, so it stays although it contains a word that messages avoid.
 const VERDICT: &str = "cannot tell";
 
 fn wrong(text: &str, words: &[(Regex, &str)]) -> Option<String> {

@@ -26,8 +26,8 @@ const PLAIN: [(Metric, u64, u64); 6] = [
     (Metric::Temperature, 51_000, 1000),
 ];
 
-/// A record of metrics: the values of each device and metric in order, the start and end of each
-/// sample, and the facts.
+/// A record of metrics: the values of each device and metric in order, the start and end of each sample, and the data
+/// about the machine and the run.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
     pub values: BTreeMap<(u8, Metric), Vec<u64>>,

@@ -281,7 +281,7 @@ mod tests {
         }
     }
 
-    /// Returns an `answer` that accepts this number of requests and then ends the process.
+    /// Returns an answer function for [`process`] that accepts this number of requests and then ends the process.
     fn ends_behind(accepted: u32) -> impl FnMut() -> Option<ControlEvent> {
         let mut left = accepted;
         move || {

@@ -21,9 +21,11 @@ const ASK: Duration = Duration::from_millis(500);
 /// The outcome of the window of a process.
 pub(crate) struct Captured {
     pub status: Status,
-    /// The first and last iteration of the window, and the path of the record that contains them.
+    /// The first iteration of the window.
     pub first: Option<u64>,
+    /// The last iteration of the window.
     pub last: Option<u64>,
+    /// The path of the record that contains the window.
     pub record: Option<PathBuf>,
 }
 

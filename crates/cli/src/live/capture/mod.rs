@@ -257,7 +257,8 @@ fn capture(
     Ok(succeeded)
 }
 
-/// Captures windows in these processes. Returns the processes as their records show them, and whether all was captured.
+/// Captures windows in these processes. Returns what was read from the record of each process, and whether all windows
+/// were captured completely.
 ///
 /// # Errors
 /// A process refuses, the processes cannot agree on an iteration, or the user interrupts.

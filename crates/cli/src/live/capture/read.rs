@@ -26,7 +26,7 @@ impl CapturedWindows {
         self.of.is_empty()
     }
 
-    /// Returns the processes as their records show them, each with all of its captured windows.
+    /// Reads the record of each captured process. Of each record, only the captured windows are read.
     ///
     /// # Errors
     /// A record can no longer be read.

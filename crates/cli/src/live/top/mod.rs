@@ -83,7 +83,7 @@ fn print(mut watched: WatchedProcesses, count: Option<u64>) -> io::Result<()> {
 /// A message from another thread to the main thread, which draws.
 enum Update {
     Rows(Vec<ProcessRow>),
-    /// The windows that an order captured. Empty if the order was to stop or it failed.
+    /// The windows that a capture has recorded. Empty if the user's order was to stop windows, or if the order failed.
     Done(Vec<Captured>),
 }
 

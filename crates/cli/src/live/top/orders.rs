@@ -19,7 +19,7 @@ use crate::{failure, output};
 /// Time that a running capture gets to stop when the command ends.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// Identifies a process. The number is not enough, because two containers may use the same process numbers.
+/// Identifies a process. The process number is not enough, because two containers may use the same process numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Id {
     host: String,
@@ -43,14 +43,17 @@ pub(crate) struct Captured {
     pub window: (u64, u64),
     /// Median iteration time, in nanoseconds.
     pub p50: Option<u64>,
-    /// The GPU's working time as a share of the iterations' time. `waits`, `collections` and `gil` below are shares
-    /// too: waits for the GPU, garbage collections, and waits for the GIL. `None` if it was not recorded.
+    /// The GPU's working time as a share of the iterations' time. `None` if it was not recorded.
     pub gpu: Option<f64>,
-    /// Number of iterations, and number of iterations whose GPU time is known.
+    /// Number of iterations in the window.
     pub iterations: u64,
+    /// Number of iterations whose GPU time is known.
     pub timed: u64,
+    /// Waits for the GPU, as a share of the iterations' time. `None` if they were not recorded.
     pub waits: Option<f64>,
+    /// Garbage collections, as a share of the iterations' time. `None` if they were not recorded.
     pub collections: Option<f64>,
+    /// Waits for the GIL, as a share of the iterations' time. `None` if they were not recorded.
     pub gil: Option<f64>,
     /// Mean number of requests and of tokens in a batch.
     pub batch: Option<(f64, f64)>,

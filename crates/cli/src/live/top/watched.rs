@@ -28,13 +28,16 @@ pub(super) struct ProcessRow {
     pub status: Status,
     /// Iterations per second.
     pub rate: Option<f64>,
-    /// Quantiles of the times of the latest iterations outside windows, in nanoseconds. If there are no such
-    /// iterations, the quantiles are those of all iterations outside windows.
+    /// Median time of the latest iterations outside windows, in nanoseconds. If there are no such latest iterations,
+    /// the median of all iterations outside windows so far.
     pub p50: Option<u64>,
+    /// The 99th percentile of the same iteration times as for `p50`, in nanoseconds.
     pub p99: Option<u64>,
-    /// Waits for the GPU, garbage collections, and changes of the GIL's holder, each per second.
+    /// Waits for the GPU, per second.
     pub waits: Option<f64>,
+    /// Python's garbage collections, per second.
     pub collections: Option<f64>,
+    /// Changes of the thread that holds the GIL, per second.
     pub handoffs: Option<f64>,
     /// GPU time as a share of the iterations' time inside the windows that closed recently. If no window did, inside
     /// all windows so far.
