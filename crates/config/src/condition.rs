@@ -108,10 +108,10 @@ pub struct BatchClass {
 }
 
 impl BatchClass {
-    /// Number of different kinds.
+    /// Number of different batch classes.
     pub const COUNT: usize = (PHASES.len() + 1) * SIZES;
 
-    /// Returns the index of the kind in a table with [`BatchClass::COUNT`] entries.
+    /// Returns the index of this class in a table with [`BatchClass::COUNT`] entries.
     #[must_use]
     pub const fn place(self) -> usize {
         self.phase * SIZES + self.size
@@ -150,7 +150,7 @@ pub struct IterationDurations {
     pub gc: Option<u64>,
     pub gil: Option<u64>,
     pub wait: Option<u64>,
-    /// The median duration of iterations whose batches are of the same kind.
+    /// The median duration of the iterations whose batches are of the same class.
     pub p50: Option<u64>,
 }
 

@@ -115,7 +115,7 @@ impl Environment<'_> {
         })
     }
 
-    /// Returns the value. Turns a problem into an error that names the variable.
+    /// Returns the checked value, or an error that names the variable with the problem.
     pub(crate) fn checked<T>(
         &self,
         name: &'static str,

@@ -18,8 +18,9 @@ use std::fmt;
 
 use crate::comparison::ComparisonOperator;
 
-/// Maximum number of different arguments in a set of formulas, and maximum number of variables in nested sums.
+/// Maximum number of different arguments in a set of formulas.
 pub const ARGUMENTS: usize = 4;
+/// Maximum number of variables in nested sums.
 pub const VARIABLES: usize = 4;
 /// Maximum nesting depth of a formula.
 const DEPTH: usize = 32;

@@ -129,7 +129,7 @@ impl Secrecy {
         (is_likely && !is_any(UNLIKELY)).then_some(Self::Likely)
     }
 
-    /// Returns true if a value with such a name is a secret.
+    /// Returns true if a value with a name of this class is a secret.
     fn hides(self, value: &str) -> bool {
         match self {
             Self::Secret => !value.is_empty(),

@@ -222,7 +222,7 @@ impl fmt::Display for WindowList {
 /// Windows as one line of text: the first [`LISTED`] windows, and the total number if there are more.
 pub struct Listed<I>(pub I);
 
-/// Maximum number of windows that such a line contains.
+/// Maximum number of windows that [`Listed`] shows.
 const LISTED: usize = 8;
 
 impl<I: Iterator<Item = IterationRange> + Clone> fmt::Display for Listed<I> {

@@ -19,7 +19,7 @@ pub struct Setting {
     pub off: &'static str,
     /// The value that applies if the variable is not set; empty if there is none.
     pub default: &'static str,
-    /// A description of the behaviour if the variable is not set, for settings whose default depends on others.
+    /// A description of the behaviour if the variable is not set, for settings whose default depends on other settings.
     pub otherwise: &'static str,
     /// A description of the behaviour if the option is not given, if that differs from the behaviour if the
     /// variable is not set.
@@ -28,7 +28,7 @@ pub struct Setting {
     pub values: &'static str,
     /// A value other than the default, which tests use.
     pub example: &'static str,
-    /// Options that cannot be combined with this one.
+    /// Options that cannot be combined with this option.
     pub conflicts: &'static [&'static str],
     /// Help text of the same option of `attach`; an empty text means the same help. `None` if `attach` does not have
     /// the option.
@@ -49,7 +49,7 @@ pub enum Reader {
 pub enum ValueForm {
     /// The variable is 1 or 0. The option takes no value, and sets the variable to the one that is not its default.
     Flag,
-    /// A value is required. The text is its name in the help, such as `PATH`.
+    /// A value is required. The text is the name of the value in the help, such as `PATH`.
     Named(&'static str),
     /// Like `Named`, but the value of the option may be left out, which sets the variable to 1.
     Optional(&'static str),

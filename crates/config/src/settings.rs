@@ -330,9 +330,9 @@ table(env) {
     }
 }
 derived {
-    /// Name of the variable that set the windows; `None` if none did.
+    /// Name of the variable that chose the windows; `None` if no variable did.
     windows_from: Option<&'static str> = env.find(variable::windows, false).map(|(name, _)| name);
-    /// True if the user set the warm-up. Otherwise it is the default of the step rule.
+    /// True if the user set the warm-up. If false, the warm-up is the default for the step rule.
     warmup_given: bool = env.has(variable::warmup);
     /// Number of the latest iterations outside windows that the record keeps; `None` if it keeps none. Without
     /// `TLLMPROF_FLIGHT`, they are kept only until a window with an automatic length opens.
@@ -407,8 +407,8 @@ fn rule(step: Option<&Step>, batch: Option<&BatchFunction>) -> Step {
     step.unwrap_or(Step::Auto)
 }
 
-/// Returns the condition. Returns a problem if it depends on facts about the batch, and these are still unknown when
-/// a step of this rule begins.
+/// Returns the condition, or a problem if the condition depends on facts about the batch that are still unknown when a
+/// step of this rule begins.
 fn knows_batches(condition: Option<Condition>, step: &Step) -> Result<Option<Condition>, Problem> {
     match step {
         Step::Auto | Step::Python { .. } => Ok(condition),
@@ -453,7 +453,7 @@ fn samples(kernels: Option<KernelSelection>) -> bool {
     kernels.and_then(KernelSelection::samples).is_some()
 }
 
-/// Returns these functions and the Python functions of the scope rules, each once.
+/// Returns `functions` and the Python functions of the scope rules, each once.
 fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> Vec<PyFunction> {
     for rule in rules.unwrap_or_default() {
         if let ScopeRule::Python(function) = rule

@@ -122,7 +122,8 @@ impl Step {
         }
     }
 
-    /// Returns true if iterations are learnt from the calls. For a known engine, they are not learnt.
+    /// Returns true for a rule with which iterations are learnt from the CUDA calls. If the process runs a known
+    /// engine, even such a rule uses the engine's step function instead.
     #[must_use]
     pub const fn is_learnt(&self) -> bool {
         matches!(self, Self::Auto | Self::AutoInner)

@@ -153,7 +153,7 @@ impl PathTemplate {
                 }
             }
         }
-        // The name is empty if all of its placeholders are.
+        // The name is empty if all of its placeholders are empty.
         if path.last().is_none_or(|byte| *byte == b'/') {
             path.extend_from_slice(format!("{}{}{}", NAMELESS.0, place.pid, NAMELESS.1).as_bytes());
         }

@@ -9,7 +9,7 @@ use crate::number;
 pub enum Warmup {
     /// This number of iterations comes before iteration 0.
     Iterations(u64),
-    /// The count restarts at 0 after each stream capture, until the first window opens.
+    /// The count of iterations restarts at 0 after each stream capture, until the first window opens.
     Capture,
 }
 

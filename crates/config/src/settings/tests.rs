@@ -305,7 +305,7 @@ fn the_table_lists_exactly_what_is_read() {
     assert_eq!(all().count(), all().collect::<BTreeSet<_>>().len());
 }
 
-/// Variables that some rows require in addition, because their setting is refused without them.
+/// Variables that the tests always set, because the settings of some rows are refused without them.
 const BESIDE: [(&str, &str); 2] = [
     (variable::condition, "tokens>1"),
     (variable::when, "wait > 1s"),
