@@ -8,7 +8,7 @@ use std::thread;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// Number of bytes from which on a block is passed to the writer thread.
+/// Size from which on a block is passed to the writer thread, in bytes.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Maximum number of blocks that wait for the writer thread.
 const MAX_WAITING_BLOCKS: usize = 4;

@@ -19,8 +19,8 @@ const BATCH_EVENTS: usize = 4096;
 /// Maximum number of tracks of a record. The same limit holds for the lines of all of its tracks together.
 const MAX_TRACKS: usize = 1 << 16;
 
-/// First number that is used for processes and threads without a real one. Linux's process and thread ids are
-/// below 2^22.
+/// First number that is invented for processes and threads whose real number is unknown or already used. Linux's
+/// process and thread ids are below 2^22.
 const FIRST_INVENTED: u32 = 10_000_000;
 
 /// Number of a process or of a line, unique over all records of the trace.

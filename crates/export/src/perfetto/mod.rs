@@ -289,7 +289,7 @@ impl TraceFormat for Perfetto<'_> {
     }
 }
 
-/// Appends a packet to the trace, whose repeated field the packets are.
+/// Appends a packet to the trace. All packets are elements of one repeated field of the trace message.
 fn put(to: &mut Vec<u8>, packet: &TracePacket) {
     prost::encoding::message::encode(proto::TRACE_PACKET, packet, to);
 }

@@ -152,7 +152,7 @@ fn create(table: &Table, file: &Path) -> Result<SerializedFileWriter<File>, Parq
 
 fn failed(error: ParquetError) -> io::Error {
     match error {
-        // An I/O error describes itself better than the wrapper does.
+        // The I/O error describes the problem better than the Parquet error that contains it.
         ParquetError::External(inner) => match inner.downcast::<io::Error>() {
             Ok(error) => *error,
             Err(error) => io::Error::other(error),

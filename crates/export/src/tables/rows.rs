@@ -231,7 +231,7 @@ enum CellSource {
     Metric,
     Unit,
     Name,
-    /// A constant that is the same for all items of a kind: the kind's word.
+    /// A constant that is the same for all items of a kind: the word that stands for the kind in the table.
     Fixed(Cell),
     /// The word of the item's name.
     Word,
@@ -306,7 +306,7 @@ struct Items<'a> {
     texts: Texts,
     /// Cells with the names of CUDA calls, indexed by row of the table of calls.
     calls: Vec<Cell>,
-    /// The plans, indexed by kind.
+    /// The plan for each kind of item, indexed by kind.
     plans: Vec<TablePlan>,
     /// A buffer for the current row, kept so that its memory is reused.
     row: Vec<Cell>,

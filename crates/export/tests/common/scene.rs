@@ -271,7 +271,7 @@ fn metrics() -> Scene {
     scene
 }
 
-/// Builds the record of a process on another machine, which has the same process id.
+/// Builds the record of a process on another machine. The process has the same process id as the server.
 fn other() -> Scene {
     let mut scene = Scene::new("beta/β", 100, 1, ClockKind::Monotonic, UNIX[1]);
     scene.thread(100, "main");
