@@ -233,8 +233,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: batch::LMDEPLOY,
     },
-    // The same method as above, at its place before the module became a package. The package still exports the class
-    // under this name.
+    // The same method as in the row above, in the module that had it before that module became a package. The package
+    // still exports the class under this name.
     Engine {
         name: "LMDeploy PyTorch engine, 0.7 to 0.11",
         seen_by: Seen::Python("lmdeploy.pytorch.engine.model_agent"),
@@ -409,7 +409,8 @@ fn is_dummy(function: &str) -> bool {
     DUMMY_STEPS.iter().any(|dummy| dummy.function == function)
 }
 
-/// Returns the formulas for batches that are given to this function, if it counts an engine's steps.
+/// Returns the formulas for the batches that are given to this function, if calls of the function count as an engine's
+/// steps.
 pub fn batches(function: &PyFunction) -> &'static [Batch] {
     let function = function.to_string();
     if is_dummy(&function) {
@@ -419,10 +420,11 @@ pub fn batches(function: &PyFunction) -> &'static [Batch] {
     step.map_or(&[], |(engine, _)| engine.batch)
 }
 
-/// Returns true if TensorRT-LLM is in the process and reads `variable` itself, so that it starts and stops the
-/// profiler in those iterations. The C++ executor (`Executor::Impl::executionLoop`) reads `TLLM_PROFILE_START_STOP`,
-/// or if that is not set, `TLLM_GPTM_PROFILE_START_STOP`. The Python executor (`PyExecutor._profiler`) reads only the
-/// first variable. Both executors need `libtensorrt_llm.so`; the Python executor also needs `libth_common.so`.
+/// Returns true if TensorRT-LLM is in the process and reads `variable` itself, so that it starts and stops the profiler
+/// itself in the iterations that the variable names. The C++ executor (`Executor::Impl::executionLoop`) reads
+/// `TLLM_PROFILE_START_STOP`, or if that is not set, `TLLM_GPTM_PROFILE_START_STOP`. The Python executor
+/// (`PyExecutor._profiler`) reads only the first variable. Both executors need `libtensorrt_llm.so`; the Python
+/// executor also needs `libth_common.so`.
 ///
 /// The caller should ask late, because Python loads the library long after the process has started. The result is
 /// also true for programs that load the library but run neither executor, although they open no window for this

@@ -91,7 +91,7 @@ fn rules_match_the_names_that_were_read() {
     ] {
         assert!(!turbomind.is_match(other.as_bytes()), "{other}");
     }
-    // The namespace may contain one for the ABI version.
+    // The namespace may contain an inner namespace for the ABI version.
     let trtllm = symbol_rule("TensorRT-LLM C++ executor");
     for namespace in ["batch_manager", "_v1::batch_manager"] {
         let step = format!(
@@ -299,7 +299,7 @@ fn python_steps_are_the_python_rows_in_their_order() {
             engine.name
         );
     }
-    // If a module imports the module of another row, its row must come before that row.
+    // If a module imports the module of another row, the row of the importing module must come first.
     let place = |name| steps.iter().position(|step| *step == name).expect(name);
     assert!(place("vLLM, model runner V2") < place("vLLM, engine V0"));
     assert!(place("TensorRT-LLM PyExecutor") < place("transformers generate"));
