@@ -19,9 +19,9 @@ pub(crate) struct Left {
     pub name: String,
 }
 
-/// Finds the processes that inherited the run's identifier from the program. Processes below another `tllmprof run` are
-/// left out, because that command reports them. They may have the same identifier, because all tasks of a job share one
-/// run. Processes whose variables this user may not read are left out too.
+/// Finds the processes that inherited the run's identifier from the program. A process below another `tllmprof run`
+/// command is left out, because that command reports it; tasks of one job can have the same identifier. Processes whose
+/// variables this user may not read are left out too.
 pub(crate) fn find(run: &RunId) -> Vec<Left> {
     let variable = format!("{}={run}", variable::run);
     let is_of_run = |number: &u64| {

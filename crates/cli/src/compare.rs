@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Returns the exit status for new runs while the baseline folder is still empty: success if they can be read.
+/// Returns the exit status for new runs while the baseline folder is still empty: success if the new runs can be read.
 fn check_readable(runs: &[PathBuf], arguments: &CompareArguments) -> Result<ExitCode> {
     for run in runs {
         let files = processes::find_files(run)?;
@@ -173,7 +173,7 @@ fn show(base: &[PathBuf], other: &[PathBuf], arguments: &CompareArguments) -> Re
 
 /// Options for reading and comparing runs.
 pub(crate) struct CompareRequest<'a> {
-    /// The rule for iterations in traces of other profilers.
+    /// The rule that defines iterations in traces of other profilers.
     pub step: Option<&'a Step>,
     /// True if the records of several runs in a folder count as one run.
     pub merge: bool,
@@ -216,7 +216,7 @@ pub(crate) fn compare(
     }))
 }
 
-/// Reads the processes of a run. Returns `None` if one of its files cannot be read; the error has then been logged.
+/// Reads the processes of a run. Returns `None` if one of the run's files cannot be read, after logging the error.
 fn read(
     path: &Path,
     files: &[PathBuf],

@@ -244,8 +244,8 @@ fn find_engine() -> Result<PathBuf> {
 /// Finds the folder that contains the stand-in for CUDA.
 fn find_stand_in(engine: &Path) -> Result<PathBuf> {
     let beside = folder_of_this_executable()?;
-    // In a package the stand-in lies in the example's folder. In a build it lies one level above, because the example
-    // is in `bin/`.
+    // In a package the stand-in lies in the example's folder. In a build it lies one folder above the example, because
+    // the example is in `bin/`.
     let of_engine = engine.ancestors().skip(1).take(2).map(Path::to_owned);
     let built = beside.parent().map(|folder| folder.join("standin"));
     of_engine
@@ -277,7 +277,8 @@ impl std::fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 /// A temporary folder that is removed when the demo ends, also after an interrupt. While a child runs, signals to this
-/// process are blocked (the child receives its own). They are delivered after the folder has been removed.
+/// process are blocked, and delivered after the folder has been removed. The child still receives the signals that are
+/// sent to it.
 struct Scratch {
     folder: PathBuf,
     // The last field, because fields are dropped in order: signals stay blocked until the folder is removed.

@@ -1,4 +1,5 @@
-//! Options that set variables, generated from the table of settings: those of `run` and `env`, and those of `attach`.
+//! Options that set variables, generated from the table of settings: the options of `run` and `env`, and the options of
+//! `attach`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -20,8 +21,8 @@ const AT_MOST: &str = "--at-most";
 /// The option for the time in which at most [`AT_MOST`] windows may open by themselves.
 const PER: &str = "--per";
 
-/// The options that the user typed, in the order of the table of settings. With `OF_ATTACH` they are the options of
-/// `attach`, otherwise those of `run` and `env`.
+/// The options that the user typed, in the order of the table of settings. If `OF_ATTACH` is true, these are options of
+/// `attach`, otherwise of `run` and `env`.
 #[derive(Debug, Default)]
 pub(crate) struct Options<const OF_ATTACH: bool = false>(Vec<Typed>);
 
@@ -31,7 +32,7 @@ struct Typed {
     value: OsString,
 }
 
-/// A variable, the value that an option sets it to, and that option.
+/// A variable, the option that sets the variable, and the value that the option gives to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Given {
     pub option: &'static str,
@@ -51,7 +52,7 @@ pub(crate) enum Measures {
 }
 
 impl Measures {
-    /// Returns the options that these measurements add to those of the user, each with its variable.
+    /// Returns the options that these measurements add to the user's options, each with the variable that it sets.
     fn added(self) -> &'static [(&'static str, &'static str)] {
         const ADDED: [(&str, &str); 5] = [
             ("--stacks", variable::stacks),
@@ -203,8 +204,8 @@ impl Options {
         given
     }
 
-    /// Returns the automatic measurements that apply when the user chose no window. Some options and variables reduce
-    /// them.
+    /// Returns the automatic measurements that apply when the user chose no window. Some options and variables of the
+    /// user reduce these measurements.
     fn measures(&self, measures: Measures) -> Measures {
         let has_torch_trace = self.has("--torch-trace") || is_set(variable::torch_trace);
         match measures {
@@ -251,7 +252,7 @@ impl Options {
         ))
     }
 
-    /// Replaces each variable in a text by its option, unless the variable is set in this environment.
+    /// Replaces each variable in a text by the option that sets it, unless the variable is set in this environment.
     fn in_options(&self, text: &str) -> String {
         let mut out = String::new();
         let is_of_name = |c: char| c == '_' || c.is_ascii_alphanumeric();
@@ -331,12 +332,14 @@ impl Options {
         self.has("--no-trace")
     }
 
-    /// Returns whether the command samples the GPUs. No variable sets this, because the library does not take part.
+    /// Returns whether the command samples the GPUs. There is no variable for this option, because the library takes no
+    /// part in the sampling.
     pub(crate) fn gpu_metrics(&self) -> bool {
         self.has("--gpu-metrics")
     }
 
-    /// Returns the settings that the library will read: those of this environment, overridden by the typed options.
+    /// Returns the settings that the library will read: the settings of this environment, overridden by the options
+    /// that the user typed.
     ///
     /// # Errors
     /// A value does not parse, or contradicts another one.
@@ -391,7 +394,7 @@ fn is_set(name: &str) -> bool {
     env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
-/// Returns the value of a variable: the one that a typed option sets, otherwise that of the environment.
+/// Returns the value that an option in `given` sets for a variable, otherwise the variable's value in the environment.
 pub(crate) fn lookup(given: &[Given], name: &str) -> Option<OsString> {
     match given.iter().find(|given| given.variable == name) {
         Some(given) => Some(given.value.clone()),

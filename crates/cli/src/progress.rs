@@ -10,7 +10,7 @@ use tllmprof_report::{Origin, Recording};
 
 use crate::output;
 
-/// Work that ends within this time shows no progress.
+/// Time that work may take without showing its progress.
 const DELAY: Duration = Duration::from_secs(1);
 const WIDTH: usize = 60;
 const BETWEEN: Duration = Duration::from_millis(100);
@@ -108,7 +108,7 @@ impl<S: Source> Source for ProgressSource<S> {
     }
 }
 
-/// A recording of another tool. Reading its entries advances the progress.
+/// A recording that was made by another profiler. Reading its entries advances the progress.
 pub(crate) struct Counted<'a, R> {
     recording: &'a R,
     progress: RefCell<Progress>,

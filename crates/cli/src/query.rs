@@ -35,7 +35,8 @@ pub(crate) fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCod
         return Ok(ExitCode::FAILURE);
     };
     let mut duckdb = Command::new(DUCKDB);
-    // The user's settings file (`~/.duckdbrc`) may change how the answer looks, so it is not read.
+    // DuckDB does not read the user's settings file (`~/.duckdbrc`), because that file may change the format of the
+    // answer.
     duckdb.args(["-init", "/dev/null", "-bail"]);
     if !io::stdout().is_terminal() {
         duckdb.arg("-csv");

@@ -1,5 +1,6 @@
-//! `tllmprof run`: runs the program with the library preloaded. The program usually is a child of this process. If the
-//! command has nothing to do during the run or after it, or under a service manager, the program replaces this process.
+//! `tllmprof run`: runs the program with the library preloaded, usually as a child of this process. The program
+//! replaces this process if the command has nothing to do during the run or after it, or if a service manager runs the
+//! command.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -129,21 +130,22 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     })?;
     live::sweep();
     if is_profiled && (settings.trace.is_none() || settings.trace_on_demand) {
-        // The profiler records all windows, also those that are requested while the program runs. An empty value
-        // switches off the library's record.
+        // The profiler records all windows, including those that are requested while the program runs. So an empty
+        // value of the variable switches off the library's own record.
         command.env(variable::trace, "");
     }
     let options = &arguments.options;
     let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
-    // From here on signals are blocked, so that a signal cannot end this process and leave an empty folder.
+    // Signals are blocked before the run's folder is created, so that a signal cannot end this process and leave an
+    // empty folder.
     let held = HeldSignals::now();
     let (records, run) = match is_recorded {
         true => records(&command, run, task.as_deref())?,
         false => (None, run),
     };
-    // Processes that the program starts inherit this identifier, so they belong to the same run.
+    // All processes that the program starts inherit this run identifier, so they belong to the same run.
     command.env(variable::run, run.as_str());
     if let Some(records) = &records {
         command.env(variable::trace, &records.variable);
@@ -216,7 +218,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     if let Some(line) = watch.and_then(ProgramWatch::finish) {
         output::say(format_args!("{line}"));
     }
-    // Removes control sockets that processes of this run left when they were killed.
+    // Removes control sockets of processes that were killed, because such processes cannot remove their own socket.
     live::sweep();
     let metrics = sampler.and_then(Sampler::finish);
     let Some(records) = records else {
@@ -243,7 +245,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     Ok(end_as(status))
 }
 
-/// Reports why the program takes the place of this process, and which command prints its summary.
+/// Reports the reason why the program replaces this process, and the command with which the user can print the summary.
 fn say_in_place(why: impl fmt::Display, records: Option<&Records>) {
     let prints = match records {
         Some(records) => format!(" (tllmprof report {} prints it)", quoted(records.place())),
@@ -254,7 +256,7 @@ fn say_in_place(why: impl fmt::Display, records: Option<&Records>) {
     ));
 }
 
-/// Reports which processes of the run are still running, and which records they write.
+/// Reports the processes of the run that have not ended, and the records that they write.
 fn report_left(left: &[Left], records: &Records) {
     const SHOWN: usize = 3;
     let shown = left.iter().take(SHOWN);
@@ -279,8 +281,8 @@ fn quoted(path: PathBuf) -> String {
     String::from_utf8_lossy(&tllmprof_report::shell_word(path.as_os_str().as_bytes())).into_owned()
 }
 
-/// Returns the records of the processes of `command`, and the identifier of their run. There are no records if they
-/// would be in a working folder that no longer exists.
+/// Returns the records of the processes of `command`, and the identifier of their run. There are no records if the
+/// working folder, in which they would be, no longer exists.
 fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<Records>, RunId)> {
     let by_option = command
         .get_envs()

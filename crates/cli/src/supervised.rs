@@ -1,6 +1,6 @@
 //! Runs the program as a child that behaves as if it had replaced this process. The program uses the terminal, and
-//! receives the signals that are sent to this process. Both stop and continue together, and this process ends in the
-//! same way as the program.
+//! receives the signals that are sent to this process. The program and this process stop and continue together, and
+//! this process ends in the same way as the program.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -91,7 +91,7 @@ fn start(
     Ok(status)
 }
 
-/// The running program, and its witness.
+/// The running program, and its witness: a helper process in the same process group.
 struct Job {
     number: libc::pid_t,
     witness: Option<Witness>,
@@ -129,7 +129,7 @@ impl Job {
         witness.is_some_and(|witness| witness.stop_together(stops))
     }
 
-    /// Passes a signal on to the program, unless the program received it itself.
+    /// Passes a signal on to the program, unless the program has received the signal directly.
     fn pass_on(&self, signal: libc::c_int, info: &libc::siginfo_t) {
         // SAFETY: the kernel fills this field for every signal that a process sends, and it is zero for others.
         let sender = unsafe { info.si_pid() };
@@ -163,12 +163,12 @@ impl Job {
         send(self.number, signal);
     }
 
-    /// Returns the program's status if it has ended. If the program was stopped, this process stops as well, until
-    /// both continue. Orphans that became our children are reaped here too, because the first process of a container
-    /// has to do that.
+    /// Returns the program's status if the program has ended. If the program was stopped, this process stops as well,
+    /// until both continue. Also reaps orphans that became children of this process, because the first process of a
+    /// container has to do so.
     ///
     /// A sender that continues this process mostly continues the whole job, and may stop it again at once. So the
-    /// program is not continued a second time, as that would undo the stop.
+    /// program is not continued a second time, because a second SIGCONT would undo the new stop.
     fn reap(&self) -> Option<ExitStatus> {
         const CHANGES: libc::c_int = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
         let mut is_stopped = false;
@@ -193,8 +193,8 @@ impl Job {
             } else if is_stopped {
                 let signal = libc::WSTOPSIG(status);
                 if let Some(witness) = self.witness.as_ref().filter(|_| signal != libc::SIGSTOP) {
-                    // Stopping this process below consumes its copy of the signal, so the witness has to remove its
-                    // copy, too.
+                    // Stopping this process below consumes its own copy of the signal. The witness has another copy,
+                    // which `has_got` removes.
                     witness.has_got(signal, 0);
                 }
                 self.stop_together(true);
@@ -208,7 +208,7 @@ impl Job {
     }
 }
 
-/// Stops this process, with the signal that stopped the program if that works.
+/// Stops this process with the signal that stopped the program. If that signal does not stop it, uses SIGSTOP.
 fn stop_by(signal: libc::c_int) {
     forget(libc::SIGCONT);
     // SAFETY: no handler runs, and this function continues here after SIGCONT; the set is initialised.
@@ -241,7 +241,7 @@ fn is_waiting(signal: libc::c_int) -> bool {
     }
 }
 
-/// Removes a pending signal, so that it is not passed on.
+/// Removes a pending signal, so that it is not passed on to the program.
 fn forget(signal: libc::c_int) {
     take(Some(signal));
 }

@@ -31,7 +31,8 @@ pub(crate) struct SymbolsArguments {
     arguments: Vec<OsString>,
 }
 
-/// The pattern that the user typed: a regex for functions, and optionally one for their library.
+/// The pattern that the user typed: a regex for the names of functions, and optionally a regex for the name of their
+/// library.
 struct FunctionQuery {
     text: String,
     pattern: Pattern,
@@ -264,7 +265,7 @@ impl FunctionRow<'_> {
         }
     }
 
-    /// Returns the other names of the function, which the symbol table gives to the same address.
+    /// Returns the other names that the symbol table gives to the function's address.
     fn other_names(&self) -> String {
         let others: BTreeSet<_> = self
             .function

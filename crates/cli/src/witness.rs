@@ -2,9 +2,10 @@
 //! group, so it knows which signals the program has already received. It also stops and continues the program and this
 //! command together in cases where the command cannot.
 //!
-//! The kernel does not report whether a signal was sent to one process or to its group. It delivers a group's signal to
-//! the youngest process first, so when the command receives such a signal, the witness already has it. And only another
-//! process can see that the command was stopped by SIGSTOP, or that the program runs while the command is stopped.
+//! The kernel does not report whether a signal was sent to one process or to its group. But the kernel delivers a
+//! group's signal to the youngest process first. So when the command receives a signal that was sent to the group, the
+//! witness already has this signal. And only another process can see that the command was stopped by SIGSTOP, or that
+//! the program runs while the command is stopped.
 
 use std::cell::Cell;
 use std::fs;
@@ -20,10 +21,11 @@ use std::time::Duration;
 use crate::inherited;
 use crate::process_status::ProcessStatus;
 
-/// The name of the witness's process. It differs from the command's name, so that `pkill tllmprof` does not reach it.
+/// The name of the witness's process. The name differs from the command's name, so that `pkill tllmprof` does not match
+/// the witness.
 const NAME: &std::ffi::CStr = c"run-witness";
-/// Time that the witness waits for its copy of a signal that a sender sends to the processes one after the other, as a
-/// service manager does with a control group.
+/// Time that the witness waits for its copy of a signal. Some senders, such as a service manager that stops a control
+/// group, send the signal to each process in turn.
 const ONE_BY_ONE: Duration = Duration::from_millis(20);
 /// Time that the command waits for an answer of the witness.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -34,12 +36,13 @@ const CHECK_INTERVAL_STOPPED_MS: libc::c_int = 20;
 /// Number of checks after which a program that was sent SIGSTOP must have stopped, even on a machine under load.
 const CHECKS_TO_STOP: u32 = 100;
 
-/// Memory that is shared by the command, the witness, and the child that becomes the program until its exec.
+/// Memory that three processes share: the command, the witness, and until its exec the child that becomes the program.
 struct SharedPages {
     program: AtomicI32,
     /// True once the command itself watches whether the program stops and continues. Before that only the witness does.
     is_attended: AtomicBool,
-    /// True while the command and the program are stopped together. The one that continues first continues the other.
+    /// True while the command and the program are stopped together. Whichever of the two continues first also continues
+    /// the other.
     stopped_together: AtomicBool,
 }
 
@@ -47,12 +50,12 @@ struct SharedPages {
 pub(crate) struct Witness {
     number: libc::pid_t,
     asked: UnixStream,
-    /// False once the witness failed to answer, because it was stopped or killed. It is then no longer asked.
+    /// False after the witness failed to answer, because it was stopped or killed. The witness is then no longer asked.
     answers: Cell<bool>,
     shared: &'static SharedPages,
 }
 
-/// A signal that the command received, and the process that sent it, in one number.
+/// A signal that the command received, and the process that sent the signal, encoded as one number.
 type Signal = [u8; 8];
 
 fn signal(number: i32, sender: libc::pid_t) -> Signal {
@@ -77,8 +80,8 @@ impl Witness {
                 unsafe { libc::_exit(0) }
             }
             number => {
-                // Wait for the witness's first byte: only then has the witness changed its name from that of the
-                // command.
+                // Wait for the first byte from the witness. The witness sends it after it has changed its process name,
+                // which was that of the command.
                 let answers = (&asked).read_exact(&mut [0]).is_ok();
                 Some(Self {
                     number,
@@ -103,8 +106,8 @@ impl Witness {
         }
     }
 
-    /// Notes that the program has started, and that from now on the command itself watches whether it stops and
-    /// continues.
+    /// Notes that the program has started, and that from now on the command itself watches whether the program stops
+    /// and continues.
     pub(crate) fn leave_to_command(&self) {
         self.shared.is_attended.store(true, Ordering::Release);
     }
@@ -211,8 +214,8 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
             send(program, libc::SIGCONT);
         }
         let is_apart = is_stopped && runs(program);
-        // The witness acts only at the second check in a row, because a sender that continues both processes does so
-        // one after the other.
+        // The witness acts only after two checks in a row, because a sender that continues both the command and the
+        // program does so one after the other.
         wait = match (is_apart, wait) {
             (false, _) => 1,
             (true, 0) => join(shared, command, program),
@@ -226,8 +229,8 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
     }
 }
 
-/// Brings the command and the program into the same state after the command was stopped and the program was not.
-/// Returns the number of further checks after which the program should have followed.
+/// Brings the command and the program into the same state, if the command was stopped and the program was not. Returns
+/// the number of further checks after which the program should be in this state.
 fn join(shared: &SharedPages, command: libc::pid_t, program: libc::pid_t) -> u32 {
     if shared.stopped_together.swap(true, Ordering::AcqRel) {
         send(command, libc::SIGCONT);
@@ -260,8 +263,8 @@ fn runs(process: libc::pid_t) -> bool {
 /// Removes a pending signal. Returns whether the signal was pending and came from `sender`.
 fn take(signal: i32, sender: libc::pid_t) -> bool {
     let patience = match signal {
-        // A service manager stops all processes of a unit one after the other, so these signals may arrive a little
-        // later.
+        // A service manager stops all processes of a unit one after the other, so the witness's copy of such a signal
+        // may arrive a little later.
         libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT => ONE_BY_ONE,
         _ => Duration::ZERO,
     };
@@ -285,7 +288,8 @@ fn state(process: libc::pid_t) -> Option<char> {
     ProcessStatus::read(u64::try_from(process).ok()?)?.state()
 }
 
-/// Empties this process's command line in `/proc`, so that a search by command line (`pkill -f`) does not find it.
+/// Overwrites this process's command line in `/proc` with zeros, so that a search by command line (`pkill -f`) does not
+/// find this process.
 fn forget_arguments() {
     let place = || {
         let text = fs::read_to_string("/proc/self/stat").ok()?;

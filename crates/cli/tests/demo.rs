@@ -12,8 +12,8 @@ use common::{Ended, Scratch, finish, wait};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Event, What};
 
-/// A stand-in for the example. It prints its device if asked for (`--steps 0`), and otherwise copies `$RECORD`, waits
-/// if `$LASTS` is set, and ends with `$STATUS`.
+/// A script in place of the example. With `--steps 0` it prints its device. Otherwise it copies `$RECORD` to the
+/// record's path, waits if `$LASTS` is set, and ends with `$STATUS`.
 const ENGINE: &str = "#!/bin/sh\n\
     [ \"$1 $2\" = '--steps 0' ] && { echo \"engine: 0.0 steps/s on $DEVICE\"; exit; }\n\
     [ -n \"$TLLMPROF_TRACE\" ] && cp \"$RECORD\" \"$TLLMPROF_TRACE\"\n\

@@ -341,8 +341,8 @@ fn a_signal_ends_it_and_leaves_nothing() {
         .spawn()
         .unwrap();
     let started = Instant::now();
-    // While it is written, the output has no name, or a hidden one if the file system does not
-    // support files without names.
+    // While the output is written, it has no name. On a file system without support for files without names, it has a
+    // hidden name.
     let folder = fs::canonicalize(scratch.path(".")).unwrap();
     let opened = |entry: std::io::Result<fs::DirEntry>| fs::read_link(entry.ok()?.path()).ok();
     let has_begun = |child: &Child| {

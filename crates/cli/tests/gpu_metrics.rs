@@ -383,7 +383,7 @@ fn the_record_keeps_to_its_size() {
         "{ended:?}"
     );
     let path = record(&scratch.path(".")).unwrap();
-    // The limit is checked before each round of samples, so one round may exceed it.
+    // The limit is checked before each round of samples, so the record may exceed the limit by one round.
     assert!(fs::metadata(&path).unwrap().len() < 68_200 + 24 * 28);
     let read = Read::new(&path);
     assert_eq!(read.ended, Some(RecordEnded::InOrder));
@@ -433,8 +433,8 @@ fn the_report_has_what_was_sampled_in_the_window() {
     let metrics = json["processes"][0]["gpu_metrics"].as_array().unwrap();
     let is_busy = |one: &&Value| one["device"] == 0 && one["metric"] == "SM busy";
     let busy = metrics.iter().find(is_busy).unwrap();
-    // The two samples are those of NVML's GPU 1. Their values are 102.25 and 102.375, each a mean
-    // over about 100 ms.
+    // The two samples are those of NVML's GPU 1. The values of the samples are 102.25 and 102.375, each a mean over
+    // about 100 ms.
     let lengths = [first, last].map(|(start, end)| (end - start) as f64);
     let mean = (102.25 * lengths[0] + 102.375 * lengths[1]) / (lengths[0] + lengths[1]);
     assert!(

@@ -42,8 +42,8 @@ fn refused(ended: &Ended, says: &str) {
     assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
 }
 
-/// Returns the options of a verb that take a value. Each has its name, whether the value has to follow an equals sign,
-/// and the value's name.
+/// Returns the options of a verb that take a value. For each option: its name, true if the value has to follow an
+/// equals sign, and the name of the value.
 fn options(scratch: &Scratch, verb: &str) -> Vec<(String, bool, String)> {
     let help = finish(scratch.tllmprof().args([verb, "--help"])).stdout;
     let lines = help.lines().filter_map(|line| {
@@ -313,7 +313,7 @@ fn no_shell_reads_a_binary_file() {
         }
         let ended = started("doctor");
         assert_eq!(ended.code(), Some(1), "{ended:?}");
-        // `doctor` reads more of the file than the kernel does, so it finds that the file is damaged.
+        // `doctor` reads more of the file than the kernel does, so only `doctor` finds that the file is damaged.
         let said = if name == "./header" {
             "./header is damaged"
         } else {
@@ -377,7 +377,8 @@ fn env_names_a_record_by_default() {
     );
 }
 
-/// Root has all rights in `/proc`, but no process can create a file there. That is found out before the program starts.
+/// Root has all rights in `/proc`, but no process can create a file there. The command reports this before it starts
+/// the program.
 #[test]
 fn a_folder_that_takes_no_files_is_refused_before_the_start() {
     let scratch = Scratch::new();
@@ -397,7 +398,7 @@ fn a_folder_that_takes_no_files_is_refused_before_the_start() {
     assert_eq!(ended.stdout, "started\n", "the check leaves nothing");
 }
 
-/// If help that the user requested cannot be written, that is a failure, in the same way as for a result.
+/// Help that the user requested and that cannot be written is a failure, just as a result that cannot be written.
 #[test]
 fn help_that_cannot_be_written_is_a_failure() {
     let scratch = Scratch::new();

@@ -12,7 +12,7 @@ use common::{Scratch, finish};
 
 const PRINTS: &str = "#include <stdio.h>\nint main(void) { puts(\"started\"); return 0; }";
 
-/// Checks that the program does not start, and that one line gives the reason, with `run` and with `env`.
+/// Checks with `run` and with `env` that the program does not start, and that one line gives the reason.
 fn refused(scratch: &Scratch, program: impl AsRef<OsStr>, limit: Option<u64>, why: &str) {
     for verb in ["run", "env"] {
         let mut command = scratch.tllmprof();
@@ -50,7 +50,7 @@ fn limit_memory(command: &mut Command, bytes: u64) {
     }
 }
 
-/// Compiles a library to preload that needs another library called `name`. The other library is then removed.
+/// Compiles a library to preload that needs another library called `name`, and then removes the other library.
 fn library_that_needs(scratch: &Scratch, name: &str, arguments: &[&str]) {
     let shared = ["-shared", "-fPIC", "-nostdlib"];
     let soname = format!("-Wl,-soname,{name}");
@@ -81,7 +81,8 @@ fn a_program_of_an_older_c_library_is_not_started() {
     refused(&scratch, program, None, "the library requires glibc 9.99");
 }
 
-/// A dynamic linker that the command line names is checked in the same way as one that the program requests.
+/// A dynamic linker that the command line names is checked in the same way as a dynamic linker that the program
+/// requests.
 #[test]
 fn a_program_of_an_older_dynamic_linker_on_the_command_line_is_not_started() {
     let scratch = Scratch::new();
@@ -218,7 +219,7 @@ fn a_program_whose_address_space_is_too_small_is_not_started() {
     scratch.compile("libtllmprof.so", source, &["-shared", "-fPIC"]);
     let why = "its address space is limited to 1048576 kB (ulimit -v)";
     refused(&scratch, &program, Some(LIMIT), why);
-    // The library itself does not fit, so the loader continues without it.
+    // Now the preloaded library itself does not fit, so the loader continues without it.
     let source = "char large[1 << 30];";
     scratch.compile("libtllmprof.so", source, &["-shared", "-fPIC"]);
     let ended = run_within_limit();

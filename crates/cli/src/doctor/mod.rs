@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the reason why a file cannot be the library, or `None` if it can.
+/// Returns the reason why a file cannot be preloaded as the library, or `None` if it can.
 pub(crate) fn unfit(library: &Path) -> Option<String> {
     Elf::read(library).err().map(|error| reason(&error))
 }

@@ -15,7 +15,8 @@ use crate::output;
 
 /// A ring, and the process that writes it.
 pub(super) struct ProcessRing {
-    /// The number of the process on this machine. `None` if the process is not running here, or not known.
+    /// The number of the process on this machine. `None` if the process does not run on this machine, or its number is
+    /// not known.
     pub pid: Option<u64>,
     /// The path of the ring.
     pub path: PathBuf,
@@ -167,7 +168,7 @@ fn add(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the files in a folder whose names end like those of rings.
+/// Returns the files in a folder whose names end in the same way as those of rings.
 fn rings_in(folder: &Path) -> BTreeSet<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());

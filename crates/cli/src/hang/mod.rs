@@ -177,7 +177,7 @@ fn find_processes(found: &mut [ProcessRing]) {
     }
 }
 
-/// Returns the identifier of this machine's boot.
+/// Returns the identifier of the current boot of this machine.
 fn boot() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     boot.unwrap_or_default().trim().to_owned()
@@ -187,7 +187,8 @@ fn is_elsewhere(ring: &Ring) -> bool {
     ring.boot != boot()
 }
 
-/// Reads the state of a process, and reads its ring again.
+/// Reads the state of a process, and reads the process's ring again. `before` is the processor time at the first
+/// reading.
 fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> RankState {
     let ring = found.again();
     let is_here = ring.boot == boot();

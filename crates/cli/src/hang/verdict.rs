@@ -8,10 +8,11 @@ use tllmprof_report::{Bytes, Time};
 
 use super::state::{Life, ProcessThread, RankState};
 
-/// Ranks are called stuck only after they have been quiet for at least this time: no step or collective began or ended.
+/// Time without any progress after which ranks may be called stuck, in nanoseconds. Progress means that a step or a
+/// collective begins or ends.
 const LEAST_QUIET_NS: u64 = 3_000_000_000;
-/// A wait for the GPU is called stuck only if it takes at least this many times as long as the longest of the latest
-/// steps.
+/// A rank that waits for the GPU is called stuck only if the wait takes at least this many times as long as the longest
+/// of the latest steps.
 const LONGER_THAN_STEPS: u64 = 2;
 /// If a thread uses the processor for longer than this time (in nanoseconds) and for longer than
 /// [`LONGER_WORK_THAN_STEPS`] allows, it is not clear whether the thread works or waits in a busy loop.
@@ -28,13 +29,13 @@ pub(super) enum VerdictKind {
     Moves,
     /// All processes have ended regularly.
     Ended,
-    /// The ranks have entered the same collectives, and wait for work, such as requests.
+    /// The ranks have entered the same collectives, and now wait for requests or other work.
     Idle,
-    /// A rank for which the others wait is using the processor.
+    /// The rank for which the other ranks wait is using the processor.
     Busy,
-    /// The ranks were quiet for too short a time, or too little is known about them.
+    /// The time without progress was too short, or too little is known about the ranks.
     Unclear,
-    /// Ranks called different collectives where they should have called the same one.
+    /// Ranks called different collectives at a point where all ranks must call the same collective.
     Mismatch,
     /// Ranks called the same collectives in a different order.
     Order,
@@ -234,7 +235,7 @@ fn last_of(rank: &RankState) -> String {
     }
 }
 
-/// Returns a name for a communicator of this rank, for messages.
+/// Returns a name for a communicator of `rank`, for messages.
 pub(crate) fn communicator(rank: &RankState, id: u64) -> String {
     let mut all = rank.ring.communicators.iter();
     let place = all.find(|one| one.id == id).and_then(|one| one.place);
@@ -267,8 +268,8 @@ pub(crate) fn collective(rank: &RankState, call: &Called) -> String {
     )
 }
 
-/// Returns the collectives of a communicator that the rank's ring still contains, by number. Collectives that only some
-/// ranks of the communicator take part in are left out.
+/// Returns the collectives of a communicator that the rank's ring still contains, with their numbers as keys.
+/// Collectives in which only some ranks of the communicator take part are left out.
 fn calls_of(rank: &RankState, id: u64) -> BTreeMap<u64, &Called> {
     let calls = rank.ring.collectives.iter();
     calls
@@ -326,7 +327,8 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
         by_operation.sort_by_key(|(_, its)| its.len());
         let (odd, its) = &by_operation[0];
         let (usual, others) = &by_operation[by_operation.len() - 1];
-        // The order is swapped if one rank's next collective is the operation that the other rank called first.
+        // The ranks called the same collectives in another order if one rank's next collective is the operation that
+        // the other rank called first.
         let next = |index: usize| {
             let place = users.iter().position(|user| *user == index)?;
             calls[place].get(&(number + 1)).map(|call| call.operation)
@@ -393,8 +395,8 @@ fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict>
     None
 }
 
-/// Finds the rank that did not enter a collective that others have entered. If this rank itself waits in another
-/// collective for another rank, the search continues with that rank.
+/// Finds the rank that did not enter a collective that other ranks have entered. If the found rank itself waits for
+/// another rank in another collective, the search continues with that other rank.
 fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let shared = shared(ranks, part);
     // The collectives that some ranks have entered and others have not, each with the ranks that have not entered it.
@@ -410,8 +412,8 @@ fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
             missing.push((*id, least, late.collect::<Vec<_>>()));
         }
     }
-    // A rank that is ahead of others in some communicator waits there for them. The cause is a late rank that waits
-    // nowhere.
+    // A rank that is ahead of other ranks in some communicator waits for them there. The cause is a rank that is late
+    // in one communicator and waits in none.
     let waits = |index: usize| {
         missing.iter().any(|(id, least, _)| {
             ranks[index]
@@ -479,7 +481,7 @@ fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     Some(HangVerdict::new(answer, kind, late, text))
 }
 
-/// Judges ranks that have all entered the same collectives.
+/// Judges ranks in which no rank is missing: all of them have entered the same collectives.
 fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     let causes: Vec<_> = part
         .iter()
@@ -583,8 +585,8 @@ pub(super) struct StuckCause {
 }
 
 impl StuckCause {
-    /// Finds why the thread that makes the steps does not continue. It follows locks and the GIL from thread to thread.
-    /// `None` if nothing is known about that thread.
+    /// Finds the reason why the thread that makes the steps does not continue. Follows locks and the GIL from thread to
+    /// thread. Returns `None` if nothing is known about the thread that makes the steps.
     pub(crate) fn find(rank: &RankState) -> Option<Self> {
         let first = rank.main_thread()?;
         let mut chain = vec![first];
@@ -822,7 +824,7 @@ mod tests {
             text.to_owned(),
         );
         assert_eq!(judged(&ranks), expected);
-        // If the Python function is known, the text names it, because that is code which the user wrote.
+        // The text names the Python function if it is known, because the user wrote that function.
         ranks[3].threads[0].python = vec!["f (a.py:3)".to_owned()];
         assert!(judged(&ranks).3.contains("in f (a.py:3) since"));
         // Ranks that have been quiet for only a second are not called stuck.
@@ -975,7 +977,8 @@ mod tests {
 
     #[test]
     fn a_rank_that_sleeps_while_all_others_wait_for_the_gpu_is_named() {
-        // Collectives in CUDA graphs have no numbers, so only the thread's function shows that this rank is not in one.
+        // Collectives in CUDA graphs have no numbers. So only the thread's function shows that rank 6 is not in a
+        // collective.
         let mut ranks = ranks();
         ranks[6].threads[0] = asleep(700, "hold_up");
         let (answer, kind, its, text) = judged(&ranks);

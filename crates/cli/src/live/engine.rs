@@ -20,8 +20,8 @@ const MEASURED: Duration = Duration::from_millis(300);
 /// that never waits uses 30 ticks.
 const BUSY: u64 = 5;
 
-/// Names of programs that start unrelated programs, such as shells. Processes with such a common ancestor need not
-/// belong to one engine. Long names are cut in the same way as the kernel cuts them.
+/// Names of programs that start unrelated programs, such as shells. Processes whose common ancestor is such a program
+/// need not belong to one engine. Long names are cut to the length to which the kernel cuts them.
 const STARTERS: [&str; 30] = [
     "systemd",
     "init",
@@ -146,7 +146,8 @@ impl Processes {
         above.last().unwrap_or(pid)
     }
 
-    /// Groups processes by engine, and returns those of the only engine that `choose` selects.
+    /// Groups processes by engine, and returns the processes of the only engine. `choose` selects the processes of an
+    /// engine that drive the GPU.
     ///
     /// # Errors
     /// There are several engines, and the user named no process in `tops` to choose one.
@@ -158,7 +159,7 @@ impl Processes {
     ) -> Result<Vec<Driver>> {
         let mut engines: BTreeMap<u64, Vec<Driver>> = BTreeMap::new();
         for driver in drivers {
-            // If the user named processes, all that they started counts as one engine.
+            // If the user named processes, they and all of their descendants count as one engine.
             let top = if tops.is_empty() {
                 self.top(driver.pid)
             } else {
@@ -181,8 +182,8 @@ impl Processes {
     }
 }
 
-/// Selects the processes of one engine that drive the GPU: by their titles, otherwise those that use most processor
-/// time.
+/// Selects the processes of one engine that drive the GPU. Titles that the engine gives to such processes decide.
+/// Without such titles, the processes that use most processor time are selected.
 fn chosen(all: Vec<Driver>) -> Vec<Driver> {
     let titles: Vec<_> = all.iter().map(|driver| driver.title.as_str()).collect();
     let named = tllmprof_engines::drivers(&titles);
@@ -202,8 +203,8 @@ fn title(pid: u64, one: &One) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
     let first = String::from_utf8_lossy(first);
-    // Some programs replace their arguments by a title, which is shown as it is. If it is a path, its last part is
-    // shown.
+    // Some programs replace their arguments by a title, which is shown unchanged. If the first argument is a path, the
+    // last part of the path is shown.
     let shown = match first.starts_with('/') {
         true => first.rsplit('/').next().unwrap_or_default(),
         false => first.trim(),

@@ -1,5 +1,5 @@
 //! Detects processes that are in lockstep, which means that they make the same steps at the same time. Chooses the step
-//! with which a window opens in all of them.
+//! with which a window opens in all these processes.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) struct Sample {
     pub took: Duration,
 }
 
-/// The step with which the windows of the processes in lockstep open, and which processes these are.
+/// The step with which the windows of the processes in lockstep open, and the processes that are in lockstep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The first step of the windows of the processes in lockstep.
@@ -134,7 +134,7 @@ mod tests {
             Plan::new(&samples(&before, &now, &latest), 2).members,
             [true, false, true, false]
         );
-        // If there is only one process, it is in lockstep with itself.
+        // A single process is always in lockstep with itself.
         assert_eq!(
             Plan::new(&samples(&[7], &[7], &[7]), 2),
             Plan {

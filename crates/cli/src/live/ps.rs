@@ -29,8 +29,8 @@ pub(crate) struct PsArguments {
     json: bool,
 }
 
-/// A process that listens, with its rate of steps and median step time. Either is `None` if it is
-/// not known.
+/// A process that listens, with its rate in steps per second and its median step time in nanoseconds. Rate and median
+/// are `None` if they are not known.
 pub(crate) struct SeenProcess {
     status: Status,
     rate: Option<f64>,

@@ -32,8 +32,8 @@ impl Figures {
         let record = reachable(Path::new(status.record.as_ref()?), status.pid);
         let reader = Reader::new(File::open(record).ok()?).ok()?;
         let header = reader.header().clone();
-        // Another process may have written a record with this name, so the process number is compared. A process in a
-        // container writes the number that it has there.
+        // The process number is compared, because another process may have written a record with this name. A process
+        // in a container writes the number that it has in the container.
         let writer = u64::from(header.pid);
         let is_it = writer == status.pid || beyond::own_number(status.pid) == Some(writer);
         is_it.then(|| Self {
@@ -74,12 +74,14 @@ impl Figures {
             .sum()
     }
 
-    /// Returns the number of Python's garbage collections. `None` if there were none, or they are not recorded.
+    /// Returns the number of Python's garbage collections. `None` if there were no collections, or collections are not
+    /// recorded.
     pub(crate) fn collections(&self) -> Option<u64> {
         self.counter(Counter::Collections)
     }
 
-    /// Returns how often the GIL passed from one thread to another. `None` if it never did, or that is not recorded.
+    /// Returns the number of times that the GIL passed from one thread to another. `None` if it never passed, or if
+    /// this is not recorded.
     pub(crate) fn handoffs(&self) -> Option<u64> {
         self.counter(Counter::GilHandoffs)
     }
@@ -96,7 +98,7 @@ impl Figures {
     }
 
     /// Returns the GPU's working time since `before`, as a share of the time of the iterations inside windows. `None`
-    /// if there were no such iterations.
+    /// if there were no iterations inside windows since `before`.
     pub(crate) fn gpu_share(&self, before: Option<&Self>) -> Option<f64> {
         let since = |of: fn(&Self) -> Option<u64>| {
             let old = before.and_then(of).unwrap_or(0);

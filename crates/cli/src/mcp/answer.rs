@@ -16,7 +16,7 @@ const MESSAGES: usize = 1000;
 /// The part of the maximum length that is for the tool's result, in bytes. The other 500 bytes are for the JSON around
 /// the messages and the result.
 const FIGURES: usize = LONGEST - MESSAGES - 500;
-/// Maximum lengths of a text in a row, in bytes. They are tried in this order until the row is short enough.
+/// Maximum lengths of each text in a row, in bytes. They are tried in this order until the row is short enough.
 const TEXTS: [usize; 4] = [2000, 400, 100, 30];
 
 /// The rows of a list that an answer contains.

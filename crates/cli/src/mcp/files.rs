@@ -50,8 +50,7 @@ struct RecordFolder {
 pub(crate) fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
     let folder = asked.folder.as_deref().unwrap_or(Path::new("."));
     let mut search = FolderSearch::default();
-    // The folder that the user named must be readable. Folders below it may be unreadable, and are
-    // then skipped.
+    // The folder that the user named must be readable. Unreadable folders below that folder are skipped.
     fs::read_dir(folder).with_context(|| format!("folder {}", folder.display()))?;
     search.look(folder, 0);
     if search.left == 0 {
@@ -101,7 +100,7 @@ impl FolderSearch {
                 break;
             }
             self.left -= 1;
-            // Symbolic links are not followed, because they may lead around in a circle.
+            // Symbolic links are not followed, because they may form a loop.
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => inside.push(entry.path()),
                 Ok(kind) if kind.is_file() => found.add(&entry),

@@ -30,7 +30,8 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
         Err(error) if error.kind() == ErrorKind::AlreadyExists && is_kept(path) => new(),
         result => result,
     }?;
-    // The lock shows other processes that the record is in use. On file systems without locks that does not work.
+    // The lock shows other processes that the record is in use. A failure is ignored, because some file systems have no
+    // locks.
     let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
     Ok(file)
 }

@@ -1,4 +1,4 @@
-//! The sampling process's main function, which samples the GPUs until it is asked to stop.
+//! The sampling process's main function, which samples the GPUs until the command requests a stop.
 
 use std::env;
 use std::fs;
@@ -17,7 +17,7 @@ use super::visible::{Listed, VisibilityVariables, visible};
 use super::{SamplingPlan, clock, file};
 use crate::output;
 
-/// Interval between samples. NVML allows no shorter one for GPM.
+/// Interval between samples. NVML supports no shorter interval for GPM.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between anchors. An anchor relates the record's clock to the time of day.
 const ANCHOR: Duration = Duration::from_secs(60);
@@ -151,7 +151,8 @@ fn devices(nvml: &Nvml) -> Result<(Vec<NamedGpu<'_>>, Vec<String>)> {
     let mut found = Vec::new();
     let mut listed = Vec::new();
     for index in 0..nvml.device_count().map_err(plainly)? {
-        // CUDA does not show a GPU that this user or container may not use either.
+        // NVML reports an error for a GPU that this user or container may not use. CUDA does not show such a GPU
+        // either.
         let Ok(device) = nvml.device_by_index(index) else {
             continue;
         };
@@ -181,7 +182,7 @@ fn devices(nvml: &Nvml) -> Result<(Vec<NamedGpu<'_>>, Vec<String>)> {
     }
 }
 
-/// Returns an NVML error in one line. If NVML's library is missing, that is the dynamic linker's own message.
+/// Returns an NVML error in one line. If NVML's library is missing, the line is the dynamic linker's message.
 fn plainly(error: NvmlError) -> anyhow::Error {
     match error {
         NvmlError::LibloadingError(error) => error.into(),

@@ -26,7 +26,7 @@ pub(crate) struct Level {
     pub boundaries: Boundaries,
 }
 
-/// The number of boundaries that the learner found in each true iteration. One is right.
+/// The number of boundaries that the learner found in each true iteration. The correct number is 1.
 #[derive(Debug, Default)]
 pub(crate) struct Boundaries(Vec<u32>);
 

@@ -34,7 +34,8 @@ fn names(sample: &str) -> Vec<String> {
     found
 }
 
-/// Returns the samples of reports in a page, and the row names in its sentences, such as `GPU span (18)`.
+/// Returns the samples of reports in a page, and the names of report rows that the page's sentences mention, such as
+/// `GPU span (18)`.
 fn samples(page: &str) -> (Vec<&str>, Vec<&str>) {
     let blocks = page.split("```text\n").skip(1);
     let blocks = blocks.filter_map(|rest| rest.split("\n```").next());

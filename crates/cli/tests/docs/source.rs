@@ -159,8 +159,8 @@ fn character(text: &str) -> Option<usize> {
     }
 }
 
-/// Returns the length of a string with escapes, up to its closing quote. If the string may not have several lines, it
-/// also ends at the end of the line.
+/// Returns the length of a string with escapes, up to its closing quote. If the string may not have several lines, the
+/// string also ends at the end of the line.
 fn closed(text: &str, quote: char, has_lines: bool) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {

@@ -17,8 +17,8 @@ use crate::output;
 
 /// Time between two counts of the steps, from which their rate is estimated.
 const BETWEEN: Duration = Duration::from_millis(150);
-/// Number of attempts to choose a first iteration. An attempt fails if a process reaches that iteration before all have
-/// accepted it.
+/// Number of attempts to choose a first iteration. An attempt fails if a process reaches the chosen iteration before
+/// all processes have accepted it.
 const TRIES: u32 = 6;
 
 const OTHER_ANSWER: &str = "it answers something else than it was asked";
@@ -47,7 +47,7 @@ struct CaptureCandidate {
 
 impl CaptureCandidate {
     fn ask(&mut self, request: &Request) {
-        // An error is ignored here, because reading the answer also fails then.
+        // An error is ignored here, because a later read of the answer fails too.
         let _ = self.process.connection.ask(request);
     }
 
@@ -109,7 +109,7 @@ fn sample(candidates: &mut [CaptureCandidate]) -> Result<Sample> {
     })
 }
 
-/// Takes three samples of the same processes, for [`Plan::new`].
+/// Takes three samples for [`Plan::new`]. All three contain the same processes.
 fn samples(candidates: &mut Vec<CaptureCandidate>) -> Result<[Sample; 3]> {
     loop {
         let before = sample(candidates)?;
@@ -140,7 +140,8 @@ pub(super) fn begin(
         is_gone: false,
     };
     let mut candidates: Vec<_> = processes.into_iter().map(candidate).collect();
-    // The iteration after the last window that is still open and blocks a new one, if `--wait` permits to wait for it.
+    // The iteration after the last open window that blocks a new window, if `--wait` permits to wait for that
+    // iteration.
     let mut behind = None;
     for attempt in 1..=TRIES {
         let samples = samples(&mut candidates)?;
@@ -148,8 +149,8 @@ pub(super) fn begin(
         let plan = Plan::new(&samples, 1 << attempt);
         let first = plan.first.max(behind.unwrap_or(0));
         let first = first.saturating_add(wanted.delay);
-        // A single process, or one out of lockstep, begins with its next iteration, unless it has to wait for another
-        // window.
+        // A single process, or a process out of lockstep, begins with its next iteration, unless it has to wait for
+        // another window to close.
         let first_of = |is_member: &bool| match *is_member && !is_one {
             true => Some(first),
             false => behind,
@@ -250,8 +251,8 @@ mod tests {
 
     use super::*;
 
-    /// A process that makes no steps. It answers each request for a window with `answer`, and ends once that returns
-    /// `None`.
+    /// A process that makes no steps. It calls `answer` for each request for a window, sends the result, and ends once
+    /// `answer` returns `None`.
     fn process(
         pid: u64,
         mut answer: impl FnMut() -> Option<ControlEvent> + Send + 'static,

@@ -16,7 +16,7 @@ use crate::live::connection::{Connection, Writer};
 use crate::output;
 use crate::progress::Progress;
 
-/// Interval at which the processes are asked for their progress.
+/// Interval at which the command asks the processes for their progress.
 const ASK: Duration = Duration::from_millis(500);
 /// The outcome of the window of a process.
 pub(crate) struct Captured {
@@ -104,7 +104,7 @@ fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
 struct Follow {
     waiting: Vec<Waiting>,
     failed: bool,
-    /// The time at which all processes were asked to close their windows. `None` before that.
+    /// The time at which the command asked all processes to close their windows. `None` before that time.
     stopped: Option<Instant>,
     is_stuck: bool,
     /// The time at which an iteration or a window last began.
@@ -155,8 +155,7 @@ impl Follow {
 
     fn ask(&mut self, request: &Request) {
         for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.is_over) {
-            // An error is ignored here: the thread that reads from the process notices that it has
-            // ended.
+            // An error is ignored here, because the thread that reads from the process notices the end of the process.
             let _ = waiting.writer.ask(request);
         }
     }

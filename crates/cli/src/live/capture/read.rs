@@ -119,8 +119,8 @@ fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// Reads a record with only the windows that begin with these iterations. With `past`, also the windows right before
-/// them.
+/// Reads a record with only the windows that begin with the iterations in `firsts`. With `past`, also the windows that
+/// end right before these windows.
 fn read_windows(file: &Path, firsts: &[u64], past: bool) -> Result<Read> {
     let chosen = Chosen::new(processes::open(file, "reading")?, firsts, past)?;
     Ok(Read::read(file.to_owned(), &chosen)?)

@@ -247,7 +247,7 @@ mod tests {
              tllmprof_iterations_total{{pid=\"8\",{labels}}} 50\n"
         );
         assert!(text.contains(&expected), "{text}");
-        // The figures that come from a record are missing, because there is none.
+        // Figures that come from a record are missing, because no record exists in this test.
         assert!(
             !text.contains("seconds") && !text.contains("collections"),
             "{text}"

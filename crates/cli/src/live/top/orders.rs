@@ -160,7 +160,7 @@ impl Orders {
         self.running = None;
     }
 
-    /// Stops the capture that is running, if any, and waits for its end for at most [`LEAVE`].
+    /// Stops the running capture, if any, and waits at most [`LEAVE`] for the end of the capture.
     pub(crate) fn leave(&mut self) {
         self.interrupts.store(1, Ordering::Relaxed);
         let until = Instant::now() + LEAVE;
@@ -173,7 +173,7 @@ impl Orders {
     }
 }
 
-/// Opens connections to these processes that are separate from the ones that update the screen.
+/// Opens connections to these processes, in addition to the connections that update the screen.
 fn find(of: &[Id]) -> Result<Vec<ListeningProcess>> {
     let mut found = sockets::listening();
     found.retain(|process| of.contains(&Id::from_status(&process.status)));

@@ -17,7 +17,7 @@ use crate::live::targets::Targets;
 const MAX_SAMPLES: usize = 6;
 /// The shortest time between two samples for which a rate is computed, in nanoseconds.
 const SHORTEST: u64 = 100_000_000;
-/// A process that owes this number of answers is not asked again until it answers.
+/// A process that has not answered this number of requests gets no further request until it answers.
 const MAX_OWED: u32 = 5;
 /// Interval at which new processes are searched for.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -106,7 +106,7 @@ impl WatchedProcesses {
             self.add(new);
         }
         for one in self.processes.iter_mut().filter(|one| one.owes < MAX_OWED) {
-            // An error is ignored here, because reading the answer also fails then.
+            // An error is ignored here, because a later read of the answer fails too.
             let _ = one.process.connection.ask(&Request::Status);
             one.owes += 1;
         }
@@ -171,8 +171,8 @@ impl One {
             row.waits = a_second(before.waits(), figures.waits());
             row.collections = counted(Figures::collections);
             row.handoffs = counted(Figures::handoffs);
-            // While a window is open, GPU times arrive late. The last ones arrive when the window closes. So a share is
-            // computed only if no window was open at the first and the last sample.
+            // While a window is open, GPU times arrive late; the last of them arrive when the window closes. So a share
+            // is computed only if no window was open at the first and at the last of the samples.
             let has_open = [first, last]
                 .iter()
                 .any(|look| look.status.phase != Phase::Armed);
