@@ -6,7 +6,7 @@ use crate::error::Problem;
 pub enum GpuTimes {
     /// Measure no iterations.
     Off,
-    /// Measure all iterations if that is cheap, otherwise only some.
+    /// Measure all iterations if the measurement is cheap, otherwise only some of them.
     #[default]
     Auto,
     /// Measure all iterations.

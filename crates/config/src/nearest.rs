@@ -17,8 +17,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns the Levenshtein distance in bytes, ignoring ASCII case. Returns `None` if it exceeds `limit`, or if `b` is
-/// too long for a name. Does not allocate memory.
+/// Returns the Levenshtein distance in bytes, ignoring ASCII case. Returns `None` if the distance exceeds `limit`, or
+/// if `b` is too long for a name. Does not allocate memory.
 pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
     const LONGEST: usize = 96;
     if a.len().abs_diff(b.len()) > limit || b.len() > LONGEST {

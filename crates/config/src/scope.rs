@@ -1,5 +1,4 @@
-//! The setting for scope functions: the GPU work that a call of such a function launches is
-//! attributed to the function.
+//! The setting for scope functions: GPU work is attributed to the scope function whose call launched it.
 
 use std::fmt;
 
