@@ -1,4 +1,4 @@
-//! A record that is open for export, with its small tables.
+//! A record that is open for export, with its small tables, such as names and scopes, in memory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tllmprof_timeline::{Interpreter, Item, Texts};
 /// Number of times that an export reads a record from beginning to end.
 pub const PASSES: u64 = 4;
 
-/// A function that is called with the number of bytes that were just read from a record. If it returns an
+/// A function that is called with the number of bytes that were just read from a record. If the function returns an
 /// error, reading ends with that error.
 pub type OnRead = Arc<dyn Fn(u64) -> io::Result<()> + Send + Sync>;
 

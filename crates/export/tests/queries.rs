@@ -34,7 +34,7 @@ fn counted(record: &Record) -> impl Iterator<Item = &Iteration> {
     windows.flat_map(|window| window.qualified())
 }
 
-/// Returns the median as SQL defines it: for an even number of values, the mean of the two in the
+/// Returns the median as SQL defines it. For an even number of values, this is the mean of the two values in the
 /// middle.
 fn median(mut all: Vec<u64>) -> f64 {
     all.sort_unstable();
@@ -120,7 +120,7 @@ fn every_question_is_answered_as_the_report_answers_it() {
     assert!(is_near(&json!(sum("ms")), host_ms(of_run("evening"))));
     assert!(is_near(&json!(sum("share")), 1.0));
 
-    // In each iteration that the ranks share, at most one rank is the slowest.
+    // In each iteration that all ranks have recorded, at most one rank is the slowest.
     let stragglers = &answers["stragglers"];
     let of_evening: Vec<_> = stragglers
         .iter()
@@ -133,7 +133,7 @@ fn every_question_is_answered_as_the_report_answers_it() {
         .sum();
     assert!(slowest > 0 && slowest <= of_evening[0]["shared"].as_u64().unwrap());
 
-    // Both runs are of the same program, so nothing must have changed.
+    // Both runs are of the same program, so the comparison must show no change.
     let pairs: Vec<_> = answers["two-runs"].iter().collect();
     let of_both = pairs
         .iter()

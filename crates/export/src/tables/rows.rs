@@ -251,8 +251,8 @@ enum CellSource {
 }
 
 impl CellSource {
-    /// Returns the source of a column for items of this kind. An item's value is in the column whose
-    /// name is that of the value's key, or else in `value`.
+    /// Returns the source of a column for items of this kind. The value of an item is in the column that is named like
+    /// the value's key, or in the column `value` if there is no such column.
     fn for_column(kind: Kind, field: &Field, texts: &mut Texts) -> Self {
         let value = kind.row().value;
         let word = kind.row().table.map_or("", |(_, word)| word);
@@ -287,7 +287,7 @@ impl CellSource {
     }
 }
 
-/// For a kind of item, the index of its table and the source of each cell. `None` if the kind has no
+/// The plan for a kind of item: the index of the kind's table, and the source of each cell. `None` if the kind has no
 /// table.
 type TablePlan = Option<(usize, Vec<CellSource>)>;
 
@@ -308,7 +308,7 @@ struct Items<'a> {
     calls: Vec<Cell>,
     /// The plan for each kind of item, indexed by kind.
     plans: Vec<TablePlan>,
-    /// A buffer for the current row, kept so that its memory is reused.
+    /// A buffer for the current row. It is kept so that its memory is reused for the next row.
     row: Vec<Cell>,
 }
 
