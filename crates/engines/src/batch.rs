@@ -5,7 +5,7 @@
 
 use tllmprof_config::{Formulas, NoFormula};
 
-/// Formulas for the batches of an engine, for some of its versions.
+/// Formulas for the batches of some versions of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Batch {
     pub requests: &'static str,
@@ -82,8 +82,8 @@ pub(crate) const SGLANG: &[Batch] = &[Batch {
     versions: "sglang 0.4.6, 0.5.3, 0.5.10, 0.5.16, 0.5.23",
 }];
 
-/// Formulas for LMDeploy. With data parallelism it runs dummy batches, whose token belongs to no request.
-/// Version 0.12 and later mark them with `is_dummy`.
+/// Formulas for LMDeploy. With data parallelism, LMDeploy runs dummy batches with one token that belongs to no request.
+/// Version 0.12 and later mark dummy batches with `is_dummy`.
 pub(crate) const LMDEPLOY: &[Batch] = &[
     Batch {
         requests: "0 if inputs.is_dummy else inputs.seq_length.shape[0]",

@@ -118,7 +118,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                where a streamed answer begins",
         source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0",
     },
-    // Both model runners call one of these functions once in a step. The call contains all passes of the draft
+    // In each step, both model runners call one of these functions once. That call contains all passes of the draft
     // model.
     EngineApi {
         name: "vLLM V1, speculative decoding",

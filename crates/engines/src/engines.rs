@@ -1,8 +1,8 @@
 //! The known engines, and the definition of their steps.
 //!
 //! This file contains only data: for each engine, the sign by which it is recognized, and the rule of `TLLMPROF_STEP`
-//! that counts its steps. A step runs once for each batch given to the GPU, in the process that drives the GPU. It is
-//! never an iteration of the engine's scheduling loop, because an idle loop iterates too: windows that were counted
+//! that counts its steps. A step runs once for each batch given to the GPU, in the process that drives the GPU. A step
+//! is never an iteration of the engine's scheduling loop, because an idle loop iterates too: windows that were counted
 //! by such iterations contained no GPU work (TensorRT-LLM pull request 13744).
 //!
 //! `docs/engines.md` shows this table to users; a test keeps the two the same.
@@ -40,15 +40,15 @@ impl fmt::Display for Seen {
 pub struct Engine {
     pub name: &'static str,
     pub seen_by: Seen,
-    /// The rule of `TLLMPROF_STEP` that counts the engine's steps. It is `auto` if no function of the engine can be
-    /// named as its step; the step is then learned from the calls.
+    /// The rule of `TLLMPROF_STEP` that counts the engine's steps. The rule is `auto` if no function of the engine can
+    /// be named as the step; the step is then learnt from the calls.
     pub step: &'static str,
     /// Remarks for users: other events that the rule counts, and steps that it leaves out.
     pub note: &'static str,
     /// Repository or package, version and files from which the rule was derived.
     pub source: &'static str,
-    /// A real run in which the steps counted by this rule were compared with the engine's own count: version, GPU,
-    /// date and figures. Empty if there was no such run.
+    /// A real run in which the steps counted by this rule were compared with the engine's own count: version, GPU, date
+    /// and figures. Empty if no run was compared.
     pub tried: &'static str,
     /// Formulas that compute the size of a batch from the arguments of the step function, if that is a Python
     /// function. The first formulas that can be evaluated are used.
@@ -62,8 +62,8 @@ impl Engine {
     }
 }
 
-/// The known engines. The first one that is recognized counts. So an engine that loads a library of another engine,
-/// or imports its modules, must come before that other engine.
+/// The known engines. The first engine that is recognized counts. So an engine that loads a library or imports a module
+/// of another engine must come before that other engine.
 pub const ENGINES: &[Engine] = &[
     // TensorRT-LLM: the NVTX ranges of its C++ code are compiled out unless a build enables them (NVTX_DISABLE is on
     // by default). The ranges of its Python executor are always emitted, in the domain TensorRT-LLM.
@@ -108,9 +108,9 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // vLLM: Worker.execute_model is not used, because it also runs when nothing is scheduled: for finished requests,
-    // and while it waits for KV transfers. The preparation of inputs runs only for real batches. The NVTX range
-    // execute_context_… is not used, because it exists only with the cuda profiler in `--profiler-config`.
+    // vLLM: Worker.execute_model is not used, because vLLM also calls it when nothing is scheduled: for finished
+    // requests, and while vLLM waits for KV transfers. The preparation of inputs runs only for real batches. The NVTX
+    // range execute_context_… is not used, because it exists only with the cuda profiler in `--profiler-config`.
     Engine {
         name: "vLLM, model runner V2",
         seen_by: Seen::Python("vllm.v1.worker.gpu.model_runner"),
@@ -398,7 +398,7 @@ pub fn python_steps() -> impl Iterator<Item = (&'static Engine, &'static str)> {
         .filter_map(|engine| Some((engine, engine.python_step()?)))
 }
 
-/// Returns true if calls of this function count as steps of an engine. Most of a step's work may come after the
+/// Returns true if a call of this function counts as a step of an engine. Most of a step's work may come after the
 /// function has returned.
 pub fn is_step(function: &PyFunction) -> bool {
     let function = function.to_string();

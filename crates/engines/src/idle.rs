@@ -43,8 +43,8 @@ pub const IDLE_WAITS: &[IdleWait] = &[
         polls: false,
         source: "sglang 0.5.16: sglang/srt/managers/scheduler_components/idle_sleeper.py",
     },
-    // This function runs when the loop has no batch and no batch is in progress. The loop checks for requests
-    // again immediately.
+    // This function runs when the scheduler's loop has no batch and no batch is in progress. The loop then checks for
+    // requests again immediately.
     IdleWait {
         engine: "SGLang",
         module: "sglang.srt.managers.scheduler",

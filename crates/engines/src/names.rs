@@ -13,7 +13,7 @@ pub struct ProcessName {
     pub source: &'static str,
 }
 
-/// The known names. If several rows match the processes of an engine, only those that match the first such row
+/// The known names. If several rows match processes of an engine, only the processes that match the first of these rows
 /// drive the GPU.
 pub const PROCESS_NAMES: &[ProcessName] = &[
     ProcessName {
