@@ -57,7 +57,8 @@ fn search() -> Result<PathBuf> {
         .iter()
         .map(|folder| tidy(&beside.join(folder)).join(NAME))
         .collect();
-    // `../release` or `../debug` may be the executable's folder itself, so candidates repeat. Each is kept once.
+    // `../release` or `../debug` may be the executable's folder itself, so candidates repeat. Each candidate is kept
+    // only once.
     let mut seen = HashSet::new();
     candidates.retain(|candidate| seen.insert(candidate.clone()));
     match candidates.iter().find(|candidate| candidate.is_file()) {
@@ -83,8 +84,8 @@ pub(crate) fn print() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes `.` and `..` from a path without reading the file system. That is safe because the path of the executable
-/// contains no symbolic links.
+/// Removes `.` and `..` from a path without reading the file system. This gives the right folder only because the path
+/// of the executable contains no symbolic links.
 pub(crate) fn tidy(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {

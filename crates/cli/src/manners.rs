@@ -1,4 +1,5 @@
-//! The options that every verb has (`--color`, `--quiet` and `--verbose`), and the capabilities of the terminal.
+//! The options that every verb (subcommand) has: `--color`, `--quiet` and `--verbose`. Also the capabilities of the
+//! terminal.
 
 use std::borrow::Cow;
 use std::env;

@@ -215,8 +215,8 @@ impl Options {
         }
     }
 
-    /// Returns the limit of windows that open by themselves, in the form `WINDOWS/TIME`. `None` if neither option was
-    /// typed.
+    /// Returns the limit of windows that open by themselves, in the form `WINDOWS/TIME`. `None` if the user typed
+    /// neither `--at-most` nor `--per`.
     fn at_most(&self) -> Option<OsString> {
         let (at_most, per) = (self.value(AT_MOST), self.value(PER));
         at_most.or(per)?;
@@ -291,7 +291,7 @@ impl Options {
             let by = self.given_by("--torch-trace", variable::torch_trace);
             let typed = PathBuf::from(format!("{}{}", trace.stem, trace.extension));
             let name = PathBuf::from(format!("{}-rank-0{}", trace.stem, trace.extension));
-            // The profiler creates missing folders, so the nearest folder that exists is checked.
+            // The PyTorch profiler creates missing folders, so the nearest folder that exists is checked.
             let folder = parent(&typed).ancestors().find(|folder| folder.exists());
             records::check_can_create((by, &typed), folder.unwrap_or(Path::new(".")), true, &name)?;
         }

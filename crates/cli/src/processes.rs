@@ -25,7 +25,7 @@ pub(crate) struct ReadOptions<'a> {
     /// The layers of CUDA graphs, from a record of the same program. They are needed because nsys exports do not
     /// contain layers.
     pub scopes: Option<&'a GraphScopes>,
-    /// The rule that says what an iteration is, for traces that have none of their own.
+    /// The rule that says what an iteration is, for traces that contain no such rule.
     pub step: Option<&'a Step>,
 }
 
@@ -225,7 +225,7 @@ fn open_file(path: &Path) -> Result<(File, u64), RecordError> {
 }
 
 /// Reads the processes of a record, an nsys export or a PyTorch trace. `files` is the total number of files that are
-/// read. `show`: whether to show a progress line.
+/// read. If `show` is true, a progress line is shown.
 fn read_file(
     file: &Path,
     files: usize,

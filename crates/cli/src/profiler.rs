@@ -168,7 +168,8 @@ fn merge(own: Vec<OwnOption>, theirs: &[String]) -> Vec<OsString> {
         .collect()
 }
 
-/// Returns the arguments of `nsys` that come before the program. `split`: each window may be captured in several parts.
+/// Returns the arguments of `nsys` that come before the program. `split` is true if each window may be captured in
+/// several parts.
 pub(crate) fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> Vec<OsString> {
     let mut own = vec![
         OwnOption::new(Some("-t"), "--trace", "cuda,nvtx,osrt"),

@@ -22,7 +22,7 @@ pub(crate) struct Progress<W: Write = Stderr> {
     what: String,
     total: u64,
     done: u64,
-    /// The time at which the line may be updated next.
+    /// The time at which the progress line may be updated next.
     next: Instant,
     is_shown: bool,
 }

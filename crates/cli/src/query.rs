@@ -19,7 +19,7 @@ const DUCKDB: &str = "duckdb";
 pub(crate) fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCode> {
     // DuckDB writes to standard output, so check first that this process has one.
     let _ = output::stdout()?;
-    // Look for DuckDB before the tables are made, because that may take long.
+    // Look for DuckDB before the tables are made, because making them may take long.
     let version = Command::new(DUCKDB)
         .arg("--version")
         .stdin(Stdio::null())
@@ -50,7 +50,7 @@ pub(crate) fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCod
     Ok(status)
 }
 
-/// Returns the SQL statements that create a view for each table, with the table's name.
+/// Returns SQL statements that create a view for each table. The view has the table's name.
 fn views(folder: &Path) -> Result<String> {
     let mut sql = String::new();
     for entry in fs::read_dir(folder)? {

@@ -43,7 +43,7 @@ pub(crate) struct Records {
     is_made: bool,
     /// The mark of this task in the folder. `None` if this process is not a task of a launcher's job.
     mark: Option<PathBuf>,
-    /// True if no records can be written. That has already been reported.
+    /// True if no records can be written. The reason has then been logged already.
     is_unwritable: bool,
 }
 
@@ -191,7 +191,7 @@ impl Records {
         })
     }
 
-    /// Returns true if no records can be written. That has already been reported.
+    /// Returns true if no records can be written. The reason has then been logged already.
     pub(crate) const fn are_unwritable(&self) -> bool {
         self.is_unwritable
     }
@@ -362,8 +362,8 @@ fn without_number(path: &Path) -> Option<PathBuf> {
     is_number.then(|| path.with_file_name(name))
 }
 
-/// Returns whether `run` arranges for a record. `is_off` is true with `--no-trace`. An empty `TLLMPROF_TRACE` in the
-/// environment means no record, too.
+/// Returns whether `run` sets a path for the records. It sets none if `is_off` is true (`--no-trace`), or if
+/// `TLLMPROF_TRACE` is set to an empty value.
 pub(crate) fn are_wanted(settings: &Settings, is_off: bool) -> bool {
     !is_off && (settings.trace.is_some() || env::var_os("TLLMPROF_TRACE").is_none())
 }

@@ -156,7 +156,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
             command.env(variable::ring, ring);
         }
     } else if is_recorded {
-        // No record can be written, as `records` has reported. An empty value switches the record off.
+        // No record can be written; `records` has logged the reason. An empty value switches the library's record off.
         command.env(variable::trace, "");
     }
     let is_service = inherited::notices_are_expected();

@@ -12,13 +12,13 @@ use crate::witness::Witness;
 
 /// A guard that blocks all signals while it exists. Signals that arrive in the meantime are delivered afterwards.
 pub(crate) struct HeldSignals {
-    /// The signals that were blocked before.
+    /// The signals that were blocked before this guard was created.
     before: libc::sigset_t,
 }
 
 impl HeldSignals {
     pub(crate) fn now() -> Self {
-        // SAFETY: all zeros are a signal set; the calls only write to the two locals.
+        // SAFETY: all zeros are a signal set; the calls only write to the two local variables.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut all);
@@ -30,7 +30,7 @@ impl HeldSignals {
 
 impl Drop for HeldSignals {
     fn drop(&mut self) {
-        // SAFETY: the mask is complete, `now` got it from the kernel, and the old mask is not requested.
+        // SAFETY: `before` is a complete mask, which `now` got from the kernel; the old mask is not requested.
         unsafe {
             libc::pthread_sigmask(
                 libc::SIG_SETMASK,
@@ -111,19 +111,20 @@ impl Job {
                 (libc::sigwaitinfo(&raw const all, &raw mut info), info)
             };
             if self.stop_together(false) {
-                // We were stopped by SIGSTOP, and the witness stopped the program as well. Now another process has
-                // continued us.
+                // This process was stopped by SIGSTOP, and the witness stopped the program as well. Now another process
+                // has continued this process.
                 send(self.number, libc::SIGCONT);
             }
-            // The kernel sends SIGCHLD for our children; a SIGCHLD from another process is meant for the program.
+            // The kernel sends SIGCHLD for children of this process. A SIGCHLD from another process is meant for the
+            // program.
             if signal > 0 && (signal != libc::SIGCHLD || info.si_code <= 0) {
                 self.pass_on(signal, &info);
             }
         }
     }
 
-    /// Notes for the witness that we are about to stop together with the program, or that we continue. Returns the
-    /// previous value.
+    /// Notes for the witness that this process is about to stop together with the program (`true`), or that it
+    /// continues (`false`). Returns the previous value.
     fn stop_together(&self, stops: bool) -> bool {
         let witness = self.witness.as_ref();
         witness.is_some_and(|witness| witness.stop_together(stops))
@@ -131,7 +132,8 @@ impl Job {
 
     /// Passes a signal on to the program, unless the program has received the signal directly.
     fn pass_on(&self, signal: libc::c_int, info: &libc::siginfo_t) {
-        // SAFETY: the kernel fills this field for every signal that a process sends, and it is zero for others.
+        // SAFETY: the kernel fills the sender's field for every signal that a process sends; for other signals the
+        // field is zero.
         let sender = unsafe { info.si_pid() };
         let witness = self.witness.as_ref();
         let has_witness = witness.and_then(|witness| witness.has_got(signal, sender));

@@ -105,7 +105,7 @@ struct Unreached {
     has_lost_preload: bool,
 }
 
-/// The processes that belong to the program.
+/// The processes of the program that the searches have found.
 #[derive(Default)]
 struct Processes {
     /// The processes that are running. The flag is true if the process has the library.

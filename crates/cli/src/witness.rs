@@ -39,7 +39,8 @@ const CHECKS_TO_STOP: u32 = 100;
 /// Memory that three processes share: the command, the witness, and until its exec the child that becomes the program.
 struct SharedPages {
     program: AtomicI32,
-    /// True once the command itself watches whether the program stops and continues. Before that only the witness does.
+    /// True once the command itself watches whether the program stops and continues. Before that, only the witness
+    /// watches.
     is_attended: AtomicBool,
     /// True while the command and the program are stopped together. Whichever of the two continues first also continues
     /// the other.
@@ -133,7 +134,8 @@ impl Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        // SAFETY: a child that has not been waited for still has its number; if it has been, the first call fails.
+        // SAFETY: a child that has not been waited for still has its number; if it has been waited for, the first call
+        // fails.
         unsafe {
             if libc::waitpid(self.number, ptr::null_mut(), libc::WNOHANG) == 0 {
                 libc::kill(self.number, libc::SIGKILL);
@@ -188,7 +190,7 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: the list has one entry, which is a local.
+        // SAFETY: the list has one entry, which is a local variable.
         let count = unsafe { libc::poll(&raw mut ready, 1, pause) };
         if count > 0 {
             let mut asked = Signal::default();
@@ -272,8 +274,8 @@ fn take(signal: i32, sender: libc::pid_t) -> bool {
         tv_sec: 0,
         tv_nsec: libc::c_long::from(patience.subsec_nanos() as i32),
     };
-    // SAFETY: the set is initialised before it is used, and all signals are blocked; the field is filled for every signal
-    // that a process sends.
+    // SAFETY: the set is initialised before it is used, and all signals are blocked; the kernel fills the sender's
+    // field for every signal that a process sends.
     unsafe {
         let (mut set, mut info) = (std::mem::zeroed(), std::mem::zeroed::<libc::siginfo_t>());
         libc::sigemptyset(&raw mut set);
@@ -301,8 +303,8 @@ fn forget_arguments() {
         (start > 0).then_some((start, end.checked_sub(start)?))
     };
     if let Some((start, length)) = place() {
-        // SAFETY: these are the kernel's own figures for this process's arguments, on its stack; nothing here reads
-        // them any more.
+        // SAFETY: the kernel reports that this process's arguments are at this place on its stack; this process no
+        // longer reads its arguments.
         unsafe { ptr::write_bytes(ptr::with_exposed_provenance_mut::<u8>(start), 0, length) };
     }
 }

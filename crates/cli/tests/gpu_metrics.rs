@@ -138,7 +138,7 @@ fn what_nvml_gives_is_in_the_record() {
 
 #[test]
 fn devices_are_numbered_as_the_program_sees_them() {
-    // The value of the variable, and the NVML number of each device in the record.
+    // Each row: the value of `CUDA_VISIBLE_DEVICES`, and the NVML number of each device in the record.
     for (devices, expected) in [
         ("1", &[0][..]),
         ("GPU-000000a0,GPU-000000a1", &[0, 1]),

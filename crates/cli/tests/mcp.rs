@@ -540,7 +540,7 @@ fn what_is_not_the_protocol_is_answered_or_ignored() {
     session.write(&json!({"jsonrpc": "2.0", "id": [], "method": 5}));
     assert_eq!(session.next()["error"]["code"], -32600);
     assert_eq!(session.ask("ping", &json!({}))["result"], json!({}));
-    // If the input ends before any client has opened a session, the server ends without an error.
+    // If the input ends before any client has sent its first request, the server ends without an error.
     assert_eq!(Session::unopened(&scratch.path(""), &[]).end(), Some(0));
     let mut missing = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
     let ended = finish(

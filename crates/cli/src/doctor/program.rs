@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use super::elf::{Elf, NotRead};
 use crate::which::{CommandLookup, line_of_script, which};
 
-/// The exit statuses with which env(1) and timeout(1) report that a program cannot be started.
+/// The exit status with which env(1) and timeout(1) report that a program does not exist.
 pub(crate) const NOT_FOUND: u8 = 127;
+/// The exit status with which env(1) and timeout(1) report that a program exists but cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
 /// The longest chain of scripts whose interpreters are scripts themselves. The kernel refuses longer chains.
@@ -126,7 +127,7 @@ fn is_loader(path: &Path, elf: &Elf) -> bool {
 }
 
 /// Returns the executable that a dynamic linker on the command line loads. Returns `None` if the linker's options make
-/// it only list something, check something or show its help.
+/// the linker only list something, check something or show its help.
 fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, String>> {
     const WITH_VALUE: [&str; 7] = [
         "--library-path",

@@ -90,7 +90,7 @@ fn ranks(section: &mut Section, settings: &Settings) {
     }
 }
 
-/// Reports variables that have our prefix, but a name that does not exist.
+/// Reports variables whose names begin with a prefix of tllmprof's variables, but do not exist.
 fn misspelled(section: &mut Section) {
     let set = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in set {

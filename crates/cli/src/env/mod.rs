@@ -1,4 +1,5 @@
-//! `tllmprof env`: prints the variables that load and configure the library, in the syntax of a launcher.
+//! `tllmprof env`: prints the variables that load and configure the library, in the syntax of a shell, a launcher or a
+//! container system.
 
 mod files;
 mod words;
@@ -253,7 +254,7 @@ impl EnvArguments {
         Ok(Some(format!("{folder}/%h-%r-%p.tllmprof").into()))
     }
 
-    /// Checks that all typed values can be written in the format.
+    /// Checks that all values on the command line can be written in the format.
     ///
     /// # Errors
     /// A typed value is not UTF-8, but the format is a text file.

@@ -188,7 +188,7 @@ pub(super) fn add_others(found: &mut Vec<ProcessRing>) {
         let is_of_run =
             read(&path).is_ok_and(|ring| !ring.run.is_empty() && runs.contains(&ring.run));
         if is_of_run {
-            // An error is unlikely and is ignored: the ring has just been read.
+            // An error is ignored here. It is unlikely, because the same ring has just been read.
             let _ = add(&path, found);
         }
     }

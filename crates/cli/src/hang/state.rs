@@ -17,7 +17,7 @@ pub(crate) struct RankState {
     /// boot.
     pub quiet_ns: Option<u64>,
     pub threads: Vec<ProcessThread>,
-    /// The number of the thread that holds the GIL. `None` if no thread does, or that is not known.
+    /// The number of the thread that holds the GIL. `None` if no thread holds it, or if the holder is not known.
     pub gil_holder: Option<u32>,
 }
 
@@ -62,7 +62,7 @@ impl RankState {
         }
     }
 
-    /// Returns the rank number in the job. If that is not known, the number in the largest communicator.
+    /// Returns the rank number in the job. If this number is not known, returns the rank in the largest communicator.
     pub(crate) fn number(&self) -> Option<u64> {
         let places = self.ring.communicators.iter().filter_map(|one| one.place);
         let largest = places.max_by_key(|(_, size)| *size);
@@ -89,8 +89,8 @@ impl RankState {
         Some(all.find(|one| one.id == communicator)?.sequence)
     }
 
-    /// Returns the thread that makes the steps. If that is not known, the thread that made the latest collective, and
-    /// otherwise the process's first thread.
+    /// Returns the thread that makes the steps. If that thread is not known, returns the thread that made the latest
+    /// collective, and otherwise the process's first thread.
     pub(super) fn main_thread(&self) -> Option<&ProcessThread> {
         let latest = self.ring.collectives.last();
         let steps = Some(self.ring.step_thread).filter(|id| *id != 0);

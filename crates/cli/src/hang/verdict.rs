@@ -27,7 +27,7 @@ const LONGER_WORK_THAN_STEPS: u64 = 10;
 pub(super) enum VerdictKind {
     /// Steps or collectives began or ended between the two readings.
     Moves,
-    /// All processes have ended regularly.
+    /// All processes have ended by themselves.
     Ended,
     /// The ranks have entered the same collectives, and now wait for requests or other work.
     Idle,
@@ -193,7 +193,7 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     verdict
 }
 
-/// Judges a group whose processes have all ended.
+/// Judges a group of ranks whose processes have all ended.
 fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if part.iter().all(|index| ranks[*index].ring.has_ended) {
         let text = "all processes have ended by themselves".to_owned();
@@ -827,7 +827,7 @@ mod tests {
         // The text names the Python function if it is known, because the user wrote that function.
         ranks[3].threads[0].python = vec!["f (a.py:3)".to_owned()];
         assert!(judged(&ranks).3.contains("in f (a.py:3) since"));
-        // Ranks that have been quiet for only a second are not called stuck.
+        // Ranks without progress for only one second are not called stuck.
         ranks
             .iter_mut()
             .for_each(|rank| rank.quiet_ns = Some(SECOND));

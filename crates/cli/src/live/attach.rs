@@ -162,8 +162,8 @@ fn variables(arguments: &AttachArguments) -> Result<Vec<String>> {
     let mut variables = vec![
         format!("TLLMPROF_CONTROL={}", control.as_deref().unwrap_or("1")),
         "TLLMPROF_START_STOP=none".to_owned(),
-        // The process's standard error is read by people who did not ask for our messages, so by default only warnings
-        // are logged.
+        // The process's standard error is read by people who did not ask for messages of tllmprof, so by default only
+        // warnings are logged.
         format!(
             "TLLMPROF_LOG={}",
             if manners::is_verbose() {

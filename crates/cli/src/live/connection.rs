@@ -31,7 +31,7 @@ pub(crate) struct Who {
     /// The users whose processes are trusted.
     pub allowed: [u32; 3],
     /// The user as whom root connects, for a process in another user namespace, where root's own number is unknown.
-    /// `None`: connect as the current user.
+    /// `None` to connect as the current user.
     pub connect_as: Option<u32>,
 }
 
@@ -86,7 +86,7 @@ impl Connection {
         Ok(Writer(self.reader.get_ref().try_clone()?))
     }
 
-    /// Sets the longest time that [`Connection::next`] waits. `None`: without limit.
+    /// Sets the longest time that [`Connection::next`] waits. `None` means no limit.
     ///
     /// # Errors
     /// The system refuses the timeout.

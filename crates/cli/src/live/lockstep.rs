@@ -25,9 +25,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Makes a plan from three successive samples. The rate of steps is computed from the first two. The third is taken
-    /// right after the second. `trips` is the time that may pass until all processes have accepted, as a multiple of
-    /// the duration of a sample.
+    /// Makes a plan from three successive samples. The rate of steps is computed from the first two samples. The third
+    /// sample is taken right after the second. `trips` is the time that may pass until all processes have accepted, as
+    /// a multiple of the duration of a sample.
     pub(crate) fn new(samples: &[Sample; 3], trips: u32) -> Self {
         let [before, now, latest] = samples;
         let advanced = |(before, now): (&Status, &Status)| {
@@ -88,7 +88,7 @@ mod tests {
         }
     }
 
-    /// Returns three samples for the given step counts. Each took 4 ms.
+    /// Returns three samples for the given step counts. Each sample took 4 ms.
     fn samples(before: &[u64], now: &[u64], latest: &[u64]) -> [Sample; 3] {
         [
             sample(0, 4, before),

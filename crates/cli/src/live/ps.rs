@@ -16,7 +16,7 @@ use super::shown::{self, or_dash};
 use super::sockets;
 use crate::output;
 
-/// Time between two counts of the steps, from which their rate is computed.
+/// Time between two readings of the step counts, from which the rate of steps is computed.
 const BETWEEN: Duration = Duration::from_millis(300);
 
 /// The message if no process listens on a control socket.
@@ -44,7 +44,7 @@ pub(crate) fn look() -> Vec<SeenProcess> {
         thread::sleep(BETWEEN);
     }
     let again = |mut process: sockets::ListeningProcess| {
-        // A process that has ended in the meantime is left out.
+        // A process that has ended between the two readings is left out.
         let status = process.connection.status().ok()?;
         let rate = rate(&process.status, &status);
         let p50 = status

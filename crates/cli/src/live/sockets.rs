@@ -155,8 +155,8 @@ fn process_here(entry: &fs::DirEntry) -> Option<u32> {
     place::process_here(&entry.file_name(), host, place::namespace(&namespace)?)
 }
 
-/// Returns whether the process that began to create a socket has ended. For a process of another container that is not
-/// known, but the creation takes less than a minute, so an older file is left over.
+/// Returns whether the process that began to create a socket has ended. It is not known whether a process of another
+/// container has ended. But the creation of a socket takes less than a minute, so an older file is left over.
 fn is_left(entry: &fs::DirEntry) -> bool {
     match process_here(entry) {
         Some(pid) => !beyond::has_library(pid.into()),
@@ -184,7 +184,7 @@ fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)
     }
 }
 
-/// Returns the process that listens on a socket. If none does and `is_ours` is true, removes the socket file.
+/// Returns the process that listens on a socket. If no process listens and `is_ours` is true, removes the socket file.
 fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<ListeningProcess> {
     let reached = reach(socket, who).or_else(|_| {
         // The program may have closed the library's listening socket. After a failed attempt to connect, the library

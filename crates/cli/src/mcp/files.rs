@@ -66,7 +66,7 @@ pub(crate) fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
 
 struct FolderSearch {
     found: Vec<RecordFolder>,
-    /// The number of entries that may still be examined.
+    /// The number of files and folders that may still be examined.
     left: usize,
 }
 

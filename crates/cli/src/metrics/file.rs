@@ -78,7 +78,7 @@ pub(crate) fn begin(
     Ok(record)
 }
 
-/// Writes a fact about the machine or the run, whose value is a text.
+/// Writes a property of the machine or the run whose value is a text.
 pub(crate) fn write_fact(record: &mut StreamWriter, key: Info, text: &str) -> io::Result<()> {
     let id = record.string(text)?;
     info(record, key, id.into())

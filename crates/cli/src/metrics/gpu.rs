@@ -129,7 +129,7 @@ impl<'nvml> Gpu<'nvml> {
     }
 }
 
-/// Returns the first GPM sample. The error is the reason, in words, why the GPU gives none.
+/// Returns the first GPM sample. The error is the reason, in words, why the GPU gives no GPM sample.
 fn first_sample<'nvml>(device: &Device<'nvml>) -> Result<GpmSample<'nvml>, String> {
     match device.gpm_support() {
         Ok(true) => device.gpm_sample().map_err(|error| match error {

@@ -124,7 +124,7 @@ enum ReplayRecord {
     Other,
 }
 
-/// Added to the kernel numbers of streams. Real kernel handles are pointers and never small.
+/// A number that is added to the kernel numbers of streams, because real kernel handles are pointers and never small.
 const KERNELS: u64 = 1 << 32;
 
 fn record(line: &str) -> Result<ReplayRecord> {

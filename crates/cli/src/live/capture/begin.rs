@@ -15,7 +15,7 @@ use crate::live::lockstep::{Plan, Sample};
 use crate::live::sockets::ListeningProcess;
 use crate::output;
 
-/// Time between two counts of the steps, from which their rate is estimated.
+/// Time between two readings of the step counts, from which the rate of steps is estimated.
 const BETWEEN: Duration = Duration::from_millis(150);
 /// Number of attempts to choose a first iteration. An attempt fails if a process reaches the chosen iteration before
 /// all processes have accepted it.
@@ -51,7 +51,7 @@ impl CaptureCandidate {
         let _ = self.process.connection.ask(request);
     }
 
-    /// Returns the next answer. If the process has ended, logs that and returns `None`.
+    /// Returns the next answer. If the process has ended, logs its end and returns `None`.
     fn answer(&mut self) -> io::Result<Option<ControlEvent>> {
         let answer = self.process.connection.next();
         self.unless_gone(answer)
@@ -76,7 +76,7 @@ impl CaptureCandidate {
     }
 }
 
-/// Removes the processes that have ended from the list.
+/// Removes from `candidates` the processes that have ended.
 ///
 /// # Errors
 /// No process is left.

@@ -38,8 +38,7 @@ struct Waiting {
 
 type Heard = (usize, io::Result<ControlEvent>);
 
-/// Waits until all windows have closed. Returns the outcome of each, and whether any capture
-/// failed.
+/// Waits until all windows have closed. Returns the outcome of each window, and whether any capture failed.
 ///
 /// # Errors
 /// The user interrupted twice, or a window did not close after it was stopped.

@@ -1,4 +1,4 @@
-//! Reads the windows that were captured from the records of the processes.
+//! Reads the captured windows from the records of the processes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

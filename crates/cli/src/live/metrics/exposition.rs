@@ -28,7 +28,7 @@ enum Of {
     Seconds(fn(&ProcessFigures) -> Option<u64>),
     /// A histogram of iteration times, in seconds, for each phase of the iterations' batches, such as decode.
     Durations,
-    /// The constant 1, with facts about the process as labels.
+    /// The constant 1, with properties of the process as labels.
     Info,
     /// The number of processes.
     Count,

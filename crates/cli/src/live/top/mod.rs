@@ -104,7 +104,8 @@ fn live(watched: WatchedProcesses) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of the signal that is to end the command, or 0 as long as none has arrived.
+/// Returns a variable that holds the number of the signal that is to end the command, or 0 while no such signal has
+/// arrived.
 fn heard() -> Result<Arc<AtomicUsize>> {
     let heard = Arc::new(AtomicUsize::new(0));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {

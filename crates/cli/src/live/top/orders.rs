@@ -16,7 +16,7 @@ use crate::live::sockets::{self, ListeningProcess};
 use crate::live::stop::stop;
 use crate::{failure, output};
 
-/// Time that a running capture gets to stop when the command ends.
+/// Time that a running capture has to stop when the command ends.
 const LEAVE: Duration = Duration::from_secs(2);
 
 /// Identifies a process. The process number is not enough, because two containers may use the same process numbers.
@@ -155,7 +155,7 @@ impl Orders {
         }));
     }
 
-    /// Notes that the last order has been carried out.
+    /// Notes that the last order (a capture or a stop) has been carried out.
     pub(crate) fn are_done(&mut self) {
         self.running = None;
     }

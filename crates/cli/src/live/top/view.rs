@@ -82,7 +82,7 @@ impl View {
         self.selected = None;
     }
 
-    /// Returns the selected processes, to which the next order applies.
+    /// Returns the selected processes, to which the next capture or stop applies.
     pub(crate) fn selected(&self) -> Vec<Id> {
         match &self.selected {
             Some(selected) => vec![selected.clone()],

@@ -39,8 +39,8 @@ pub(super) struct ProcessRow {
     pub collections: Option<f64>,
     /// Changes of the thread that holds the GIL, per second.
     pub handoffs: Option<f64>,
-    /// GPU time as a share of the iterations' time inside the windows that closed recently. If no window did, inside
-    /// all windows so far.
+    /// GPU time as a share of the iterations' time inside the windows that closed recently. If no window closed
+    /// recently, the share inside all windows so far.
     pub gpu: Option<f64>,
 }
 
