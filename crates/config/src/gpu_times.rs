@@ -1,4 +1,4 @@
-//! The setting that chooses the iterations whose GPU times are measured.
+//! The setting `TLLMPROF_GPU_TIMES`, which chooses the iterations whose GPU times are measured.
 
 use crate::error::Problem;
 
@@ -14,7 +14,7 @@ pub enum GpuTimes {
 }
 
 impl GpuTimes {
-    /// Parses the setting.
+    /// Parses a value of `TLLMPROF_GPU_TIMES`.
     ///
     /// # Errors
     /// Returns an error if the text is not one of the accepted words.

@@ -1,4 +1,4 @@
-//! The setting that chooses the iterations whose GPU kernels are recorded.
+//! The setting `TLLMPROF_KERNELS`, which chooses the iterations whose GPU kernels are recorded.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl KernelSelection {
     /// The value of the setting for `TLLMPROF_KERNELS=1`.
     pub const FIRST: Self = Self::Windows(STEPS);
 
-    /// Parses the setting. Returns `None` if no kernels are to be recorded.
+    /// Parses a value of `TLLMPROF_KERNELS`. Returns `None` if no kernels are to be recorded.
     ///
     /// # Errors
     /// Returns an error if the text is none of the accepted forms.

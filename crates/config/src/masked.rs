@@ -190,7 +190,7 @@ impl Masking {
         }
     }
 
-    /// Appends a value, masked if it is a secret.
+    /// Appends a value to the masked command line. The value is masked if it is a secret.
     fn add_value(&mut self, name: Secrecy, value: &str) {
         if name.hides(value) {
             self.line.push_str(MASK);
@@ -222,7 +222,7 @@ impl Masking {
         }
     }
 
-    /// Appends a word that begins with the value for `name`.
+    /// Appends a word to the masked command line. The word begins with the value for `name`.
     fn value(&mut self, name: Secrecy, word: &str) {
         let quote = word.chars().next().filter(|c| matches!(c, '"' | '\''));
         let inside = &word[quote.map_or(0, char::len_utf8)..];
@@ -244,7 +244,7 @@ impl Masking {
         self.pairs(behind.as_str());
     }
 
-    /// Appends a word that may contain names with values.
+    /// Appends a word to the masked command line. The word may contain names with values.
     fn pairs(&mut self, word: &str) {
         for (at, _) in word.match_indices(['=', ':']) {
             let (before, behind) = (&word[..at], &word[at + 1..]);
@@ -284,7 +284,7 @@ const fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
 
-/// Appends a text, with passwords in URLs and access tokens of a known form masked.
+/// Appends a text to `to`, with passwords in URLs and access tokens of a known form masked.
 fn shapes(text: &str, to: &mut String) {
     let mut rest = text;
     while !rest.is_empty() {

@@ -35,7 +35,7 @@ pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
             row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
             least = least.min(row[j + 1]);
         }
-        // The values in later rows cannot be smaller, so the limit is exceeded for sure.
+        // The values in later rows of the distance table cannot be smaller, so the distance exceeds the limit for sure.
         if least > limit {
             return None;
         }

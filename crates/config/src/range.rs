@@ -1,5 +1,5 @@
-//! The setting for windows of iterations: `A-B`, `N`, `A-`, `all`, and comma-separated lists of these; also `auto`,
-//! `steady`, `steady:N` and `none`.
+//! The setting `TLLMPROF_START_STOP`, the windows of iterations: `A-B`, `N`, `A-`, `all`, and comma-separated lists of
+//! these; also `auto`, `steady`, `steady:N` and `none`.
 
 use std::fmt;
 
@@ -109,7 +109,7 @@ impl WindowList {
     pub const WANTED: &str =
         "A-B, N, A- or all, or a comma list of them; or auto, steady, steady:N or none";
 
-    /// Parses a value of the setting.
+    /// Parses a value of `TLLMPROF_START_STOP`.
     ///
     /// # Errors
     /// Returns an error if the text does not follow the grammar, a range is reversed, or a number exceeds

@@ -8,7 +8,7 @@ use crate::error::{Problem, quoted};
 use crate::function::PyFunction;
 use crate::step;
 
-/// One rule of the setting. Each call of a function that matches the rule is a scope.
+/// One rule of `TLLMPROF_SCOPES`. Each call of a function that matches the rule is a scope.
 #[derive(Clone, Debug)]
 pub enum ScopeRule {
     /// Native functions selected by regular expressions.

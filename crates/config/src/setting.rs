@@ -21,8 +21,7 @@ pub struct Setting {
     pub default: &'static str,
     /// A description of the behaviour if the variable is not set, for settings whose default depends on other settings.
     pub otherwise: &'static str,
-    /// A description of the behaviour if the option is not given, if that differs from the behaviour if the
-    /// variable is not set.
+    /// A description of the behaviour without the option, if that behaviour differs from the one without the variable.
     pub without: &'static str,
     /// A description of the variable's values, if they differ from those of the option.
     pub values: &'static str,

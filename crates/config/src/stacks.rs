@@ -1,4 +1,4 @@
-//! The setting for the sampling rate of stacks.
+//! The setting `TLLMPROF_STACKS`, the sampling rate of stacks.
 
 use crate::error::Problem;
 use crate::{flag, number};
@@ -10,7 +10,7 @@ const MAX_RATE: u64 = 1000;
 
 const WANTED: &str = "1 for 200 Hz, 0, a number of Hz up to 1000, or auto";
 
-/// Parses the setting. Returns the rate, or `None` if no stacks are to be sampled.
+/// Parses a value of `TLLMPROF_STACKS`. Returns the rate, or `None` if no stacks are to be sampled.
 ///
 /// # Errors
 /// Returns an error if the text is neither a flag nor a rate up to 1000 Hz.

@@ -1,4 +1,4 @@
-//! The setting for the step rule, which defines what an iteration is.
+//! The setting `TLLMPROF_STEP`, the step rule, which defines what an iteration is.
 
 use std::fmt;
 

@@ -222,8 +222,8 @@ fn part_of_name(value: &OsStr) -> Vec<u8> {
     name
 }
 
-/// Returns true if values for the placeholders exist so that the pieces result in `path`. Host names and values of
-/// variables contain no `/`.
+/// Returns true if the pieces of a template can result in `path` for some values of the placeholders. Host names and
+/// values of variables contain no `/`.
 fn fits(pieces: &[TemplatePart], path: &[u8]) -> bool {
     let Some((piece, rest)) = pieces.split_first() else {
         return path.is_empty();
@@ -308,7 +308,7 @@ mod tests {
                 "{template} {host} {value:?}"
             );
         }
-        // Two cases: a folder given by the user in a variable, and names of which nothing is left.
+        // Two special cases: the folder comes from a variable, and all parts of the file name are empty.
         assert_eq!(
             filled("%q{JOB}/x", "", "/scratch/../a").0,
             "/scratch/../a/x"

@@ -1,4 +1,4 @@
-//! The setting for the path of the PyTorch profiler's traces.
+//! The setting `TLLM_TORCH_PROFILE_TRACE`, the path of the PyTorch profiler's traces.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The setting for the warm-up: iterations that are not counted.
+//! The setting `TLLMPROF_WARMUP`: iterations at the start that are not counted.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub enum Warmup {
 }
 
 impl Warmup {
-    /// Parses the setting.
+    /// Parses a value of `TLLMPROF_WARMUP`.
     ///
     /// # Errors
     /// Returns an error if the text is neither a number nor `capture`.
