@@ -31,7 +31,7 @@ impl Source for MeteredSource {
 
 /// A record that can be exported.
 pub struct Record {
-    /// The record's facts, windows and iterations.
+    /// The properties of the process, its windows and its iterations, as the record contains them.
     pub process: Process,
     /// The tables that are needed to interpret the record's events.
     pub(crate) interpreter: Interpreter,

@@ -67,7 +67,7 @@ fn host_ms<'a>(records: impl Iterator<Item = &'a Record>) -> f64 {
 fn every_question_is_answered_as_the_report_answers_it() {
     let scratch = scratch();
     let mut records = of_two_runs();
-    // Further records with batches, garbage collections and metrics, which belong to no run.
+    // Adds records with batches, garbage collections and metrics, which belong to no run.
     let others = scene::all().0.into_iter();
     records.extend(others.map(|(name, bytes)| record(name, bytes)));
     parquet(&records, &scratch.path().join("tables")).unwrap();

@@ -197,7 +197,7 @@ fn assert_perfetto_reads(bytes: &[u8], name: &str, seen: Vec<Seen>) -> Option<Va
         .iter()
         .map(|counter| {
             let at = counter["ts"].as_u64().unwrap() - SHIFT;
-            // In Chrome's format, Perfetto appends the unit to the name.
+            // For a trace in Chrome's format, Perfetto appends the unit to a counter's name.
             let name = counter["name"].as_str().unwrap();
             let name = name
                 .trim_end_matches(" %")

@@ -18,8 +18,8 @@ pub(crate) struct Texts {
     pub all: Vec<ByteArray>,
     strings: HashMap<StringId, usize>,
     fixed: HashMap<&'static str, usize>,
-    /// Texts for sampled frames. The flag is false for the text with only the function, and true for the
-    /// text with the whole stack.
+    /// Texts for sampled frames, by the frame's number and a flag. The flag is true for the text with the whole stack,
+    /// and false for the text with only the function.
     frames: HashMap<(u32, bool), usize>,
     scopes: HashMap<u32, usize>,
 }
@@ -231,9 +231,9 @@ enum CellSource {
     Metric,
     Unit,
     Name,
-    /// A constant that is the same for all items of a kind: the word that stands for the kind in the table.
+    /// A constant that is the same for all items of a kind: the word for the kind in the column `kind`.
     Fixed(Cell),
-    /// The word of the item's name.
+    /// The word for the name of the item, such as `gen0`, in the column `kind`.
     Word,
     State,
     Function,

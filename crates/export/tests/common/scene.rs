@@ -336,7 +336,7 @@ fn server() -> Scene {
     let (start, long) = (6_990 * US, 700 * US);
     function(&mut scene, main, "Engine.step", start, long);
     samples(&mut scene, main);
-    // An item without a time.
+    // Adds an item without a time.
     let (layer, expert, tokens) = (3, 200, 17);
     let what = What::ExpertLoad {
         layer,
@@ -380,7 +380,8 @@ fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
     }
 }
 
-/// Adds calls that failed, were cut off or were captured in a stream capture. Their row has no name.
+/// Adds calls that failed, were cut off or were captured in a stream capture. Their row in the table of call names has
+/// no name.
 fn odd_calls(scene: &mut Scene, (tid, track): (u32, &str)) {
     type Change = fn(&mut Event);
     let changes: [(&str, bool, Change); 3] = [
