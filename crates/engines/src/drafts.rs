@@ -5,7 +5,7 @@
 //! engine's row (`engines.rs`). Passes that are made during a call of one of the functions below belong to the
 //! draft model, and do not count as steps.
 //!
-//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 /// A function that runs passes of a draft model.
 #[derive(Clone, Copy, Debug)]

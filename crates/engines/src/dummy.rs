@@ -4,7 +4,7 @@
 //! continue. These batches do not go through the step function in the engine's row (`engines.rs`). Calls of the
 //! functions below count as steps too, with an empty batch.
 //!
-//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 use crate::batch::Batch;
 

@@ -9,7 +9,7 @@
 //! there. A method is listed with the class that defines it. Functions may be decorated. Two names may refer to
 //! the same function, because a package may import functions from its own modules.
 //!
-//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 use std::fmt;
 

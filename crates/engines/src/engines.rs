@@ -5,7 +5,7 @@
 //! is never an iteration of the engine's scheduling loop, because an idle loop iterates too: windows that were counted
 //! by such iterations contained no GPU work (TensorRT-LLM pull request 13744).
 //!
-//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 use std::fmt;
 
@@ -369,8 +369,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // Calls reach the plugin through a table of function pointers that GetPjrtApi returns. What a step is depends on
-    // the program, which contains the step function.
+    // Calls reach the plugin through a table of function pointers that GetPjrtApi returns. The step function is part of
+    // the user's program, so no rule can name it.
     Engine {
         name: "JAX",
         seen_by: Seen::Module("xla_cuda_plugin.so"),

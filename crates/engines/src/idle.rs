@@ -5,7 +5,7 @@
 //! lists engines whose thread sleeps between steps only if there are no requests. Functions that wait for another
 //! process of the engine are not listed.
 //!
-//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 /// A function in which an engine waits for requests.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,7 @@
 //! Names that engines give to those of their processes that drive the GPU.
 //!
-//! This file contains only data. `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! This file contains only data. `docs/engines.md` shows the table in this file to users, and a test compares that page
+//! with this file.
 
 /// A name that an engine gives to one of its processes.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@
 //! process's rank in the job is the replica's number × the size of the replica's world + the rank in that world. If one
 //! world contains all replicas, the rank in this world is already the rank in the job.
 //!
-//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 use std::fmt;
 
@@ -41,7 +41,7 @@ pub struct Replicas {
     pub engine: &'static str,
     /// The number of the replica to which the process belongs.
     pub index: ValuePath,
-    /// The number of replicas, if each has a separate world.
+    /// The number of replicas, if each replica has a separate world.
     pub count: Option<ValuePath>,
     /// The number of ranks in a replica. If the world is larger than this number, the world contains all replicas.
     pub size: Option<ValuePath>,
