@@ -239,7 +239,8 @@ fn run_path(list: Option<&str>, of: &Path) -> Vec<PathBuf> {
             let folder = folder
                 .replace("${ORIGIN}", &origin)
                 .replace("$ORIGIN", &origin);
-            // `$LIB` differs between distributions, so all its usual values are tried.
+            // The loader's token `$LIB` stands for different folders in different distributions, so all its usual
+            // values are tried.
             [
                 "lib",
                 "lib64",

@@ -5,10 +5,12 @@ use std::ops::Range;
 use tllmprof_attach::ProcessView;
 use tllmprof_cpython::{Holder, Layout, Life, ThreadsLayout, Top, WORDS, owner};
 
-/// Limits for what is read from another process's memory, because that memory may contain anything, such as a loop of
-/// pointers.
+/// Maximum number of threads that are read. This limit and the next two are needed because another process's memory may
+/// contain anything, such as a loop of pointers.
 const MAX_THREADS: usize = 4096;
+/// Maximum number of frames of a stack that are read.
 const MAX_FRAMES: usize = 4096;
+/// Maximum number of characters of a name that are read.
 const MAX_CHARACTERS: usize = 4096;
 /// Number of bytes from the `holder` field of a GIL to the end of the GIL's condition variables and mutexes.
 const GIL_BYTES: u64 = 256;

@@ -42,12 +42,13 @@ impl Figures {
         })
     }
 
-    /// Returns the durations of the iterations outside windows, in ticks of the record's clock.
+    /// Returns the durations of the iterations outside windows (captured ranges of iterations), in ticks of the
+    /// record's clock.
     pub(crate) const fn durations(&self) -> &Histogram {
         &self.header.outside
     }
 
-    /// Returns the median duration of the iterations outside windows, in nanoseconds.
+    /// Returns the median duration of the iterations outside windows (captured ranges of iterations), in nanoseconds.
     pub(crate) fn p50(&self) -> Option<u64> {
         self.quantile_of(self.durations(), 0.5)
     }
@@ -63,7 +64,7 @@ impl Figures {
         Some((ticks as f64 * self.ns_per_tick) as u64)
     }
 
-    /// Returns the number of calls that waited for the GPU, inside and outside windows.
+    /// Returns the number of calls that waited for the GPU, inside and outside windows (captured ranges of iterations).
     pub(crate) fn waits(&self) -> u64 {
         let of_row = |counter: fn(u8) -> Counter, row| self.header.counter(counter(row));
         let waits = (0..)
@@ -86,13 +87,13 @@ impl Figures {
         self.counter(Counter::GilHandoffs)
     }
 
-    /// Returns the GPU's working time inside windows, in nanoseconds, summed over all streams. `None` if there were
-    /// windows but no GPU time was measured.
+    /// Returns the GPU's working time inside windows (captured ranges of iterations), in nanoseconds, summed over all
+    /// streams. `None` if there were windows but no GPU time was measured.
     pub(crate) fn gpu_ns(&self) -> Option<u64> {
         Some(self.header.counter(Counter::GpuNs)).filter(|ns| *ns > 0 || self.windows() == 0)
     }
 
-    /// Returns the total duration of the iterations inside windows, in nanoseconds.
+    /// Returns the total duration of the iterations inside windows (captured ranges of iterations), in nanoseconds.
     pub(crate) const fn inside_ns(&self) -> u64 {
         self.header.counter(Counter::NsInside)
     }
@@ -108,7 +109,7 @@ impl Figures {
         Some(since(Self::gpu_ns)? as f64 / inside as f64)
     }
 
-    /// Returns the number of windows that were opened.
+    /// Returns the number of windows (captured ranges of iterations) that were opened.
     pub(crate) const fn windows(&self) -> u64 {
         self.header.counter(Counter::Windows)
     }

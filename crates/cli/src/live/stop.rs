@@ -1,4 +1,4 @@
-//! `tllmprof stop`: closes the windows that are open in running processes.
+//! `tllmprof stop`: closes the windows (captured ranges of iterations) that are open in running processes.
 
 use std::process::ExitCode;
 use std::time::Duration;

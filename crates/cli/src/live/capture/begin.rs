@@ -1,5 +1,5 @@
-//! Opens a window in each process. Processes in lockstep make the same steps at the same time, and their windows begin
-//! with the same iteration.
+//! Opens a window, which is a range of iterations to capture, in each process. Processes in lockstep make the same
+//! steps at the same time, and their windows begin with the same iteration.
 
 use std::io;
 use std::thread;

@@ -1,4 +1,5 @@
-//! Waits for the windows that were accepted, shows their progress, and stops them if necessary.
+//! Waits for the windows (ranges of captured iterations) that the processes have accepted, shows their progress, and
+//! stops them if necessary.
 
 use std::io;
 use std::path::PathBuf;

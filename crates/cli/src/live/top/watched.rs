@@ -28,8 +28,8 @@ pub(super) struct ProcessRow {
     pub status: Status,
     /// Iterations per second.
     pub rate: Option<f64>,
-    /// Median time of the latest iterations outside windows, in nanoseconds. If there are no such latest iterations,
-    /// the median of all iterations outside windows so far.
+    /// Median time of the latest iterations outside windows (captured ranges), in nanoseconds. If there are no such
+    /// iterations, the median of all iterations outside windows so far.
     pub p50: Option<u64>,
     /// The 99th percentile of the same iteration times as for `p50`, in nanoseconds.
     pub p99: Option<u64>,
