@@ -40,7 +40,7 @@ const UNLIKELY: &[&str] = &[
     "num", "max", "min", "per", "batched", "no", "disable", "enable", "eos", "bos", "pad", "unk",
     "sep", "cls", "stop", "start", "end", "special", "image", "value", "sort",
 ];
-/// Values that are not secrets if the name is only likely to be that of a secret.
+/// Values, such as `true`, that are not masked after a name from [`LIKELY`].
 const SWITCHES: &[&str] = &[
     "", "true", "false", "yes", "no", "on", "off", "none", "null", "auto",
 ];
