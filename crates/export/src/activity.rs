@@ -31,7 +31,7 @@ impl SharedText {
     }
 }
 
-/// An item in the form in which it is drawn.
+/// An item of a record in the form in which a trace shows it, with times on the common clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Activity {
     pub item: Item,

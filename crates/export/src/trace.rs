@@ -53,7 +53,8 @@ pub(crate) struct TrackLine {
 /// An output format for traces. It receives groups and lines before the items that refer to them.
 pub(crate) trait TraceFormat {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()>;
-    /// Begins a new record, to which the following items belong.
+    /// Begins a new record. All groups, lines and items that are passed in later belong to this record, until the next
+    /// record begins.
     fn record(&mut self, record: &Record) -> io::Result<()>;
     fn group(&mut self, record: &Record, group: &Group) -> io::Result<()>;
     fn line(&mut self, group: &Group, line: &TrackLine) -> io::Result<()>;

@@ -20,10 +20,11 @@ pub(crate) const UNIX: [u64; 2] = [1_700_000_005_000_000_000, 1_700_000_000_000_
 /// clock.
 pub(crate) const SHIFT: u64 = UNIX[0] - UNIX[1];
 
-/// Names that must be exported unchanged, except `BROKEN`, which is not valid UTF-8 and becomes
-/// `REPAIRED`.
+/// A name with unusual characters, which must be exported unchanged.
 pub(crate) const ODD: &str = "void \"f\\g\"<{int}>(\n\t\u{1}\u{7f}é漢)";
+/// A name that is not valid UTF-8. It is exported as [`REPAIRED`].
 const BROKEN: &[u8] = b"broken \xff\xfe\xc3\xf0";
+/// The name [`BROKEN`] as an export must contain it.
 pub(crate) const REPAIRED: &str = "broken \u{fffd}\u{fffd}\u{fffd}\u{fffd}";
 
 /// Names that attack the place in which they are shown: a terminal, a JSON reader, an HTML page, a spreadsheet, or a
