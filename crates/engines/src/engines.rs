@@ -255,10 +255,11 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // llama.cpp's own programs moved from llama_decode to llama_process in 2026. Neither function calls the other, so
-    // one rule can count both.
-    // Ollama's official releases up to 0.24 are stripped (-ldflags=-w -s), so this row matches only other builds.
-    // These also contain llama_decode, but the newer runner does not call it.
+    // The next three rows are for llama.cpp and for Ollama, which contains it. In 2026, llama.cpp's own programs moved
+    // from llama_decode to llama_process. Neither function calls the other, so one rule can count both functions.
+    //
+    // Ollama's official releases up to 0.24 are stripped (-ldflags=-w -s), so the first of these rows matches only
+    // other builds. Those builds also contain llama_decode, but the newer runner does not call it.
     Engine {
         name: "Ollama 0.5 to 0.24, not stripped",
         seen_by: Seen::Symbol("github.com/ollama/ollama/runner/ollamarunner.Execute"),
