@@ -9,19 +9,19 @@ use crate::process_status::ProcessStatus;
 
 /// The name that the kernel reports for processes of this command (the `comm` field).
 pub(crate) const COMMAND: &str = "tllmprof";
-/// The largest number of ancestors of a process that are checked. The bound ends the search if the process tree
-/// contains a loop.
+/// The largest number of ancestors of a process that are searched for a `tllmprof` command. The bound ends the search
+/// if the process tree contains a loop.
 const MAX_DEPTH: usize = 256;
 
-/// A process of the run that is still running.
+/// A process that belongs to a run and still runs after the run's program has ended.
 pub(crate) struct Left {
     pub number: u64,
     pub name: String,
 }
 
-/// Finds the processes that inherited the run's identifier from the program. Processes below another `tllmprof run` are
-/// left out, because that command reports them. They may have the same identifier, because all tasks of a job share one
-/// run. Processes whose variables this user may not read are left out too.
+/// Finds the processes that inherited the run's identifier from the program. A process below another `tllmprof run`
+/// command is left out, because that command reports it; tasks of one job can have the same identifier. Processes whose
+/// variables this user may not read are left out too.
 pub(crate) fn find(run: &RunId) -> Vec<Left> {
     let variable = format!("{}={run}", variable::run);
     let is_of_run = |number: &u64| {

@@ -1,4 +1,5 @@
-//! The folder of `compare --baseline`: it keeps the latest runs to compare with, each in a subfolder `NUMBER-NAME`.
+//! The folder of `compare --baseline`, which keeps the latest runs, each in a subfolder `NUMBER-NAME`. New runs are
+//! compared with these runs.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,7 +14,8 @@ use crate::{output, processes};
 
 /// The minimum number of digits of a run's number. Shorter numbers are padded with zeros.
 const DIGITS: usize = 4;
-/// Maximum number of retries with a higher number, if another process has created a folder with the first one.
+/// Maximum number of retries. If another process has created a folder with the chosen number, the next higher number is
+/// tried.
 const TRIES: u64 = 100;
 
 /// Returns the runs in a folder: subfolders that hold records or traces, and single record or trace files. The list is
@@ -92,7 +94,7 @@ pub(crate) fn keep(folder: &Path, new: &[PathBuf], most: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the runs in the folder that this module copied there, with their numbers.
+/// Returns the runs that [`add`] copied into the folder, with their numbers.
 fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let number = |path: PathBuf| {
         let name = path.file_name()?.to_str()?;
@@ -108,7 +110,8 @@ fn numbered(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
 /// it is complete, so that no incomplete run is found under the final name.
 fn add(folder: &Path, run: &Path) -> Result<PathBuf> {
     let files = processes::find_files(run)?;
-    // Temporary folders are private by default. Other members of a team also compare with this folder.
+    // Temporary folders are private by default. But this folder becomes part of the baseline, which other members of a
+    // team also read.
     let work = tempfile::Builder::new()
         .prefix(".")
         .permissions(fs::Permissions::from_mode(0o777))
@@ -135,7 +138,8 @@ fn add(folder: &Path, run: &Path) -> Result<PathBuf> {
         // A rename fails if the target is a folder that contains files, so another process's run is never replaced.
         match fs::rename(work.path(), &to) {
             Ok(()) => {
-                // After the rename the temporary path no longer exists, so it must not be removed on drop.
+                // After the rename the temporary path no longer exists, so nothing is left to remove when `work` is
+                // dropped.
                 let _ = work.keep();
                 return Ok(to);
             }

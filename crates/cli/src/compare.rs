@@ -13,8 +13,9 @@ use crate::failure::usage;
 use crate::processes::ReadOptions;
 use crate::{baseline, manners, output, processes, runs};
 
-/// Exit statuses: a condition of `--fail-if` is exceeded, or the runs are too few or too noisy to decide.
+/// The exit status if a condition of `--fail-if` holds.
 const EXCEEDED: u8 = 3;
+/// The exit status if the runs are too few or too noisy to decide whether a condition holds.
 const CANNOT_TELL: u8 = 4;
 
 #[derive(Args)]
@@ -106,7 +107,7 @@ pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     Ok(status)
 }
 
-/// Returns the exit status for new runs while the baseline folder is still empty: success if they can be read.
+/// Returns the exit status for new runs while the baseline folder is still empty: success if the new runs can be read.
 fn check_readable(runs: &[PathBuf], arguments: &CompareArguments) -> Result<ExitCode> {
     for run in runs {
         let files = processes::find_files(run)?;
@@ -118,7 +119,7 @@ fn check_readable(runs: &[PathBuf], arguments: &CompareArguments) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the runs of the two sides: the base and the other runs.
+/// Returns the runs of both sides of the comparison: the base runs, and the runs that are compared with them.
 fn sides(arguments: &CompareArguments) -> Result<(&[PathBuf], &[PathBuf])> {
     match (&arguments.base[..], &arguments.other[..]) {
         ([base, other], []) => Ok((std::slice::from_ref(base), std::slice::from_ref(other))),
@@ -172,14 +173,14 @@ fn show(base: &[PathBuf], other: &[PathBuf], arguments: &CompareArguments) -> Re
 
 /// Options for reading and comparing runs.
 pub(crate) struct CompareRequest<'a> {
-    /// The rule for iterations in traces of other profilers.
+    /// The rule that defines iterations in traces of other profilers.
     pub step: Option<&'a Step>,
     /// True if the records of several runs in a folder count as one run.
     pub merge: bool,
     pub asked: ComparisonOptions,
 }
 
-/// A comparison, and the exit status that follows from the state of its records (such as damaged).
+/// A comparison, and the exit status. The status depends on the condition of the records, such as damage.
 pub(crate) struct Compared {
     pub comparison: Comparison,
     pub status: ExitCode,
@@ -215,7 +216,7 @@ pub(crate) fn compare(
     }))
 }
 
-/// Reads the processes of a run. Returns `None` if one of its files cannot be read; the error has then been logged.
+/// Reads the processes of a run. Returns `None` if one of the run's files cannot be read, after logging the error.
 fn read(
     path: &Path,
     files: &[PathBuf],

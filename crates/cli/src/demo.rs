@@ -1,4 +1,4 @@
-//! `tllmprof demo`: captures a window of the bundled example, to show what `tllmprof run` does.
+//! `tllmprof demo`: captures a window of the bundled example program, to show what `tllmprof run` does.
 
 use std::env;
 use std::fs;
@@ -18,9 +18,10 @@ use crate::{library, manners, output, processes};
 
 /// The default window, as iteration numbers.
 const WINDOW: &str = "5-9";
-/// The name of the device that the example reports when it runs on the stand-in for CUDA instead of a GPU.
+/// The device name that the example reports when it runs on the stand-in, a library that imitates CUDA without a GPU.
 const STAND_IN: &str = "stand-in for CUDA";
-/// Duration of the shortest kernel or copy on the stand-in, in nanoseconds. The longest takes five times as long.
+/// Duration of the shortest simulated kernel or copy, in nanoseconds, when the example runs on the stand-in for CUDA.
+/// The longest takes five times as long.
 const STAND_IN_WORK: &str = "100000";
 
 #[derive(clap::Args)]
@@ -129,7 +130,7 @@ impl Demo {
         output.status.success().then(|| device.to_owned())
     }
 
-    /// Returns the command line that a user would type, as a command that is ready to run.
+    /// Returns the `tllmprof run` command that captures the window of the example, as a user would type it.
     fn command(&self, options: &[&str]) -> Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.args(["run", "--window", &self.window, "--step", "cudaGraphLaunch"]);
@@ -142,7 +143,7 @@ impl Demo {
         Ok(command)
     }
 
-    /// Runs the example on the stand-in for CUDA in `folder`. If that is `None`, the loader finds the stand-in by
+    /// Runs the example on the stand-in for CUDA in `folder`. If `folder` is `None`, the loader finds the stand-in by
     /// itself.
     fn on_the_stand_in(&self, scratch: &Scratch, folder: Option<PathBuf>) -> Result<()> {
         let paths = folder.map(|folder| {
@@ -163,7 +164,7 @@ impl Demo {
         )
     }
 
-    /// Runs the example with a record of its windows, and shows that record.
+    /// Runs the example, records its windows, and shows the record.
     fn record(
         &self,
         scratch: &Scratch,
@@ -243,8 +244,8 @@ fn find_engine() -> Result<PathBuf> {
 /// Finds the folder that contains the stand-in for CUDA.
 fn find_stand_in(engine: &Path) -> Result<PathBuf> {
     let beside = folder_of_this_executable()?;
-    // In a package the stand-in lies in the example's folder. In a build it lies one level above, because the example
-    // is in `bin/`.
+    // In a package the stand-in lies in the example's folder. In a build it lies one folder above the example, because
+    // the example is in `bin/`.
     let of_engine = engine.ancestors().skip(1).take(2).map(Path::to_owned);
     let built = beside.parent().map(|folder| folder.join("standin"));
     of_engine
@@ -276,7 +277,8 @@ impl std::fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 /// A temporary folder that is removed when the demo ends, also after an interrupt. While a child runs, signals to this
-/// process are blocked (the child receives its own). They are delivered after the folder has been removed.
+/// process are blocked, and delivered after the folder has been removed. The child still receives the signals that are
+/// sent to it.
 struct Scratch {
     folder: PathBuf,
     // The last field, because fields are dropped in order: signals stay blocked until the folder is removed.

@@ -90,7 +90,8 @@ pub(crate) fn run(arguments: &ExportArguments) -> Result<ExitCode> {
     }
     let written = write(&records);
     let read = records.len();
-    // Dropping the records removes the progress bar, so that it does not mix with the messages below.
+    // Dropping the records removes the progress line from the terminal, so that it does not mix with the messages
+    // below.
     drop(records);
     if let Some(signal) = stopped.signal() {
         return Err(end_by(signal, Some(&out)));
@@ -260,7 +261,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     cause.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A request to stop by a signal. The unfinished output is then removed.
+/// A request to stop, which a signal makes. After such a request the unfinished output is removed.
 struct Stopped {
     is_set: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
@@ -274,7 +275,7 @@ impl Stopped {
         };
         let heard = |signal: &i32| !inherited::is_ignored(*signal);
         for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(heard) {
-            // After a first signal has set the flag, a second one ends the process at once.
+            // After a first signal has set the flag, a second signal ends the process at once.
             flag::register_conditional_default(signal, Arc::clone(&new.is_set))?;
             flag::register_usize(signal, Arc::clone(&new.signal), signal as usize)?;
             flag::register(signal, Arc::clone(&new.is_set))?;
@@ -288,7 +289,7 @@ impl Stopped {
     }
 }
 
-/// Ends the process by this signal. Returns an error only if the signal does not end the process.
+/// Ends this process by the given signal. Returns an error only if the signal does not end the process.
 fn end_by(signal: i32, output: Option<&str>) -> anyhow::Error {
     if let Some(output) = output {
         output::say(format_args!("interrupted: {output} is not written"));

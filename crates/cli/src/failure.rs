@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-/// An error that carries its exit status. Every other error ends the command with status 1.
+/// An error that carries the exit status of the command. After an error of any other type, the status is 1.
 #[derive(Debug)]
 pub(crate) struct Failure {
     status: u8,
@@ -23,8 +23,7 @@ pub(crate) fn with_status(status: u8, message: impl fmt::Display) -> anyhow::Err
     .into()
 }
 
-/// Returns the text of an error and its causes. Errors of the system are reworded, and shown
-/// without their number.
+/// Returns the text of an error and its causes. Errors of the operating system are shown without their number.
 pub(crate) fn text(error: &anyhow::Error) -> String {
     let causes = error.chain().map(|cause| worded(&cause.to_string()));
     causes.collect::<Vec<_>>().join(": ")

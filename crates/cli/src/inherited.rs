@@ -1,7 +1,8 @@
-//! State that this process inherited and that the program has to inherit too, as if it had been started directly:
-//! ignored and blocked signals, open descriptors, the order of the variables, and timers.
+//! Passes the state that this process inherited on to the program, as if the program had been started directly: ignored
+//! and blocked signals, open descriptors, the order of the variables, and timers.
 //!
-//! Rust's runtime changes some of this state before `main`, and `Command` changes some between fork and exec.
+//! This is needed because Rust's runtime changes some of this state before `main`, and `Command` changes some of it
+//! between fork and exec.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
@@ -24,11 +25,11 @@ static IGNORES: [AtomicBool; CHANGED.len()] = [const { AtomicBool::new(false) };
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 static BLOCKED: OnceLock<libc::sigset_t> = OnceLock::new();
 
-/// Variables in which a service manager writes a process number. A process uses their settings only if the number is
-/// its own.
+/// Variables in which a service manager writes a process number. A process obeys the manager's other variables only if
+/// that number is its own process number.
 const PROCESS_VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
-/// The variable that names the intended process by the inode of its pidfd. That inode is not known before a child
-/// starts, so the variable cannot be rewritten for a child.
+/// The variable in which systemd names the process that may use the passed sockets, by the inode of the process's
+/// pidfd. That inode is not known before a child starts, so the variable cannot be rewritten for a child.
 const LISTEN_PIDFD: &str = "LISTEN_PIDFDID";
 /// Bytes for the largest process number in decimal, with the terminating zero.
 const LONGEST_NUMBER: usize = 11;
@@ -57,9 +58,9 @@ extern "C" fn note() {
     let _ = BLOCKED.set(blocked());
 }
 
-/// Opens a file under the lowest free descriptor. Rust's runtime aborts a process that has no standard input or output
-/// if it cannot open `/dev/null`, for example in a container without that file. Then the root folder is opened: reading
-/// and writing it fails, as with a closed descriptor.
+/// Opens a file under the lowest free descriptor, in place of a closed standard stream. If `/dev/null` cannot be
+/// opened, for example in a container without that file, Rust's runtime would abort the process. So the root folder is
+/// opened instead: reading and writing it fails, as with a closed descriptor.
 fn occupy() {
     // SAFETY: the paths are zero-terminated; a descriptor that is opened stays open, and belongs to nothing else.
     unsafe {
@@ -69,8 +70,8 @@ fn occupy() {
     }
 }
 
-/// Returns true if standard output was closed when this process started. Its descriptor is then a placeholder, see
-/// `occupy`.
+/// Returns true if standard output was closed when this process started. The descriptor of standard output is then a
+/// placeholder, see `occupy`.
 pub(crate) fn has_no_output() -> bool {
     CLOSED[1].load(Ordering::Relaxed)
 }
@@ -96,7 +97,7 @@ fn blocked() -> libc::sigset_t {
 }
 
 /// Replaces this process with `command`, as if the command had been started instead of this process. Returns only if
-/// that fails.
+/// the replacement fails.
 pub(crate) fn exec(command: &mut Command) -> io::Error {
     match hand_on(command, Heir::ThisProcess) {
         Ok(()) => command.exec(),
@@ -113,7 +114,7 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
         .is_some_and(|it| shortages.contains(&it))
 }
 
-/// Runs a command in place of this process although it was prepared to run as a child. Returns only if that fails.
+/// Replaces this process with a command that was prepared to run as a child. Returns only if the replacement fails.
 pub(crate) fn exec_instead(command: &mut Command) -> io::Error {
     command.exec()
 }
@@ -151,7 +152,8 @@ pub(crate) fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
                     libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC);
                 }
             }
-            // The closure also runs without a fork, in `exec_instead`. The steps in this block are only for a child.
+            // The closure also runs without a fork, in `exec_instead`. The steps in this block are only for a child
+            // process.
             if libc::getpid() != wrapper {
                 for (timer, left) in TIMERS.into_iter().zip(&timers) {
                     if let Some(left) = left {
@@ -159,13 +161,14 @@ pub(crate) fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
                     }
                 }
                 libc::prctl(libc::PR_SET_CHILD_SUBREAPER, libc::c_ulong::from(is_reaper));
-                // If this process is killed with SIGKILL, which it cannot pass on, the kernel kills the program too.
+                // This process cannot pass SIGKILL on to the program. So if this process is killed with SIGKILL, the
+                // kernel kills the program too.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if libc::getppid() != wrapper {
                     libc::_exit(128 | libc::SIGKILL);
                 }
             }
-            // Unblocking comes last, because a signal that arrived in the meantime may end the process here.
+            // Signals are unblocked last, because a signal that arrived in the meantime may end the process here.
             if let Some(blocked) = &blocked {
                 libc::pthread_sigmask(libc::SIG_SETMASK, blocked, ptr::null_mut());
             }
@@ -199,14 +202,14 @@ pub(crate) fn stop_timers() {
 
 fn is_subreaper() -> bool {
     let mut is_one: libc::c_int = 0;
-    // SAFETY: the call writes only the local.
+    // SAFETY: the call writes only to the local variable.
     unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut is_one) };
     is_one != 0
 }
 
-/// Closes the pipes and sockets that this process inherited. The program has copies of them, and the process at the
-/// other end would wait until this process closes them too. Standard error stays open for messages. Files stay open,
-/// because closing a file releases its locks.
+/// Closes the pipes and sockets that this process inherited. The program has copies of them, and a process at the other
+/// end would wait until this process closes its copies too. Standard error stays open for messages, and files stay
+/// open, because closing a file releases its locks.
 pub(crate) fn release() {
     let is_stream = |descriptor: RawFd| {
         // SAFETY: all zeros are a stat, which the call writes to; the descriptor need not be open.
@@ -226,8 +229,8 @@ pub(crate) fn release() {
         }
     }
     for descriptor in open_descriptors() {
-        // SAFETY: F_GETFD reads a flag. Descriptors that this process opened have it set. Inherited ones do not, and
-        // nothing here uses them.
+        // SAFETY: F_GETFD reads the close-on-exec flag. Descriptors that this process opened have the flag. Inherited
+        // descriptors do not have it, and this process does not use inherited descriptors.
         unsafe {
             let flags = libc::fcntl(descriptor, libc::F_GETFD);
             if descriptor > libc::STDERR_FILENO && flags == 0 && is_stream(descriptor) {
@@ -254,14 +257,14 @@ unsafe extern "C" {
 
 /// A program, its arguments and its variables, in the form that `execve` takes.
 struct ProgramImage {
-    /// The program's file if it is binary. If the kernel does not know the format of such a file, no shell must try to
-    /// read it as a script.
+    /// The path of the program's file if the file is binary. If the kernel does not know the format of a binary file,
+    /// no shell may try to read that file as a script.
     binary: Option<*const libc::c_char>,
     arguments: Vec<*const libc::c_char>,
     variables: Vec<*const libc::c_char>,
     /// Addresses inside the variables where the child writes its process number.
     numbers: Vec<*mut libc::c_char>,
-    /// The strings that all these pointers point to.
+    /// The strings that the pointers in the other fields point to.
     _strings: Vec<CString>,
 }
 
@@ -271,8 +274,8 @@ unsafe impl Send for ProgramImage {}
 unsafe impl Sync for ProgramImage {}
 
 impl ProgramImage {
-    /// Prepares the image of `command`. Its variables are those of this process, with the command's changes: in their
-    /// order, with duplicates and with entries that have no `=`.
+    /// Prepares the image of `command`. Its variables are those of this process, with the changes that `command` makes.
+    /// Their order, duplicates, and entries without `=` are kept.
     fn new(command: &Command, heir: Heir) -> io::Result<Self> {
         let mut strings = Vec::new();
         let mut add = |bytes: Vec<u8>| -> io::Result<*mut libc::c_char> {
@@ -306,7 +309,8 @@ impl ProgramImage {
                 .iter()
                 .position(|change| change.0.as_bytes() == name)
             {
-                // If a variable occurs several times, programs read its first entry, so only that one is changed.
+                // If a variable occurs several times, programs read its first entry, so only the first entry is
+                // changed.
                 if let Some(value) = changes[place].1.take() {
                     variables.push(add([name, b"=", value.as_bytes()].concat())?.cast_const());
                 }
@@ -318,7 +322,7 @@ impl ProgramImage {
             if heir == Heir::Child && is_number && value.get(1..) == Some(own.as_bytes()) {
                 let start = [name, b"="].concat();
                 let at = start.len();
-                // Blanks reserve the space, because a `CString` cannot contain zeros.
+                // Blanks reserve the space for a process number, because a `CString` cannot contain zeros.
                 let place = add([start, vec![b' '; LONGEST_NUMBER]].concat())?;
                 variables.push(place.cast_const());
                 numbers.push(place.wrapping_add(at));
@@ -344,8 +348,8 @@ impl ProgramImage {
     }
 
     /// Replaces this process with the program, which it finds like `execvp`. Unlike `execvp`, it does not pass a binary
-    /// file of an unknown format to a shell. Returns the error if that fails. Requires that this process has a single
-    /// thread, as between fork and exec.
+    /// file of an unknown format to a shell. Returns the error if the replacement fails. Requires that this process has
+    /// a single thread, as between fork and exec.
     fn exec(&mut self) -> io::Error {
         // SAFETY: the lists end with a null pointer, and each number has LONGEST_NUMBER bytes and a zero after them.
         // Nothing else reads the environment: this process has one thread, and ends or becomes another program.
@@ -400,8 +404,8 @@ fn own_variables() -> impl Iterator<Item = Vec<u8>> {
 pub(crate) fn notices_are_expected() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value: OsString| !value.is_empty());
     let own = std::process::id().to_string().into_bytes();
-    // `SYSTEMD_EXEC_PID` is the process that the manager started. If that is another process, this one inherited the
-    // variables from an ancestor.
+    // `SYSTEMD_EXEC_PID` is the process that the manager started. If it is the number of another process, this process
+    // inherited the variables from an ancestor.
     let other = std::env::var_os("SYSTEMD_EXEC_PID").map(OsString::into_vec);
     is_set("NOTIFY_SOCKET") && other.is_none_or(|process| process == own)
 }

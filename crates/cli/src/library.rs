@@ -23,8 +23,8 @@ const FOLDERS: [&str; 6] = [
     "../release",
     "../debug",
 ];
-/// Folders of packaged files that the command uses, relative to the executable's folder. The second one exists for the
-/// wheel, because `pip install --target` drops a wheel's folder `lib`.
+/// Folders of packaged files that the command uses, relative to the executable's folder. The second folder exists for
+/// the wheel, because `pip install --target` drops a wheel's folder `lib`.
 pub(crate) const PACKAGED: [&str; 2] = ["../lib/tllmprof", "../libexec/tllmprof"];
 
 /// Returns the library's absolute path, in a form that `LD_PRELOAD` accepts.
@@ -57,7 +57,8 @@ fn search() -> Result<PathBuf> {
         .iter()
         .map(|folder| tidy(&beside.join(folder)).join(NAME))
         .collect();
-    // `../release` or `../debug` may be the executable's folder itself, so candidates repeat. Each is kept once.
+    // `../release` or `../debug` may be the executable's folder itself, so candidates repeat. Each candidate is kept
+    // only once.
     let mut seen = HashSet::new();
     candidates.retain(|candidate| seen.insert(candidate.clone()));
     match candidates.iter().find(|candidate| candidate.is_file()) {
@@ -83,8 +84,8 @@ pub(crate) fn print() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes `.` and `..` from a path without reading the file system. That is safe because the path of the executable
-/// contains no symbolic links.
+/// Removes `.` and `..` from a path without reading the file system. This gives the right folder only because the path
+/// of the executable contains no symbolic links.
 pub(crate) fn tidy(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -99,8 +100,8 @@ pub(crate) fn tidy(path: &Path) -> PathBuf {
     out
 }
 
-/// Refuses a path that the dynamic linker would read as several paths, or in which it would replace a token such as
-/// `$ORIGIN`.
+/// Refuses a path that the dynamic linker would read as several paths, or that contains a token such as `$ORIGIN`,
+/// which the linker would replace.
 fn check(library: &Path) -> Result<()> {
     let bytes = library.as_os_str().as_bytes();
     match bytes.iter().find(|byte| b" :$".contains(byte)) {
@@ -134,7 +135,7 @@ pub(crate) fn preload(library: &Path, existing: Option<OsString>) -> OsString {
     value
 }
 
-/// Returns the value of `LD_PRELOAD` without the library, whatever folder its entry names.
+/// Returns the value of `LD_PRELOAD` without the entries for the library, in whatever folder they are.
 pub(crate) fn without(existing: &OsStr) -> OsString {
     let is_other = |entry: &&[u8]| {
         !entry.is_empty()

@@ -1,4 +1,5 @@
-//! The options that every verb has (`--color`, `--quiet` and `--verbose`), and the capabilities of the terminal.
+//! The options that every verb (subcommand) has: `--color`, `--quiet` and `--verbose`. Also the capabilities of the
+//! terminal.
 
 use std::borrow::Cow;
 use std::env;
@@ -36,7 +37,7 @@ enum Colour {
 static MANNERS: OnceLock<Manners> = OnceLock::new();
 
 impl Manners {
-    /// Applies these options to the whole process. Only the first call has an effect.
+    /// Applies these options to the whole process. Further calls have no effect.
     pub(crate) fn heed(self) {
         let _ = MANNERS.set(self);
     }
@@ -87,8 +88,8 @@ pub(crate) fn stdout() -> Style {
     style(&io::stdout())
 }
 
-/// Returns the colour setting for help texts and for errors of the command line. Both are printed before the command
-/// line has been parsed, so this reads the words directly.
+/// Returns the colour setting for help texts and for errors of the command line. Help and errors are printed before the
+/// command line has been parsed, so this function searches the words of the command line for `--color`.
 pub(crate) fn help_colour(arguments: impl Iterator<Item = OsString>) -> ColorChoice {
     let words: Vec<_> = arguments.skip(1).collect();
     let asked = colour_values(&words).find_map(|value| match value.to_str() {

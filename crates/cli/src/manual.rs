@@ -39,7 +39,7 @@ pub(crate) fn completions(arguments: &Completions, mut command: Command) -> Resu
 pub(crate) fn run(arguments: &ManualArguments, mut command: Command) -> Result<ExitCode> {
     fs::create_dir_all(&arguments.folder)
         .with_context(|| arguments.folder.display().to_string())?;
-    // `build` changes the names of verbs to those that users type, so it runs before they are read.
+    // `build` changes the names of verbs to the names that users type, so it runs before the names are read.
     command.build();
     let verbs: Vec<_> = command.get_subcommands().cloned().collect();
     for (page, of) in std::iter::once(("tllmprof".to_owned(), command)).chain(

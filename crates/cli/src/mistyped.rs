@@ -14,15 +14,15 @@ use tllmprof_config::error::shown;
 use crate::failure::worded;
 use crate::{manners, output};
 
-/// Names of option values that are numbers or times. Users may type such values with a minus sign.
+/// The names that help texts use for values that are numbers or times. Users may type such values with a minus sign.
 const NUMBERS: [&str; 5] = ["N", "W", "LIST", "SIZE", "TIME"];
 /// Names of values that are paths.
 const PATHS: [&str; 6] = ["BINARY", "DIR", "FILE", "OUT", "PATH", "RECORD"];
-/// The name of values that may be empty, which means that there are no arguments.
+/// The name that help texts use for values that may be empty. An empty value means that there are no arguments.
 const MAY_BE_EMPTY: &str = "ARGS";
 
-/// Lets options with numbers accept values that begin with a minus sign. Otherwise clap takes such a value for an
-/// option, and the option's parser cannot report the real error.
+/// Lets options with numbers accept values that begin with a minus sign. Otherwise clap would take such a value for an
+/// option, and the error message would not name the real mistake.
 pub(crate) fn prepare(command: Command) -> Command {
     let command = command.mut_args(|argument| {
         let is_number = NUMBERS.contains(&value_name(&argument).as_str());
@@ -103,7 +103,7 @@ pub(crate) fn refuse(error: &clap::Error, command: &Command) -> ! {
     std::process::exit(error.exit_code())
 }
 
-/// Describes in one line what is wrong with these words of the command line.
+/// Describes in one line the error that clap found in `words`, the words of the command line.
 pub(crate) fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> String {
     in_context(error, command, words).unwrap_or_else(|| line(error))
 }
@@ -195,7 +195,7 @@ fn line(error: &clap::Error) -> String {
         ContextKind::SuggestedValue,
     ];
     let meant = meant.into_iter().find_map(text).or_else(|| {
-        // clap's other suggestions are about words that begin with a dash, and do not apply here.
+        // clap's other suggestions are about words that begin with a dash. They do not apply in this place.
         let tip = text(ContextKind::Suggested)?;
         Some(tip.strip_suffix("' exists")?.strip_prefix('\'')?.to_owned())
     });

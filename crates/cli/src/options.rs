@@ -1,4 +1,5 @@
-//! Options that set variables, generated from the table of settings: those of `run` and `env`, and those of `attach`.
+//! Options that set variables, generated from the table of settings: the options of `run` and `env`, and the options of
+//! `attach`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -15,12 +16,13 @@ use tllmprof_config::{
 use crate::failure::{usage, worded};
 use crate::{manners, records};
 
-/// The two options that together set one variable, the limit of windows that open by themselves.
+/// The option for the number of windows that may open by themselves. It sets the same variable as [`PER`].
 const AT_MOST: &str = "--at-most";
+/// The option for the time in which at most [`AT_MOST`] windows may open by themselves.
 const PER: &str = "--per";
 
-/// The options that the user typed, in the order of the table of settings. With `OF_ATTACH` they are the options of
-/// `attach`, otherwise those of `run` and `env`.
+/// The options that the user typed, in the order of the table of settings. If `OF_ATTACH` is true, these are options of
+/// `attach`, otherwise of `run` and `env`.
 #[derive(Debug, Default)]
 pub(crate) struct Options<const OF_ATTACH: bool = false>(Vec<Typed>);
 
@@ -30,7 +32,7 @@ struct Typed {
     value: OsString,
 }
 
-/// A variable, the value that an option sets it to, and that option.
+/// A variable, the option that sets the variable, and the value that the option gives to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Given {
     pub option: &'static str,
@@ -42,14 +44,15 @@ pub(crate) struct Given {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Measures {
     All,
-    /// Everything except kernels. The PyTorch profiler also uses CUPTI, and the automatic window is too long for it.
+    /// Everything except kernels. Applies if the PyTorch profiler runs, which also uses CUPTI and for which the
+    /// automatic window would be too long.
     WithoutKernels,
     /// Only times and calls.
     Nothing,
 }
 
 impl Measures {
-    /// Returns the options that these measurements add to those of the user, each with its variable.
+    /// Returns the options that these measurements add to the user's options, each with the variable that it sets.
     fn added(self) -> &'static [(&'static str, &'static str)] {
         const ADDED: [(&str, &str); 5] = [
             ("--stacks", variable::stacks),
@@ -67,7 +70,8 @@ impl Measures {
 }
 
 impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
-    /// Returns the rows of the table of settings that have an option of this verb.
+    /// Returns the rows of the table of settings that have an option of `attach`, or with `OF_ATTACH` false of `run`
+    /// and `env`.
     fn rows() -> impl Iterator<Item = &'static Setting> {
         let is_of = |row: &&Setting| !OF_ATTACH || row.attach.is_some();
         SETTINGS
@@ -200,8 +204,8 @@ impl Options {
         given
     }
 
-    /// Returns the automatic measurements that apply when the user chose no window. Some options and variables reduce
-    /// them.
+    /// Returns the automatic measurements that apply when the user chose no window. Some options and variables of the
+    /// user reduce these measurements.
     fn measures(&self, measures: Measures) -> Measures {
         let has_torch_trace = self.has("--torch-trace") || is_set(variable::torch_trace);
         match measures {
@@ -211,8 +215,8 @@ impl Options {
         }
     }
 
-    /// Returns the limit of windows that open by themselves, in the form `WINDOWS/TIME`. `None` if neither option was
-    /// typed.
+    /// Returns the limit of windows that open by themselves, in the form `WINDOWS/TIME`. `None` if the user typed
+    /// neither `--at-most` nor `--per`.
     fn at_most(&self) -> Option<OsString> {
         let (at_most, per) = (self.value(AT_MOST), self.value(PER));
         at_most.or(per)?;
@@ -248,7 +252,7 @@ impl Options {
         ))
     }
 
-    /// Replaces each variable in a text by its option, unless the variable is set in this environment.
+    /// Replaces each variable in a text by the option that sets it, unless the variable is set in this environment.
     fn in_options(&self, text: &str) -> String {
         let mut out = String::new();
         let is_of_name = |c: char| c == '_' || c.is_ascii_alphanumeric();
@@ -287,7 +291,7 @@ impl Options {
             let by = self.given_by("--torch-trace", variable::torch_trace);
             let typed = PathBuf::from(format!("{}{}", trace.stem, trace.extension));
             let name = PathBuf::from(format!("{}-rank-0{}", trace.stem, trace.extension));
-            // The profiler creates missing folders, so the nearest folder that exists is checked.
+            // The PyTorch profiler creates missing folders, so the nearest folder that exists is checked.
             let folder = parent(&typed).ancestors().find(|folder| folder.exists());
             records::check_can_create((by, &typed), folder.unwrap_or(Path::new(".")), true, &name)?;
         }
@@ -328,12 +332,14 @@ impl Options {
         self.has("--no-trace")
     }
 
-    /// Returns whether the command samples the GPUs. No variable sets this, because the library does not take part.
+    /// Returns whether the command samples the GPUs. There is no variable for this option, because the library takes no
+    /// part in the sampling.
     pub(crate) fn gpu_metrics(&self) -> bool {
         self.has("--gpu-metrics")
     }
 
-    /// Returns the settings that the library will read: those of this environment, overridden by the typed options.
+    /// Returns the settings that the library will read: the settings of this environment, overridden by the options
+    /// that the user typed.
     ///
     /// # Errors
     /// A value does not parse, or contradicts another one.
@@ -351,7 +357,7 @@ impl Options {
     }
 
     /// Returns the name of this process's task in a launcher's job. `None` unless the run has the job's identifier and
-    /// the user set none.
+    /// the user set no run identifier.
     pub(crate) fn task(&self, settings: &Settings) -> Option<String> {
         let is_named = self.has("--run") || is_set(variable::run);
         settings.run.as_ref().filter(|_| !is_named)?;
@@ -388,7 +394,7 @@ fn is_set(name: &str) -> bool {
     env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
-/// Returns the value of a variable: the one that a typed option sets, otherwise that of the environment.
+/// Returns the value that an option in `given` sets for a variable, otherwise the variable's value in the environment.
 pub(crate) fn lookup(given: &[Given], name: &str) -> Option<OsString> {
     match given.iter().find(|given| given.variable == name) {
         Some(given) => Some(given.value.clone()),
@@ -521,7 +527,8 @@ mod tests {
 
     #[test]
     fn an_option_and_its_variable_give_the_same_setting() {
-        // Some settings are only valid, or only have an effect, together with others. These are set in addition.
+        // Some settings are only valid, or only have an effect, together with other settings. The settings in this list
+        // are set in addition.
         let beside = [
             ("TLLMPROF_WHERE", "tokens>1"),
             ("TLLMPROF_WHEN", "wait > 1s"),

@@ -85,7 +85,7 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns the certificates to trust: those in the file that a variable names, otherwise those of
+/// Returns the certificates to trust: those in the file that a variable of [`CERTIFICATE`] names, otherwise those of
 /// the system.
 fn trusted() -> Result<RootCerts> {
     let Some((name, path)) = variable(CERTIFICATE) else {
@@ -108,7 +108,7 @@ fn trusted() -> Result<RootCerts> {
 /// Sends the spans of records to a collector. Returns the number of spans.
 pub(crate) fn send(records: &[Record], to: &Uri) -> Result<u64> {
     let headers = match variable(HEADERS) {
-        // The value may contain a secret, so errors do not show it.
+        // The headers may contain a secret, so error messages do not show them.
         Some((name, value)) => headers(&value).map_err(|why| anyhow::anyhow!("{name}: {why}"))?,
         None => Vec::new(),
     };

@@ -15,7 +15,8 @@ use crate::{inherited, manners};
 /// written at once.
 static KEPT: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// A guard: while it exists, messages are held back. When it is dropped, the messages that were not taken are written.
+/// A guard: while it exists, messages are held back. When it is dropped, the messages that [`Kept::take`] has not
+/// returned are written.
 pub(crate) struct Kept(());
 
 impl Kept {
@@ -49,7 +50,7 @@ pub(crate) fn has_terminal() -> bool {
 }
 
 /// Makes a write fail if it exceeds the file size limit (`ulimit -f`), so that the unfinished file can be removed.
-/// Without this the kernel would end the process with SIGXFSZ.
+/// Without this call the kernel would end the process with SIGXFSZ.
 pub(crate) fn survive_size_limits() {
     if !inherited::is_ignored(libc::SIGXFSZ) {
         // A handler is installed instead of ignoring the signal, because programs that this process starts would

@@ -56,7 +56,7 @@ pub(crate) fn write(
     Ok(target.keep()?)
 }
 
-/// Reads the events of a process for the page's timeline. Returns `None` if its file can no longer be read.
+/// Reads the events of a process for the page's timeline. Returns `None` if the process's file can no longer be read.
 fn timeline(
     process: &Process,
     measured: &Measured,

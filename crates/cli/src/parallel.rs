@@ -1,4 +1,4 @@
-//! Runs work on several threads.
+//! Runs the same work for many items on several threads.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};

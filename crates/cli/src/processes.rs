@@ -22,9 +22,10 @@ use crate::{output, parallel, traces};
 /// Options for reading traces of other profilers.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ReadOptions<'a> {
-    /// The layers of CUDA graphs, from a record of the same program. nsys exports do not contain them.
+    /// The layers of CUDA graphs, from a record of the same program. They are needed because nsys exports do not
+    /// contain layers.
     pub scopes: Option<&'a GraphScopes>,
-    /// The rule that says what an iteration is, for traces that have none of their own.
+    /// The rule that says what an iteration is, for traces that contain no such rule.
     pub step: Option<&'a Step>,
 }
 
@@ -41,7 +42,7 @@ impl<'a> ReadOptions<'a> {
         if let Err(why) = tllmprof_foreign::check(step) {
             return Err(usage(format_args!("--step {step}: {why}")));
         }
-        // A file that cannot be read is reported when it is opened.
+        // A file that cannot be read is reported later, when it is opened.
         if files.iter().any(|file| is_foreign(file).unwrap_or(true)) {
             return Ok(reading);
         }
@@ -59,8 +60,8 @@ pub(crate) fn step(text: &str) -> Result<Step, Problem> {
     Step::parse(text)
 }
 
-/// Reads the processes of some files, and logs each file that cannot be read. Also returns whether any file failed. A
-/// record of a process that was killed before it recorded anything is logged too. It counts as a failure only if no
+/// Reads the processes of some files, and logs each file that cannot be read. Also returns true if any file failed. The
+/// record of a process that was killed before it recorded anything is logged too, but counts as a failure only if no
 /// other file has a process.
 pub(crate) fn read_all<'a>(
     files: impl IntoIterator<Item = &'a PathBuf>,
@@ -126,7 +127,7 @@ pub(crate) fn status<'a>(
 pub(crate) fn are_different(files: &[PathBuf]) -> Result<()> {
     let mut known = HashSet::new();
     for file in files {
-        // A file that does not exist is reported when it is opened.
+        // A file that does not exist is reported later, when it is opened.
         if let Ok(real) = file.canonicalize()
             && !known.insert(real)
         {
@@ -172,7 +173,8 @@ pub(crate) fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
         bail!("{}: there is no record in it", path.display());
     }
     files.sort();
-    // nsys writes the export of a report next to the report. Reading both would show the same run twice.
+    // nsys writes the export of a report into the report's folder. Reading both the report and its export would show
+    // the same run twice.
     let reports = files.clone();
     files.retain(|file| {
         let export = file.with_extension("sqlite");
@@ -181,9 +183,9 @@ pub(crate) fn find_files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns a name for what a file in a folder is: a record or a trace of some profiler. `None` if it is neither. The
-/// first bytes decide, or the extension if they are not known. So a damaged file is still listed, and reported when it
-/// is read.
+/// Returns a name for the type of a file: a record, or a trace of some profiler. `None` if the file is neither. The
+/// first bytes decide, and if they are not known, the extension. So a damaged file is still listed, and is reported
+/// when it is read.
 pub(crate) fn kind(file: &Path) -> Option<&'static str> {
     const RECORD: &str = "tllmprof record";
     const EXPORT: &str = "nsys export";
@@ -206,7 +208,7 @@ pub(crate) fn read(path: &Path) -> Result<Process> {
     Ok(Process::read(path.to_owned(), &open(path, "reading")?)?)
 }
 
-/// Opens a record for two passes. If they take long, a progress line that begins with `verb` is shown.
+/// Opens a record for two passes. If the passes take long, a progress line that begins with `verb` is shown.
 ///
 /// # Errors
 /// The file cannot be read, or is not a record.
@@ -223,7 +225,7 @@ fn open_file(path: &Path) -> Result<(File, u64), RecordError> {
 }
 
 /// Reads the processes of a record, an nsys export or a PyTorch trace. `files` is the total number of files that are
-/// read. `show`: whether to show a progress line.
+/// read. If `show` is true, a progress line is shown.
 fn read_file(
     file: &Path,
     files: usize,

@@ -10,7 +10,7 @@ use anyhow::Result;
 use crate::failure::usage;
 use crate::which::{CommandLookup, which};
 
-/// A profiler: the name of its command, and the folders where it is installed if it is not on `PATH`.
+/// A profiler: the name of its command, and the folders in which it is searched for if it is not on `PATH`.
 pub(crate) struct Profiler {
     pub name: &'static str,
     /// The variable that users set to the profiler's path.
@@ -19,8 +19,8 @@ pub(crate) struct Profiler {
     folder: &'static str,
     /// Paths of the profiler in the folder of a version.
     inside: &'static [&'static str],
-    /// The folder in `/opt/nvidia` of another profiler that includes this one, and the paths of this one in that
-    /// folder.
+    /// The folder in `/opt/nvidia` of another profiler that includes this profiler, and the paths of this profiler in
+    /// that folder.
     along: Option<(&'static str, &'static [&'static str])>,
 }
 
@@ -91,7 +91,8 @@ impl Profiler {
     fn search(&self, opt: &Path, local: &Path) -> Option<PathBuf> {
         let files = |name: &str, inside: &'static [&'static str]| {
             newest_first(opt, name).into_iter().flat_map(|folder| {
-                // `folder` may be the folder of one version, or contain one folder for each version. Both are tried.
+                // `folder` is either the folder of one version, or contains a folder for each version. Both cases are
+                // tried.
                 let versions = newest_first(&folder, "");
                 let roots = [folder].into_iter().chain(versions);
                 roots.flat_map(|root| inside.iter().map(move |file| root.join(file)))
@@ -129,8 +130,8 @@ fn newest_first(parent: &Path, prefix: &str) -> Vec<PathBuf> {
     folders.into_iter().map(|(_, folder)| folder).collect()
 }
 
-/// An option that we pass to a profiler. If the user gives the same option, the user's replaces ours, because both
-/// profilers refuse most options that are given twice.
+/// An option that this command passes to a profiler. If the user gives the same option, only the user's is passed,
+/// because both profilers refuse most options that are given twice.
 struct OwnOption {
     short: Option<&'static str>,
     long: &'static str,
@@ -167,11 +168,12 @@ fn merge(own: Vec<OwnOption>, theirs: &[String]) -> Vec<OsString> {
         .collect()
 }
 
-/// Returns the arguments of `nsys` that come before the program. `split`: each window may be captured in several parts.
+/// Returns the arguments of `nsys` that come before the program. `split` is true if each window may be captured in
+/// several parts.
 pub(crate) fn nsys_arguments(windows: usize, split: bool, theirs: &[String]) -> Vec<OsString> {
     let mut own = vec![
         OwnOption::new(Some("-t"), "--trace", "cuda,nvtx,osrt"),
-        // Engines fork their workers, which nsys only traces with this option.
+        // Engines fork their workers. nsys traces forked processes only with this option.
         OwnOption::new(None, "--trace-fork-before-exec", "true"),
     ];
     if windows > 0 {

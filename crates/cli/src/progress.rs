@@ -10,7 +10,7 @@ use tllmprof_report::{Origin, Recording};
 
 use crate::output;
 
-/// Work that ends within this time shows no progress.
+/// Time that work may take without showing its progress.
 const DELAY: Duration = Duration::from_secs(1);
 const WIDTH: usize = 60;
 const BETWEEN: Duration = Duration::from_millis(100);
@@ -22,14 +22,14 @@ pub(crate) struct Progress<W: Write = Stderr> {
     what: String,
     total: u64,
     done: u64,
-    /// The time at which the line may be updated next.
+    /// The time at which the progress line may be updated next.
     next: Instant,
     is_shown: bool,
 }
 
 impl Progress {
-    /// Begins work that `what` describes. `total` is the amount of work, in the unit that the
-    /// caller chooses.
+    /// Begins to show the progress of work. `what` describes the work to the user. `total` is the amount of work, in a
+    /// unit that the caller chooses.
     pub(crate) fn new(what: String, total: u64) -> Self {
         let terminal = output::has_terminal().then(io::stderr);
         Self::with_terminal(terminal, what, total, DELAY)
@@ -108,7 +108,7 @@ impl<S: Source> Source for ProgressSource<S> {
     }
 }
 
-/// A recording of another tool. Reading its entries advances the progress.
+/// A recording that was made by another profiler. Reading its entries advances the progress.
 pub(crate) struct Counted<'a, R> {
     recording: &'a R,
     progress: RefCell<Progress>,

@@ -19,7 +19,7 @@ const DUCKDB: &str = "duckdb";
 pub(crate) fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCode> {
     // DuckDB writes to standard output, so check first that this process has one.
     let _ = output::stdout()?;
-    // Look for DuckDB before the tables are made, because that may take long.
+    // Look for DuckDB before the tables are made, because making them may take long.
     let version = Command::new(DUCKDB)
         .arg("--version")
         .stdin(Stdio::null())
@@ -35,7 +35,8 @@ pub(crate) fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCod
         return Ok(ExitCode::FAILURE);
     };
     let mut duckdb = Command::new(DUCKDB);
-    // The user's settings file (`~/.duckdbrc`) may change how the answer looks, so it is not read.
+    // DuckDB does not read the user's settings file (`~/.duckdbrc`), because that file may change the format of the
+    // answer.
     duckdb.args(["-init", "/dev/null", "-bail"]);
     if !io::stdout().is_terminal() {
         duckdb.arg("-csv");
@@ -49,7 +50,7 @@ pub(crate) fn run(query: &str, files: &[PathBuf], merge: bool) -> Result<ExitCod
     Ok(status)
 }
 
-/// Returns the SQL statements that create a view for each table, with the table's name.
+/// Returns SQL statements that create a view for each table. The view has the table's name.
 fn views(folder: &Path) -> Result<String> {
     let mut sql = String::new();
     for entry in fs::read_dir(folder)? {

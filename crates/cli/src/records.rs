@@ -26,9 +26,9 @@ pub(crate) const DEFAULT: &str = "tllmprof-%h-%r-%p.tllmprof";
 const RING: &str = "tllmprof-%h-%p.ring";
 /// Prefix of marks: empty files, each of which shows that a task of a job has already used the run's folder.
 const MARK: &str = ".task-";
-/// Largest rounding error of file times. Some file systems round them.
+/// Largest difference between a file's time and the real time, on file systems that round file times.
 const SLACK: Duration = Duration::from_secs(2);
-/// The largest time by which another machine's clock may lag this one's.
+/// The largest time by which another machine's clock may lag the clock of this machine.
 const MAX_CLOCK_LAG: Duration = Duration::from_millis(100);
 
 /// The records of one run.
@@ -39,21 +39,21 @@ pub(crate) struct Records {
     since: SystemTime,
     /// The run's folder, if the records are in it. `None` if the user chose the path of the records.
     of_run: Option<PathBuf>,
-    /// True if this run created the folder, and so may remove it if it stays empty.
+    /// True if this run created the folder. The run removes such a folder if it stays empty.
     is_made: bool,
     /// The mark of this task in the folder. `None` if this process is not a task of a launcher's job.
     mark: Option<PathBuf>,
-    /// True if no records can be written. That has already been reported.
+    /// True if no records can be written. The reason has then been logged already.
     is_unwritable: bool,
 }
 
 impl Records {
     /// Creates the folder of a run that begins now. Returns the run's records and its identifier. If the folder cannot
-    /// be created, that is reported and the program runs without a record.
+    /// be created, the error is logged and the program runs without a record.
     ///
-    /// `task` is the name of this process's task, if a launcher started it as part of a job and `run` is the job's
-    /// identifier. All tasks of the job share one run and folder. If a task runs a second program, that program gets a
-    /// run with another number.
+    /// `task` is the name of this process's task, if a launcher started this process as part of a job and `run` is the
+    /// job's identifier. All tasks of the job share one run and folder. If a task runs a second program, that program
+    /// gets a run with another number.
     ///
     /// # Errors
     /// The errors of [`Records::begin`].
@@ -86,8 +86,8 @@ impl Records {
                     id = run.again(number);
                     continue;
                 }
-                // Another task created the folder and has just removed it, because it had written nothing there. Try
-                // again.
+                // Another task created the folder and has just removed it again, because that task had written nothing
+                // to it. Try again.
                 Some(Err(error)) if error.kind() == ErrorKind::NotFound => continue,
                 _ => {}
             }
@@ -109,7 +109,7 @@ impl Records {
     }
 
     /// Returns the path template of the rings of steps and collectives. `None` unless the records are in the run's
-    /// folder. Like the path of the records, it is absolute.
+    /// folder. The template is absolute, like that of the records.
     pub(crate) fn ring(&self) -> Option<OsString> {
         self.of_run.as_ref()?;
         let records = self.variable.as_bytes().strip_suffix(DEFAULT.as_bytes())?;
@@ -129,7 +129,7 @@ impl Records {
             // If the folder contains only marks, this task's mark is no longer needed.
             let _ = fs::remove_file(mark);
         }
-        // This fails, as intended, if the folder is not empty.
+        // As intended, this call fails if the folder is not empty.
         let _ = fs::remove_dir(made);
     }
 
@@ -191,7 +191,7 @@ impl Records {
         })
     }
 
-    /// Returns true if no records can be written. That has already been reported.
+    /// Returns true if no records can be written. The reason has then been logged already.
     pub(crate) const fn are_unwritable(&self) -> bool {
         self.is_unwritable
     }
@@ -232,8 +232,8 @@ impl Records {
         }
     }
 
-    /// Returns whether a record began after the run did. Also returns true for a file that is not a record, because the
-    /// code that reads it reports that.
+    /// Returns true if a record began after the run did. Also returns true for a file that is not a record, because the
+    /// code that reads the records reports such a file.
     fn began_since(&self, path: &Path) -> bool {
         let since = self.since.checked_sub(MAX_CLOCK_LAG).unwrap_or(self.since);
         let since = since.duration_since(SystemTime::UNIX_EPOCH);
@@ -243,9 +243,9 @@ impl Records {
         begun.is_none_or(|begun| u128::from(begun) >= since)
     }
 
-    /// Returns whether a process of the run may have chosen this name for its record. If the name from the template was
-    /// already taken, the library added the process's number before the extension, and then a counter if necessary. So
-    /// the name is also tried without up to two such numbers.
+    /// Returns whether a process of the run may have chosen this name for its record. If the name from the template is
+    /// already taken, the library appends the process's number to the stem, and if necessary a counter. So the name is
+    /// also compared without up to two numbers.
     fn is_one(&self, path: &Path) -> bool {
         let is_ours = |path: &Path| self.template.is_of_some_process(path.as_os_str());
         let paths = iter::successors(Some(path.to_owned()), |path| without_number(path));
@@ -253,7 +253,7 @@ impl Records {
     }
 }
 
-/// Returns the same template as an absolute path. A `%` in the working folder is doubled, so that it is not a
+/// Returns `given`, a path template, as an absolute path. A `%` in the working folder is doubled, so that it is not a
 /// placeholder.
 ///
 /// # Errors
@@ -301,7 +301,7 @@ pub(crate) fn check_can_create(
         }
     }
     if exact && let Err(error) = may_create_in(folder) {
-        // This removes a trailing slash from the folder's name.
+        // Collecting the components removes a trailing slash from the folder's name.
         let folder: PathBuf = folder.components().collect();
         let folder = folder.display();
         return Err(usage(format_args!(
@@ -320,15 +320,16 @@ pub(crate) fn check_can_create(
     }
 }
 
-/// Checks that this process can create files in `folder`, by creating one. The access rights do not suffice: root has
-/// every right in `/proc`, but cannot create files there.
+/// Checks that this process can create files in `folder`, by creating a file. A check of the access rights is not
+/// enough: root has every right in `/proc`, but cannot create files there.
 ///
 /// # Errors
 /// No file can be created in the folder.
 pub(crate) fn may_create_in(folder: &Path) -> io::Result<()> {
     let wanted = Access::WRITE_OK | Access::EXEC_OK;
     match accessat(CWD, folder, wanted, AtFlags::EACCESS) {
-        // Old kernels cannot check the rights of the effective user (`AT_EACCESS`). Then only the attempt decides.
+        // Old kernels cannot check the rights of the effective user (`AT_EACCESS`). With such a kernel, only the
+        // attempt to create a file decides.
         Ok(()) | Err(Errno::NOSYS | Errno::INVAL) => try_in(folder),
         Err(error) => Err(error.into()),
     }
@@ -338,11 +339,12 @@ pub(crate) fn may_create_in(folder: &Path) -> io::Result<()> {
 fn try_in(folder: &Path) -> io::Result<()> {
     match tempfile::tempfile_in(folder) {
         Ok(_) => Ok(()),
-        // The folder exists, so this error means that its file system (such as `/proc`) has no files of users.
+        // The folder exists, so this error means that its file system (such as `/proc`) does not accept new files.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Err(io::Error::other("its file system takes no new files"))
         }
-        // The original error names the temporary file, which means nothing to the user. Only its kind is kept.
+        // The original error names the temporary file, which means nothing to the user. So only the kind of the error
+        // is kept.
         Err(error) => Err(error.kind().into()),
     }
 }
@@ -360,8 +362,8 @@ fn without_number(path: &Path) -> Option<PathBuf> {
     is_number.then(|| path.with_file_name(name))
 }
 
-/// Returns whether `run` arranges for a record. `is_off` is true with `--no-trace`. An empty `TLLMPROF_TRACE` in the
-/// environment means no record, too.
+/// Returns whether `run` sets a path for the records. It sets none if `is_off` is true (`--no-trace`), or if
+/// `TLLMPROF_TRACE` is set to an empty value.
 pub(crate) fn are_wanted(settings: &Settings, is_off: bool) -> bool {
     !is_off && (settings.trace.is_some() || env::var_os("TLLMPROF_TRACE").is_none())
 }

@@ -255,7 +255,7 @@ impl ReportArguments {
         report.finding(id, style).ok_or_else(no_such)
     }
 
-    /// Returns the style of the text for this terminal and these options.
+    /// Returns the style of the report's text. It depends on the terminal and on the options of the command line.
     fn style(&self) -> Style {
         let style = manners::stdout();
         Style {
@@ -276,8 +276,8 @@ pub(crate) fn finding_ids(report: &Report) -> String {
     }
 }
 
-/// Prints a short summary of a run's records on standard error. Returns true if there are iterations that a page could
-/// show.
+/// Prints a short summary of a run's records on standard error. Returns true if the records contain iterations, which
+/// an HTML page could show.
 pub(crate) fn summarise(files: &[PathBuf], run: &RunId) -> bool {
     let (processes, _) = processes::read_all(files, ReadOptions::default());
     let processes = runs::only(processes, run);

@@ -1,5 +1,6 @@
-//! `tllmprof run`: runs the program with the library preloaded. The program usually is a child of this process. If the
-//! command has nothing to do during the run or after it, or under a service manager, the program replaces this process.
+//! `tllmprof run`: runs the program with the library preloaded, usually as a child of this process. The program
+//! replaces this process if the command has nothing to do during the run or after it, or if a service manager runs the
+//! command.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -291,7 +292,7 @@ fn start_sampler(records: Option<&Records>, settings: &Settings, run: &RunId) ->
     Sampler::start(&folder, run, settings.trace_max, settings.log)
 }
 
-/// Reports why the program takes the place of this process, and which command prints its summary.
+/// Reports the reason why the program replaces this process, and the command with which the user can print the summary.
 fn say_in_place(why: impl fmt::Display, records: Option<&Records>) {
     let prints = match records {
         Some(records) => format!(" (tllmprof report {} prints it)", quoted(records.place())),
@@ -302,7 +303,7 @@ fn say_in_place(why: impl fmt::Display, records: Option<&Records>) {
     ));
 }
 
-/// Reports which processes of the run are still running, and which records they write.
+/// Reports the processes of the run that have not ended, and the records that they write.
 fn report_left(left: &[Left], records: &Records) {
     const SHOWN: usize = 3;
     let shown = left.iter().take(SHOWN);
@@ -327,8 +328,8 @@ fn quoted(path: PathBuf) -> String {
     String::from_utf8_lossy(&tllmprof_report::shell_word(path.as_os_str().as_bytes())).into_owned()
 }
 
-/// Returns the records of the processes of `command`, and the identifier of their run. There are no records if they
-/// would be in a working folder that no longer exists.
+/// Returns the records of the processes of `command`, and the identifier of their run. There are no records if the
+/// working folder, in which they would be, no longer exists.
 fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<Records>, RunId)> {
     let by_option = command
         .get_envs()

@@ -16,11 +16,10 @@ use crate::{output, processes};
 /// Prefix of the name of a run's folder. The run's identifier follows.
 const PREFIX: &str = "tllmprof-";
 
-/// Returns a new identifier: the UTC time, the number of this process, and a random number. The random number makes it
-/// unique if several hosts begin a run at the same time.
+/// Returns a new identifier: the UTC time, the number of this process, and a random number. The random number makes the
+/// identifier unique if several hosts begin a run at the same time.
 ///
-/// # Errors
-/// None in practice: all these characters are valid in an identifier.
+/// # Errors None in practice, because all characters of these parts are valid in an identifier.
 pub(crate) fn new_id() -> Result<RunId> {
     let now = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S");
     let chance = RandomState::new().hash_one(()) & 0xffff;
@@ -50,7 +49,7 @@ pub(crate) fn named(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the run's folder in `here` that was written to last.
+/// Returns the folder of a run in `here` that was written to last.
 fn newest(here: &Path) -> Result<PathBuf> {
     let mut newest = None;
     for entry in fs::read_dir(here).with_context(|| here.display().to_string())? {
@@ -84,8 +83,8 @@ pub(crate) fn apart(processes: Vec<Process>, merge: bool) -> Vec<Vec<Process>> {
     let mut groups: Vec<Vec<Process>> = Vec::new();
     let mut measured = Vec::new();
     for process in processes {
-        // A record that contains only GPU metrics joins the other processes of its run. Without such a run it joins the
-        // first group.
+        // A record that contains only GPU metrics joins the group of its run. If there is no such group, the record
+        // joins the first group.
         if process.is_metrics_alone() {
             measured.push(process);
             continue;
@@ -130,10 +129,10 @@ fn command(run: &[Process]) -> &str {
     programs.next().map_or("", |first| &first.facts.command)
 }
 
-/// Returns the records without copies of the same file. The copies are logged in one line for each original.
+/// Returns the records without copies of the same file. For each original, one line with its copies is logged.
 pub(crate) fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Process) -> Vec<T> {
     let mut known = HashMap::new();
-    // The file of each record, and the files that are copies of it.
+    // The file of each record, and the files that are copies of that file.
     let mut files: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
     let mut kept = Vec::new();
     for record in records {
@@ -229,8 +228,8 @@ fn shown(id: &str) -> String {
     }
 }
 
-/// Returns only the processes of this run. Older libraries write no identifier, so if no record has this one, the
-/// records without an identifier are returned.
+/// Returns only the processes of this run. Older libraries write no identifier into records. So if no record has the
+/// identifier `run`, the records without an identifier are returned.
 pub(crate) fn only(processes: Vec<Process>, run: &RunId) -> Vec<Process> {
     let is_named = processes
         .iter()

@@ -11,8 +11,8 @@ use crate::supervised::HeldSignals;
 const ENOUGH: libc::rlim_t = 1 << 20;
 const STACK_BYTES: usize = 8 << 20;
 
-/// Runs `act`: on another thread if the main thread's stack is too small, otherwise here. That thread receives all
-/// signals. If the thread cannot be started, `act` runs on the main thread.
+/// Runs `act`, on a new thread if the main thread's stack is too small. The new thread receives all signals. If that
+/// thread cannot be started, `act` runs on the main thread.
 pub(crate) fn run_with_enough(act: fn() -> ExitCode) -> ExitCode {
     if limit() >= ENOUGH {
         return act();
@@ -36,7 +36,7 @@ fn limit() -> libc::rlim_t {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: libc::RLIM_INFINITY,
     };
-    // SAFETY: the call writes only the local.
+    // SAFETY: the call writes only to the local variable.
     unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) };
     limit.rlim_cur
 }

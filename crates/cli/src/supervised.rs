@@ -1,6 +1,6 @@
 //! Runs the program as a child that behaves as if it had replaced this process. The program uses the terminal, and
-//! receives the signals that are sent to this process. Both stop and continue together, and this process ends in the
-//! same way as the program.
+//! receives the signals that are sent to this process. The program and this process stop and continue together, and
+//! this process ends in the same way as the program.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -12,13 +12,13 @@ use crate::witness::Witness;
 
 /// A guard that blocks all signals while it exists. Signals that arrive in the meantime are delivered afterwards.
 pub(crate) struct HeldSignals {
-    /// The signals that were blocked before.
+    /// The signals that were blocked before this guard was created.
     before: libc::sigset_t,
 }
 
 impl HeldSignals {
     pub(crate) fn now() -> Self {
-        // SAFETY: all zeros are a signal set; the calls only write to the two locals.
+        // SAFETY: all zeros are a signal set; the calls only write to the two local variables.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut all);
@@ -30,7 +30,7 @@ impl HeldSignals {
 
 impl Drop for HeldSignals {
     fn drop(&mut self) {
-        // SAFETY: the mask is complete, `now` got it from the kernel, and the old mask is not requested.
+        // SAFETY: `before` is a complete mask, which `now` got from the kernel; the old mask is not requested.
         unsafe {
             libc::pthread_sigmask(
                 libc::SIG_SETMASK,
@@ -71,12 +71,12 @@ fn start(
     meanwhile: impl FnOnce(),
 ) -> io::Result<ExitStatus> {
     // The witness starts before the program, because the kernel delivers a signal to a group's youngest process first.
-    // So the program always receives such a signal before the witness does.
+    // So the program always receives a signal to the group before the witness does.
     let witness = Witness::start();
     if let Some(witness) = &witness {
         witness.watch(command);
     }
-    // This comes last, because it makes `command` execute the program itself.
+    // `hand_on` comes last, because it makes `command` execute the program itself.
     inherited::hand_on(command, Heir::Child)?;
     let child = command.spawn()?;
     inherited::stop_timers();
@@ -91,7 +91,7 @@ fn start(
     Ok(status)
 }
 
-/// The running program, and its witness.
+/// The running program, and its witness: a helper process in the same process group.
 struct Job {
     number: libc::pid_t,
     witness: Option<Witness>,
@@ -111,34 +111,37 @@ impl Job {
                 (libc::sigwaitinfo(&raw const all, &raw mut info), info)
             };
             if self.stop_together(false) {
-                // We were stopped by SIGSTOP, and the witness stopped the program as well. Now another process has
-                // continued us.
+                // This process was stopped by SIGSTOP, and the witness stopped the program as well. Now another process
+                // has continued this process.
                 send(self.number, libc::SIGCONT);
             }
-            // The kernel sends SIGCHLD for our children; a SIGCHLD from another process is meant for the program.
+            // The kernel sends SIGCHLD for children of this process. A SIGCHLD from another process is meant for the
+            // program.
             if signal > 0 && (signal != libc::SIGCHLD || info.si_code <= 0) {
                 self.pass_on(signal, &info);
             }
         }
     }
 
-    /// Notes for the witness that we are about to stop together with the program, or that we continue. Returns the
-    /// previous value.
+    /// Notes for the witness that this process is about to stop together with the program (`true`), or that it
+    /// continues (`false`). Returns the previous value.
     fn stop_together(&self, stops: bool) -> bool {
         let witness = self.witness.as_ref();
         witness.is_some_and(|witness| witness.stop_together(stops))
     }
 
-    /// Passes a signal on to the program, unless the program received it itself.
+    /// Passes a signal on to the program, unless the program has received the signal directly.
     fn pass_on(&self, signal: libc::c_int, info: &libc::siginfo_t) {
-        // SAFETY: the kernel fills this field for every signal that a process sends, and it is zero for others.
+        // SAFETY: the kernel fills the sender's field for every signal that a process sends; for other signals the
+        // field is zero.
         let sender = unsafe { info.si_pid() };
         let witness = self.witness.as_ref();
         let has_witness = witness.and_then(|witness| witness.has_got(signal, sender));
         // Without a witness, only a signal that the kernel sent (for the terminal) is known to have gone to the whole
         // group.
         let has_group = has_witness.unwrap_or(info.si_code == libc::SI_KERNEL);
-        // A program that has left the group would still be in it if it had replaced this process.
+        // If the program had replaced this process, a signal to this process's group would have reached it. A program
+        // that has left the group does not receive such a signal, so the signal is passed on.
         // SAFETY: the call takes no pointers; the child has not been waited for.
         let is_in_group = unsafe { libc::getpgid(self.number) == libc::getpgrp() };
         if has_group && is_in_group {
@@ -162,18 +165,18 @@ impl Job {
         send(self.number, signal);
     }
 
-    /// Returns the program's status if it has ended. If the program was stopped, this process stops as well, until
-    /// both continue. Orphans that became our children are reaped here too, because the first process of a container
-    /// has to do that.
+    /// Returns the program's status if the program has ended. If the program was stopped, this process stops as well,
+    /// until both continue. Also reaps orphans that became children of this process, because the first process of a
+    /// container has to do so.
     ///
     /// A sender that continues this process mostly continues the whole job, and may stop it again at once. So the
-    /// program is not continued a second time, as that would undo the stop.
+    /// program is not continued a second time, because a second SIGCONT would undo the new stop.
     fn reap(&self) -> Option<ExitStatus> {
         const CHANGES: libc::c_int = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
         let mut is_stopped = false;
         loop {
             let mut status = 0;
-            // SAFETY: the call writes only the local.
+            // SAFETY: the call writes only to the local variable.
             let changed = unsafe { libc::waitpid(-1, &raw mut status, CHANGES) };
             if changed <= 0 {
                 if is_stopped {
@@ -186,13 +189,14 @@ impl Job {
             }
             is_stopped = libc::WIFSTOPPED(status);
             if is_stopped && is_waiting(libc::SIGCONT) {
-                // A sender stopped both processes, and has already continued this one. The program is continued below.
+                // A sender stopped both this process and the program, and has already continued this process. The
+                // program is continued below.
                 forget(libc::SIGCONT);
             } else if is_stopped {
                 let signal = libc::WSTOPSIG(status);
                 if let Some(witness) = self.witness.as_ref().filter(|_| signal != libc::SIGSTOP) {
-                    // Stopping this process below consumes its copy of the signal, so the witness has to remove its
-                    // copy, too.
+                    // Stopping this process below consumes its own copy of the signal. The witness has another copy,
+                    // which `has_got` removes.
                     witness.has_got(signal, 0);
                 }
                 self.stop_together(true);
@@ -206,7 +210,7 @@ impl Job {
     }
 }
 
-/// Stops this process, with the signal that stopped the program if that works.
+/// Stops this process with the signal that stopped the program. If that signal does not stop it, uses SIGSTOP.
 fn stop_by(signal: libc::c_int) {
     forget(libc::SIGCONT);
     // SAFETY: no handler runs, and this function continues here after SIGCONT; the set is initialised.
@@ -219,8 +223,8 @@ fn stop_by(signal: libc::c_int) {
             libc::raise(signal);
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const one, ptr::null_mut());
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const one, ptr::null_mut());
-            // `signal` stops no process of a group that no shell could continue. If it did stop this process, another
-            // process has continued it by now.
+            // The kernel does not stop processes by `signal` if they are in a group that no shell could continue. If
+            // `signal` did stop this process, another process has continued it by now.
             if is_waiting(libc::SIGCONT) {
                 return;
             }
@@ -239,7 +243,7 @@ fn is_waiting(signal: libc::c_int) -> bool {
     }
 }
 
-/// Removes a pending signal, so that it is not passed on.
+/// Removes a pending signal, so that it is not passed on to the program.
 fn forget(signal: libc::c_int) {
     take(Some(signal));
 }
@@ -270,8 +274,8 @@ fn send(number: libc::pid_t, signal: libc::c_int) {
 
 /// Ends this process by the signal that ended the program; returns if the signal does not end it.
 pub(crate) fn end_by(signal: i32) {
-    // The program has left its core file, if any. PR_SET_DUMPABLE keeps this process from leaving another one, and from
-    // a report to a program that core files are piped to.
+    // The program has left its core file, if any. PR_SET_DUMPABLE keeps this process from leaving a second core file,
+    // or from sending one to a crash reporter.
     // SAFETY: the set is initialised before it is used, and this process has no work left that its end would interrupt.
     unsafe {
         libc::prctl(libc::PR_SET_DUMPABLE, 0);

@@ -31,7 +31,8 @@ pub(crate) struct SymbolsArguments {
     arguments: Vec<OsString>,
 }
 
-/// The pattern that the user typed: a regex for functions, and optionally one for their library.
+/// The pattern that the user typed: a regex for the names of functions, and optionally a regex for the name of their
+/// library.
 struct FunctionQuery {
     text: String,
     pattern: Pattern,
@@ -264,7 +265,7 @@ impl FunctionRow<'_> {
         }
     }
 
-    /// Returns the other names of the function, which the symbol table gives to the same address.
+    /// Returns the other names that the symbol table gives to the function's address.
     fn other_names(&self) -> String {
         let others: BTreeSet<_> = self
             .function
@@ -343,7 +344,7 @@ impl<'a> NameCounts<'a> {
         Some(format!("sym:^{}$", escaped(name)))
     }
 
-    /// Returns a line that suggests a rule for the first listed function that can be counted.
+    /// Returns a line that suggests a rule for the first listed function whose calls can be counted.
     fn advice(&self, rows: &[FunctionRow<'_>]) -> String {
         let reached = |row: &&FunctionRow<'_>| !matches!(row.reach, Reach::No(_));
         let Some(row) = rows.iter().find(reached) else {

@@ -36,11 +36,11 @@ impl Hostile {
         }
     }
 
-    /// Returns whether this hostile value is valid for the row after all. Paths may have any bytes, and some names any
-    /// text.
+    /// Returns whether this hostile value is nevertheless valid for the setting of `row`. Paths may contain any bytes,
+    /// and some names may be any text.
     fn is_one_of(self, row: &Setting) -> bool {
         let names = match row.variables.first().copied().unwrap_or_default() {
-            // For paths only the file system sets limits, and those are not checked by the parser.
+            // For paths only the file system sets limits, and the parser does not check these limits.
             "TLLMPROF_TRACE" | "TLLMPROF_RING" => &[Huge, Negative, NotUtf8, Misspelt][..],
             "TLLMPROF_RUN" => &[Misspelt],
             "TLLM_TORCH_PROFILE_TRACE" => &[Huge, Negative, Misspelt],
@@ -102,16 +102,16 @@ fn every_option_refuses_hostile_values_by_its_name() {
     {
         for hostile in Hostile::ALL {
             let [apart, together] = typed(row.option, &hostile.value());
-            // These options take a value only in the same word, after an equals sign. A separate word would be the
-            // program.
+            // An option of this form takes a value only in the same word, after an equals sign. A separate word would
+            // be taken for the program.
             let lines = match row.value {
                 ValueForm::Optional(_) => vec![together],
                 _ => vec![apart, together],
             };
             for words in lines {
                 let said = refusal(&words);
-                // As a separate word, a value that begins with a dash is taken for an option. After an equals sign it
-                // is accepted.
+                // In a separate word, a value that begins with a dash is taken for an option. After an equals sign such
+                // a value is accepted.
                 let is_option = hostile == Negative && words.len() == 2;
                 if hostile.is_one_of(row) && !is_option {
                     assert_eq!(said, None, "{} {hostile:?}", row.option);
@@ -158,8 +158,8 @@ fn every_variable_refuses_hostile_values_by_its_name() {
             for hostile in Hostile::ALL {
                 let read = debug(&[(name, hostile.value())]);
                 if let Empty | Blank = hostile {
-                    // An empty variable counts as not set, because launchers set empty values for settings that they do
-                    // not use. For a flag an empty value means off.
+                    // An empty variable counts as not set, because launchers set unused variables to empty values. For
+                    // a flag, however, an empty value means off.
                     let is_unset = row.value != ValueForm::Flag || row.default != "1";
                     assert_eq!(read.is_ok_and(|read| read == none), is_unset, "{name}");
                 } else if hostile.is_one_of(row) {

@@ -9,7 +9,7 @@ use tllmprof_kineto::{TraceError, TraceProcess};
 
 use crate::progress::Progress;
 
-/// Returns whether a file is JSON, as traces are. `beginning` is the file's first bytes.
+/// Returns whether a file is JSON, as traces of the PyTorch profiler are. `beginning` is the file's first bytes.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -17,7 +17,8 @@ pub(crate) fn is_json(file: &Path, beginning: &[u8]) -> io::Result<bool> {
     Ok(tllmprof_kineto::may_be_json(beginning) && tllmprof_kineto::is_json(File::open(file)?)?)
 }
 
-/// Returns whether a JSON file looks like a trace. Folders may also contain other JSON files.
+/// Returns whether a JSON file looks like a trace of the PyTorch profiler. The check is needed because folders may also
+/// contain other JSON files.
 pub(crate) fn is_trace(file: &Path, beginning: &[u8]) -> bool {
     let looks_so = || tllmprof_kineto::looks_like_trace(File::open(file)?);
     tllmprof_kineto::may_be_json(beginning) && looks_so().unwrap_or(false)
@@ -43,7 +44,7 @@ pub(crate) fn read(
     tllmprof_kineto::read(watched, file, step.cloned())
 }
 
-/// A file that advances the progress when it is read.
+/// A file that advances a progress line when it is read.
 struct ProgressFile {
     source: File,
     progress: Progress,

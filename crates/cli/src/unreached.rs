@@ -21,20 +21,22 @@ use crate::library::NAME;
 use crate::live::process_numbers;
 use crate::process_status::ProcessStatus;
 
-/// Time between the first two searches, which is short because programs may be short, and the longest time between two.
+/// Time between the first two searches. It is short because programs may be short.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
+/// The longest time between two searches.
 const LAST_INTERVAL: Duration = Duration::from_secs(5);
-/// The searches use at most 1/`SHARE` of a processor's time, even if there are very many processes.
+/// Divisor that limits the searches: they use at most 1/`SHARE` of a processor's time, even if there are very many
+/// processes.
 const SHARE: u32 = 50;
 /// The largest number of processes that the message names.
 const SHOWN: usize = 3;
 
-/// The program that runs in a process. It changes with each exec.
+/// The program that runs in a process. The value changes with each exec.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Image {
     started: u64,
-    /// The addresses of the process's stack and of its environment. The kernel chooses them at random at each exec, so
-    /// they identify the program.
+    /// The addresses of the process's stack and environment. The kernel chooses these addresses at random at each exec,
+    /// so they identify the program.
     places: [u64; 2],
 }
 
@@ -72,8 +74,8 @@ enum Mapped {
 }
 
 impl Mapped {
-    /// Parses `/proc/PID/maps`. A process that only reads the driver's file, as a symbolizer does, maps it without the
-    /// right to execute, so it does not count.
+    /// Parses `/proc/PID/maps`. A process that only reads the driver's file, as a symbolizer does, maps the file
+    /// without the right to execute it. Such a mapping does not count.
     fn parse(maps: &[u8], library: &[u8]) -> Self {
         let mut mapped = Self::Neither;
         for line in maps.split(|byte| *byte == b'\n') {
@@ -98,12 +100,12 @@ struct Unreached {
     number: u64,
     name: String,
     image: Image,
-    /// True if `LD_PRELOAD` did not name the library when the process started. False if its variables could not be
-    /// read.
+    /// True if `LD_PRELOAD` did not name the library when the process started. False if it did, or if the process's
+    /// variables could not be read.
     has_lost_preload: bool,
 }
 
-/// The processes that belong to the program.
+/// The processes of the program that the searches have found.
 #[derive(Default)]
 struct Processes {
     /// The processes that are running. The flag is true if the process has the library.
@@ -112,8 +114,8 @@ struct Processes {
 }
 
 impl Processes {
-    /// Examines the processes below the command, and those that were found by an earlier search and still run.
-    /// Processes below another `tllmprof run` are left out, because that command watches them.
+    /// Examines all descendants of the command, and the processes that an earlier search found and that still run.
+    /// Processes below another `tllmprof run` are left out, because the other `tllmprof run` watches them.
     fn look(&mut self, command: u64, library: &Path) {
         let all: HashMap<_, _> = process_numbers()
             .filter_map(|number| Some((number, ProcessSummary::read(number)?)))
@@ -193,8 +195,8 @@ pub(crate) struct ProgramWatch {
 }
 
 impl ProgramWatch {
-    /// Starts the thread. Returns `None` if it cannot be started. The caller has blocked all signals, so the thread
-    /// receives none.
+    /// Starts the search thread. Returns `None` if the thread cannot be started. The caller has blocked all signals, so
+    /// the new thread receives no signals.
     pub(crate) fn start(library: PathBuf) -> Option<Self> {
         let found = Arc::default();
         let (runs, ended) = mpsc::channel::<()>();
@@ -206,7 +208,8 @@ impl ProgramWatch {
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                 let begun = Instant::now();
                 processes.look(command, &library);
-                // The lock is held only for this copy and not during a search, which may take long.
+                // The lock is held only while the result is copied. It is not held during a search, which may take
+                // long.
                 shared
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -221,7 +224,7 @@ impl ProgramWatch {
         Some(Self { found, _runs: runs })
     }
 
-    /// Ends the thread. Returns the message about the processes that were found, or `None` if there are none.
+    /// Ends the search thread. Returns the message about the processes that were found, or `None` if none were found.
     pub(crate) fn finish(self) -> Option<String> {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<_> = found.iter().map(|one| (one.clone(), one.runs())).collect();
@@ -236,7 +239,7 @@ impl Unreached {
     }
 }
 
-/// Formats the message about these processes. The flag says whether a process is still running.
+/// The message about these processes. The flag of each process is true if that process is still running.
 struct UnreachedMessage<'a>(&'a [(Unreached, bool)]);
 
 impl fmt::Display for UnreachedMessage<'_> {

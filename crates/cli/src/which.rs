@@ -16,8 +16,7 @@ pub(crate) enum CommandLookup {
     Nothing,
 }
 
-/// Looks up a command as a shell does: as a path if it contains a slash, otherwise in the folders
-/// of `PATH`.
+/// Looks up a command as a shell does: as a path if the command contains a slash, otherwise in the folders of `PATH`.
 pub(crate) fn which(command: &OsStr) -> CommandLookup {
     match env::var_os("PATH") {
         Some(path) => which_in(command, &path),
@@ -32,8 +31,7 @@ fn which_in(command: &OsStr, path: &OsStr) -> CommandLookup {
     if command.as_bytes().contains(&b'/') {
         let path = Path::new(command);
         return match path.metadata() {
-            // A part of the path cannot be entered, for example because it is a file instead of a
-            // folder.
+            // A part of the path cannot be entered, for example because that part is a file instead of a folder.
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 CommandLookup::NotExecutable(path.into())
             }
@@ -68,13 +66,12 @@ fn look(file: &Path) -> CommandLookup {
     }
 }
 
-/// Returns whether this user may execute a file. The kernel is asked, because the file's mode is
-/// not the only condition.
+/// Returns whether this user may execute a file. The kernel decides, because the file's mode is not the only condition.
 fn is_executable(file: &Path) -> bool {
     rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Number of bytes at the start of a script in which the kernel looks for the end of its `#!` line.
+/// Number of bytes at the start of a script in which the kernel looks for the end of the `#!` line.
 const FIRST_LINE: u64 = 256;
 
 /// Returns the first line of a file if a shell would read the file as a script. Returns `None` for

@@ -2,9 +2,10 @@
 //! group, so it knows which signals the program has already received. It also stops and continues the program and this
 //! command together in cases where the command cannot.
 //!
-//! The kernel does not report whether a signal was sent to one process or to its group. It delivers a group's signal to
-//! the youngest process first, so when the command receives such a signal, the witness already has it. And only another
-//! process can see that the command was stopped by SIGSTOP, or that the program runs while the command is stopped.
+//! The kernel does not report whether a signal was sent to one process or to its group. But the kernel delivers a
+//! group's signal to the youngest process first. So when the command receives a signal that was sent to the group, the
+//! witness already has this signal. And only another process can see that the command was stopped by SIGSTOP, or that
+//! the program runs while the command is stopped.
 
 use std::cell::Cell;
 use std::fs;
@@ -20,25 +21,29 @@ use std::time::Duration;
 use crate::inherited;
 use crate::process_status::ProcessStatus;
 
-/// The name of the witness's process. It differs from the command's name, so that `pkill tllmprof` does not reach it.
+/// The name of the witness's process. The name differs from the command's name, so that `pkill tllmprof` does not match
+/// the witness.
 const NAME: &std::ffi::CStr = c"run-witness";
-/// Time that the witness waits for its copy of a signal that a sender sends to the processes one after the other, as a
-/// service manager does with a control group.
+/// Time that the witness waits for its copy of a signal. Some senders, such as a service manager that stops a control
+/// group, send the signal to each process in turn.
 const ONE_BY_ONE: Duration = Duration::from_millis(20);
 /// Time that the command waits for an answer of the witness.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Milliseconds between two checks of whether the command was stopped: first while it runs, then while it is stopped.
+/// Time between two checks of whether the command was stopped, in milliseconds, while the command runs.
 const CHECK_INTERVAL_MS: libc::c_int = 500;
+/// Time between two checks of whether the command is still stopped, in milliseconds.
 const CHECK_INTERVAL_STOPPED_MS: libc::c_int = 20;
 /// Number of checks after which a program that was sent SIGSTOP must have stopped, even on a machine under load.
 const CHECKS_TO_STOP: u32 = 100;
 
-/// Memory that is shared by the command, the witness, and the child that becomes the program until its exec.
+/// Memory that three processes share: the command, the witness, and until its exec the child that becomes the program.
 struct SharedPages {
     program: AtomicI32,
-    /// True once the command itself watches whether the program stops and continues. Before that only the witness does.
+    /// True once the command itself watches whether the program stops and continues. Before that, only the witness
+    /// watches.
     is_attended: AtomicBool,
-    /// True while the command and the program are stopped together. The one that continues first continues the other.
+    /// True while the command and the program are stopped together. Whichever of the two continues first also continues
+    /// the other.
     stopped_together: AtomicBool,
 }
 
@@ -46,12 +51,12 @@ struct SharedPages {
 pub(crate) struct Witness {
     number: libc::pid_t,
     asked: UnixStream,
-    /// False once the witness failed to answer, because it was stopped or killed. It is then no longer asked.
+    /// False after the witness failed to answer, because it was stopped or killed. The witness is then no longer asked.
     answers: Cell<bool>,
     shared: &'static SharedPages,
 }
 
-/// A signal that the command received, and the process that sent it, in one number.
+/// A signal that the command received, and the process that sent the signal, encoded as one number.
 type Signal = [u8; 8];
 
 fn signal(number: i32, sender: libc::pid_t) -> Signal {
@@ -76,8 +81,8 @@ impl Witness {
                 unsafe { libc::_exit(0) }
             }
             number => {
-                // Wait for the witness's first byte: only then has the witness changed its name from that of the
-                // command.
+                // Wait for the first byte from the witness. The witness sends it after it has changed its process name,
+                // which was that of the command.
                 let answers = (&asked).read_exact(&mut [0]).is_ok();
                 Some(Self {
                     number,
@@ -89,8 +94,8 @@ impl Witness {
         }
     }
 
-    /// Makes the child that becomes `program` write its process number for the witness before its exec. It cannot wait
-    /// any longer: a process that reads the program's first output may stop the command at once.
+    /// Makes the child that becomes `program` write its process number for the witness before its exec. A later time
+    /// would be too late: a process that reads the program's first output may stop the command at once.
     pub(crate) fn watch(&self, program: &mut Command) {
         let shared = self.shared;
         // SAFETY: the closure takes its own number and stores it in memory that the processes share.
@@ -102,8 +107,8 @@ impl Witness {
         }
     }
 
-    /// Notes that the program has started, and that from now on the command itself watches whether it stops and
-    /// continues.
+    /// Notes that the program has started, and that from now on the command itself watches whether the program stops
+    /// and continues.
     pub(crate) fn leave_to_command(&self) {
         self.shared.is_attended.store(true, Ordering::Release);
     }
@@ -129,7 +134,8 @@ impl Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        // SAFETY: a child that has not been waited for still has its number; if it has been, the first call fails.
+        // SAFETY: a child that has not been waited for still has its number; if it has been waited for, the first call
+        // fails.
         unsafe {
             if libc::waitpid(self.number, ptr::null_mut(), libc::WNOHANG) == 0 {
                 libc::kill(self.number, libc::SIGKILL);
@@ -157,8 +163,8 @@ fn share() -> Option<&'static SharedPages> {
 
 /// The main loop of the witness, which ends when the command ends.
 fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
-    // SAFETY: the call only reads the name. If the command has already ended, no process is left to kill this one, so
-    // it returns.
+    // SAFETY: the call only reads the name. If the command has already ended, no process is left to kill this process,
+    // so this process returns.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
@@ -184,7 +190,7 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: the list has one entry, which is a local.
+        // SAFETY: the list has one entry, which is a local variable.
         let count = unsafe { libc::poll(&raw mut ready, 1, pause) };
         if count > 0 {
             let mut asked = Signal::default();
@@ -205,13 +211,13 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
             && !shared.is_attended.load(Ordering::Acquire)
             && shared.stopped_together.swap(false, Ordering::AcqRel)
         {
-            // The command was stopped while it was starting the program, and has been continued since. The program
-            // follows.
+            // The command was stopped while it was starting the program, and has been continued since. So the program
+            // is continued too.
             send(program, libc::SIGCONT);
         }
         let is_apart = is_stopped && runs(program);
-        // The witness acts only at the second check in a row, because a sender that continues both processes does so
-        // one after the other.
+        // The witness acts only after two checks in a row, because a sender that continues both the command and the
+        // program does so one after the other.
         wait = match (is_apart, wait) {
             (false, _) => 1,
             (true, 0) => join(shared, command, program),
@@ -225,8 +231,8 @@ fn attend(asks: &UnixStream, shared: &SharedPages, command: libc::pid_t) {
     }
 }
 
-/// Brings the command and the program into the same state after the command was stopped and the program was not.
-/// Returns the number of further checks after which the program should have followed.
+/// Brings the command and the program into the same state, if the command was stopped and the program was not. Returns
+/// the number of further checks after which the program should be in this state.
 fn join(shared: &SharedPages, command: libc::pid_t, program: libc::pid_t) -> u32 {
     if shared.stopped_together.swap(true, Ordering::AcqRel) {
         send(command, libc::SIGCONT);
@@ -259,8 +265,8 @@ fn runs(process: libc::pid_t) -> bool {
 /// Removes a pending signal. Returns whether the signal was pending and came from `sender`.
 fn take(signal: i32, sender: libc::pid_t) -> bool {
     let patience = match signal {
-        // A service manager stops all processes of a unit one after the other, so these signals may arrive a little
-        // later.
+        // A service manager stops all processes of a unit one after the other, so the witness's copy of such a signal
+        // may arrive a little later.
         libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT => ONE_BY_ONE,
         _ => Duration::ZERO,
     };
@@ -268,8 +274,8 @@ fn take(signal: i32, sender: libc::pid_t) -> bool {
         tv_sec: 0,
         tv_nsec: libc::c_long::from(patience.subsec_nanos() as i32),
     };
-    // SAFETY: the set is initialised before it is used, and all signals are blocked; the field is filled for every signal
-    // that a process sends.
+    // SAFETY: the set is initialised before it is used, and all signals are blocked; the kernel fills the sender's
+    // field for every signal that a process sends.
     unsafe {
         let (mut set, mut info) = (std::mem::zeroed(), std::mem::zeroed::<libc::siginfo_t>());
         libc::sigemptyset(&raw mut set);
@@ -284,7 +290,8 @@ fn state(process: libc::pid_t) -> Option<char> {
     ProcessStatus::read(u64::try_from(process).ok()?)?.state()
 }
 
-/// Empties this process's command line in `/proc`, so that a search by command line (`pkill -f`) does not find it.
+/// Overwrites this process's command line in `/proc` with zeros, so that a search by command line (`pkill -f`) does not
+/// find this process.
 fn forget_arguments() {
     let place = || {
         let text = fs::read_to_string("/proc/self/stat").ok()?;
@@ -296,8 +303,8 @@ fn forget_arguments() {
         (start > 0).then_some((start, end.checked_sub(start)?))
     };
     if let Some((start, length)) = place() {
-        // SAFETY: these are the kernel's own figures for this process's arguments, on its stack; nothing here reads
-        // them any more.
+        // SAFETY: the kernel reports that this process's arguments are at this place on its stack; this process no
+        // longer reads its arguments.
         unsafe { ptr::write_bytes(ptr::with_exposed_provenance_mut::<u8>(start), 0, length) };
     }
 }

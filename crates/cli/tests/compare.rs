@@ -31,7 +31,7 @@ fn record(path: &Path, rank: u64) {
 #[test]
 fn two_records_give_a_verdict() {
     let scratch = Scratch::new();
-    // The iterations of rank 2 take about a tenth longer than those of all other ranks.
+    // In both records, the iterations of rank 2 take about a tenth longer than those of all other ranks.
     record(&scratch.path("a.tllmprof"), 2);
     record(&scratch.path("b.tllmprof"), 3);
     let text = compare(&scratch, &["a.tllmprof", "b.tllmprof"]);
@@ -325,12 +325,12 @@ fn a_baseline_keeps_the_latest_runs_that_pass() {
     assert_eq!(names(&baseline), ["0001-good"]);
     assert_eq!(names(&baseline.join("0001-good")), ["a.tllmprof"]);
 
-    // A run that failed the comparison is not kept as a baseline for the next one.
+    // A run that failed the comparison is not kept as a baseline for later runs.
     let worse = gate("bad.tllmprof");
     assert_eq!(worse.code(), Some(3), "{}", worse.stdout);
     assert_eq!(names(&baseline), ["0001-good"]);
 
-    // A run that the user put there (`release.tllmprof`) is compared with too, but never removed.
+    // A run that the user put into the baseline folder (`release.tllmprof`) is compared with too, but never removed.
     record(&baseline.join("release.tllmprof"), 3);
     let alike = ["--baseline", "base", "--keep", "2", "good"];
     for expected in [
@@ -375,7 +375,7 @@ fn a_baseline_takes_no_run_that_it_has_or_that_cannot_be_read() {
     assert_eq!(alone.code(), Some(2), "{}", alone.stderr);
     let both = compare(&scratch, &["--baseline", "base", "base", "--", "base"]);
     assert_eq!(both.code(), Some(2), "{}", both.stderr);
-    // The baseline's name is that of a file, so no folder can be created there.
+    // The path for the baseline folder is that of a file, so the folder cannot be created.
     let file = compare(&scratch, &["--baseline", "broken.tllmprof", "base"]);
     assert_eq!(file.code(), Some(1), "{}", file.stderr);
 }

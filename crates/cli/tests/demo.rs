@@ -12,8 +12,8 @@ use common::{Ended, Scratch, finish, wait};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Event, What};
 
-/// A stand-in for the example. It prints its device if asked for (`--steps 0`), and otherwise copies `$RECORD`, waits
-/// if `$LASTS` is set, and ends with `$STATUS`.
+/// A script in place of the example. With `--steps 0` it prints its device. Otherwise it copies `$RECORD` to the
+/// record's path, waits if `$LASTS` is set, and ends with `$STATUS`.
 const ENGINE: &str = "#!/bin/sh\n\
     [ \"$1 $2\" = '--steps 0' ] && { echo \"engine: 0.0 steps/s on $DEVICE\"; exit; }\n\
     [ -n \"$TLLMPROF_TRACE\" ] && cp \"$RECORD\" \"$TLLMPROF_TRACE\"\n\
@@ -87,7 +87,7 @@ fn exactly_the_window_on_the_stand_in() {
             .stdout
             .contains("$ tllmprof run --window 5-9 --step cudaGraphLaunch")
     );
-    // The record's summary follows. It names the device whose times it shows.
+    // The summary of the record follows. It names the device whose times it shows.
     let (_, end) = ended.stdout.split_once("exactly the window.\n\n").unwrap();
     let heading = "What the built-in record of them shows (times of the stand-in, not of a GPU: ";
     assert!(end.starts_with(heading), "{ended:?}");

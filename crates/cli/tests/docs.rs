@@ -1,4 +1,5 @@
-//! Tests of the documentation: its commands run, its links lead somewhere, and its words are the field's.
+//! Tests of the documentation: its commands run, its links lead to existing targets, and its words are the terms of the
+//! field.
 
 mod common;
 mod docs {

@@ -72,7 +72,7 @@ fn a_setuid_program() {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     good(&doctor(&scratch, &program), "");
     if chown(&program, Some(65534), None).is_ok() {
-        // Changing a file's owner clears its setuid bit, so it is set again.
+        // Changing a file's owner clears the file's setuid bit, so the bit is set again.
         fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
         bad(&doctor(&scratch, &program), "setuid");
     } else {

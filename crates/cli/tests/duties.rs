@@ -44,7 +44,7 @@ impl Shop {
         Self { scratch, probe }
     }
 
-    /// Returns a command that starts `program` in this way.
+    /// Returns a command that starts `program` in the way `way`.
     fn start(&self, way: Way, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match way {
             Way::Bare => plain(program.as_ref().as_ref()),
@@ -74,7 +74,7 @@ impl Shop {
     }
 }
 
-/// Makes the child call `change` before it becomes the program.
+/// Makes the child call `change` before the child becomes the program.
 fn before(command: &mut Command, change: fn()) {
     // SAFETY: the functions of the table make only system calls.
     unsafe {
@@ -102,18 +102,19 @@ fn block(signals: &[i32]) {
     }
 }
 
-/// Limits the descriptors to one more than the three standard ones. That is enough to start a program, but not for a
-/// second process.
+/// Limits the number of descriptors to one more than the three standard ones. Four descriptors are enough to start a
+/// program, but not to start a second process.
 fn few_descriptors() {
     let limit = libc::rlimit {
         rlim_cur: 4,
         rlim_max: 4,
     };
-    // SAFETY: the call reads the local.
+    // SAFETY: the call reads the local variable.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
 }
 
-/// A duty, a preparation before the start, the name of a part of the probe (`probe.c`), and a line that it must print.
+/// A duty, a preparation before the start, the name of a part of the probe (`probe.c`), and a line that this part must
+/// print.
 type Inherited = (&'static str, fn(), &'static str, &'static str);
 
 const INHERITED: &[Inherited] = &[
@@ -181,7 +182,7 @@ const INHERITED: &[Inherited] = &[
                 rlim_cur: 77,
                 rlim_max: 99,
             };
-            // SAFETY: the call reads the local.
+            // SAFETY: the call reads the local variable.
             unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
         },
         "limits",
@@ -194,7 +195,7 @@ const INHERITED: &[Inherited] = &[
                 rlim_cur: 64 << 10,
                 rlim_max: 64 << 10,
             };
-            // SAFETY: the call reads the local.
+            // SAFETY: the call reads the local variable.
             unsafe { libc::setrlimit(libc::RLIMIT_STACK, &raw const limit) };
         },
         "limits",
@@ -296,7 +297,7 @@ fn the_program_inherits_what_the_command_did() {
 struct Listening {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
-    /// The program's process number. With `Way::Run` the started process is the command, which has another number.
+    /// The program's process number. With `Way::Run` this is not the started process, which is the command.
     program: i32,
 }
 
@@ -328,7 +329,7 @@ impl Listening {
     /// Waits for the next change of the started process: that it stops, continues, or ends.
     fn change(&self) -> ExitStatus {
         let mut status = 0;
-        // SAFETY: the call writes the local; the child has not been waited for to its end.
+        // SAFETY: the call writes to the local variable; the child has not been waited for to its end.
         let changed = unsafe {
             libc::waitpid(
                 self.started(),
@@ -465,8 +466,8 @@ fn the_program_gets_what_is_sent_once() {
                 let to = if *signal < 0 { -started } else { started };
                 send(to, signal.abs());
                 said.push(program.line());
-                // If the same signal arrives twice before it is handled, it counts once. So the fence is sent, and its
-                // handling awaited, before the next signal.
+                // A signal that arrives again before its first arrival is handled counts only once. So the test sends
+                // the fence and waits until the program has handled it, before it sends the next signal.
                 send(started, FENCE);
                 assert_eq!(program.line(), format!("got {FENCE}"), "{duty}, {way:?}");
             }
@@ -477,8 +478,8 @@ fn the_program_gets_what_is_sent_once() {
     }
 }
 
-/// The program makes a process group for itself. If it had been started in place of the command, it would lead the
-/// command's group, so it has to receive the signals that are sent to that group.
+/// The program makes a process group for itself. In place of the command, the program would lead the command's group.
+/// So it also has to receive the signals that are sent to the command's group.
 #[test]
 fn a_program_in_a_group_of_its_own_gets_what_is_sent_to_the_commands() {
     let shop = Shop::new();
@@ -625,7 +626,8 @@ fn what_cannot_be_started_ends_as_with_env() {
     assert_eq!(folders.count(), 0);
 }
 
-/// The library's variables make the environment larger than the kernel allows. The folder of the run is then removed.
+/// In this test, the library's variables make the environment larger than the kernel allows. The folder of the run is
+/// then removed.
 #[test]
 fn a_start_that_the_kernel_refuses_leaves_nothing() {
     let shop = Shop::new();
@@ -635,7 +637,7 @@ fn a_start_that_the_kernel_refuses_leaves_nothing() {
             rlim_cur: 2 << 20,
             rlim_max: libc::RLIM_INFINITY,
         };
-        // SAFETY: the call reads the local.
+        // SAFETY: the call reads the local variable.
         unsafe { libc::setrlimit(libc::RLIMIT_STACK, &raw const limit) };
     };
     let start = |way: Way, count: usize| {
@@ -761,7 +763,8 @@ fn closed_streams_stay_closed_in_a_container_without_devices() {
     assert_eq!([&said[1], &said[2]], [&said[0]; 2]);
 }
 
-/// The other end of the program's output waits only for the program to close it, and not for the command.
+/// A process at the other end of the program's output waits only until the program has closed the output. The command
+/// does not keep the output open.
 #[test]
 fn a_pipe_ends_when_the_program_closes_it() {
     let shop = Shop::new();
@@ -792,7 +795,8 @@ fn a_pipe_ends_when_the_program_closes_it() {
             .unwrap();
         assert_eq!(said, "ready\n", "{way:?}");
         assert_eq!(reader.read(&mut [0]).unwrap(), 0, "{way:?}");
-        // Writes to the program's input until the program, its only reader, has closed it.
+        // Writes to the program's input until the program has closed the input. The program is the only reader of its
+        // input.
         let mut input = child.stdin.take().unwrap();
         while std::io::Write::write_all(&mut input, b"x").is_ok() {}
         send(child.id().cast_signed(), libc::SIGTERM);
@@ -804,7 +808,8 @@ fn a_pipe_ends_when_the_program_closes_it() {
     }
 }
 
-/// A service manager accepts notices only from the process that it started, so the program has to replace the command.
+/// A service manager accepts notices only from the process that it started, so the program has to replace the command,
+/// which is that process.
 #[test]
 fn a_program_that_a_service_manager_listens_to_has_the_commands_place() {
     let shop = Shop::new();
@@ -825,7 +830,8 @@ fn a_program_that_a_service_manager_listens_to_has_the_commands_place() {
     ]));
 }
 
-/// If a program leaves a process in the background, the folder of the run stays for its records, and that is reported.
+/// If a program leaves a process in the background, the folder of the run is kept for the records of that process. The
+/// command reports this.
 #[test]
 fn the_record_of_a_program_in_the_background_has_a_place() {
     let shop = Shop::new();
@@ -853,8 +859,8 @@ fn the_record_of_a_program_in_the_background_has_a_place() {
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
-/// As the first process of a container, the command has to reap orphans, and to end with its program when it is asked
-/// to.
+/// As the first process of a container, the command has to reap orphans. It also has to end, together with its program,
+/// on a signal.
 #[test]
 fn the_first_process_of_a_container_reaps_and_can_be_ended() {
     let shop = Shop::new();
@@ -887,7 +893,8 @@ fn the_first_process_of_a_container_reaps_and_can_be_ended() {
     }
 }
 
-/// Helper processes have other names than the command, so a signal that is sent by name reaches the program only once.
+/// Helper processes have other names than the command, so a signal that is sent to processes by name reaches the
+/// program only once.
 #[test]
 fn a_signal_that_is_sent_by_name_comes_once() {
     let shop = Shop::new();

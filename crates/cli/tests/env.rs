@@ -1,4 +1,4 @@
-//! Tests of `tllmprof env`: its output, read in the same way as launchers read it.
+//! Tests of `tllmprof env`: the output is parsed in the same way as launchers parse it.
 
 mod common;
 
@@ -110,8 +110,8 @@ fn a_shell_is_warned_and_finds_back() {
     let ended = finish(sh(&script, &ended.stdout).env("LD_PRELOAD", &other));
     assert_eq!(ended.stdout, format!("{} none 0\n", other.display()));
 
-    // With `--log off` there are no warnings. The other formats do not change the environment of the user's shell, so
-    // there is no warning for them either.
+    // With `--log off` there are no warnings. A format for a launcher does not change the environment of the user's
+    // shell, so there is no warning for it either.
     let mut quiet = scratch.tllmprof();
     assert_eq!(finish(quiet.args(["env", "--log", "off"])).stderr, "");
     assert_eq!(printed(&scratch, "mpirun", "").stderr, "");
@@ -171,7 +171,7 @@ fn files_name_who_gets_the_library_and_where_records_go() {
         let yaml = env(&["--format", format, "--name", "e", "--no-trace"]).stdout;
         assert!(!yaml.contains("tllmprof-records"), "{yaml}");
     }
-    // For Kubernetes the library is in the image, so it need not exist on this machine.
+    // For Kubernetes the library is in the container's image, so the library need not exist on this machine.
     let mut k8s = scratch.tllmprof();
     k8s.args(["env", "--format", "k8s", "--name", "engine"]);
     assert_eq!(finish(k8s.env("TLLMPROF_LIB", "/none")).code(), Some(0));

@@ -178,8 +178,8 @@ fn standard_output_and_compression() {
     assert_eq!(folder.code(), Some(2));
 }
 
-/// Names in a record contain escape sequences that attack a terminal. They must be escaped when
-/// they are printed.
+/// The names in the record of this test contain escape sequences that attack a terminal. They must be escaped when they
+/// are printed.
 #[test]
 fn no_name_acts_on_a_terminal() {
     const HOSTILE: &str = "\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}gpj.exe\r\u{200b}";
@@ -220,8 +220,7 @@ fn no_name_acts_on_a_terminal() {
         command.args(arguments).current_dir(scratch.path(""));
         let ended = on_terminal(&mut command);
         assert_eq!(ended.code(), Some(0), "{arguments:?}: {}", ended.stderr);
-        // A terminal ends lines with these two characters, which are not part of the command's
-        // output.
+        // A terminal ends each line with `\r\n`. These characters are not part of the command's output.
         let shown = ended.stdout.replace("\r\n", "");
         let acts = shown.find(is_hidden).map(|at| &shown[at..][..20]);
         assert!(acts.is_none(), "{arguments:?}: {acts:?}");
@@ -342,8 +341,8 @@ fn a_signal_ends_it_and_leaves_nothing() {
         .spawn()
         .unwrap();
     let started = Instant::now();
-    // While it is written, the output has no name, or a hidden one if the file system does not
-    // support files without names.
+    // While the output is written, it has no name. On a file system without support for files without names, it has a
+    // hidden name.
     let folder = fs::canonicalize(scratch.path(".")).unwrap();
     let opened = |entry: std::io::Result<fs::DirEntry>| fs::read_link(entry.ok()?.path()).ok();
     let has_begun = |child: &Child| {

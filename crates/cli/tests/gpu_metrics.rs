@@ -82,7 +82,7 @@ fn monotonic() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the call writes the time to the local.
+    // SAFETY: the call writes the time to the local variable.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
@@ -112,8 +112,8 @@ fn what_nvml_gives_is_in_the_record() {
         "{name}"
     );
     assert_eq!(read.ended, Some(RecordEnded::InOrder));
-    // CUDA numbers GPUs by their PCI addresses. NVML's GPU 1 has the lowest address, so it is
-    // CUDA's GPU 0.
+    // In this test CUDA numbers the GPUs by their PCI addresses. NVML's GPU 1 has the lowest address, so it is CUDA's
+    // GPU 0.
     for (device, of) in [(0, 1), (1, 0)] {
         read.has_plain(device, of);
         read.has_gpm(device, of);
@@ -138,7 +138,7 @@ fn what_nvml_gives_is_in_the_record() {
 
 #[test]
 fn devices_are_numbered_as_the_program_sees_them() {
-    // The value of the variable, and the NVML number of each device in the record.
+    // Each row: the value of `CUDA_VISIBLE_DEVICES`, and the NVML number of each device in the record.
     for (devices, expected) in [
         ("1", &[0][..]),
         ("GPU-000000a0,GPU-000000a1", &[0, 1]),
@@ -383,7 +383,7 @@ fn the_record_keeps_to_its_size() {
         "{ended:?}"
     );
     let path = record(&scratch.path(".")).unwrap();
-    // The limit is checked before each round of samples, so one round may exceed it.
+    // The limit is checked before each round of samples, so the record may exceed the limit by one round.
     assert!(fs::metadata(&path).unwrap().len() < 68_200 + 24 * 28);
     let read = Read::new(&path);
     assert_eq!(read.ended, Some(RecordEnded::InOrder));
@@ -433,8 +433,8 @@ fn the_report_has_what_was_sampled_in_the_window() {
     let metrics = json["processes"][0]["gpu_metrics"].as_array().unwrap();
     let is_busy = |one: &&Value| one["device"] == 0 && one["metric"] == "SM busy";
     let busy = metrics.iter().find(is_busy).unwrap();
-    // The two samples are those of NVML's GPU 1. Their values are 102.25 and 102.375, each a mean
-    // over about 100 ms.
+    // The two samples are those of NVML's GPU 1. The values of the samples are 102.25 and 102.375, each a mean over
+    // about 100 ms.
     let lengths = [first, last].map(|(start, end)| (end - start) as f64);
     let mean = (102.25 * lengths[0] + 102.375 * lengths[1]) / (lengths[0] + lengths[1]);
     assert!(

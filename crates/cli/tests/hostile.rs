@@ -1,5 +1,5 @@
-//! Tests of hostile command lines. Each gives one line that names what the user typed, gives status 2, and starts no
-//! program. Values of options that set variables are tested in the command's unit tests.
+//! Tests of hostile command lines. For each of them, the command prints one line that names what the user typed, ends
+//! with status 2, and starts no program. Values of options that set variables are tested in the command's unit tests.
 
 mod common;
 
@@ -42,8 +42,8 @@ fn refused(ended: &Ended, says: &str) {
     assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
 }
 
-/// Returns the options of a verb that take a value. Each has its name, whether the value has to follow an equals sign,
-/// and the value's name.
+/// Returns the options of a verb that take a value. For each option: its name, true if the value has to follow an
+/// equals sign, and the name of the value.
 fn options(scratch: &Scratch, verb: &str) -> Vec<(String, bool, String)> {
     let help = finish(scratch.tllmprof().args([verb, "--help"])).stdout;
     let lines = help.lines().filter_map(|line| {
@@ -306,14 +306,14 @@ fn no_shell_reads_a_binary_file() {
         );
         assert_eq!(ended.stdout, "");
         let ended = started("env");
-        // `run` asks the kernel, which may know further formats (binfmt_misc). `env` does not start the program, so it
-        // may accept it.
+        // `run` asks the kernel to start the file, and the kernel may know further formats (binfmt_misc). `env` does
+        // not start the program, so it may accept such a file.
         if status == 127 || ended.code() != Some(0) {
             assert_eq!((ended.code(), &ended.stderr), (Some(2), &line), "{ended:?}");
         }
         let ended = started("doctor");
         assert_eq!(ended.code(), Some(1), "{ended:?}");
-        // `doctor` reads more of the file than the kernel does, so it finds that the file is damaged.
+        // `doctor` reads more of the file than the kernel does, so only `doctor` finds that the file is damaged.
         let said = if name == "./header" {
             "./header is damaged"
         } else {
@@ -377,7 +377,8 @@ fn env_names_a_record_by_default() {
     );
 }
 
-/// Root has all rights in `/proc`, but no process can create a file there. That is found out before the program starts.
+/// Root has all rights in `/proc`, but no process can create a file there. The command reports this before it starts
+/// the program.
 #[test]
 fn a_folder_that_takes_no_files_is_refused_before_the_start() {
     let scratch = Scratch::new();
@@ -397,7 +398,7 @@ fn a_folder_that_takes_no_files_is_refused_before_the_start() {
     assert_eq!(ended.stdout, "started\n", "the check leaves nothing");
 }
 
-/// If help that the user requested cannot be written, that is a failure, in the same way as for a result.
+/// Help that the user requested and that cannot be written is a failure, just as a result that cannot be written.
 #[test]
 fn help_that_cannot_be_written_is_a_failure() {
     let scratch = Scratch::new();

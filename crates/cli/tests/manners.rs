@@ -132,7 +132,7 @@ fn units_have_one_spelling_for_a_locale() {
     };
     assert_eq!(of("C.UTF-8"), (true, false, false));
     assert_eq!(of("C"), (false, true, true));
-    // JSON is always UTF-8, so `µs` is not replaced in it.
+    // JSON output is always UTF-8, so `µs` is not replaced by `us` in JSON.
     let json = finish(report(&scratch, &["--json"]).env("LC_ALL", "C")).stdout;
     assert!(!json.contains(" us "));
 }

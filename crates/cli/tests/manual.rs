@@ -37,8 +37,8 @@ fn each_shell_completes_every_verb() {
         for verb in verbs() {
             assert!(ended.stdout.contains(&verb), "{shell}: {verb}");
         }
-        // If the shell is installed, it must be able to parse the completions. Status 127 means
-        // that it is not installed.
+        // If the shell is installed, it must be able to parse the completions. Status 127 means that the shell is not
+        // installed.
         let file = scratch.write(shell, &ended.stdout);
         let mut reads = plain(Path::new("/usr/bin/env"));
         reads.args([shell, "-n"]).arg(file);

@@ -85,8 +85,8 @@ impl Session {
             .arg("mcp")
             .args(options)
             .arg(folder)
-            // Processes of other tests open their control sockets in other folders, so this server
-            // does not find them.
+            // Processes of other tests open their control sockets in other folders, so this server does not find those
+            // processes.
             .env("XDG_RUNTIME_DIR", folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -525,7 +525,7 @@ fn wrong_input_is_an_error_of_one_line() {
         session.ask("resources/list", &json!({}))["error"]["code"],
         -32601
     );
-    // The server still runs after these errors.
+    // The server still runs after the errors above.
     assert_eq!(session.ask("ping", &json!({}))["result"], json!({}));
     assert_eq!(session.end(), Some(0));
 }
@@ -540,7 +540,7 @@ fn what_is_not_the_protocol_is_answered_or_ignored() {
     session.write(&json!({"jsonrpc": "2.0", "id": [], "method": 5}));
     assert_eq!(session.next()["error"]["code"], -32600);
     assert_eq!(session.ask("ping", &json!({}))["result"], json!({}));
-    // If the input ends before any client has opened a session, the server ends without an error.
+    // If the input ends before any client has sent its first request, the server ends without an error.
     assert_eq!(Session::unopened(&scratch.path(""), &[]).end(), Some(0));
     let mut missing = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
     let ended = finish(
@@ -667,7 +667,7 @@ fn the_brief_of_512_ranks_is_short_and_whole() {
     );
     let runs = session.json("runs", json!({}));
     assert_eq!(runs["rows"][0]["holds"], json!({"tllmprof record": 512}));
-    // Rows of all processes, and rows of one process.
+    // Reads the rows of all processes, and then the rows of one process.
     let all = session.json("table", json!({"files": ["job"], "table": "iterations"}));
     assert_eq!(all["rows_in_all"], 512 * 24);
     let one = session.rows(

@@ -144,7 +144,7 @@ fn windows_and_slow_iterations_of_all_ranks_are_spans_of_one_trace() {
     }
     let last = format!(": {count} spans of 2 processes\n");
     assert!(ended.stderr.ends_with(&last), "{}", ended.stderr);
-    // The spans' times are those that the server recorded, as times since 1970.
+    // The times of the spans are the recorded times, converted to nanoseconds since 1970.
     let (_, truth) = Server::rank(0).record();
     assert!(
         truth
@@ -233,8 +233,8 @@ fn message(from: &mut impl Read) -> Vec<u8> {
     bytes
 }
 
-/// Accepts TLS connections on a local address and forwards them to a collector. Returns that address, and the head of
-/// each message.
+/// Accepts TLS connections on a local address and forwards them to a collector. Returns the local address, and a
+/// channel with the head of each message.
 fn gate(certified: &CertifiedKey<KeyPair>, to: &str) -> (String, mpsc::Receiver<String>) {
     let key = PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

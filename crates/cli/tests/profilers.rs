@@ -4,8 +4,7 @@ mod common;
 
 use common::{Scratch, finish};
 
-/// A stand-in for a profiler. It prints its arguments, and then runs the program that follows its
-/// options.
+/// A script in place of a profiler. It prints its arguments, and then runs the program that follows its options.
 const PROFILER: &str = "#!/bin/sh\n\
     printf 'argument %s\\n' \"$@\"\n\
     printf 'preload %s\\n' \"$LD_PRELOAD\"\n\

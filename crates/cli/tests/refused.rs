@@ -12,7 +12,7 @@ use common::{Scratch, finish};
 
 const PRINTS: &str = "#include <stdio.h>\nint main(void) { puts(\"started\"); return 0; }";
 
-/// Checks that the program does not start, and that one line gives the reason, with `run` and with `env`.
+/// Checks with `run` and with `env` that the program does not start, and that one line gives the reason.
 fn refused(scratch: &Scratch, program: impl AsRef<OsStr>, limit: Option<u64>, why: &str) {
     for verb in ["run", "env"] {
         let mut command = scratch.tllmprof();
@@ -50,7 +50,7 @@ fn limit_memory(command: &mut Command, bytes: u64) {
     }
 }
 
-/// Compiles a library to preload that needs another library called `name`. The other library is then removed.
+/// Compiles a library to preload that needs another library called `name`, and then removes the other library.
 fn library_that_needs(scratch: &Scratch, name: &str, arguments: &[&str]) {
     let shared = ["-shared", "-fPIC", "-nostdlib"];
     let soname = format!("-Wl,-soname,{name}");
@@ -81,7 +81,8 @@ fn a_program_of_an_older_c_library_is_not_started() {
     refused(&scratch, program, None, "the library requires glibc 9.99");
 }
 
-/// A dynamic linker that the command line names is checked in the same way as one that the program requests.
+/// A dynamic linker that the command line names is checked in the same way as a dynamic linker that the program
+/// requests.
 #[test]
 fn a_program_of_an_older_dynamic_linker_on_the_command_line_is_not_started() {
     let scratch = Scratch::new();
@@ -161,8 +162,8 @@ fn loader() -> &'static str {
         .unwrap()
 }
 
-/// A shell that evaluated the lines could start no further program, so none are printed. Formats for other machines are
-/// allowed, because those machines may have a newer C library.
+/// A shell that evaluated the lines which `env` prints could start no further program, so `env` prints none. Formats
+/// for other machines are allowed, because those machines may have a newer C library.
 #[test]
 fn a_shell_of_an_older_c_library_gets_no_lines() {
     let scratch = Scratch::new();
@@ -191,7 +192,7 @@ fn a_program_without_what_the_library_needs_is_not_started() {
     let program = scratch.compile("program", PRINTS, &[]);
     let why = "the library needs libnobody_has.so.1, which is not found here";
     refused(&scratch, &program, None, why);
-    // With this variable the program's loader finds the missing library.
+    // With `LD_LIBRARY_PATH` set, the program's loader finds the missing library.
     let source = "int other(void) { return 0; }";
     let there = scratch.compile("lib/libnobody_has.so.1", source, &["-shared", "-fPIC"]);
     let mut run = scratch.tllmprof();
@@ -218,7 +219,7 @@ fn a_program_whose_address_space_is_too_small_is_not_started() {
     scratch.compile("libtllmprof.so", source, &["-shared", "-fPIC"]);
     let why = "its address space is limited to 1048576 kB (ulimit -v)";
     refused(&scratch, &program, Some(LIMIT), why);
-    // The library itself does not fit, so the loader continues without it.
+    // Now the preloaded library itself does not fit, so the loader continues without it.
     let source = "char large[1 << 30];";
     scratch.compile("libtllmprof.so", source, &["-shared", "-fPIC"]);
     let ended = run_within_limit();

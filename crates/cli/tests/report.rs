@@ -146,7 +146,8 @@ fn a_folder_of_many_ranks_is_one_report() {
         let path = scratch.path(&format!("job/{rank}.tllmprof"));
         std::fs::write(path, job.record(rank, &truth)).unwrap();
     }
-    // One of the records cannot be read. It is reported, and the others are shown in the order of their ranks.
+    // One of the records cannot be read. This record is reported, and the other records are shown in the order of their
+    // ranks.
     std::fs::write(scratch.path("job/7.tllmprof"), tllmprof_record::MAGIC).unwrap();
     let ran = report(&scratch, &["job", "--json"]);
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
@@ -534,7 +535,7 @@ fn duckdb_answers_queries_about_the_tables() {
     let Some(python) = fetched("get-readers") else {
         return;
     };
-    // The `duckdb` command is in the same folder as this Python.
+    // The `duckdb` command is in the same folder as the Python interpreter.
     let duckdb = python.parent().unwrap();
     let scratch = Scratch::new();
     record(&scratch, 0);

@@ -36,7 +36,7 @@ fn the_program_has_library_and_variables() {
     .env("SAY_LOADED", "1");
     let ended = finish(&mut run);
     assert_eq!(ended.code(), Some(0), "{ended:?}");
-    // Both `sh` and `env` load the library. The command itself does not.
+    // Both `sh` and `env` load the library. `tllmprof` itself does not load it.
     assert_eq!(ended.stderr, "loaded\nloaded\n");
     for line in [
         "TLLMPROF_START_STOP=2-3,7",
@@ -158,7 +158,7 @@ fn a_program_that_is_recorded_goes_with_the_command() {
     assert!(lines.next().unwrap().unwrap().parse::<i32>().is_ok());
     child.kill().unwrap();
     child.wait().unwrap();
-    // When the program has ended too, the other end of its output is closed, so no line follows.
+    // When the program has ended too, no process has its output open for writing, so no line follows.
     assert!(lines.next().is_none());
 }
 
@@ -376,7 +376,8 @@ fn a_static_program_runs_with_a_warning() {
 fn the_loader_is_a_program_like_others() {
     let scratch = Scratch::new();
     let mut run = scratch.tllmprof();
-    // The loader is the program here. It has no interpreter either, but it is not a static program.
+    // In this test the program is the loader itself. It has no interpreter, as a static program has none, but it is not
+    // a static program.
     let loader = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     let loader = loader.iter().find(|path| Path::new(path).exists()).unwrap();
     run.args(["run", "--no-trace", "--", loader, "/bin/echo", "started"]);
@@ -450,8 +451,8 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     assert_eq!(run(&["--run", "mine.1"]), "mine.1");
     assert_ne!(run(&[]), run(&[]));
 
-    // All tasks of a job belong to one run. If a task starts another program, that belongs to
-    // another run.
+    // All tasks of a job belong to one run. If a task starts a second program, the second program belongs to another
+    // run.
     let task = |rank: &str, script: &str| {
         let mut run = scratch.tllmprof();
         run.current_dir(scratch.path("."))
@@ -466,7 +467,7 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     assert_eq!(task("0", script), "slurm-7-0.2");
     assert_eq!(task("0", script), "slurm-7-0.3");
     assert_eq!(task("1", script), "slurm-7-0.2");
-    // If no task leaves a file, the folder is removed, and its number is used again.
+    // If no task leaves a file in a run's folder, the folder is removed and the number of the run is used again.
     for _ in 0..2 {
         assert_eq!(task("0", "echo $TLLMPROF_RUN"), "slurm-7-0.4");
     }
@@ -488,8 +489,7 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
     );
 }
 
-/// Returns the command and its working folder. The command runs as a user who may not write to that
-/// folder.
+/// Returns the command and its working folder. The command runs as a user who may not write to the working folder.
 fn without_rights(scratch: &Scratch) -> (std::process::Command, std::path::PathBuf) {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;

@@ -41,7 +41,7 @@ fn build(scratch: &Scratch, words: &[&str]) {
     assert!(ended.status.success(), "{command:?}: {}", ended.stderr);
 }
 
-/// Compiles the library, and a program that is linked against it.
+/// Compiles a library, and a program that is linked against this library.
 fn program(scratch: &Scratch, flags: &[&str]) -> PathBuf {
     scratch.compile("libengine.so", LIBRARY, &["-shared", "-fPIC", "-O1"]);
     scratch.write("program.cc", PROGRAM);
@@ -354,7 +354,7 @@ fn what_is_wrong_is_said() {
             .stderr
             .starts_with("tllmprof: absent: there is no such file")
     );
-    // The file that is not ELF is reported, and the functions of the other file are still listed.
+    // The file that is not an ELF file is reported. The functions of the other file are still listed.
     let ended = symbols(&scratch, &["program.cc", "program", "^main$"]);
     assert_eq!(ended.code(), Some(1));
     assert_eq!(ended.stderr, "tllmprof: program.cc: no ELF file\n");
@@ -385,7 +385,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         .map(|n| format!("int a_long_name_for_a_function_{n}(int x) {{ return x + {n}; }}\n"))
         .collect();
     scratch.compile("many.so", &source, &["-shared", "-fPIC"]);
-    // The output is larger than a pipe's buffer, and its reader ends early.
+    // The output is larger than a pipe's buffer, and the reader of the pipe ends early.
     let mut bash = common::plain(Path::new("/bin/bash"));
     let pipe = "set -o pipefail; \"$0\" symbols many.so | head -n 1";
     bash.args(["-c", pipe, env!("CARGO_BIN_EXE_tllmprof")]);

@@ -23,7 +23,7 @@ fn json_of(ended: &Ended) -> Value {
     serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.stderr))
 }
 
-/// Writes the trace of a rank. Its second kernel takes `more` microseconds longer than usual.
+/// Writes the trace of a rank. In this trace the second kernel takes `more` microseconds longer than usual.
 fn write(scratch: &Scratch, name: &str, rank: u64, more: f64) {
     let steps = (0..10).flat_map(|n| trace::step(n, 1000.0 + 110.0 * n as f64));
     let mut events: Vec<_> = steps.collect();

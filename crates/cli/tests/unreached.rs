@@ -26,7 +26,7 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// Returns how often the thread with this name has begun to wait. `None` if there is no such thread.
+/// Returns the number of times that the thread `name` has begun to wait. `None` if there is no such thread.
 fn waits(process: u32, name: &str) -> Option<u64> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
     tasks.flatten().find_map(|task| {
@@ -45,8 +45,8 @@ fn await_a_look(child: &Child) {
     loop {
         let now = waits(child.id(), "unreached");
         first = first.or(now);
-        // One further wait shows that a search that was running has ended. A second one is needed because a search may
-        // wait too.
+        // One further wait shows that a search that was running has ended. A second further wait is needed because a
+        // search may wait too.
         if now.zip(first).is_some_and(|(now, first)| now >= first + 2) {
             return;
         }
@@ -96,7 +96,8 @@ fn a_process_with_the_driver_and_without_the_library_is_named() {
     for words in [
         &["env", "-i"][..],
         &["env", "-u", "LD_PRELOAD"],
-        // Here the host is a child of the program. In the next row it is in a session of its own.
+        // In this row the host is a child of the program. In the next row `setsid` puts the host into a new process
+        // group.
         &["sh", "-c", "env -u LD_PRELOAD \"$@\"; exit $?", "sh"],
         &["setsid", "-w", "env", "-i"],
     ] {

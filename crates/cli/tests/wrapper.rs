@@ -107,8 +107,8 @@ fn nsys_captures_the_windows() {
         run(&["--window", "none", "--nsys", "true"]),
         format!("{common}true|")
     );
-    // An option that the user gives replaces ours, because nsys refuses an option that is given
-    // twice.
+    // An option that the user gives replaces the same option of the script, because nsys refuses an option that is
+    // given twice.
     let theirs = "-t nvtx -c nvtx -p capture@tllmprof --trace-fork-before-exec=false";
     assert_eq!(
         run(&["--window", "5-9", &format!("--nsys={theirs}"), "true"]),

@@ -11,7 +11,8 @@ use crate::error::{Problem, quoted, shown};
 use crate::formula::Formulas;
 use crate::function::PyFunction;
 
-/// Names of the formulas. `requests` is required, and so are two of the others, from which the third follows.
+/// Names of the formulas. `requests` is required, and so are two of the other three. The missing one follows from these
+/// two.
 const NAMES: [&str; 4] = ["requests", "tokens", "prefill_tokens", "decode_tokens"];
 
 /// A parsed value of `TLLMPROF_BATCH`, such as
@@ -78,7 +79,7 @@ impl BatchFunction {
                 return Err(problem(few.to_owned()));
             }
         };
-        // Each formula was valid by itself, but all of them together may use too many arguments.
+        // Each formula was valid by itself, but the formulas together may use too many arguments.
         let formulas = Formulas::parse([requests, &tokens, &prefill]);
         Ok(Self {
             function,

@@ -12,7 +12,7 @@ pub enum ComparisonOperator {
     MoreOrEqual,
 }
 
-/// The comparison signs. Longer ones come first, so that `<=` is not read as `<`.
+/// The comparison signs. A longer sign comes before its prefix, so that `<=` is not read as `<`.
 const SIGNS: [(&str, ComparisonOperator); 6] = [
     ("==", ComparisonOperator::Is),
     ("!=", ComparisonOperator::IsNot),
@@ -23,7 +23,7 @@ const SIGNS: [(&str, ComparisonOperator); 6] = [
 ];
 
 impl ComparisonOperator {
-    /// Returns the comparison sign at the beginning of the text, and its comparison.
+    /// Returns the comparison sign at the beginning of the text, and the operator for this sign.
     pub(crate) fn at_start(text: &str) -> Option<(&'static str, Self)> {
         SIGNS.into_iter().find(|(sign, _)| text.starts_with(sign))
     }
@@ -36,8 +36,8 @@ impl ComparisonOperator {
         sign.map_or("=", |(sign, _)| sign)
     }
 
-    /// Returns true if the comparison holds for two values in this order. For `Less`, it holds if
-    /// `order` is `Ordering::Less`.
+    /// Returns true if the comparison holds for two values whose order is `order`. For example, `Less` holds if `order`
+    /// is `Ordering::Less`.
     #[must_use]
     pub const fn holds(self, order: Ordering) -> bool {
         match self {

@@ -71,7 +71,7 @@ impl BatchFacts {
         })
     }
 
-    /// Returns the kind of the batch. Batches of the same kind take about the same time.
+    /// Returns the class of the batch. Batches of the same class take about the same time.
     #[must_use]
     pub fn kind(self) -> BatchClass {
         let phase = self.value(PHASE);
@@ -103,15 +103,15 @@ impl BatchFacts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchClass {
     phase: usize,
-    /// Number of significant bits of the size; 0 if the size is 0 or unknown.
+    /// Number of significant bits of the batch's size; 0 if the size is 0 or unknown.
     size: usize,
 }
 
 impl BatchClass {
-    /// Number of different kinds.
+    /// Number of different batch classes.
     pub const COUNT: usize = (PHASES.len() + 1) * SIZES;
 
-    /// Returns the index of the kind in a table with [`BatchClass::COUNT`] entries.
+    /// Returns the index of this class in a table with [`BatchClass::COUNT`] entries.
     #[must_use]
     pub const fn place(self) -> usize {
         self.phase * SIZES + self.size
@@ -150,7 +150,7 @@ pub struct IterationDurations {
     pub gc: Option<u64>,
     pub gil: Option<u64>,
     pub wait: Option<u64>,
-    /// The median duration of iterations whose batches are of the same kind.
+    /// The median duration of the iterations whose batches are of the same class.
     pub p50: Option<u64>,
 }
 
@@ -307,8 +307,8 @@ impl Condition {
         }
     }
 
-    /// Evaluates `and` (`by` is false) or `or` (`by` is true). One side that equals `by` decides the result.
-    /// Otherwise the result is `None` if a side is unknown, and else the opposite of `by`.
+    /// Evaluates `and` (`by` is false) or `or` (`by` is true). If either side equals `by`, the result is `by`.
+    /// Otherwise the result is `None` if a side is unknown, and the opposite of `by` if both are known.
     fn decided(
         &self,
         sides: &[ConditionNode; 2],
@@ -331,7 +331,8 @@ impl fmt::Display for Condition {
     }
 }
 
-/// Counts of the iterations for which a condition, and each comparison in it, held. A log line shows them.
+/// Counts of the iterations for which a condition held, and for which each comparison in the condition held. A log line
+/// shows these counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Held {
     pub asked: u64,
@@ -342,7 +343,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Counts an iteration with this batch. Returns true if `condition` holds for it.
+    /// Counts an iteration with this batch. Returns true if `condition` holds for the iteration.
     pub fn count(&mut self, condition: &Condition, facts: BatchFacts) -> bool {
         self.asked += 1;
         for (held, part) in self.parts.iter_mut().zip(&condition.parts) {
@@ -354,8 +355,8 @@ impl Held {
         holds == Some(true)
     }
 
-    /// Writes for each comparison of `condition` in how many iterations it held, such as `requests>=64 held in 0 of
-    /// 300 iterations, …`.
+    /// Writes for each comparison of `condition` the number of iterations in which it held, such as `requests>=64 held
+    /// in 0 of 300 iterations, …`.
     pub fn show(&self, condition: &Condition, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, (held, part)) in self.parts.iter().zip(&condition.parts).enumerate() {
             match place {

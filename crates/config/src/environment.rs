@@ -12,7 +12,7 @@ pub(crate) struct Environment<'a> {
 }
 
 /// A parser for the values of one row of the table. `Text` is the argument type of the parsing function, [`str`] or
-/// [`OsStr`]. It is a parameter so that functions of both types can implement this trait.
+/// [`OsStr`]. It is a type parameter so that functions with either argument type can implement this trait.
 pub(crate) trait Parse<Text: ?Sized, T> {
     /// If true, a blank value is parsed. Otherwise a variable with a blank value counts as not set.
     const TAKES_BLANK: bool = false;
@@ -43,7 +43,7 @@ impl Parse<bool, bool> for Flag {
     }
 }
 
-/// The parser for flags that can also be `auto`. It is otherwise like [`Flag`].
+/// The parser for flags that can also be `auto`. An empty value means off, as with [`Flag`].
 pub(crate) struct FlagOrAuto;
 
 impl Parse<bool, bool> for FlagOrAuto {
@@ -71,7 +71,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns the given value. If it is `None`, parses the default instead.
+    /// Returns `given`. If it is `None`, parses the default of the setting instead.
     pub(crate) fn or_default<Text: ?Sized, T, P: Parse<Text, T>>(
         &self,
         given: Option<T>,
@@ -102,7 +102,7 @@ impl Environment<'_> {
         self.find(name, false).is_some()
     }
 
-    /// Returns the first of these names that is set, and its value.
+    /// Returns the first of `names` that is set in the environment, and its value. `names` are separated by blanks.
     pub(crate) fn find(
         &self,
         names: &'static str,
@@ -115,7 +115,7 @@ impl Environment<'_> {
         })
     }
 
-    /// Returns the value. Turns a problem into an error that names the variable.
+    /// Returns the checked value, or an error that names the variable with the problem.
     pub(crate) fn checked<T>(
         &self,
         name: &'static str,

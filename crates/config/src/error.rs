@@ -10,7 +10,7 @@ use crate::printable::Printing;
 /// Maximum number of characters of a value that a message repeats.
 const SHOWN: usize = 200;
 
-/// The problem with a value, before it is known in which variable the value was.
+/// The problem with a value. The variable that had the value is added later.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     pub problem: String,
@@ -56,8 +56,8 @@ pub struct BadValue {
 }
 
 impl BadValue {
-    /// Returns the problem without the variable's name and value. A caller can put it after what the user typed
-    /// instead, such as an option.
+    /// Returns the problem without the variable's name and value, for a message that begins with something else that
+    /// the user typed, such as an option.
     pub fn why(&self) -> String {
         format!("{} (wanted: {})", self.problem, self.wanted)
     }
@@ -104,7 +104,7 @@ pub(crate) fn quoted(part: &str) -> String {
     format!("\"{}\"", shown(OsStr::new(part)))
 }
 
-/// Returns the value as text, or a problem if it is not UTF-8.
+/// Returns the value as text, or a problem if the value is not UTF-8.
 pub(crate) fn text(value: &OsStr) -> Result<&str, Problem> {
     value
         .to_str()

@@ -15,8 +15,7 @@ pub(crate) fn recognised(text: &str) -> Option<bool> {
     }
 }
 
-/// The word that enables a setting where it is possible. Where it is not possible, no warning is
-/// logged.
+/// The word that enables a setting if the machine and the program allow it. If they do not, no warning is logged.
 pub(crate) const AUTO: &str = "auto";
 
 /// Parses a flag like [`parse`], but also accepts `auto`, which means on.

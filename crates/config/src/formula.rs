@@ -18,12 +18,14 @@ use std::fmt;
 
 use crate::comparison::ComparisonOperator;
 
-/// Maximum number of different arguments in a set of formulas, and maximum number of variables in nested sums.
+/// Maximum number of different arguments in a set of formulas.
 pub const ARGUMENTS: usize = 4;
+/// Maximum number of variables in nested sums.
 pub const VARIABLES: usize = 4;
 /// Maximum nesting depth of a formula.
 const DEPTH: usize = 32;
-/// Maximum number of operators, attributes and items in a formula. Each can make the tree deeper by one.
+/// Maximum number of operators, attributes and items in a formula. It is limited because each of them can make the
+/// formula's tree deeper by one.
 const LINKS: usize = 64;
 
 /// A node of a formula's tree. A `usize` for an attribute or a text is an index of [`Formulas::names`].
@@ -33,18 +35,18 @@ pub enum Node {
     Text(usize),
     /// An argument of the function, as an index of [`Formulas::arguments`].
     Argument(usize),
-    /// A variable of a sum, by its slot number.
+    /// A variable of a sum, as the number of its slot.
     Variable(usize),
     Attribute(Box<Self>, usize),
-    /// An item of an object: `this[that]`.
+    /// An item of an object: `object[index]`.
     Item(Box<[Self; 2]>),
     Length(Box<Self>),
     Sum(Box<SumExpression>),
-    /// A conditional expression: `this if that else other`.
+    /// A conditional expression: `value if test else other`, in this order.
     If(Box<[Self; 3]>),
-    /// A comparison, whose value is 1 if it holds, otherwise 0.
+    /// A comparison. Its value is 1 if the comparison holds, otherwise 0.
     Compares(ComparisonOperator, Box<[Self; 2]>),
-    /// A test whose value is 1 if the value is one of these texts, otherwise 0.
+    /// A test whether a value is one of these texts. Its result is 1 if so, otherwise 0.
     OneOf(Box<Self>, Vec<usize>),
     Adds(Box<[Self; 2]>),
     Subtracts(Box<[Self; 2]>),
@@ -55,7 +57,7 @@ pub enum Node {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SumExpression {
     pub each: Node,
-    /// Slot of the variable for the first list. The variables for the other lists have the slots that follow.
+    /// Slot of the variable for the first list. The variables for the other lists have the next slots.
     pub first: usize,
     pub lists: Vec<Node>,
     pub test: Option<Node>,
@@ -149,8 +151,8 @@ impl<'a> Parser<'a> {
         has
     }
 
-    /// Consumes `symbol` if it comes next, like [`Parser::has`], and counts it towards [`LINKS`]. Used for symbols
-    /// that make a formula longer.
+    /// Consumes `symbol` like [`Parser::has`], and counts it towards [`LINKS`]. Used for symbols that make a formula
+    /// longer.
     fn links(&mut self, symbol: &str) -> Parsed<bool> {
         let has = self.has(symbol);
         self.links += usize::from(has);
@@ -168,7 +170,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Returns the next word without consuming it. It is empty if no word comes next.
+    /// Returns the next word without consuming it. The result is empty if something other than a word comes next.
     fn word(&mut self) -> &'a str {
         let rest = self.rest();
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -204,7 +206,7 @@ impl<'a> Parser<'a> {
         Ok(name)
     }
 
-    /// Enters a nested formula. The caller must decrement `depth` when it leaves the formula.
+    /// Enters a nested formula by incrementing `depth`. The caller must decrement `depth` when it leaves the formula.
     fn deeper(&mut self) -> Parsed<()> {
         if self.depth == DEPTH {
             return Err(self.wanted("fewer formulas within each other"));
@@ -333,8 +335,8 @@ impl<'a> Parser<'a> {
         Ok(place(self.names, &rest[..end]))
     }
 
-    /// Parses a sum after the word `sum`. The summand comes before the variables that it uses, so it is skipped first
-    /// and parsed last.
+    /// Parses a sum after the word `sum`. The summand comes before the variables that it uses, so the parser skips the
+    /// summand and parses it last.
     fn sum(&mut self) -> Parsed<Node> {
         self.deeper()?;
         self.wants("(")?;

@@ -63,7 +63,7 @@ fn is_identifier(part: &str) -> bool {
         && part.chars().all(|c| c == '_' || c.is_alphanumeric())
 }
 
-/// Returns true for the names that Python itself uses in qualified names.
+/// Returns true for the names, such as `<lambda>`, that Python itself puts into qualified names.
 fn is_synthetic(part: &str) -> bool {
     matches!(
         part,

@@ -1,4 +1,4 @@
-//! The setting that chooses the iterations whose GPU times are measured.
+//! The setting `TLLMPROF_GPU_TIMES`, which chooses the iterations whose GPU times are measured.
 
 use crate::error::Problem;
 
@@ -6,7 +6,7 @@ use crate::error::Problem;
 pub enum GpuTimes {
     /// Measure no iterations.
     Off,
-    /// Measure all iterations if that is cheap, otherwise only some.
+    /// Measure all iterations if the measurement is cheap, otherwise only some of them.
     #[default]
     Auto,
     /// Measure all iterations.
@@ -14,7 +14,7 @@ pub enum GpuTimes {
 }
 
 impl GpuTimes {
-    /// Parses the setting.
+    /// Parses a value of `TLLMPROF_GPU_TIMES`.
     ///
     /// # Errors
     /// Returns an error if the text is not one of the accepted words.

@@ -1,4 +1,4 @@
-//! The setting that chooses the iterations whose GPU kernels are recorded.
+//! The setting `TLLMPROF_KERNELS`, which chooses the iterations whose GPU kernels are recorded.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use crate::{flag, number, time};
 
 /// Number of steps at the start of a window whose kernels are recorded with `TLLMPROF_KERNELS=1`.
 const STEPS: u64 = 20;
-/// Limits of `TLLMPROF_KERNELS=auto`: a number of iterations and a time. Recording ends when the first of them is
-/// reached.
+/// Limits of `TLLMPROF_KERNELS=auto`: a number of iterations, and a time. Recording ends when the first of these limits
+/// is reached.
 const AUTO: (u64, Duration) = (STEPS, Duration::from_millis(300));
 /// Minimum time between the starts of two samples. With a shorter time CUPTI would hardly ever be detached.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -22,8 +22,8 @@ pub enum KernelSelection {
     Windows(u64),
     /// Windows that open periodically to sample kernels, and windows that request kernels explicitly.
     Samples(KernelSamples),
-    /// Iterations at the end of a window with automatic length. Nothing is recorded if the settings or the machine
-    /// rule it out.
+    /// Iterations at the end of a window with automatic length. Nothing is recorded if other settings or the machine
+    /// make kernel recording impossible.
     Auto,
 }
 
@@ -39,7 +39,7 @@ impl KernelSelection {
     /// The value of the setting for `TLLMPROF_KERNELS=1`.
     pub const FIRST: Self = Self::Windows(STEPS);
 
-    /// Parses the setting. Returns `None` if no kernels are to be recorded.
+    /// Parses a value of `TLLMPROF_KERNELS`. Returns `None` if no kernels are to be recorded.
     ///
     /// # Errors
     /// Returns an error if the text is none of the accepted forms.

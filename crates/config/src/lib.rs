@@ -1,8 +1,8 @@
 //! The settings of tllmprof: their names, grammar, defaults and help texts.
 //!
 //! Both the preloaded library and the command read settings through [`Settings::from_env`]. So both accept the same
-//! values with the same meaning, and report a wrong value in the same words. Nothing here panics or prints, because
-//! the library runs this code in its constructor, inside other people's processes.
+//! values with the same meaning, and report a wrong value in the same words. This crate neither panics nor prints,
+//! because the library runs it inside other programs while it is being loaded.
 
 #![forbid(unsafe_code)]
 

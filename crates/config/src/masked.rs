@@ -1,9 +1,9 @@
 //! Masks secrets in command lines.
 //!
-//! A command line goes into the record, and from there into reports, pages and exports that people send to each
-//! other. So each value that looks like a secret is replaced by `***` before the command line is written. A value
-//! looks like a secret because of its name, such as `--api-key`, or because of its own form. A name does not count if
-//! it shows that the value is a number, a file, or tokens of a text.
+//! A command line goes into the record, and from there into reports, pages and exports that people send to each other.
+//! So each value that looks like a secret is replaced by `***` before the command line is written. A value looks like a
+//! secret because of its own form, or because of the name before it, such as `--api-key`. Names of numbers, of files,
+//! and of tokens of a text do not count.
 
 use std::mem;
 
@@ -34,13 +34,13 @@ const OTHERS: &[&str] = &[
     "file", "path", "dir", "folder", "env", "type", "mode", "method", "name", "format", "backend",
     "len", "length", "size", "limit", "count", "budget", "id", "ids", "timeout", "ttl",
 ];
-/// Words that, anywhere in a name, show that it is probably about something else, such as a number of tokens or a
-/// special token of a model.
+/// Words that, anywhere in a name, show that the value is probably not a secret, but for example a number of tokens or
+/// a special token of a model.
 const UNLIKELY: &[&str] = &[
     "num", "max", "min", "per", "batched", "no", "disable", "enable", "eos", "bos", "pad", "unk",
     "sep", "cls", "stop", "start", "end", "special", "image", "value", "sort",
 ];
-/// Values that are not secrets if the name is only likely to be that of a secret.
+/// Values, such as `true`, that are not masked after a name from [`LIKELY`].
 const SWITCHES: &[&str] = &[
     "", "true", "false", "yes", "no", "on", "off", "none", "null", "auto",
 ];
@@ -99,7 +99,7 @@ enum Secrecy {
 }
 
 impl Secrecy {
-    /// Classifies a name. Returns `None` if its value is not a secret.
+    /// Classifies a name. Returns `None` if the value after the name is not a secret.
     fn classify(name: &str) -> Option<Self> {
         let mut words = vec![String::new()];
         let mut was_small = false;
@@ -129,7 +129,7 @@ impl Secrecy {
         (is_likely && !is_any(UNLIKELY)).then_some(Self::Likely)
     }
 
-    /// Returns true if a value with such a name is a secret.
+    /// Returns true if a value with a name of this class is a secret.
     fn hides(self, value: &str) -> bool {
         match self {
             Self::Secret => !value.is_empty(),
@@ -148,7 +148,7 @@ enum Next {
     Anything,
     /// The next word is the value for a name of this class.
     Value(Secrecy),
-    /// The words up to this quote belong to a secret.
+    /// All words up to this quote belong to a secret.
     Until(char),
 }
 
@@ -190,7 +190,7 @@ impl Masking {
         }
     }
 
-    /// Appends a value, masked if it is a secret.
+    /// Appends a value to the masked command line. The value is masked if it is a secret.
     fn add_value(&mut self, name: Secrecy, value: &str) {
         if name.hides(value) {
             self.line.push_str(MASK);
@@ -199,8 +199,8 @@ impl Masking {
         }
     }
 
-    /// Appends one word of an argument. The argument may be a single word, or a command or header that consists of
-    /// several.
+    /// Appends one word of an argument. An argument may consist of several words, for example if it is a shell command
+    /// or an HTTP header.
     fn word(&mut self, word: &str) {
         if word.is_empty() {
             return;
@@ -222,7 +222,7 @@ impl Masking {
         }
     }
 
-    /// Appends a word that begins with the value for `name`.
+    /// Appends a word to the masked command line. The word begins with the value for `name`.
     fn value(&mut self, name: Secrecy, word: &str) {
         let quote = word.chars().next().filter(|c| matches!(c, '"' | '\''));
         let inside = &word[quote.map_or(0, char::len_utf8)..];
@@ -244,7 +244,7 @@ impl Masking {
         self.pairs(behind.as_str());
     }
 
-    /// Appends a word that may contain names with values.
+    /// Appends a word to the masked command line. The word may contain names with values.
     fn pairs(&mut self, word: &str) {
         for (at, _) in word.match_indices(['=', ':']) {
             let (before, behind) = (&word[..at], &word[at + 1..]);
@@ -284,7 +284,7 @@ const fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
 
-/// Appends a text, with passwords in URLs and access tokens of a known form masked.
+/// Appends a text to `to`, with passwords in URLs and access tokens of a known form masked.
 fn shapes(text: &str, to: &mut String) {
     let mut rest = text;
     while !rest.is_empty() {
@@ -314,7 +314,7 @@ fn shapes(text: &str, to: &mut String) {
 
 fn is_token(word: &str) -> bool {
     SHAPES.iter().any(|(start, least)| {
-        // A token has one long part. The parts of an ordinary name, such as `hf_hub_download_dir`, are short.
+        // An access token has one long part. The parts of an ordinary name, such as `hf_hub_download_dir`, are short.
         let longest = |rest: &str| rest.split(['_', '.', '-']).map(str::len).max().unwrap_or(0);
         word.strip_prefix(start)
             .is_some_and(|rest| longest(rest) >= *least)

@@ -17,8 +17,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns the Levenshtein distance in bytes, ignoring ASCII case. Returns `None` if it exceeds `limit`, or if `b` is
-/// too long for a name. Does not allocate memory.
+/// Returns the Levenshtein distance in bytes, ignoring ASCII case. Returns `None` if the distance exceeds `limit`, or
+/// if `b` is too long for a name. Does not allocate memory.
 pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
     const LONGEST: usize = 96;
     if a.len().abs_diff(b.len()) > limit || b.len() > LONGEST {
@@ -35,7 +35,7 @@ pub fn distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
             row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
             least = least.min(row[j + 1]);
         }
-        // The values in later rows cannot be smaller, so the limit is exceeded for sure.
+        // The values in later rows of the distance table cannot be smaller, so the distance exceeds the limit for sure.
         if least > limit {
             return None;
         }

@@ -1,4 +1,4 @@
-//! The setting for the name of an iteration's NVTX range.
+//! The setting `TLLMPROF_NVTX_NAME`, the name of an iteration's NVTX range.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
-//! Makes foreign text printable: it stays on one line, does not move the terminal's cursor, and does not change the
-//! order in which the text around it is read.
+//! Makes foreign text printable: printable text stays on one line, does not move the terminal's cursor, and does not
+//! change the order in which the text around it is read.
 //!
-//! Foreign text is, for example, a name from the profiled program or from a file. It cannot be trusted.
+//! Foreign text comes from the profiled program or from a file, so it cannot be trusted.
 
 use core::fmt::{self, Display, Formatter, Write};
 
@@ -24,8 +24,8 @@ pub const fn is_hidden(c: char) -> bool {
     )
 }
 
-/// A writer that escapes hidden characters, such as `\n` and `\u{202e}`, and passes the text to another writer. It
-/// does not allocate memory. Escaping text twice has the same result as escaping it once.
+/// A writer that escapes hidden characters, such as `\n` and `\u{202e}`, and passes the text to another writer. This
+/// writer does not allocate memory. Escaping text twice has the same result as escaping it once.
 pub struct Printing<'a, W>(pub &'a mut W);
 
 impl<W: Write> Write for Printing<'_, W> {

@@ -1,5 +1,5 @@
-//! The setting for windows of iterations: `A-B`, `N`, `A-`, `all`, and comma-separated lists of these; also `auto`,
-//! `steady`, `steady:N` and `none`.
+//! The setting `TLLMPROF_START_STOP`, the windows of iterations: `A-B`, `N`, `A-`, `all`, and comma-separated lists of
+//! these; also `auto`, `steady`, `steady:N` and `none`.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl IterationRange {
                 last: None,
             });
         }
-        // An en dash is accepted too, because our documentation writes windows with it.
+        // An en dash is accepted too, because the documentation uses it in ranges.
         let is_dash = |c| matches!(c, '-' | '–');
         let Some((first, last)) = text.split_once(is_dash) else {
             let only = number::parse(text, wanted)?;
@@ -74,7 +74,7 @@ impl IterationRange {
         })
     }
 
-    /// Returns true if `next` overlaps this window or starts right after it. `next` must not start earlier than this
+    /// Returns true if `next` overlaps this window or starts right after this window. `next` must not start before this
     /// window.
     fn reaches(&self, next: &Self) -> bool {
         self.last
@@ -100,8 +100,8 @@ const STEADY: u64 = 50;
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct WindowList {
     list: Vec<IterationRange>,
-    /// If true, the list has a single window, which starts only once iteration times have settled. Its `first` is
-    /// then 0.
+    /// True if the list has a single window, which starts only once iteration times have settled. The window's `first`
+    /// is then 0.
     is_steady: bool,
 }
 
@@ -109,7 +109,7 @@ impl WindowList {
     pub const WANTED: &str =
         "A-B, N, A- or all, or a comma list of them; or auto, steady, steady:N or none";
 
-    /// Parses a value of the setting.
+    /// Parses a value of `TLLMPROF_START_STOP`.
     ///
     /// # Errors
     /// Returns an error if the text does not follow the grammar, a range is reversed, or a number exceeds
@@ -144,8 +144,8 @@ impl WindowList {
         }
     }
 
-    /// Parses a list of numbers and ranges. It is also used for other settings, such as ranks; `wanted` is the text
-    /// for errors.
+    /// Parses a list of numbers and ranges. This function also serves other settings, such as ranks; `wanted` is the
+    /// description of valid values for errors.
     pub(crate) fn parse_as(text: &str, wanted: &str) -> Result<Self, Problem> {
         if text.trim().is_empty() {
             return Err(Problem::new("it is empty", wanted));
@@ -178,8 +178,7 @@ impl WindowList {
         self.list.is_empty()
     }
 
-    /// Returns the number of iterations, if this is a window that starts once iteration times have settled and has a
-    /// fixed length.
+    /// Returns the number of iterations, if the window starts once iteration times have settled and has a fixed length.
     pub fn steady_iterations(&self) -> Option<u64> {
         let last = self.list.first()?.last?;
         self.is_steady.then(|| last.saturating_add(1))
@@ -219,10 +218,10 @@ impl fmt::Display for WindowList {
     }
 }
 
-/// Windows as one line of text: the first [`LISTED`] windows, and the total number if there are more.
+/// Windows as one line of text: the first [`LISTED`] windows, and the total number if there are more windows.
 pub struct Listed<I>(pub I);
 
-/// Maximum number of windows that such a line contains.
+/// Maximum number of windows that [`Listed`] shows.
 const LISTED: usize = 8;
 
 impl<I: Iterator<Item = IterationRange> + Clone> fmt::Display for Listed<I> {

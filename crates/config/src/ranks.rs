@@ -1,4 +1,4 @@
-//! The setting for the ranks that open windows, and the rank of a process as environment variables say it.
+//! The setting for the ranks that open windows, and the search for a process's rank in environment variables.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use crate::error::Problem;
 use crate::range::WindowList;
 
-/// Environment variables in which launchers pass the rank. The first one that is set counts.
+/// Environment variables in which launchers pass the rank, in order of precedence.
 pub const RANK_VARIABLES: [&str; 7] = [
     "TLLMPROF_RANK",
     "OMPI_COMM_WORLD_RANK",
@@ -17,7 +17,7 @@ pub const RANK_VARIABLES: [&str; 7] = [
     "RANK",
 ];
 
-/// Returns the variable for the number of ranks that is set by the same launcher as the variable `rank`.
+/// Returns the variable for the number of ranks that belongs to the same launcher as `rank`, a variable for the rank.
 fn size_variable(rank: &str) -> Option<&'static str> {
     Some(match rank {
         "OMPI_COMM_WORLD_RANK" | "PMIX_RANK" => "OMPI_COMM_WORLD_SIZE",
@@ -36,10 +36,10 @@ pub enum RankSource {
     Variable(&'static str),
     /// The process group `WORLD` of `torch.distributed`.
     Torch,
-    /// The process group `WORLD` of `torch.distributed`, combined with the replica of this engine to which the
-    /// process belongs. Each replica has its own `WORLD`.
+    /// The process group `WORLD` of `torch.distributed`, combined with the number of the engine's replica to which the
+    /// process belongs. Each replica has a separate `WORLD`. The text is the engine's name.
     TorchInReplica(&'static str),
-    /// The rank that this engine has assigned to its worker process.
+    /// The rank that an engine has assigned to its worker process. The text is the engine's name.
     Engine(&'static str),
     /// The only NCCL communicator of the process.
     Nccl,

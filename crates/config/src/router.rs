@@ -1,4 +1,5 @@
-//! The setting that replaces the routers of mixture-of-experts models with balanced ones.
+//! The setting `TLLMPROF_PERFECT_ROUTER`, which replaces the routers of mixture-of-experts models with balanced
+//! routers.
 
 use crate::error::Problem;
 use crate::flag;
@@ -12,7 +13,7 @@ pub enum PerfectRouter {
 }
 
 impl PerfectRouter {
-    /// Parses the setting.
+    /// Parses a value of `TLLMPROF_PERFECT_ROUTER`.
     ///
     /// # Errors
     /// Returns an error if the text is neither a flag nor `window`.

@@ -1,12 +1,12 @@
-//! The identifier of a run. All processes of a run have the same one.
+//! The identifier of a run. All processes of a run have the same identifier.
 
 use std::ffi::OsString;
 use std::fmt;
 
 use crate::error::{Problem, quoted};
 
-/// Launchers whose jobs identify a run: the prefix of the identifier, and the environment variables whose values
-/// make up the rest. All of these variables must be set.
+/// Launchers whose jobs identify a run, as pairs: the prefix of the identifier, and the environment variables whose
+/// values follow the prefix. All variables of a launcher must be set.
 pub const JOB_VARIABLES: [(&str, &[&str]); 4] = [
     ("slurm", &["SLURM_JOB_ID", "SLURM_STEP_ID"]),
     ("pmix", &["PMIX_NAMESPACE"]),
@@ -55,7 +55,7 @@ impl RunId {
             for variable in *variables {
                 let value = get(variable)?.into_string().ok()?;
                 let is_none = match *variable {
-                    // torchrun uses this value if the user did not name the job.
+                    // torchrun sets this value if the user did not name the job.
                     "TORCHELASTIC_RUN_ID" => value == "none",
                     "SLURM_STEP_ID" => value.parse().is_ok_and(|n: u32| n >= SLURM_RESERVED),
                     _ => false,

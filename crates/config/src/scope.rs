@@ -1,5 +1,4 @@
-//! The setting for scope functions: the GPU work that a call of such a function launches is
-//! attributed to the function.
+//! The setting for scope functions: GPU work is attributed to the scope function whose call launched it.
 
 use std::fmt;
 
@@ -9,7 +8,7 @@ use crate::error::{Problem, quoted};
 use crate::function::PyFunction;
 use crate::step;
 
-/// One rule of the setting. Each call of a function that matches the rule is a scope.
+/// One rule of `TLLMPROF_SCOPES`. Each call of a function that matches the rule is a scope.
 #[derive(Clone, Debug)]
 pub enum ScopeRule {
     /// Native functions selected by regular expressions.

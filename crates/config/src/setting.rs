@@ -1,5 +1,5 @@
-//! The rows of the table of settings, from which help texts and documentation pages are made. The library does not
-//! link these texts.
+//! The rows of the table of settings. Help texts and documentation pages are made from these rows. The library does not
+//! contain these texts.
 
 /// One setting: a variable, an option, or both.
 #[derive(Clone, Copy, Debug)]
@@ -17,21 +17,20 @@ pub struct Setting {
     pub more: &'static str,
     /// Help text of an option that switches the setting off, in place of `help`; empty for other options.
     pub off: &'static str,
-    /// The value that applies if the variable is not set; empty if there is none.
+    /// The value that applies if the variable is not set; empty if there is no default.
     pub default: &'static str,
-    /// A description of the behaviour if the variable is not set, for settings whose default depends on others.
+    /// A description of the behaviour if the variable is not set, for settings whose default depends on other settings.
     pub otherwise: &'static str,
-    /// A description of the behaviour if the option is not given, if that differs from the behaviour if the
-    /// variable is not set.
+    /// A description of the behaviour without the option, if that behaviour differs from the one without the variable.
     pub without: &'static str,
     /// A description of the variable's values, if they differ from those of the option.
     pub values: &'static str,
     /// A value other than the default, which tests use.
     pub example: &'static str,
-    /// Options that cannot be combined with this one.
+    /// Options that cannot be combined with this option.
     pub conflicts: &'static [&'static str],
-    /// Help text of the same option of `attach`; an empty text means the same help. `None` if `attach` does not have
-    /// the option.
+    /// Help text of the same option of `attach`; an empty text means that the help is the same. `None` if `attach` does
+    /// not have the option.
     pub attach: Option<&'static str>,
 }
 
@@ -40,16 +39,16 @@ pub struct Setting {
 pub enum Reader {
     Library,
     Command,
-    /// The library or the project's scripts. They also set the variable, and users do not.
+    /// The library or the project's scripts, which also set the variable. Users do not set it.
     Project,
 }
 
 /// The form of the values of an option and of its variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ValueForm {
-    /// The variable is 1 or 0. The option takes no value, and sets the variable to the one that is not its default.
+    /// The variable is 1 or 0. The option takes no value, and sets the variable to the opposite of its default.
     Flag,
-    /// A value is required. The text is its name in the help, such as `PATH`.
+    /// A value is required. The text is the name of the value in the help, such as `PATH`.
     Named(&'static str),
     /// Like `Named`, but the value of the option may be left out, which sets the variable to 1.
     Optional(&'static str),
@@ -102,7 +101,7 @@ impl Setting {
         attach: None,
     };
 
-    /// Returns the variable's name that takes precedence; `None` if there is no variable.
+    /// Returns that name of the variable which takes precedence; `None` if there is no variable.
     #[must_use]
     pub fn variable(&self) -> Option<&'static str> {
         self.variables.first().copied()

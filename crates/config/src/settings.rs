@@ -31,7 +31,8 @@ use crate::warmup::Warmup;
 use crate::{flag, number, stacks};
 
 const TRACE_MAX: u64 = 1 << 30;
-/// Minimum value of `TLLMPROF_KEEP`, in bytes. It has room for one window and for the first chunks of a few threads.
+/// Minimum value of `TLLMPROF_KEEP`, in bytes. This size has room for one window and for the first chunks of a few
+/// threads.
 const LEAST_KEPT: u64 = 1 << 20;
 /// Number of iterations that are kept with `TLLMPROF_FLIGHT=1`.
 const FLIGHT_STEPS: u64 = 100;
@@ -129,7 +130,7 @@ table(env) {
         help: "Open windows only on these ranks, such as 0,2-3",
         value: Named("LIST"), heading: Iterations, otherwise: "all", example: "0,2-3",
     }
-    // Parsed here only to report mistakes. The library reads the variable again when the first iteration opens.
+    // This row is parsed only to report mistakes. The library reads the variable again when the first iteration begins.
     rank: Option<u64> = ["TLLMPROF_RANK"], parse_rank => {
         help: "Rank of this process, which takes precedence over the launcher's variables",
         value: Named("N"), heading: Iterations, example: "3",
@@ -192,8 +193,8 @@ table(env) {
         value: Named("RULES"), heading: Contents, example: "sym:^f$",
     }
     kernels: Option<KernelSelection> = ["TLLMPROF_KERNELS"], KernelSelection::parse,
-        // Layers need kernels, so they enable them by default. If the variable is set to 0, there are no kernels
-        // nevertheless.
+        // Layers need kernels, so layers enable the recording of kernels by default. If the user sets the variable to
+        // 0, no kernels are recorded nevertheless.
         settle match kernels {
             None | Some(Some(KernelSelection::Auto)) if layers => Some(KernelSelection::FIRST),
             kernels => kernels.flatten(),
@@ -330,14 +331,14 @@ table(env) {
     }
 }
 derived {
-    /// Name of the variable that set the windows; `None` if none did.
+    /// Name of the variable that chose the windows; `None` if no variable did.
     windows_from: Option<&'static str> = env.find(variable::windows, false).map(|(name, _)| name);
-    /// True if the user set the warm-up. Otherwise it is the default of the step rule.
+    /// True if the user set the warm-up. If false, the warm-up is the default for the step rule.
     warmup_given: bool = env.has(variable::warmup);
-    /// Number of the latest iterations outside windows that the record keeps; `None` if it keeps none. Without
-    /// `TLLMPROF_FLIGHT`, they are kept only until a window with an automatic length opens.
+    /// Number of the latest iterations outside windows that the record keeps; `None` if the record keeps no such
+    /// iterations. Without `TLLMPROF_FLIGHT`, they are kept only until a window with an automatic length opens.
     latest: Option<u64> = flight.or((windows.is_auto() && env.has(variable::trace)).then_some(LATEST_STEPS));
-    /// Names of the variables that are `auto`. If such a variable has no effect, no warning is printed.
+    /// Names of the variables whose value is `auto`. If such a variable cannot have an effect, no warning is printed.
     auto: Vec<&'static str> = env.auto_ones([
         variable::stacks, variable::native_stacks, variable::record_gc, variable::gil, variable::kernels,
     ]);
@@ -373,15 +374,15 @@ impl Settings {
         self.auto.contains(&variable)
     }
 
-    /// Returns true if any window can open: a planned window, one that is requested while the process runs, or one
-    /// that opens by itself.
+    /// Returns true if any window can open: a window of `TLLMPROF_START_STOP`, a window that is requested while the
+    /// process runs, or a window that opens by itself.
     #[must_use]
     pub fn may_open_windows(&self) -> bool {
         self.may_open_unplanned_windows() || !self.windows.is_empty()
     }
 
-    /// Returns true if a window can open that was not planned: one that is requested while the process runs, or one
-    /// that opens by itself.
+    /// Returns true if windows can open that were not planned when the process started: windows that are requested
+    /// while the process runs, or that open by themselves.
     #[must_use]
     pub fn may_open_unplanned_windows(&self) -> bool {
         self.when.is_some() || samples(self.kernels) || self.control.is_on()
@@ -396,8 +397,8 @@ impl Settings {
     }
 }
 
-/// Returns the rule for iterations: the one of `TLLMPROF_STEP`, otherwise the function of `TLLMPROF_BATCH`, otherwise
-/// `auto`.
+/// Returns the rule for iterations: that of `TLLMPROF_STEP` if it is set, otherwise the function of `TLLMPROF_BATCH`,
+/// otherwise `auto`.
 fn rule(step: Option<&Step>, batch: Option<&BatchFunction>) -> Step {
     let of_batch = |batch: &BatchFunction| Step::Python {
         function: batch.function.clone(),
@@ -407,8 +408,8 @@ fn rule(step: Option<&Step>, batch: Option<&BatchFunction>) -> Step {
     step.unwrap_or(Step::Auto)
 }
 
-/// Returns the condition. Returns a problem if it depends on facts about the batch, and these are still unknown when
-/// a step of this rule begins.
+/// Returns the condition, or a problem if the condition depends on facts about the batch that are still unknown when a
+/// step of this rule begins.
 fn knows_batches(condition: Option<Condition>, step: &Step) -> Result<Option<Condition>, Problem> {
     match step {
         Step::Auto | Step::Python { .. } => Ok(condition),
@@ -443,7 +444,8 @@ fn of_trigger<T>(given: Option<T>, when: Option<&Trigger>) -> Result<Option<T>, 
     }
 }
 
-/// Returns true if the condition that opens windows uses this name, such as `gc`. The value must then be recorded.
+/// Returns true if the condition that opens windows uses `name`, such as `gc`. The value with this name must then be
+/// recorded.
 fn names(when: Option<&Trigger>, name: &str) -> bool {
     when.is_some_and(|when| when.condition.names(name))
 }
@@ -453,7 +455,7 @@ fn samples(kernels: Option<KernelSelection>) -> bool {
     kernels.and_then(KernelSelection::samples).is_some()
 }
 
-/// Returns these functions and the Python functions of the scope rules, each once.
+/// Returns `functions` and the Python functions of the scope rules, each once.
 fn with_scopes(mut functions: Vec<PyFunction>, rules: Option<&[ScopeRule]>) -> Vec<PyFunction> {
     for rule in rules.unwrap_or_default() {
         if let ScopeRule::Python(function) = rule

@@ -1,17 +1,16 @@
-//! The setting for the sampling rate of stacks.
+//! The setting `TLLMPROF_STACKS`, the sampling rate of stacks.
 
 use crate::error::Problem;
 use crate::{flag, number};
 
 /// Default rate, in samples per second.
 pub const STACKS_RATE: u64 = 200;
-/// Maximum rate, in samples per second. A higher rate would slow the program down more than it
-/// would show.
+/// Maximum rate, in samples per second. A higher rate would slow the program down too much.
 const MAX_RATE: u64 = 1000;
 
 const WANTED: &str = "1 for 200 Hz, 0, a number of Hz up to 1000, or auto";
 
-/// Parses the setting. Returns the rate, or `None` if no stacks are to be sampled.
+/// Parses a value of `TLLMPROF_STACKS`. Returns the rate, or `None` if no stacks are to be sampled.
 ///
 /// # Errors
 /// Returns an error if the text is neither a flag nor a rate up to 1000 Hz.

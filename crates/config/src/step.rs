@@ -1,4 +1,4 @@
-//! The setting for the step rule, which defines what an iteration is.
+//! The setting `TLLMPROF_STEP`, the step rule, which defines what an iteration is.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub enum Step {
     /// A step begins at every `every`-th call of a CUDA function.
     Call {
         call: Call,
-        /// The function's name as the user wrote it, such as `cudaGraphLaunch`.
+        /// The name of the CUDA function as the user wrote it, such as `cudaGraphLaunch`.
         name: String,
         every: u64,
     },
@@ -34,10 +34,10 @@ pub enum Step {
         domain: Option<String>,
         every: u64,
     },
-    /// The step is that of a known engine. For other programs, it is learnt as the sequence of calls that recurs
-    /// once per iteration.
+    /// A step is that of a known engine. For other programs, a step is learnt as the sequence of calls that recurs once
+    /// per iteration.
     Auto,
-    /// The step is one of the equal parts of an iteration of `Auto`, if it has such parts.
+    /// A step is one of the equal parts of an iteration of `Auto`, if an iteration has such parts.
     AutoInner,
 }
 
@@ -122,7 +122,8 @@ impl Step {
         }
     }
 
-    /// Returns true if iterations are learnt from the calls. For a known engine, they are not learnt.
+    /// Returns true for a rule with which iterations are learnt from the CUDA calls. If the process runs a known
+    /// engine, iterations are not learnt even with such a rule.
     #[must_use]
     pub const fn is_learnt(&self) -> bool {
         matches!(self, Self::Auto | Self::AutoInner)
@@ -219,7 +220,8 @@ fn split_every(text: &str) -> Result<(&str, u64), Problem> {
     }
 }
 
-/// Splits a rule at the last `@` that is neither escaped nor inside brackets. Returns the parts before and after it.
+/// Splits a rule at the last `@` that is neither escaped nor inside brackets. Returns the parts before and after this
+/// `@`.
 pub(crate) fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
     let (mut escaped, mut in_class, mut at) = (false, false, None);
     for (index, byte) in rule.bytes().enumerate() {
@@ -256,7 +258,7 @@ pub(crate) fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Pr
         .unicode(false)
         .build()
         .map_err(|error| {
-            // The error message shows the pattern over several lines. Only its last line says what is wrong.
+            // The error message shows the pattern over several lines. Only its last line names the mistake.
             let error = error.to_string();
             let last = error.lines().last().unwrap_or_default();
             let reason = last.strip_prefix("error: ").unwrap_or(last);

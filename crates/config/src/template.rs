@@ -1,4 +1,4 @@
-//! Path templates for settings: paths with placeholders for facts about the process, such as its rank and host.
+//! Path templates for settings: paths with placeholders for properties of the process, such as its rank and host.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -40,9 +40,9 @@ const NAMELESS: (&str, &str) = ("tllmprof-", ".tllmprof");
 const WANTED: &str = "a path with %p, %r, %h, %q{NAME} or %%";
 
 impl PathTemplate {
-    /// Returns the template for the record of a process that listens for requests, if the user has not named a
-    /// record. The record is in the working folder. If the control socket is in a folder that others can read, the
-    /// record is in that folder.
+    /// Returns the template for the record of a process that listens for requests, if the user has not named a record.
+    /// The record is in the working folder. If the user named a folder for the control socket, the record is in that
+    /// folder.
     pub fn on_demand(control: &Control) -> Option<Self> {
         let name = [
             TemplatePart::Text(b"tllmprof-".to_vec()),
@@ -110,7 +110,7 @@ impl PathTemplate {
                 [b'q', ..] => return Err(Problem::new("%q has no {NAME} behind it", WANTED)),
                 [] => return Err(Problem::new("it ends with a single %", WANTED)),
                 [..] => {
-                    // Shows the whole character, even if it is longer than a byte.
+                    // Shows the whole character, even if the character is longer than a byte.
                     let unknown = shown(OsStr::from_bytes(rest)).chars().next().unwrap_or('?');
                     return Err(Problem::new(format!("%{unknown} means nothing"), WANTED));
                 }
@@ -153,14 +153,14 @@ impl PathTemplate {
                 }
             }
         }
-        // The name is empty if all of its placeholders are.
+        // The name is empty if all of its placeholders are empty.
         if path.last().is_none_or(|byte| *byte == b'/') {
             path.extend_from_slice(format!("{}{}{}", NAMELESS.0, place.pid, NAMELESS.1).as_bytes());
         }
         PathBuf::from(OsString::from_vec(path))
     }
 
-    /// Returns the beginning of the path that is the same for all processes, up to its last `/`.
+    /// Returns the beginning of the path that is the same for all processes, up to the last `/` in it.
     pub fn folder(&self) -> PathBuf {
         let Some(TemplatePart::Text(text)) = self.0.first() else {
             return PathBuf::new();
@@ -180,7 +180,7 @@ impl PathTemplate {
             - in_folder.iter().filter(|byte| **byte == b'/').count()
     }
 
-    /// Returns true if the path can result from this template for some process.
+    /// Returns true if `path` can be the result of this template for some process.
     pub fn is_of_some_process(&self, path: &OsStr) -> bool {
         let path = path.as_bytes();
         let nameless = || {
@@ -195,7 +195,7 @@ impl PathTemplate {
     }
 }
 
-/// Returns a value in a form that fits into a file name. Characters that would end the name or leave its folder
+/// Returns a value in a form that fits into a file name. Characters that would end the name or lead to another folder
 /// become `_`. A long value is cut, and a hash of the whole value is appended.
 fn part_of_name(value: &OsStr) -> Vec<u8> {
     let bytes = value.as_bytes();
@@ -207,7 +207,7 @@ fn part_of_name(value: &OsStr) -> Vec<u8> {
     };
     let mut name: Vec<u8> = bytes.iter().map(plain).collect();
     if name.len() > LONGEST_VALUE {
-        // The hash is FNV-1a. With it, two values with the same beginning still get different names.
+        // The hash is FNV-1a. Because of the hash, two long values with the same beginning still get different names.
         let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -222,8 +222,8 @@ fn part_of_name(value: &OsStr) -> Vec<u8> {
     name
 }
 
-/// Returns true if values for the placeholders exist so that the pieces result in `path`. Host names and values of
-/// variables contain no `/`.
+/// Returns true if the pieces of a template can result in `path` for some values of the placeholders. Host names and
+/// values of variables contain no `/`.
 fn fits(pieces: &[TemplatePart], path: &[u8]) -> bool {
     let Some((piece, rest)) = pieces.split_first() else {
         return path.is_empty();
@@ -308,7 +308,7 @@ mod tests {
                 "{template} {host} {value:?}"
             );
         }
-        // Two cases: a folder given by the user in a variable, and names of which nothing is left.
+        // Two special cases: the folder comes from a variable, and all parts of the file name are empty.
         assert_eq!(
             filled("%q{JOB}/x", "", "/scratch/../a").0,
             "/scratch/../a/x"

@@ -24,8 +24,8 @@ pub fn parse(text: &str) -> Option<Duration> {
     Some(Duration::from_nanos(u64::try_from(whole).ok()?))
 }
 
-/// Parses a decimal number with at most three decimals. Returns it in thousandths, or `None` if the
-/// text is not such a number.
+/// Parses a decimal number with at most three decimals. Returns the number in thousandths, or `None` if the text is not
+/// such a number.
 #[must_use]
 pub fn thousandths(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));

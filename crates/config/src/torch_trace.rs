@@ -1,4 +1,4 @@
-//! The setting for the path of the PyTorch profiler's traces.
+//! The setting `TLLM_TORCH_PROFILE_TRACE`, the path of the PyTorch profiler's traces.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use crate::error::Problem;
 pub struct TracePath {
     /// The folder, and the file name without its extension.
     pub stem: String,
-    /// The extension with its dot. For compressed files it has both parts: `.json.gz`. PyTorch compresses a file if
-    /// its name ends in `.gz`.
+    /// The extension with its dot. For compressed files the extension has two parts: `.json.gz`. PyTorch compresses a
+    /// file if its name ends in `.gz`.
     pub extension: String,
 }
 
@@ -42,7 +42,7 @@ impl TracePath {
         })
     }
 
-    /// Returns the path with `folder` in front if it is relative, so that it stays the same if the process changes
+    /// Returns the path with `folder` in front if the path is relative. The result stays valid if the process changes
     /// its working folder.
     #[must_use]
     pub fn within(&self, folder: &Path) -> Self {

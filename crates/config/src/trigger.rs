@@ -14,7 +14,7 @@ const AT_MOST: AtMost = AtMost {
 /// Default number of iterations in a window that opens by itself.
 pub const STEPS: u64 = 50;
 
-/// A trigger: it opens a window after an iteration for which its condition holds.
+/// A trigger, which opens a window after an iteration for which the trigger's condition holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trigger {
     pub condition: Condition,
@@ -37,8 +37,7 @@ impl Default for AtMost {
 }
 
 impl AtMost {
-    /// Maximum number of windows. It is limited because the times of all these windows are
-    /// remembered.
+    /// Maximum number of windows in a limit. It is bounded because the times of all these windows are kept in memory.
     pub const MAX_WINDOWS: u64 = 10_000;
 
     /// Parses a limit such as `10/1h`. Without a time, the limit is per hour.

@@ -1,4 +1,4 @@
-//! Detects misspelled variables: their names look like ours, but nothing reads them.
+//! Detects misspelled variables: their names begin with tllmprof's prefixes, but no code reads them.
 
 use core::fmt;
 
@@ -8,13 +8,13 @@ use crate::settings::{options, other_names, variable_names};
 /// Prefix of the variables that the project's tests use.
 const TESTS: &str = "TLLMPROF_TEST_";
 
-/// The name of an unknown variable that has our prefix. It is displayed as a sentence that suggests the variable that
-/// the user may have meant.
+/// The name of an unknown variable that has a prefix of tllmprof's variables. It is displayed as a sentence that
+/// suggests the variable that the user may have meant.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown<'a>(&'a str);
 
 impl<'a> Unknown<'a> {
-    /// Checks a name. Returns `None` for a known variable, and for a variable without our prefix.
+    /// Checks a name. Returns `None` for a known variable, and for a variable without a prefix of tllmprof's variables.
     pub fn from_name(name: &'a str) -> Option<Self> {
         let is_known = || {
             variable_names()
@@ -66,7 +66,7 @@ mod tests {
             of("TLLMPROF_STEPP").as_deref(),
             Some("TLLMPROF_STEPP means nothing; TLLMPROF_STEP does")
         );
-        // The variables of these options have other names than the options.
+        // The names of these variables differ from the names of their options.
         for (named, meant) in [
             ("TLLMPROF_GC", "TLLM_PROFILE_RECORD_GC"),
             ("TLLMPROF_WINDOW", "TLLMPROF_START_STOP"),
@@ -84,7 +84,7 @@ mod tests {
         for known in variable_names() {
             assert_eq!(of(known), None);
         }
-        // Variables of TensorRT-LLM begin with `TLLM_` too, but they are not ours.
+        // Variables of TensorRT-LLM begin with `TLLM_` too, but tllmprof does not read them.
         for other in [
             "TLLM_LOG_LEVEL",
             "HOME",

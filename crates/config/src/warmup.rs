@@ -1,4 +1,4 @@
-//! The setting for the warm-up: iterations that are not counted.
+//! The setting `TLLMPROF_WARMUP`: iterations at the start that are not counted.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use crate::number;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Warmup {
-    /// This number of iterations comes before iteration 0.
+    /// This number of iterations is skipped before iteration 0.
     Iterations(u64),
-    /// The count restarts at 0 after each stream capture, until the first window opens.
+    /// The count of iterations restarts at 0 after each stream capture, until the first window opens.
     Capture,
 }
 
 impl Warmup {
-    /// Parses the setting.
+    /// Parses a value of `TLLMPROF_WARMUP`.
     ///
     /// # Errors
     /// Returns an error if the text is neither a number nor `capture`.

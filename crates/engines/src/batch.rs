@@ -5,7 +5,7 @@
 
 use tllmprof_config::{Formulas, NoFormula};
 
-/// Formulas for the batches of an engine, for some of its versions.
+/// Formulas for the batches of some versions of an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Batch {
     pub requests: &'static str,
@@ -68,9 +68,9 @@ pub(crate) const VLLM_V1: &[Batch] = &[
     },
 ];
 
-/// Formulas for SGLang. `extend_num_tokens` keeps its old value when a batch continues with decoding, so the
-/// formulas depend on the mode. A mixed batch includes one token for each of `decoding_reqs`. A batch of
-/// decodes also includes them if it runs as a prefill because another rank's batch does.
+/// Formulas for SGLang. `extend_num_tokens` keeps its old value when a batch continues with decoding, so the formulas
+/// depend on the mode. A mixed batch includes one token for each of `decoding_reqs`. A batch of decodes also includes
+/// these tokens if it runs as a prefill because another rank's batch is a prefill.
 pub(crate) const SGLANG: &[Batch] = &[Batch {
     requests: "len(batch.reqs)",
     tokens: "batch.extend_num_tokens if batch.forward_mode._name_ \
@@ -82,8 +82,8 @@ pub(crate) const SGLANG: &[Batch] = &[Batch {
     versions: "sglang 0.4.6, 0.5.3, 0.5.10, 0.5.16, 0.5.23",
 }];
 
-/// Formulas for LMDeploy. With data parallelism it runs dummy batches, whose token belongs to no request.
-/// Version 0.12 and later mark them with `is_dummy`.
+/// Formulas for LMDeploy. With data parallelism, LMDeploy runs dummy batches with one token that belongs to no request.
+/// Version 0.12 and later mark dummy batches with `is_dummy`.
 pub(crate) const LMDEPLOY: &[Batch] = &[
     Batch {
         requests: "0 if inputs.is_dummy else inputs.seq_length.shape[0]",

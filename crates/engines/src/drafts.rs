@@ -5,13 +5,13 @@
 //! engine's row (`engines.rs`). Passes that are made during a call of one of the functions below belong to the
 //! draft model, and do not count as steps.
 //!
-//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 /// A function that runs passes of a draft model.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft {
     /// The engine, as the beginning of names in [`ENGINES`](crate::ENGINES). It stands for all engines whose names
-    /// begin with it.
+    /// begin with this text.
     pub engine: &'static str,
     /// The function as `MODULE:QUALNAME`.
     pub function: &'static str,
@@ -21,9 +21,9 @@ pub struct Draft {
 
 const CANDIDATES: &str = "transformers 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: transformers/generation/candidate_generator.py";
 
-/// Functions that run passes of a draft model. Each of them calls `generate` of the assistant model, some of them
-/// through `_generate_candidates`. Other candidate generators are not listed: they look candidates up, or run
-/// their model without `generate`, so that their passes are not counted anyway.
+/// Functions that run passes of a draft model. All of them call `generate` of the assistant model, some through
+/// `_generate_candidates`. Other candidate generators are not listed: they look candidates up, or run their model
+/// without `generate`, so that the passes of their model are not counted anyway.
 pub const DRAFTS: &[Draft] = &[
     Draft {
         engine: "transformers generate",

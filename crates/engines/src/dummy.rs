@@ -4,15 +4,15 @@
 //! continue. These batches do not go through the step function in the engine's row (`engines.rs`). Calls of the
 //! functions below count as steps too, with an empty batch.
 //!
-//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 use crate::batch::Batch;
 
 /// A function that runs a batch without requests.
 #[derive(Clone, Copy, Debug)]
 pub struct DummyStep {
-    /// The engine, as the beginning of names in [`ENGINES`](crate::ENGINES). It stands for all engines whose
-    /// names begin with it.
+    /// The engine, as the beginning of names in [`ENGINES`](crate::ENGINES). It stands for all engines whose names
+    /// begin with this text.
     pub engine: &'static str,
     /// The function as `MODULE:QUALNAME`.
     pub function: &'static str,
@@ -21,9 +21,9 @@ pub struct DummyStep {
 }
 
 pub const DUMMY_STEPS: &[DummyStep] = &[
-    // A data-parallel rank calls this when it has no requests but another rank has some. The function calls
-    // `_dummy_run` of the model runner. `_dummy_run` itself is not listed, because the memory measurement and
-    // graph captures call it too, and they are not steps.
+    // A data-parallel rank calls this function when the rank has no requests but another rank has some. The function
+    // calls `_dummy_run` of the model runner. `_dummy_run` itself is not listed, because the memory measurement and
+    // graph captures, which are not steps, call it too.
     DummyStep {
         engine: "vLLM, model runner",
         function: "vllm.v1.worker.gpu_worker:Worker.execute_dummy_batch",

@@ -9,7 +9,7 @@
 //! there. A method is listed with the class that defines it. Functions may be decorated. Two names may refer to
 //! the same function, because a package may import functions from its own modules.
 //!
-//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 use std::fmt;
 
@@ -55,7 +55,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
         functions: &[
             ("vllm.entrypoints.llm", &["LLM.generate", "LLM.chat"]),
             ("vllm.v1.engine.async_llm", &["AsyncLLM.generate"]),
-            // The first two names exist through version 0.14, the other two from 0.18 on.
+            // In vLLM, the first two names exist through version 0.14, and the other two from 0.18 on.
             (
                 "vllm.entrypoints.openai.serving_chat",
                 &["OpenAIServingChat.create_chat_completion"],
@@ -72,7 +72,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                 "vllm.entrypoints.openai.completion.serving",
                 &["OpenAIServingCompletion.create_completion"],
             ),
-            // The first name exists through version 0.11, the second from 0.14 on.
+            // In vLLM, the first name exists through version 0.11, and the second from 0.14 on.
             ("vllm.v1.engine.processor", &["Processor.process_inputs"]),
             (
                 "vllm.v1.engine.input_processor",
@@ -118,7 +118,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                where a streamed answer begins",
         source: "vllm 0.8.5, 0.10.0, 0.11.0, 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0",
     },
-    // Both model runners call one of these functions once in a step. The call contains all passes of the draft
+    // In each step, both model runners call one of these functions once. That call contains all passes of the draft
     // model.
     EngineApi {
         name: "vLLM V1, speculative decoding",
@@ -406,7 +406,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
         name: "LMDeploy",
         functions: &[
             ("lmdeploy.pipeline", &["Pipeline.__call__"]),
-            // The first module exists through version 0.11, the other two from 0.12 on.
+            // In LMDeploy, the first of these modules exists through version 0.11, and the next two from 0.12 on.
             (
                 "lmdeploy.serve.async_engine",
                 &["AsyncEngine.generate", "AsyncEngine._get_prompt_input"],
@@ -425,7 +425,7 @@ pub const ENGINE_APIS: &[EngineApi] = &[
             ),
             ("lmdeploy.tokenizer", &["Tokenizer.encode"]),
             ("lmdeploy.pytorch.paging.scheduler", &["Scheduler.schedule"]),
-            // The first module exists through version 0.11, the second from 0.12 on.
+            // In LMDeploy, the first of these modules exists through version 0.11, and the second from 0.12 on.
             (
                 "lmdeploy.pytorch.engine.model_agent",
                 &[
@@ -440,7 +440,8 @@ pub const ENGINE_APIS: &[EngineApi] = &[
                     "BaseModelAgent.async_sampling_logits",
                 ],
             ),
-            // The first module has the function through version 0.10, the second from 0.11 on.
+            // In LMDeploy, the first of these modules has the function through version 0.10, and the second from 0.11
+            // on.
             (
                 "lmdeploy.pytorch.engine.engine",
                 &["Engine._make_infer_outputs"],

@@ -1,11 +1,11 @@
 //! The known engines, and the definition of their steps.
 //!
 //! This file contains only data: for each engine, the sign by which it is recognized, and the rule of `TLLMPROF_STEP`
-//! that counts its steps. A step runs once for each batch given to the GPU, in the process that drives the GPU. It is
-//! never an iteration of the engine's scheduling loop, because an idle loop iterates too: windows that were counted
+//! that counts its steps. A step runs once for each batch given to the GPU, in the process that drives the GPU. A step
+//! is never an iteration of the engine's scheduling loop, because an idle loop iterates too: windows that were counted
 //! by such iterations contained no GPU work (TensorRT-LLM pull request 13744).
 //!
-//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 use std::fmt;
 
@@ -40,15 +40,15 @@ impl fmt::Display for Seen {
 pub struct Engine {
     pub name: &'static str,
     pub seen_by: Seen,
-    /// The rule of `TLLMPROF_STEP` that counts the engine's steps. It is `auto` if no function of the engine can be
-    /// named as its step; the step is then learned from the calls.
+    /// The rule of `TLLMPROF_STEP` that counts the engine's steps. The rule is `auto` if no function of the engine can
+    /// be named as the step; the step is then learnt from the calls.
     pub step: &'static str,
     /// Remarks for users: other events that the rule counts, and steps that it leaves out.
     pub note: &'static str,
     /// Repository or package, version and files from which the rule was derived.
     pub source: &'static str,
-    /// A real run in which the steps counted by this rule were compared with the engine's own count: version, GPU,
-    /// date and figures. Empty if there was no such run.
+    /// A real run in which the steps counted by this rule were compared with the engine's own count: version, GPU, date
+    /// and figures. Empty if no run was compared.
     pub tried: &'static str,
     /// Formulas that compute the size of a batch from the arguments of the step function, if that is a Python
     /// function. The first formulas that can be evaluated are used.
@@ -62,8 +62,8 @@ impl Engine {
     }
 }
 
-/// The known engines. The first one that is recognized counts. So an engine that loads a library of another engine,
-/// or imports its modules, must come before that other engine.
+/// The known engines. The first engine that is recognized counts. So an engine that loads a library or imports a module
+/// of another engine must come before that other engine.
 pub const ENGINES: &[Engine] = &[
     // TensorRT-LLM: the NVTX ranges of its C++ code are compiled out unless a build enables them (NVTX_DISABLE is on
     // by default). The ranges of its Python executor are always emitted, in the domain TensorRT-LLM.
@@ -108,9 +108,9 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // vLLM: Worker.execute_model is not used, because it also runs when nothing is scheduled: for finished requests,
-    // and while it waits for KV transfers. The preparation of inputs runs only for real batches. The NVTX range
-    // execute_context_… is not used, because it exists only with the cuda profiler in `--profiler-config`.
+    // vLLM: Worker.execute_model is not used, because vLLM also calls it when nothing is scheduled: for finished
+    // requests, and while vLLM waits for KV transfers. The preparation of inputs runs only for real batches. The NVTX
+    // range execute_context_… is not used, because it exists only with the cuda profiler in `--profiler-config`.
     Engine {
         name: "vLLM, model runner V2",
         seen_by: Seen::Python("vllm.v1.worker.gpu.model_runner"),
@@ -233,8 +233,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: batch::LMDEPLOY,
     },
-    // The same method as above, at its place before the module became a package. The package still exports the class
-    // under this name.
+    // The same method as in the row above, in the module that had it before that module became a package. The package
+    // still exports the class under this name.
     Engine {
         name: "LMDeploy PyTorch engine, 0.7 to 0.11",
         seen_by: Seen::Python("lmdeploy.pytorch.engine.model_agent"),
@@ -255,10 +255,11 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // llama.cpp's own programs moved from llama_decode to llama_process in 2026. Neither function calls the other, so
-    // one rule can count both.
-    // Ollama's official releases up to 0.24 are stripped (-ldflags=-w -s), so this row matches only other builds.
-    // These also contain llama_decode, but the newer runner does not call it.
+    // The next three rows are for llama.cpp and for Ollama, which contains it. In 2026, llama.cpp's own programs moved
+    // from llama_decode to llama_process. Neither function calls the other, so one rule can count both functions.
+    //
+    // Ollama's official releases up to 0.24 are stripped (-ldflags=-w -s), so the first of these rows matches only
+    // other builds. Those builds also contain llama_decode, but the newer runner does not call it.
     Engine {
         name: "Ollama 0.5 to 0.24, not stripped",
         seen_by: Seen::Symbol("github.com/ollama/ollama/runner/ollamarunner.Execute"),
@@ -369,8 +370,8 @@ pub const ENGINES: &[Engine] = &[
         tried: "",
         batch: &[],
     },
-    // Calls reach the plugin through a table of function pointers that GetPjrtApi returns. What a step is depends on
-    // the program, which contains the step function.
+    // Calls reach the plugin through a table of function pointers that GetPjrtApi returns. The step function is part of
+    // the user's program, so no rule can name it.
     Engine {
         name: "JAX",
         seen_by: Seen::Module("xla_cuda_plugin.so"),
@@ -398,7 +399,7 @@ pub fn python_steps() -> impl Iterator<Item = (&'static Engine, &'static str)> {
         .filter_map(|engine| Some((engine, engine.python_step()?)))
 }
 
-/// Returns true if calls of this function count as steps of an engine. Most of a step's work may come after the
+/// Returns true if a call of this function counts as a step of an engine. Most of a step's work may come after the
 /// function has returned.
 pub fn is_step(function: &PyFunction) -> bool {
     let function = function.to_string();
@@ -409,7 +410,8 @@ fn is_dummy(function: &str) -> bool {
     DUMMY_STEPS.iter().any(|dummy| dummy.function == function)
 }
 
-/// Returns the formulas for batches that are given to this function, if it counts an engine's steps.
+/// Returns the formulas for the batches that are given to this function, if calls of the function count as an engine's
+/// steps.
 pub fn batches(function: &PyFunction) -> &'static [Batch] {
     let function = function.to_string();
     if is_dummy(&function) {
@@ -419,10 +421,11 @@ pub fn batches(function: &PyFunction) -> &'static [Batch] {
     step.map_or(&[], |(engine, _)| engine.batch)
 }
 
-/// Returns true if TensorRT-LLM is in the process and reads `variable` itself, so that it starts and stops the
-/// profiler in those iterations. The C++ executor (`Executor::Impl::executionLoop`) reads `TLLM_PROFILE_START_STOP`,
-/// or if that is not set, `TLLM_GPTM_PROFILE_START_STOP`. The Python executor (`PyExecutor._profiler`) reads only the
-/// first variable. Both executors need `libtensorrt_llm.so`; the Python executor also needs `libth_common.so`.
+/// Returns true if TensorRT-LLM is in the process and reads `variable` itself, so that it starts and stops the profiler
+/// itself in the iterations that the variable names. The C++ executor (`Executor::Impl::executionLoop`) reads
+/// `TLLM_PROFILE_START_STOP`, or if that is not set, `TLLM_GPTM_PROFILE_START_STOP`. The Python executor
+/// (`PyExecutor._profiler`) reads only the first variable. Both executors need `libtensorrt_llm.so`; the Python
+/// executor also needs `libth_common.so`.
 ///
 /// The caller should ask late, because Python loads the library long after the process has started. The result is
 /// also true for programs that load the library but run neither executor, although they open no window for this

@@ -3,7 +3,7 @@
 //! This file contains only data: for engines, the location of the groups in a worker process; for frameworks, the
 //! descriptions that they give to groups of `torch.distributed`.
 //!
-//! `docs/engines.md` shows these tables to users; a test keeps them the same.
+//! `docs/engines.md` shows the tables in this file to users, and a test compares that page with this file.
 
 /// The location of the groups of ranks in an engine's worker process. Each group is a Python object with the
 /// attributes `rank_in_group`, `world_size` and `ranks`.

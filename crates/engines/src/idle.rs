@@ -5,7 +5,7 @@
 //! lists engines whose thread sleeps between steps only if there are no requests. Functions that wait for another
 //! process of the engine are not listed.
 //!
-//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 /// A function in which an engine waits for requests.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +43,8 @@ pub const IDLE_WAITS: &[IdleWait] = &[
         polls: false,
         source: "sglang 0.5.16: sglang/srt/managers/scheduler_components/idle_sleeper.py",
     },
-    // This function runs when the loop has no batch and no batch is in progress. The loop checks for requests
-    // again immediately.
+    // This function runs when the scheduler's loop has no batch and no batch is in progress. The loop then checks for
+    // requests again immediately.
     IdleWait {
         engine: "SGLang",
         module: "sglang.srt.managers.scheduler",

@@ -1,6 +1,7 @@
 //! Names that engines give to those of their processes that drive the GPU.
 //!
-//! This file contains only data. `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! This file contains only data. `docs/engines.md` shows the table in this file to users, and a test compares that page
+//! with this file.
 
 /// A name that an engine gives to one of its processes.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +14,7 @@ pub struct ProcessName {
     pub source: &'static str,
 }
 
-/// The known names. If several rows match the processes of an engine, only those that match the first such row
+/// The known names. If several rows match processes of an engine, only the processes that match the first of these rows
 /// drive the GPU.
 pub const PROCESS_NAMES: &[ProcessName] = &[
     ProcessName {

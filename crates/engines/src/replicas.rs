@@ -1,11 +1,11 @@
 //! Replicas of engines: an engine with data parallelism may run several copies of itself, each with a separate
 //! `WORLD` group in `torch.distributed`.
 //!
-//! This file contains only data: the location of the replica's number in a worker process. With separate
-//! worlds, a process's rank in the job is the replica's number × the size of the replica's world + the rank in
-//! that world. If one world contains all replicas, the rank in it is already the rank in the job.
+//! This file contains only data: the location of the replica's number in a worker process. With separate worlds, a
+//! process's rank in the job is the replica's number × the size of the replica's world + the rank in that world. If one
+//! world contains all replicas, the rank in this world is already the rank in the job.
 //!
-//! `docs/engines.md` shows this table to users; a test keeps the two the same.
+//! `docs/engines.md` shows the table in this file to users, and a test compares that page with this file.
 
 use std::fmt;
 
@@ -41,9 +41,9 @@ pub struct Replicas {
     pub engine: &'static str,
     /// The number of the replica to which the process belongs.
     pub index: ValuePath,
-    /// The number of replicas, if each has a separate world.
+    /// The number of replicas, if each replica has a separate world.
     pub count: Option<ValuePath>,
-    /// The number of ranks in a replica. If the world is larger than this, it contains all replicas.
+    /// The number of ranks in a replica. If the world is larger than this number, the world contains all replicas.
     pub size: Option<ValuePath>,
     /// A value that is true if all replicas share one world.
     pub share: Option<ValuePath>,
@@ -118,7 +118,7 @@ mod tests {
             }
             // To compute the rank of a process without a world, the size of a replica is needed.
             assert!(row.rank.is_none() || row.size.is_some(), "{}", row.engine);
-            // One of these values is needed to decide if the world contains only one replica.
+            // Without either of these values, it cannot be decided if the world contains only one replica.
             assert!(row.count.is_some() || row.size.is_some(), "{}", row.engine);
         }
     }

@@ -1,7 +1,7 @@
 //! Functions of known engines that launch GPU work outside the modules of the model.
 //!
-//! This file contains only data. If GPU time is reported by layer (`TLLMPROF_LAYERS`), each of these functions
-//! is a scope: the work that it launches is attributed to it. None of the functions calls the model.
+//! This file contains only data. If GPU time is reported by layer (`TLLMPROF_LAYERS`), each of these functions is a
+//! scope, to which the GPU work that it launches is attributed. None of the functions calls the model.
 
 /// Functions of one module that are scopes.
 #[derive(Clone, Copy, Debug)]

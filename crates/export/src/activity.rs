@@ -14,7 +14,7 @@ pub(crate) enum ArgumentValue {
     Yes,
 }
 
-/// A text that many items share, by its number.
+/// A text that many items share, as its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum SharedText {
     String(StringId),
@@ -31,7 +31,7 @@ impl SharedText {
     }
 }
 
-/// An item in the form in which it is drawn.
+/// An item of a record in the form in which a trace shows it, with times on the common clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Activity {
     pub item: Item,
@@ -40,14 +40,14 @@ pub(crate) struct Activity {
     pub start: u64,
     /// The duration in nanoseconds. `None` for an item that is only a moment.
     pub duration: Option<u64>,
-    /// The iteration that contains the item. `None` if there is none, or if the item is itself an
+    /// The iteration that contains the item. `None` if no iteration contains the item, or if the item is itself an
     /// iteration or a window.
     iteration: Option<u64>,
     pub flow: Option<Flow>,
 }
 
-/// One point of an arrow. An arrow leads from a launch call to the first kernel that it launched, and on
-/// from each kernel to the next.
+/// One point of an arrow. An arrow leads from a launch call to the first kernel that the call launched, and from each
+/// of its kernels to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Flow {
     /// Number of the launch, unique in its record.
@@ -102,7 +102,7 @@ impl<'a> Draw<'a> {
         }
     }
 
-    /// Converts an item, which is of this category.
+    /// Converts an item of the given category.
     pub(crate) fn activity(&mut self, item: &Item, category: Category) -> Activity {
         let duration = self.record.interpreter.duration(item);
         let is_in_one = item.kind != Kind::Window && item.kind.row().value != Some(Key::Iteration);
@@ -122,9 +122,8 @@ impl<'a> Draw<'a> {
         placed(item.start, 0, self.shift).0
     }
 
-    /// Returns the arrow point at an item, if any. Because the host and the GPU have separate clocks, a
-    /// kernel may seem to begin before its launch. Then there is no arrow, because it would point back in
-    /// time.
+    /// Returns the arrow point at an item, if any. Because the host and the GPU have separate clocks, a kernel may seem
+    /// to begin before its launch. In this case there is no arrow, because an arrow would point back in time.
     fn flow(&self, item: &Item) -> Option<Flow> {
         let launch = self.record.interpreter.launch(item)?;
         let begins = item.kind.row().end == Some(LaunchEnd::Call);
@@ -139,8 +138,8 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// Converts a start and a duration to the common clock. Times on it have 63 bits, because Perfetto reads
-/// no more. Later times, which occur in damaged records, are moved to the end of that range.
+/// Converts a start and a duration to the common clock. Perfetto reads only 63 bits of a time. Later times, which occur
+/// in damaged records, are moved to the last time that has 63 bits.
 fn placed(start: u64, duration: u64, shift: u64) -> (u64, u64) {
     const LAST: u64 = i64::MAX as u64;
     let start = start.saturating_add(shift).min(LAST);

@@ -1,8 +1,7 @@
 //! Writes the trace event format: JSON that chrome://tracing, the Perfetto UI and many other tools read.
 //!
-//! Source: "Trace Event Format", the Chromium project. Times are microseconds with three decimals. Each
-//! event is one line. Characters that control a terminal are escaped, because users may print the file
-//! on one.
+//! Source: "Trace Event Format", the Chromium project. Times are microseconds with three decimals. Each event is one
+//! line. Characters that control a terminal are escaped, because users may print the file on a terminal.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,7 +24,7 @@ pub(crate) struct Chrome<'a> {
     name: String,
     /// Cache of the current record's argument texts, in JSON form.
     texts: HashMap<SharedText, String>,
-    /// Number of records begun so far. It makes the ids of arrows unique.
+    /// Number of records begun so far. This number makes the ids of arrows unique.
     records: u64,
 }
 
@@ -48,8 +47,8 @@ impl<'a> Chrome<'a> {
         to
     }
 
-    /// Writes an event for one point of an arrow. Readers attach it to the event that begins at the time
-    /// `at` on this line.
+    /// Writes an event for one point of an arrow. Readers attach that event to the event that begins at the time `at`
+    /// on `line`.
     fn flow(&mut self, group: &Group, line: &TrackLine, at: u64, flow: Flow) {
         let id = self.records << 32 | u64::from(flow.launch);
         let to = self.next();
@@ -228,7 +227,7 @@ fn microseconds(to: &mut Vec<u8>, before: &str, ns: u64) {
 fn string(to: &mut Vec<u8>, text: &str) {
     // Writing to memory cannot fail.
     let _ = write_json_text(text, to);
-    // For a text that ends with a backslash, JSON ends in `\\"`. Perfetto mistakes this for an escaped
+    // For a text that ends with a backslash, the JSON ends in `\\"`. Perfetto mistakes these characters for an escaped
     // quote, so the backslash is written as `\u005c`.
     if text.ends_with('\\') {
         to.truncate(to.len() - 3);

@@ -6,10 +6,9 @@ use crate::record::Record;
 
 /// For each record, the offset from its `CLOCK_MONOTONIC` to the common clock, in nanoseconds.
 ///
-/// Records from the same boot of a machine share `CLOCK_MONOTONIC`, so the distances between their times stay
-/// exact. Records of different machines are aligned by the time of day, only as exactly as the machines'
-/// times of day agree. The common clock is that of the machine that was started first, so that no time is
-/// negative.
+/// Records from the same boot of a machine share `CLOCK_MONOTONIC`, so the distances between their times stay exact.
+/// Records of different machines are aligned by the time of day, so only as exactly as the clocks of the machines
+/// agree. The common clock is that of the machine that was started first, so that no time is negative.
 #[derive(Debug)]
 pub struct Clocks {
     shifts: Vec<u64>,
@@ -27,8 +26,8 @@ impl Clocks {
         }))
     }
 
-    /// Computes the offsets from each record's boot id and its time of day minus `CLOCK_MONOTONIC`. A record
-    /// without a boot id counts as a separate machine.
+    /// Computes the offsets. For each record, `records` contains the boot id and the difference between the time of day
+    /// and `CLOCK_MONOTONIC`. A record without a boot id counts as a separate machine.
     fn new<'a>(records: impl Iterator<Item = (&'a str, i64)>) -> Self {
         let mut boots = HashMap::new();
         let offsets: Vec<i64> = records

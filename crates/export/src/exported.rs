@@ -1,6 +1,6 @@
 //! The result of an export.
 
-/// Counts of what an export wrote.
+/// Counts of the events or rows that an export wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Exported {
     /// Number of events, or of rows of tables.

@@ -1,15 +1,14 @@
 //! Distributes the events of a track to lines. Events can share a line if they are nested or do not overlap.
 //!
-//! A thread's events arrive in the order of their ends, so a parent comes after its children. For each line,
-//! only the outermost spans are kept, and these do not overlap: a parent replaces its children. If it is
-//! unknown whether a span is nested, it goes to another line, so a track may get one line more than
-//! necessary.
+//! A thread's events arrive in the order of their ends, so a parent comes after its children. For each line, only the
+//! outermost spans are kept, and these do not overlap: a parent replaces its children. If it is unknown whether a span
+//! is nested, the span goes to another line, so a track may get one line more than necessary.
 
 /// Maximum number of lines of one track.
 const MAX_LINES: usize = 1024;
 
-/// Returns the maximum number of spans that each line keeps separately, for a record that has this number of
-/// lines. If a line has more, neighbouring spans are merged, the oldest first.
+/// Returns the maximum number of spans that each line keeps separately, for a record that has this number of lines. If
+/// a line has more spans, neighbouring spans are merged, the oldest first.
 #[must_use]
 pub(crate) const fn kept_apart(lines: usize) -> usize {
     if lines < 512 { 8192 } else { 128 }
@@ -30,14 +29,14 @@ pub(crate) struct Lanes {
 
 #[derive(Default, Debug)]
 struct Line {
-    /// The outermost spans of the line. They do not overlap, so the order of their starts is also the order
-    /// of their ends.
+    /// The outermost spans of the line. Because they do not overlap, the order of their starts is also the order of
+    /// their ends.
     spans: Vec<LaneSpan>,
 }
 
 impl Lanes {
-    /// Returns the index of a line that can take a span. Returns `None` if no line can and the maximum
-    /// number of lines is reached.
+    /// Returns the index of a line that can take a span. Returns `None` if no line can take the span and no further
+    /// line is allowed.
     ///
     /// The events of one batch are written in the order of their starts, longer ones first. So if two spans
     /// start at the same time, the later one can be the parent of the other only if both are in the same
@@ -59,10 +58,10 @@ impl Lanes {
 }
 
 impl Line {
-    /// Adds a span to the line if it fits: it must contain existing spans completely or not overlap them.
-    /// Returns true if it was added.
+    /// Adds a span to the line if the span fits: each existing span must lie either inside the new span or outside.
+    /// Returns true if the span was added.
     fn take(&mut self, span: LaneSpan, limit: usize) -> bool {
-        // The spans from `first` on do not start before the new span. Each of them must be either inside it
+        // The spans from `first` on do not start before the new span. Each of them must lie either inside the new span
         // or after it.
         let first = match self.spans.last() {
             Some(last) if last.start < span.start => self.spans.len(),
@@ -138,8 +137,8 @@ mod tests {
             lines(&[(0, 10, 0), (5, 15, 0), (10, 20, 0), (12, 25, 0)]),
             [0, 1, 0, 2]
         );
-        // A child that comes after its parent cannot be distinguished from a span that belongs to another
-        // parent.
+        // A child that is added after its parent cannot be distinguished from a span that belongs to another parent, so
+        // the child gets another line.
         assert_eq!(lines(&[(0, 10, 0), (2, 3, 0)]), [0, 1]);
         assert_eq!(lines(&[(5, 15, 0), (0, 10, 0)]), [0, 1]);
     }

@@ -1,10 +1,9 @@
 //! Exports tllmprof's records to the formats of other tools.
 //!
-//! [`Record`] is an open record with its small tables. [`Clocks`] puts the records of several machines on
-//! a common clock. [`FORMATS`] lists the formats. Trace formats show timelines: they all put each item of
-//! a record on the same line of a track ([`trace`], [`lanes`]), and differ only in the encoding.
-//! [`parquet`] writes tables. All formats read the record again and keep only a few thousand items in
-//! memory.
+//! [`Record`] is an open record with its small tables. [`Clocks`] puts the records of several machines on a common
+//! clock. [`FORMATS`] lists the formats. Trace formats show timelines: each item of a record is on the same line of the
+//! same track in all trace formats ([`trace`], [`lanes`]), which differ only in the encoding. [`parquet`] writes
+//! tables. Each format reads the record again and keeps only a few thousand items in memory.
 
 #![forbid(unsafe_code)]
 
@@ -64,7 +63,7 @@ pub struct ExportFormat {
     pub name: &'static str,
     /// A description of the output, for the command's help.
     pub makes: &'static str,
-    /// The unit that [`Exported`] counts for this format.
+    /// The unit in which [`Exported`] counts the output of this format.
     pub counts: &'static str,
     /// True if the output is text without characters that control a terminal.
     pub is_text: bool,

@@ -40,7 +40,7 @@ pub fn otlp(records: &[Record]) -> impl Iterator<Item = Request> {
 }
 
 /// Decodes a collector's answer to a request. Returns the number of spans that the collector has rejected, and the
-/// reason. Returns `None` if it has rejected none.
+/// reason. Returns `None` if no span was rejected.
 #[must_use]
 pub fn rejected(answer: &[u8]) -> Option<(u64, String)> {
     let answer = ExportTraceServiceResponse::decode(answer).ok()?;
@@ -187,7 +187,7 @@ fn unix(process: &Process, monotonic: u64) -> u64 {
     monotonic.saturating_add_signed(process.record.unix_minus_monotonic)
 }
 
-/// The ids of a window's spans. They are the same in every export, so that a second export of a record adds no
+/// The ids of a window's spans. These ids are the same in every export, so that a second export of a record adds no
 /// spans.
 struct Ids {
     trace: [u8; 16],
@@ -198,7 +198,7 @@ impl Ids {
     fn new(process: &Process, window: &Window) -> Self {
         let facts = &process.facts;
         let own = format!("{}/{}/{}", facts.host, facts.boot, process.pid);
-        // A process that is not part of a run shares no windows with other processes, so it gets a separate trace.
+        // A process without a run identifier shares no windows with other processes, so its spans get a separate trace.
         let run = match &*facts.run {
             "" => &own,
             run => run,
@@ -229,8 +229,8 @@ impl Ids {
     }
 }
 
-/// Returns the FNV-1a hash of the parts. This hash stays the same in all versions of the program. It is never 0,
-/// because a span id must not be 0.
+/// Returns the FNV-1a hash of the parts. This hash stays the same in all versions of the program. The result is never
+/// 0, because a span id must not be 0.
 fn hash(parts: &[&[u8]]) -> u64 {
     let byte = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let separated = parts.iter().flat_map(|part| part.iter().chain(&[0xff]));

@@ -1,4 +1,4 @@
-//! The file or folder that an export creates. It exists completely or not at all.
+//! The file or folder that an export creates. It gets its name only when it is complete.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -12,9 +12,9 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, open, renameat
 
 use crate::private::private_file;
 
-/// An output that is not finished yet. If the file system supports it, this is a file without a name, which
-/// disappears however this process ends. Otherwise it has a temporary name. It is removed when it is dropped,
-/// unless it was [kept](Self::keep).
+/// An output that is not finished yet. If the file system supports files without a name, the output is such a file,
+/// which disappears however this process ends. Otherwise the output has a temporary name, and is removed when this
+/// value is dropped, unless it was [kept](Self::keep).
 #[derive(Debug)]
 pub struct Output {
     target: PathBuf,
@@ -30,8 +30,8 @@ pub struct Output {
 pub enum OutputError {
     /// The target exists, and the user did not ask to replace it.
     Exists,
-    /// The target is a folder that was not created by an export. The value is the name of an entry that shows
-    /// this.
+    /// The target is a folder that was not created by an export. The value is the name of an entry that no export
+    /// creates.
     Foreign(OsString),
     /// The target is a device or a pipe.
     Special,
@@ -75,7 +75,7 @@ impl Output {
     /// # Errors
     /// Returns an error if the target may not be created or replaced. This is checked before anything is written.
     pub fn new(target: &Path, force: bool) -> Result<Self, OutputError> {
-        // If the target is a symbolic link, the link stays, and the file to which it points is replaced.
+        // If the target is a symbolic link, the link stays, and the file that the link points to is replaced.
         let target = match target.canonicalize() {
             Ok(target) => target,
             Err(error) if error.kind() == io::ErrorKind::NotFound => target.to_owned(),
@@ -104,7 +104,7 @@ impl Output {
         })
     }
 
-    /// Creates the file. Only its owner may read it, as for records.
+    /// Creates the file. Only the file's owner may read it, as with records.
     ///
     /// # Errors
     /// Returns an error if the file cannot be created.
@@ -115,7 +115,7 @@ impl Output {
         }
     }
 
-    /// Creates the folder. Only its owner may read it.
+    /// Creates the folder. Only the folder's owner may read it.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be created.
@@ -148,7 +148,8 @@ impl Output {
                 RenameFlags::NOREPLACE,
             );
             match renamed {
-                // This file system cannot check and rename in one step, so the check is made separately.
+                // This file system cannot check for an existing target and rename in one step, so the check is made
+                // separately.
                 Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
                     if fs::symlink_metadata(&self.target).is_ok() {
                         return Err(OutputError::Exists);
@@ -185,7 +186,7 @@ impl Drop for Output {
     }
 }
 
-/// Creates a file without a name in the folder that contains `path`. Only its owner may read it. Returns `None`
+/// Creates a file without a name in the folder that contains `path`. Only the file's owner may read it. Returns `None`
 /// if the file system or the kernel does not support such files, or if the file could not be given a name later.
 fn unnamed_beside(path: &Path) -> Option<File> {
     let folder = match path.parent() {
@@ -215,8 +216,8 @@ fn beside(target: &Path, what: &str) -> Result<PathBuf, OutputError> {
     Ok(target.with_file_name(hidden))
 }
 
-/// Returns an error if the folder contains anything other than folders of tables. Such a folder was not created
-/// by an export, and must not be removed.
+/// Returns an error if the folder contains anything other than folders of tables. No export creates other entries, so
+/// such a folder must not be removed.
 fn made_by_an_export(folder: &Path) -> Result<(), OutputError> {
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();

@@ -1,4 +1,4 @@
-//! A record that is open for export, with its small tables.
+//! A record that is open for export, with its small tables, such as names and scopes, in memory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tllmprof_timeline::{Interpreter, Item, Texts};
 /// Number of times that an export reads a record from beginning to end.
 pub const PASSES: u64 = 4;
 
-/// A function that is called with the number of bytes that were just read from a record. If it returns an
+/// A function that is called with the number of bytes that were just read from a record. If the function returns an
 /// error, reading ends with that error.
 pub type OnRead = Arc<dyn Fn(u64) -> io::Result<()> + Send + Sync>;
 
@@ -31,7 +31,7 @@ impl Source for MeteredSource {
 
 /// A record that can be exported.
 pub struct Record {
-    /// The record's facts, windows and iterations.
+    /// The properties of the process, its windows and its iterations, as the record contains them.
     pub process: Process,
     /// The tables that are needed to interpret the record's events.
     pub(crate) interpreter: Interpreter,
@@ -72,8 +72,8 @@ impl Record {
         self.interpreter.texts(&self.process)
     }
 
-    /// Passes each item to `each`, until it returns an error: first the windows, then all other items in the
-    /// order of the record.
+    /// Passes each item to `each`, until `each` returns an error: first the windows, then all other items in the order
+    /// of the record.
     pub(crate) fn items(&self, mut each: impl FnMut(&Item) -> io::Result<()>) -> io::Result<()> {
         for stretch in self.interpreter.stretches() {
             each(&stretch.item())?;

@@ -1,5 +1,5 @@
-//! The output of a trace. A separate thread compresses and writes each block while the next one is
-//! produced.
+//! The output of a trace. While one block is being produced, a separate thread compresses and writes the block before
+//! it.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -8,7 +8,7 @@ use std::thread;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// Number of bytes from which on a block is passed to the writer thread.
+/// Size from which on a block is passed to the writer thread, in bytes.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Maximum number of blocks that wait for the writer thread.
 const MAX_WAITING_BLOCKS: usize = 4;
@@ -25,7 +25,7 @@ impl Sink {
         &mut self.block
     }
 
-    /// Passes the current block to the writer thread if it is large enough.
+    /// Passes the current block to the writer thread if the block is large enough.
     ///
     /// # Errors
     /// Returns an error if the writer thread has failed. [`through`] returns the reason for the

@@ -2,7 +2,7 @@
 //! count.
 //!
 //! Both formats separate the threads of each process. Native stacks are sampled separately and are kept apart from
-//! Python stacks. For a thread that did not run, its state is appended as the innermost part of the stack. Rejected
+//! Python stacks. If a thread did not run, the thread's state is appended as the innermost part of the stack. Rejected
 //! samples are left out.
 
 use std::collections::{BTreeMap, HashMap};
@@ -100,7 +100,7 @@ pub fn collapsed(records: &[Record], to: impl Write + Send, gzip: bool) -> io::R
             for (stack, count) in counts {
                 let parts = [&thread.process, &thread.name].into_iter();
                 let parts = parts.chain(stack.iter().map(|place| &functions.all[*place]));
-                // The semicolon is the separator, so no part may contain one.
+                // The semicolon separates the parts of a line, so no part may contain a semicolon.
                 let parts: Vec<_> = parts.map(|part| part.replace(';', ":")).collect();
                 writeln!(sink.bytes(), "{} {count}", parts.join(";"))?;
                 sink.ready()?;

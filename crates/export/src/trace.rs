@@ -16,11 +16,11 @@ use crate::record::Record;
 /// Number of events that are sorted together.
 const BATCH_EVENTS: usize = 4096;
 
-/// Maximum number of tracks of a record. The same limit holds for the lines of all of its tracks together.
+/// Maximum number of tracks of a record. The number of lines of all its tracks together has the same limit.
 const MAX_TRACKS: usize = 1 << 16;
 
-/// First number that is used for processes and threads without a real one. Linux's process and thread ids are
-/// below 2^22.
+/// First number that is invented for processes and threads whose real number is unknown or already used. Linux's
+/// process and thread ids are below 2^22.
 const FIRST_INVENTED: u32 = 10_000_000;
 
 /// Number of a process or of a line, unique over all records of the trace.
@@ -30,10 +30,10 @@ pub(crate) type Id = u32;
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub id: Id,
-    /// The process id, if no other process of the trace has the same. Otherwise an invented number.
+    /// The process id, if no other process of the trace has the same id. Otherwise an invented number.
     pub pid: u32,
     pub title: String,
-    /// The rank of the process, which determines the position among other groups.
+    /// The rank of the process, which determines the group's position among other groups.
     pub rank: u64,
 }
 
@@ -45,14 +45,16 @@ pub(crate) struct TrackLine {
     /// For the first line of a thread's track, the thread id. Otherwise an invented number.
     pub tid: u32,
     pub name: String,
-    /// The main line of a thread, if this line shows something else of the same thread. Otherwise `None`.
+    /// The main line of the thread, if this line shows something of the thread other than the main line does. Otherwise
+    /// `None`.
     pub thread: Option<Id>,
 }
 
-/// An output format for traces. Groups and lines are passed to it before the items that refer to them.
+/// An output format for traces. It receives groups and lines before the items that refer to them.
 pub(crate) trait TraceFormat {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()>;
-    /// Begins a new record, to which the following items belong.
+    /// Begins a new record. All groups, lines and items that are passed in later belong to this record, until the next
+    /// record begins.
     fn record(&mut self, record: &Record) -> io::Result<()>;
     fn group(&mut self, record: &Record, group: &Group) -> io::Result<()>;
     fn line(&mut self, group: &Group, line: &TrackLine) -> io::Result<()>;
@@ -109,8 +111,8 @@ impl Numbers {
         self.ids
     }
 
-    /// Returns a process number that no other process has: the wanted one if it is free, else an invented
-    /// one.
+    /// Returns a process number that no other process has: `wanted` if that number is free, otherwise an invented
+    /// number.
     fn pid(&mut self, wanted: Option<u32>) -> u32 {
         let wanted = wanted.filter(|pid| *pid < FIRST_INVENTED);
         if let Some(pid) = wanted.filter(|pid| self.pids.insert(*pid)) {
@@ -129,22 +131,22 @@ struct Page<'a, F> {
     record: &'a Record,
     format: &'a mut F,
     numbers: &'a mut Numbers,
-    /// The process and its GPUs. The flag is true once the group was passed to the format.
+    /// The group of the process and the group of its GPUs. The flag is true once the group was passed to the format.
     groups: [(Group, bool); 2],
     tracks: HashMap<Track, usize>,
     lanes: Vec<Drawing>,
-    /// The track of the last event and its index. It is cached because the next event usually has the same
+    /// The track of the last event, and the track's index. Both are cached because the next event usually has the same
     /// track.
     last: Option<(Track, usize)>,
     lines: Vec<TrackLine>,
     waiting: Vec<Activity>,
-    /// A buffer for `flush`, kept so that its memory is reused.
+    /// A buffer for `flush`, kept so that the memory is reused.
     placed: Vec<Placed>,
     batch: u32,
     exported: Exported,
 }
 
-/// The position of a waiting item in time, and the line for it.
+/// The start and end of a waiting item, and the line for the item.
 struct Placed {
     start: u64,
     end: u64,
@@ -226,9 +228,9 @@ impl<'a, F: TraceFormat> Page<'a, F> {
         }
     }
 
-    /// Finds lines for the waiting items, in the order of their ends, and writes the items in the order of
-    /// their starts. If items start together, the longest comes first, because it contains the others. If
-    /// they also end together, the later one comes first.
+    /// Finds lines for the waiting items, in the order of their ends, and writes the items in the order of their
+    /// starts. If items start together, the longest comes first, because it contains the other items. If items also end
+    /// together, the item that was added later comes first.
     fn flush(&mut self) -> io::Result<()> {
         let waiting = std::mem::take(&mut self.waiting);
         let mut placed = std::mem::take(&mut self.placed);
@@ -304,8 +306,8 @@ impl<'a, F: TraceFormat> Page<'a, F> {
         let own = Track::Thread(track.thread().unwrap_or(0));
         let thread = match track.thread() {
             Some(_) if track != own => {
-                // The thread's main line is added first, even if nothing is on it, because this line refers
-                // to it.
+                // The thread's main line is added first, even if no item is on the main line, because the new line
+                // refers to it.
                 let line = self.line(own, 0, 0)?;
                 self.last = None;
                 line

@@ -34,7 +34,7 @@ fn counted(record: &Record) -> impl Iterator<Item = &Iteration> {
     windows.flat_map(|window| window.qualified())
 }
 
-/// Returns the median as SQL defines it: for an even number of values, the mean of the two in the
+/// Returns the median as SQL defines it. For an even number of values, this is the mean of the two values in the
 /// middle.
 fn median(mut all: Vec<u64>) -> f64 {
     all.sort_unstable();
@@ -67,7 +67,7 @@ fn host_ms<'a>(records: impl Iterator<Item = &'a Record>) -> f64 {
 fn every_question_is_answered_as_the_report_answers_it() {
     let scratch = scratch();
     let mut records = of_two_runs();
-    // Further records with batches, garbage collections and metrics, which belong to no run.
+    // Adds records with batches, garbage collections and metrics, which belong to no run.
     let others = scene::all().0.into_iter();
     records.extend(others.map(|(name, bytes)| record(name, bytes)));
     parquet(&records, &scratch.path().join("tables")).unwrap();
@@ -103,8 +103,8 @@ fn every_question_is_answered_as_the_report_answers_it() {
     }
     assert_eq!(found, ranks.len());
 
-    // The causes of a run must add up to those of the report's ledgers, and their shares must add
-    // up to 1.
+    // The causes of a run's time must add up to the same time as in the report's ledgers, and their shares must add up
+    // to 1.
     let of_run = |run: &'static str| {
         records
             .iter()
@@ -120,7 +120,7 @@ fn every_question_is_answered_as_the_report_answers_it() {
     assert!(is_near(&json!(sum("ms")), host_ms(of_run("evening"))));
     assert!(is_near(&json!(sum("share")), 1.0));
 
-    // In each iteration that the ranks share, at most one rank is the slowest.
+    // In each iteration that all ranks have recorded, at most one rank is the slowest.
     let stragglers = &answers["stragglers"];
     let of_evening: Vec<_> = stragglers
         .iter()
@@ -133,7 +133,7 @@ fn every_question_is_answered_as_the_report_answers_it() {
         .sum();
     assert!(slowest > 0 && slowest <= of_evening[0]["shared"].as_u64().unwrap());
 
-    // Both runs are of the same program, so nothing must have changed.
+    // Both runs are of the same program, so the comparison must show no change.
     let pairs: Vec<_> = answers["two-runs"].iter().collect();
     let of_both = pairs
         .iter()

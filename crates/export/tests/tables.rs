@@ -16,7 +16,7 @@ fn records() -> (Vec<Record>, Vec<Seen>) {
     (records.collect(), seen)
 }
 
-/// Returns the ledger rows of all windows, as the report has them, in the order that the DuckDB query uses.
+/// Returns the ledger rows of all windows in the report, in the order that the DuckDB query uses.
 fn ledger(records: &[Record]) -> Vec<Value> {
     let mut rows = Vec::new();
     for record in records {
@@ -47,8 +47,8 @@ fn duckdb_finds_every_event() {
     let scratch = scratch();
     let (records, seen) = records();
     let exported = parquet(&records, scratch.path()).unwrap();
-    // The rows that are not drawn items: 3 processes, 3 threads, the metrics, 1 row with an expert's tokens,
-    // and the ledger.
+    // Counts the rows that are not drawn items: 3 processes, 3 threads, the metrics, 1 row with an expert's tokens, and
+    // the ledger.
     let ledger = ledger(&records);
     let rows = seen.len() + 3 + 3 + METRICS.len() + 1 + ledger.len();
     assert_eq!((exported.events as usize, exported.left_out), (rows, 0));
@@ -186,7 +186,7 @@ fn a_damaged_record_says_so_in_its_row() {
     let scratch = scratch();
     let (records, _) = scene::all();
     let (_, mut bytes) = records.into_iter().next().unwrap();
-    // Damages the record: overwrites the kind of an event in the third chunk.
+    // Overwrites the kind of an event in the third chunk, so that the record is damaged.
     bytes[196_608 + CHUNK_HEADER_BYTES + 240 * EVENT_BYTES + 12] = 250;
     let part = [record("part", bytes)];
     let damage = part[0].process.record.damage;

@@ -80,7 +80,8 @@ fn chrome_has_every_event_at_its_time_and_place() {
     }
     let mut found = Vec::new();
     let mut counters = Vec::new();
-    /// One point of an arrow: true if it is the launch call, the process and thread, and the time.
+    /// One point of an arrow: true if the point is the launch call, the numbers of the process and the thread, and the
+    /// time.
     type End = (bool, (u64, u64), u64);
     let mut flows: BTreeMap<u64, Vec<End>> = BTreeMap::new();
     for event in events {
@@ -132,8 +133,8 @@ fn chrome_has_every_event_at_its_time_and_place() {
     assert_eq!(exported.events as usize, found.len() + counters.len());
     assert_eq!(exported.left_out, 0);
     assert_same(found, seen);
-    // Each arrow that begins at a launch ends at its first kernel. From there the next arrow leads to
-    // the next kernel.
+    // The first arrow of a launch ends at the first kernel of this launch. From there the next arrow leads to the next
+    // kernel.
     let mut arrows = Vec::new();
     for mut ends in flows.into_values() {
         ends.sort_by_key(|(_, _, at)| *at);
@@ -146,7 +147,7 @@ fn chrome_has_every_event_at_its_time_and_place() {
     }
     arrows.sort_unstable();
     assert_eq!(arrows, FLOWS);
-    // Threads keep the ids that they had on their machine.
+    // In the export, threads have the same ids as on their machine.
     let pid_of = |title: &str| *processes.iter().find(|(_, name)| *name == title).unwrap().0;
     assert_eq!(pid_of(SERVER), 100);
     assert_ne!(pid_of(OTHER), 100);
@@ -189,14 +190,14 @@ fn assert_perfetto_reads(bytes: &[u8], name: &str, seen: Vec<Seen>) -> Option<Va
     assert_eq!(found["problems"], Value::Array(vec![]));
     let (slices, inside) = slices(&found);
     assert_same(slices, moments.collect());
-    // These slices must be nested: a function inside a range, and 6000 calls inside a function.
+    // Slices that are nested: a function inside a range, and 6000 calls inside a function.
     assert!(inside > 6000, "{inside}");
     let counters = found["counters"].as_array().unwrap();
     let mut counters: Vec<_> = counters
         .iter()
         .map(|counter| {
             let at = counter["ts"].as_u64().unwrap() - SHIFT;
-            // In Chrome's format, Perfetto appends the unit to the name.
+            // For a trace in Chrome's format, Perfetto appends the unit to a counter's name.
             let name = counter["name"].as_str().unwrap();
             let name = name
                 .trim_end_matches(" %")
@@ -247,7 +248,7 @@ fn perfetto_reads_its_own_format() {
 fn perfetto_reads_chromes_format() {
     let (records, mut seen) = records();
     let (bytes, _) = as_chrome(&records, false);
-    // If a text contains no quote, Perfetto does not decode its escapes. So the expected names are
+    // Perfetto does not decode the escapes of a text that contains no quote. So the expected names without a quote are
     // escaped, too.
     for seen in seen.iter_mut().filter(|seen| !seen.name.contains('"')) {
         let mut written = Vec::new();

@@ -1,4 +1,4 @@
-//! The `doctor` section on CUDA: how a program reaches the driver, and where its calls are intercepted.
+//! The `doctor` section on CUDA: how a program reaches the driver, and where the program's calls are intercepted.
 
 use super::finding::Section;
 use super::search::{Closure, Loaded};
@@ -66,8 +66,8 @@ pub(crate) fn describe(section: &mut Section, closure: &Closure) {
     );
 }
 
-/// Returns whether a module looks as if the CUDA runtime were linked into it statically. Such a runtime opens the
-/// driver by name and asks it for all other functions.
+/// Returns whether a module looks as if it contained a statically linked CUDA runtime. Such a runtime opens the driver
+/// by name and gets all other functions from `cuGetProcAddress`.
 fn asks_the_driver(loaded: &Loaded) -> bool {
     const STRINGS: [&str; 2] = ["libcuda.so.1", "cuGetProcAddress"];
     !loaded.name.starts_with("libcuda")

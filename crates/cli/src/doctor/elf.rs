@@ -33,22 +33,23 @@ pub(crate) struct Elf {
     /// True if the file's symbol tables have names that begin with `cuda`. False for a stripped
     /// file.
     pub has_cuda_symbols: bool,
-    /// The support for CPython, if the file exports CPython's C API.
+    /// The kind of the CPython module, if the file exports CPython's C API.
     pub python: Option<CPython>,
     /// Offset and size of the file's `.rodata` section, in bytes.
     rodata: Option<(u64, u64)>,
 }
 
-/// The kind of a module that exports CPython's C API. It says whether the library can enter the
-/// module's interpreter.
+/// The kind of a module that exports CPython's C API. It says whether libtllmprof.so can attach to the module's
+/// interpreter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CPython {
-    /// CPython has audit hooks, and the module has the GOT slot through which the library enters.
+    /// CPython has audit hooks, and the module has the GOT slot that libtllmprof.so patches to attach to the
+    /// interpreter.
     Attachable,
     /// CPython has no audit hooks: Python 3.7 and earlier.
     TooOld,
-    /// The module does not import `pthread_cond_init`. The library enters through the GOT slot of
-    /// that function.
+    /// The module does not import `pthread_cond_init`. To attach to the interpreter, libtllmprof.so needs the GOT slot
+    /// of that function.
     WithoutSlots,
 }
 
@@ -180,13 +181,13 @@ where
             read_dynamic::<Header, _>(&mut found, segments, entries, endian, data)?;
         }
     }
-    // Section headers may be stripped, so they come last: the fields above do not need them.
+    // Section headers may be stripped, so they are read last: the other fields do not need them.
     read_sections::<Header, _>(&mut found, header, endian, data)?;
     Ok(found)
 }
 
-/// Returns the size of the address space that segments take, in bytes. Each segment is an address
-/// and a size.
+/// Returns the size of the address space that the segments of an ELF file take, in bytes. Each segment is given by its
+/// address and its size.
 fn memory(segments: impl Iterator<Item = (u64, u64)>) -> u64 {
     const PAGE: u64 = 4096;
     let (mut first, mut end) = (u64::MAX, 0);
@@ -218,8 +219,8 @@ where
     let (Some(address), Some(size)) = (value(elf::DT_STRTAB), value(elf::DT_STRSZ)) else {
         return Ok(());
     };
-    // The table is given by its address in memory. The segment that is loaded at this address gives
-    // the table's offset in the file.
+    // `DT_STRTAB` is the string table's address in memory. The segment that is loaded at this address gives the table's
+    // offset in the file.
     let offset = segments.iter().find_map(|segment| {
         let start: u64 = segment.p_vaddr(endian).into();
         let length: u64 = segment.p_filesz(endian).into();

@@ -7,9 +7,9 @@ use tllmprof_config::printable;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mark {
     Good,
-    /// The user may want to know this, but it is harmless.
+    /// A fact that the user may want to know, but that does no harm.
     Note,
-    /// Some calls will not be intercepted, or the program will not start.
+    /// A problem: some calls will not be intercepted, or the program will not start.
     Bad,
 }
 

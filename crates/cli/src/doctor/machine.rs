@@ -12,8 +12,8 @@ use super::finding::Section;
 use super::search::Search;
 use crate::profiler::{NCU, NSYS, Profiler};
 
-/// Describes the machine. Returns whether it has a driver. `runtimes` are the folders of the CUDA runtimes that the
-/// program is linked to.
+/// Describes the machine. Returns whether the machine has an NVIDIA driver. `runtimes` are the folders of the CUDA
+/// runtimes that the program is linked to.
 pub(crate) fn describe(
     section: &mut Section,
     search: &Search,
@@ -48,8 +48,8 @@ pub(crate) fn describe(
     driver.is_some()
 }
 
-/// Describes the CUPTI library that `--kernels` would load. If the program itself loads a CUPTI, as PyTorch does, the
-/// library uses that one.
+/// Describes the CUPTI library that `--kernels` would load. If the program itself loads a CUPTI, as PyTorch does,
+/// libtllmprof.so uses the program's CUPTI.
 fn cupti(section: &mut Section, search: &Search, program: &Elf, runtimes: &[PathBuf]) {
     let library_path = env::var_os("LD_LIBRARY_PATH");
     let folders =
@@ -139,7 +139,7 @@ fn version(path: &Path) -> Option<String> {
 }
 
 /// Returns the output of a child, or `None` if the child does not end within `limit`. The output must fit into a pipe's
-/// buffer, because it is read only after the child has ended.
+/// buffer, because the pipe is read only after the child has ended.
 fn output_within(mut child: Child, limit: Duration) -> Option<String> {
     let started = Instant::now();
     loop {

@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the reason why a file cannot be the library, or `None` if it can.
+/// Returns the reason why a file cannot be preloaded as the library, or `None` if it can.
 pub(crate) fn unfit(library: &Path) -> Option<String> {
     Elf::read(library).err().map(|error| reason(&error))
 }
@@ -72,8 +72,7 @@ pub(crate) fn required_glibc(library: &Path) -> Option<(u32, u32)> {
     demanded.map(version::Version::numbers)
 }
 
-/// Checks a program before it is started. Logs a warning if the program would run without the
-/// library.
+/// Checks a program before it is started. Logs a warning if the program would run without libtllmprof.so.
 ///
 /// # Errors
 /// The program would not start, or would not start with the library preloaded.
@@ -85,7 +84,7 @@ pub(crate) fn admit(command: &[OsString], library: &Path, log: Level) -> Result<
             return refusal.status.map_or(Ok(()), failure);
         }
     };
-    // A library that cannot be read is reported when it is searched for.
+    // An unreadable library is not reported here, because the search for the library already reports it.
     let Ok(library) = Elf::read(library) else {
         return Ok(());
     };
@@ -109,7 +108,7 @@ pub(crate) fn admit(command: &[OsString], library: &Path, log: Level) -> Result<
     Ok(())
 }
 
-/// Returns all findings, and whether this machine has a driver.
+/// Returns all findings on the command and on libtllmprof.so, and whether this machine has an NVIDIA driver.
 fn examine(command: &[OsString], library_path: &Path) -> (Vec<Section>, bool) {
     let mut has_driver = false;
     let mut about_library = Section::new("Library");

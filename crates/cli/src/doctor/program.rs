@@ -9,21 +9,23 @@ use std::path::{Path, PathBuf};
 use super::elf::{Elf, NotRead};
 use crate::which::{CommandLookup, line_of_script, which};
 
-/// The exit statuses with which env(1) and timeout(1) report that a program cannot be started.
+/// The exit status with which env(1) and timeout(1) report that a program does not exist.
 pub(crate) const NOT_FOUND: u8 = 127;
+/// The exit status with which env(1) and timeout(1) report that a program exists but cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
-/// The longest chain of scripts whose interpreters are scripts themselves. The kernel follows no more.
+/// The longest chain of scripts whose interpreters are scripts themselves. The kernel refuses longer chains.
 const DEPTH: usize = 5;
 
 /// The executable that a command runs, and the scripts that lead to it.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// The script, its interpreter, that interpreter's interpreter and so on. The executable is the last.
+    /// The script, its interpreter, that interpreter's own interpreter if it is a script too, and so on. The executable
+    /// is the last element.
     pub chain: Vec<PathBuf>,
     pub elf: Elf,
-    /// The dynamic linker, if the command line names one, as in `ld.so PROGRAM`. That linker then loads the executable,
-    /// whichever linker the executable requests.
+    /// The dynamic linker that the command line names, if any, as in `ld.so PROGRAM`. This linker then loads the
+    /// executable, whichever linker the executable requests.
     pub loader: Option<Loader>,
 }
 
@@ -124,8 +126,8 @@ fn is_loader(path: &Path, elf: &Elf) -> bool {
     elf.interpreter.is_none() && (elf.is_loader() || name.starts_with(b"ld-musl"))
 }
 
-/// Returns the executable that a dynamic linker on the command line loads. Returns `None` if the linker would load
-/// nothing, but only list something, check something or show its help.
+/// Returns the executable that a dynamic linker on the command line loads. Returns `None` if the linker's options make
+/// the linker only list something, check something or show its help.
 fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, String>> {
     const WITH_VALUE: [&str; 7] = [
         "--library-path",
@@ -156,7 +158,7 @@ fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, Strin
             option => match option.split_once('=') {
                 Some(("--library-path", value)) => library_path = Some(value.into()),
                 Some((name, _)) if WITH_VALUE.contains(&name) => {}
-                // The other options list or check something or show help, so the linker runs no program.
+                // All other options list something, check something or show help, so the linker runs no program.
                 _ => return None,
             },
         }

@@ -18,15 +18,15 @@ use super::program::Program;
 use super::search::Search;
 use super::version::Version;
 
-/// The file that lists the libraries of the system. The loader looks libraries up in it.
+/// The file in which the loader looks up the paths of the system's libraries.
 const CACHE: &str = "/etc/ld.so.cache";
-/// The glibc version that `scripts/build-portable` builds the library for, which is the oldest supported one.
+/// The oldest glibc version that is supported. `scripts/build-portable` builds the library for this version.
 const OLDEST: Version = Version::new(2, 17);
 /// Size that the kernel reserves for the stack of a new process, in bytes. The stack takes at least this much address
 /// space.
 const STACK: u64 = 128 << 10;
-/// Upper limit of other memory that is mapped before any library, in bytes: the arguments and variables, the vDSO, and
-/// the loader's data.
+/// Upper limit of the memory that is mapped before any library, in addition to the program, its loader and its stack,
+/// in bytes. It includes the arguments and variables, the vDSO, and the loader's data.
 const UNKNOWN: u64 = 256 << 10;
 
 /// The reason why the library cannot be loaded into a program. The text is the rest of a sentence about the program.
@@ -49,7 +49,8 @@ impl Obstacle {
 /// Returns the obstacle that certainly keeps the library out of this program, or `None` if there is none.
 pub(crate) fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obstacle> {
     let elf = &program.elf;
-    // If the command line names a loader, the kernel starts the loader's file, so it checks that file's mode.
+    // If the command line names a loader, the kernel starts the loader's file, and so checks the mode of the loader's
+    // file.
     let started = program.loader.as_ref().map(|loader| &*loader.path);
     if let Some(why) = secure(started.unwrap_or(program.path())) {
         return Some(Obstacle::LeftOut(why));
@@ -62,8 +63,8 @@ pub(crate) fn obstacle(program: &Program, library: &Elf, search: &Search) -> Opt
         )));
     }
     let Some(interpreter) = &elf.interpreter else {
-        // A static program has no interpreter. Neither has the loader, but it preloads the library into the program
-        // that it runs.
+        // A program without an interpreter is static, so nothing is preloaded into it, or it is the loader itself. The
+        // loader preloads the library into the program that it runs.
         return (!elf.is_loader()).then(|| {
             Obstacle::LeftOut(
                 "it is statically linked, without a dynamic linker that would preload anything"
@@ -90,8 +91,8 @@ fn is_musl(interpreter: &str) -> bool {
         .is_some_and(|name| name.to_string_lossy().starts_with("ld-musl"))
 }
 
-/// Returns the reason why the kernel starts the file in secure mode, or `None` if it does not. In that mode the loader
-/// ignores paths in `LD_PRELOAD`.
+/// Returns the reason why the kernel starts the file in secure mode, or `None` if it does not. In secure mode the
+/// loader ignores paths in `LD_PRELOAD`.
 fn secure(path: &Path) -> Option<String> {
     const SETUID: u32 = 0o4000;
     const SETGID: u32 = 0o2000;
@@ -113,16 +114,16 @@ fn secure(path: &Path) -> Option<String> {
         .then(|| "it has file capabilities, and LD_PRELOAD is dropped".to_owned())
 }
 
-/// Returns the C library of a program, and the newest version in its symbols. That is the library's version, or the
-/// last version before it that added symbols.
+/// Returns the C library of a program, and the newest glibc version among that library's symbols. The library's own
+/// version is the same, or a later one that added no symbols.
 pub(crate) fn glibc(program: &Program, search: &Search) -> Option<(PathBuf, Version)> {
     let version = |path: PathBuf| {
         let provided = Elf::read(&path).ok()?.glibc_provided?;
         Some((path, provided))
     };
-    // A loader works only with the C library of the same build, which lies in the same folder. If that folder has none,
-    // the program may load any of several. The newest is used, because then an error is reported only if all are too
-    // old.
+    // A loader works only with the C library of the same build, which lies in the loader's folder. If that folder has
+    // no C library, the program may load any of several. Then the newest of them is used here, so that an error is
+    // reported only if all of them are too old.
     search
         .beside_loader("libc.so.6", &program.elf)
         .and_then(version)
@@ -152,7 +153,7 @@ fn too_old(program: &Program, library: &Elf, search: &Search) -> Option<String> 
 }
 
 fn not_there(program: &Program, library: &Elf, search: &Search) -> Option<String> {
-    // Loaders at other paths, for example of Nix, search folders that are not known here.
+    // A loader at another path, for example of Nix, may search folders that this code does not know.
     const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
     if !LOADERS.contains(&program.elf.interpreter.as_deref()?) {
         return None;
@@ -170,13 +171,14 @@ fn not_there(program: &Program, library: &Elf, search: &Search) -> Option<String
 }
 
 /// Returns an obstacle if the program uses the shared runtime of AddressSanitizer. That runtime ends the program if
-/// another library is loaded before it.
+/// another library is loaded before the runtime.
 fn has_to_come_first(program: &Program) -> Option<String> {
     const RUNTIMES: [&str; 2] = ["libasan.so", "libclang_rt.asan"]; // GCC's, clang's
     const OPTION: &str = "verify_asan_link_order";
     let is_runtime = |name: &&String| RUNTIMES.iter().any(|runtime| name.starts_with(runtime));
     let runtime = program.elf.needed.iter().find(is_runtime)?;
-    // The check can be switched off in the variable, or by the program itself (`__asan_default_options`).
+    // AddressSanitizer's check of the library order can be switched off in `ASAN_OPTIONS`, or by the program itself
+    // (`__asan_default_options`).
     let is_set = env::var("ASAN_OPTIONS").is_ok_and(|options| options.contains(OPTION))
         || fs::read(program.path()).is_ok_and(|file| contains(&file, OPTION.as_bytes()));
     (!is_set).then(|| {
@@ -197,7 +199,8 @@ fn limit() -> Option<u64> {
 fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Option<Obstacle> {
     let loader = Elf::read(Path::new(program.elf.interpreter.as_ref()?)).ok()?;
     let others = search.closure(program).loaded.into_iter().skip(1);
-    // The C library also lists the loader as a requirement, but `loader` already counts it.
+    // The closure also contains the loader, because the C library requires it. The loader is left out here, because its
+    // memory is counted separately.
     let others = others.filter(|loaded| !loaded.elf.is_loader());
     let others: u64 = others.map(|loaded| loaded.elf.memory).sum();
     let before = program.elf.memory + loader.memory + STACK;
@@ -213,8 +216,8 @@ fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Op
         with >> 10,
         without >> 10
     );
-    // The loader maps preloaded libraries first. If our library does not fit, the loader continues without it. If a
-    // later library does not fit, the loader ends the program.
+    // The loader maps preloaded libraries first. If the preloaded library does not fit, the loader continues without
+    // it. If a library that is mapped later does not fit, the loader ends the program.
     if limit < before + library.memory {
         Some(Obstacle::LeftOut(why))
     } else if limit >= before + library.memory + UNKNOWN {
@@ -229,7 +232,7 @@ fn no_space(program: &Program, library: &Elf, search: &Search, limit: u64) -> Op
 mod tests {
     use super::*;
 
-    /// Returns the program that runs this test. It is the simplest case: this machine's loader has loaded it.
+    /// Returns the program that runs this test. It certainly starts, because this machine's loader has loaded it.
     fn here() -> Program {
         Program::from_command(&[std::env::current_exe().unwrap().into()]).unwrap()
     }

@@ -69,7 +69,7 @@ impl Search {
         }
     }
 
-    /// Returns the paths of a library in the cache.
+    /// Returns the paths of a library in `/etc/ld.so.cache`.
     fn cached(&self, name: &str) -> impl Iterator<Item = PathBuf> {
         let cache = self.cache.get_or_init(|| {
             ["/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"]
@@ -109,8 +109,8 @@ impl Search {
         closure
     }
 
-    /// Returns the library that a module would get if it opened this name with `dlopen`, provided that the module has
-    /// no RUNPATH. `like` is a file whose architecture the library must have.
+    /// Returns the library that a module would get if it opened `name` with `dlopen`, provided that the module has no
+    /// RUNPATH. `like` is a file whose architecture the library must have.
     pub(crate) fn by_name(&self, name: &str, like: &Elf) -> Option<PathBuf> {
         self.library_path
             .iter()
@@ -130,8 +130,8 @@ impl Search {
         fits(&path, like).then_some(path)
     }
 
-    /// Returns all paths at which the loader may find a library for a program, or for a library that is preloaded into
-    /// it.
+    /// Returns all paths at which the loader may find the library `name`, if a program or a library that is preloaded
+    /// into the program requires it.
     pub(crate) fn find_candidates(
         &self,
         name: &str,
@@ -155,8 +155,8 @@ impl Search {
         if name.contains('/') {
             return fits(PathBuf::from(name));
         }
-        // RPATH is the older form of RUNPATH. It has priority over `LD_LIBRARY_PATH`, and is ignored if there is a
-        // RUNPATH.
+        // RPATH is the older form of RUNPATH. An RPATH has priority over `LD_LIBRARY_PATH`, but is ignored if the file
+        // also has a RUNPATH.
         let rpath = if asking.elf.runpath.is_some() {
             Vec::new()
         } else {
@@ -189,11 +189,11 @@ fn loader_folder(elf: &Elf) -> Option<PathBuf> {
     loader.parent().map(Path::to_owned)
 }
 
-/// Returns the folders that are always searched. They include the dynamic linker's own folder, because a toolchain that
-/// is installed elsewhere has its C library there.
+/// Returns the folders in which the loader always searches. They include the loader's own folder, because a toolchain
+/// in another place keeps its C library in the same folder as its loader.
 fn system_folders(elf: &Elf) -> Vec<PathBuf> {
     let mut folders = Vec::from_iter(loader_folder(elf));
-    // Debian is merging `/lib` into `/usr/lib`, so the loader may lie in either.
+    // Debian is merging `/lib` into `/usr/lib`, so the loader's folder is also searched below `/usr`.
     folders.extend(
         folders
             .first()
@@ -239,7 +239,8 @@ fn run_path(list: Option<&str>, of: &Path) -> Vec<PathBuf> {
             let folder = folder
                 .replace("${ORIGIN}", &origin)
                 .replace("$ORIGIN", &origin);
-            // `$LIB` differs between distributions, so all its usual values are tried.
+            // The loader's token `$LIB` stands for different folders in different distributions, so all its usual
+            // values are tried.
             [
                 "lib",
                 "lib64",

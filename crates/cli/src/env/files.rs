@@ -18,7 +18,7 @@ pub(crate) const LOGS: &str = "/var/log/tllmprof";
 /// The folder of a pod into which an init container copies the library.
 const MOUNT: &str = "/tllmprof";
 
-/// Returns whether the variables direct records into this folder.
+/// Returns whether the variables direct records into `folder`.
 pub(crate) fn is_recorded_in(folder: &str, variables: &Variables) -> bool {
     let is_in = |value: &OsStr| Path::new(value).starts_with(folder);
     variables
@@ -59,7 +59,8 @@ pub(crate) fn k8s(container: &str, image: &str, variables: &Variables) -> Result
                    value: \"{MOUNT}/libtllmprof.so\"\n"
     );
     for (name, value) in variables {
-        // Kubernetes expands `$(NAME)` in values, so each dollar is doubled: `$$` stands for a single one.
+        // Kubernetes expands `$(NAME)` in values. Each dollar sign is doubled, because `$$` stands for a single dollar
+        // sign.
         let value = scalar(text(name, value)?).replace('$', "$$");
         out.push_str(&format!(
             "        - name: {name}\n          value: {value}\n"
@@ -131,8 +132,8 @@ pub(crate) fn systemd(library: &Path, variables: &Variables) -> Result<Vec<u8>> 
         .iter()
         .map(|(name, value)| (*name, value.as_os_str()));
     for (name, value) in std::iter::once(library).chain(variables) {
-        // systemd understands the same escapes as YAML. It also expands specifiers that begin with `%`, so `%` is
-        // doubled.
+        // systemd understands the same escapes as YAML. In addition, systemd expands specifiers that begin with `%`, so
+        // each `%` is doubled.
         let both = scalar(&format!("{name}={}", text(name, value)?)).replace('%', "%%");
         out.push_str(&format!("Environment={both}\n"));
     }

@@ -1,4 +1,5 @@
-//! `tllmprof env`: prints the variables that load and configure the library, in the syntax of a launcher.
+//! `tllmprof env`: prints the variables that load and configure the library, in the syntax of a shell, a launcher or a
+//! container system.
 
 mod files;
 mod words;
@@ -96,8 +97,8 @@ pub(crate) fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     if !arguments.command.is_empty() {
         doctor::admit(&arguments.command, &library, settings.log).map_err(usage)?;
     } else if arguments.format == EnvFormat::Shell {
-        // The shell's programs on this machine will get the library. If it cannot be loaded, they would all fail to
-        // start, so check that first.
+        // All programs that the user starts from the shell will get the library. If the library cannot be loaded, none
+        // of them would start, so check that first.
         doctor::admit(&["/bin/sh".into()], &library, Level::Off)?;
     }
     let variables = arguments.variables(&settings)?;
@@ -178,7 +179,7 @@ impl EnvArguments {
         Ok(Some(folder))
     }
 
-    /// Returns the path of the library on this machine. It is empty for a format that does not use it.
+    /// Returns the path of the library on this machine, or an empty path for a format that does not contain this path.
     fn library(&self) -> Result<PathBuf> {
         if self.format == EnvFormat::K8s && self.command.is_empty() {
             return Ok(PathBuf::new());
@@ -207,8 +208,8 @@ impl EnvArguments {
                 || given.iter().any(|given| given.variable == name)
         };
         if !is_given(variable::run, &given) {
-            // All processes get the same run identifier here, because launchers do not pass on the variables that name
-            // their job.
+            // All processes of the launcher get this run identifier. They could not find the same one themselves,
+            // because launchers do not pass on the variables that name their job.
             let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
             given.push(Given {
                 option: "--run",
@@ -253,7 +254,7 @@ impl EnvArguments {
         Ok(Some(format!("{folder}/%h-%r-%p.tllmprof").into()))
     }
 
-    /// Checks that all typed values can be written in the format.
+    /// Checks that all values on the command line can be written in the format.
     ///
     /// # Errors
     /// A typed value is not UTF-8, but the format is a text file.
@@ -282,7 +283,7 @@ fn say_if(is_wanted: bool, message: fmt::Arguments<'_>) {
 /// Returns the variables of the options and of this environment, in the order of the table of settings.
 fn variables(given: &[Given]) -> Variables {
     variable_names()
-        // The launcher starts several processes, and each has another rank, so the rank is not set for all of them.
+        // The launcher starts several processes with different ranks, so no common rank is set.
         .filter(|name| *name != variable::rank)
         .filter_map(|name| Some((name, options::lookup(given, name)?)))
         .collect()

@@ -46,7 +46,7 @@ pub(crate) fn unset(preload: &OsStr, names: &[&str]) -> Vec<u8> {
     out
 }
 
-/// Returns the arguments of `docker run`. `records` is the folder on this machine for records. The container sees it
+/// Returns the arguments of `docker run`. `records` is the folder on this machine for records, which the container sees
 /// under another path.
 pub(crate) fn docker(library: &Path, records: Option<&Path>, variables: &Variables) -> Vec<u8> {
     let library = library.as_os_str();

@@ -15,7 +15,8 @@ use crate::output;
 
 /// A ring, and the process that writes it.
 pub(super) struct ProcessRing {
-    /// The number of the process on this machine. `None` if the process is not running here, or not known.
+    /// The number of the process on this machine. `None` if the process does not run on this machine, or its number is
+    /// not known.
     pub pid: Option<u64>,
     /// The path of the ring.
     pub path: PathBuf,
@@ -167,7 +168,7 @@ fn add(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the files in a folder whose names end like those of rings.
+/// Returns the files in a folder whose names end in the same way as those of rings.
 fn rings_in(folder: &Path) -> BTreeSet<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -187,7 +188,7 @@ pub(super) fn add_others(found: &mut Vec<ProcessRing>) {
         let is_of_run =
             read(&path).is_ok_and(|ring| !ring.run.is_empty() && runs.contains(&ring.run));
         if is_of_run {
-            // An error is unlikely and is ignored: the ring has just been read.
+            // An error is ignored here. It is unlikely, because the same ring has just been read.
             let _ = add(&path, found);
         }
     }

@@ -26,7 +26,8 @@ use state::{Life, RankState};
 use symbols::Symbols;
 use verdict::Answer;
 
-/// Time between the two readings of each ring and thread. What changed between them is not stuck.
+/// Time between the two readings of each process's ring and threads. A process is not stuck if anything changed between
+/// the two readings.
 const BETWEEN: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
@@ -129,10 +130,10 @@ impl HangArguments {
         Ok(found)
     }
 
-    /// Finds the rings that the user named. Those that cannot be used are reported, and the others are judged.
+    /// Reads the rings that the user named. Rings that cannot be used are reported and left out.
     ///
     /// # Errors
-    /// None of them can be used.
+    /// None of the named rings can be used.
     fn find_named(&self) -> Result<Vec<ProcessRing>> {
         let mut found: Vec<ProcessRing> = Vec::new();
         for target in &self.targets {
@@ -163,7 +164,7 @@ impl HangArguments {
     }
 }
 
-/// Finds the processes of rings that the user named by their files.
+/// Finds the processes that write the ring files which the user named.
 fn find_processes(found: &mut [ProcessRing]) {
     if found.iter().all(|one| one.pid.is_some()) {
         return;
@@ -176,7 +177,7 @@ fn find_processes(found: &mut [ProcessRing]) {
     }
 }
 
-/// Returns the identifier of this machine's boot.
+/// Returns the identifier of the current boot of this machine.
 fn boot() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     boot.unwrap_or_default().trim().to_owned()
@@ -186,7 +187,8 @@ fn is_elsewhere(ring: &Ring) -> bool {
     ring.boot != boot()
 }
 
-/// Reads the state of a process, and reads its ring again.
+/// Reads the state of a process, and reads the process's ring again. `before` is the processor time at the first
+/// reading.
 fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> RankState {
     let ring = found.again();
     let is_here = ring.boot == boot();

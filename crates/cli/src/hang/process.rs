@@ -23,7 +23,7 @@ const OWNER: u64 = 8;
 fn stat(path: &str) -> Option<(char, u64)> {
     let text = fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&text);
-    // The name may contain parentheses itself, so it ends at the last one.
+    // The process's name may contain parentheses itself, so it ends at the last closing parenthesis.
     let (_, rest) = text.rsplit_once(')')?;
     let words: Vec<_> = rest.split_whitespace().collect();
     let number = |index: usize| words.get(index)?.parse::<u64>().ok();
@@ -131,9 +131,9 @@ impl SystemCallState {
     }
 }
 
-/// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which that one
-/// waits. `before` is the processor time of each thread at the first reading. If the process's memory cannot be read,
-/// returns the reason.
+/// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads that the main
+/// thread waits for. `before` is the processor time of each thread at the first of two readings. If the process's
+/// memory cannot be read, returns the reason.
 pub(crate) fn look(
     pid: u64,
     before: &CpuTimes,

@@ -5,16 +5,18 @@ use std::ops::Range;
 use tllmprof_attach::ProcessView;
 use tllmprof_cpython::{Holder, Layout, Life, ThreadsLayout, Top, WORDS, owner};
 
-/// Limits for what is read, because the memory may contain anything, such as a loop of pointers.
+/// Maximum number of threads that are read. This limit and the next two are needed because another process's memory may
+/// contain anything, such as a loop of pointers.
 const MAX_THREADS: usize = 4096;
+/// Maximum number of frames of a stack that are read.
 const MAX_FRAMES: usize = 4096;
+/// Maximum number of characters of a name that are read.
 const MAX_CHARACTERS: usize = 4096;
-/// Size of the memory, from the `holder` field of a GIL on, that contains its condition variables and mutexes, in
-/// bytes.
+/// Number of bytes from the `holder` field of a GIL to the end of the GIL's condition variables and mutexes.
 const GIL_BYTES: u64 = 256;
 /// Offset of the kernel's thread number in the structure to which `pthread_self` points (glibc on x86-64).
 const TID_IN_PTHREAD: u64 = 720;
-/// The low bits of a reference that CPython uses as tags. They are not part of the address.
+/// The low bits of a reference that CPython uses as tags. These bits are not part of the address.
 const TAGS: u64 = 0b111;
 
 /// The main interpreter of another process.
@@ -75,7 +77,7 @@ impl<'a> PythonState<'a> {
         self.view.read(address, &mut bytes).then_some(bytes[0])
     }
 
-    /// Returns the kernel's number of the thread that has this thread state.
+    /// Returns the kernel's thread number of the thread that owns the thread state at the address `state`.
     fn number(&self, state: u64) -> Option<u32> {
         Some(match self.threads.native {
             Some(at) => self.at(state, at)? as u32,
@@ -171,8 +173,8 @@ impl<'a> PythonState<'a> {
     }
 }
 
-/// Returns the minor number of Python's version, such as 12 for 3.12. It comes from the variable `Py_Version`, which
-/// exists since 3.11, or otherwise from the file name of the library or the program.
+/// Returns the minor version of Python, such as 12 for 3.12. The source is the variable `Py_Version`, which exists
+/// since 3.11, or otherwise the file name of the library or the program.
 fn minor(view: &ProcessView) -> Option<u32> {
     let by_variable = || {
         let mut bytes = [0; 8];
@@ -199,7 +201,8 @@ mod tests {
 
     use super::*;
 
-    /// Starts a process that runs `code`. Calls `act` with a view of the process once it has printed a line.
+    /// Starts a Python process that runs `code`. Calls `act` with a view of the process once the process has printed a
+    /// line.
     fn with_python(code: &str, act: impl FnOnce(u32, &ProcessView)) {
         let Ok(mut child) = Command::new("python3")
             .args(["-c", code])

@@ -1,25 +1,27 @@
-//! The facts about a rank that the verdict is based on, from its ring and from `/proc`.
+//! The state of a rank, from its ring and from `/proc`. The verdict is based on these states.
 
 use tllmprof_record::Ring;
 
 /// The state of a process of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct RankState {
-    /// The number of the process on this machine. If it is not running here, the number that its ring contains.
+    /// The number of the process on this machine. If the process does not run on this machine, the number that the ring
+    /// contains.
     pub pid: u32,
     pub life: Life,
-    /// The ring at the second reading, and at the first.
+    /// The process's ring at the second of the two readings.
     pub ring: Ring,
+    /// The process's ring at the first of the two readings.
     pub before: Ring,
     /// Time since the latest step or collective began or ended, in nanoseconds. `None` if the ring is from another
     /// boot.
     pub quiet_ns: Option<u64>,
     pub threads: Vec<ProcessThread>,
-    /// The number of the thread that holds the GIL. `None` if no thread does, or that is not known.
+    /// The number of the thread that holds the GIL. `None` if no thread holds it, or if the holder is not known.
     pub gil_holder: Option<u32>,
 }
 
-/// The state of a process, by whether it is running.
+/// The state of a process: whether it runs, is stopped, has ended, or is out of sight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Life {
     Runs,
@@ -39,10 +41,10 @@ pub(super) struct ProcessThread {
     pub state: char,
     /// True if the thread used processor time between the two readings.
     pub ran: bool,
-    /// The name of the system call in which the thread sleeps. `None` if it does not sleep in one.
+    /// The name of the system call in which the thread sleeps. `None` if the thread does not sleep in a system call.
     pub call: Option<String>,
-    /// The native functions that the thread is in, the innermost first. Each is a function's name and its module's file
-    /// name.
+    /// The native functions that the thread is in, the innermost first, as pairs of a function's name and the file name
+    /// of its module.
     pub native: Vec<(String, String)>,
     /// The Python functions that the thread is in, the innermost first, as `NAME (FILE:LINE)`.
     pub python: Vec<String>,
@@ -60,7 +62,7 @@ impl RankState {
         }
     }
 
-    /// Returns the rank number in the job. If that is not known, the number in the largest communicator.
+    /// Returns the rank number in the job. If this number is not known, returns the rank in the largest communicator.
     pub(crate) fn number(&self) -> Option<u64> {
         let places = self.ring.communicators.iter().filter_map(|one| one.place);
         let largest = places.max_by_key(|(_, size)| *size);
@@ -87,8 +89,8 @@ impl RankState {
         Some(all.find(|one| one.id == communicator)?.sequence)
     }
 
-    /// Returns the thread that makes the steps. If that is not known, the thread that made the latest collective, and
-    /// otherwise the process's first thread.
+    /// Returns the thread that makes the steps. If that thread is not known, returns the thread that made the latest
+    /// collective, and otherwise the process's first thread.
     pub(super) fn main_thread(&self) -> Option<&ProcessThread> {
         let latest = self.ring.collectives.last();
         let steps = Some(self.ring.step_thread).filter(|id| *id != 0);
@@ -111,7 +113,8 @@ impl RankState {
 }
 
 impl ProcessThread {
-    /// Returns the function of the CUDA driver or runtime in which the thread waits for the GPU. `None` if it does not.
+    /// Returns the function of the CUDA driver or runtime in which the thread waits for the GPU. `None` if the thread
+    /// does not wait for the GPU.
     pub(crate) fn gpu_wait(&self) -> Option<&str> {
         let waits = [
             "Synchronize",
@@ -122,21 +125,21 @@ impl ProcessThread {
         ];
         let is_wait =
             |name: &str| name.starts_with("cu") && waits.iter().any(|wait| name.contains(wait));
-        // Native stacks are read only of sleeping threads, so a thread that spins in the driver has none. Its Python
-        // function shows that it waits.
+        // Native stacks are read only of sleeping threads, so a thread that spins in the driver has no native stack.
+        // The thread's Python function shows that the thread waits.
         let spins =
             |name: &&String| name.contains("synchronize (") && name.contains("/torch/cuda/");
         let python = self.python.first().filter(spins);
         if python.is_some() && self.native.is_empty() {
             return Some("the driver");
         }
-        // The outermost function is the one that the program has called, so the search begins with it.
+        // The search begins with the outermost function, because that is the function which the program has called.
         let mut names = self.native.iter().rev().map(|(name, _)| name.as_str());
         names.find(|name| is_wait(name))
     }
 
-    /// Returns the function that the thread is in: a Python function, otherwise a native one that is not of a system
-    /// library.
+    /// Returns the function that the thread is in: a Python function if there is one, otherwise a native function that
+    /// does not belong to a system library.
     pub(crate) fn function(&self) -> Option<String> {
         let is_system = |module: &str| {
             [

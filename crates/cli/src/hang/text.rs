@@ -110,7 +110,8 @@ fn rank(rank: &RankState) -> Value {
             "collectives": one.sequence,
         })
     });
-    // Stacks are read only of threads that take part in a cause. The JSON shows only these threads.
+    // Stacks are read only of threads that may explain why the rank is stuck. The JSON shows only the threads with
+    // stacks.
     let threads = rank.threads.iter();
     let threads = threads.filter(|one| !one.native.is_empty() || !one.python.is_empty());
     json!({

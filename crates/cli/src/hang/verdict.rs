@@ -8,14 +8,17 @@ use tllmprof_report::{Bytes, Time};
 
 use super::state::{Life, ProcessThread, RankState};
 
-/// Ranks are called stuck only after they have been quiet for at least this time: no step or collective began or ended.
+/// Time without any progress after which ranks may be called stuck, in nanoseconds. Progress means that a step or a
+/// collective begins or ends.
 const LEAST_QUIET_NS: u64 = 3_000_000_000;
-/// A wait for the GPU is called stuck only if it takes at least this many times as long as the longest of the latest
-/// steps.
+/// A rank that waits for the GPU is called stuck only if the wait takes at least this many times as long as the longest
+/// of the latest steps.
 const LONGER_THAN_STEPS: u64 = 2;
-/// If a thread uses the processor for longer than both limits, it is not clear whether it works or waits in a busy
-/// loop. The first limit is a time in nanoseconds. The second is a multiple of the longest of the latest steps.
+/// If a thread uses the processor for longer than this time (in nanoseconds) and for longer than
+/// [`LONGER_WORK_THAN_STEPS`] allows, it is not clear whether the thread works or waits in a busy loop.
 const LONGEST_WORK_NS: u64 = 60_000_000_000;
+/// The second limit for a thread that uses the processor, as a multiple of the duration of the longest of the latest
+/// steps.
 const LONGER_WORK_THAN_STEPS: u64 = 10;
 
 /// The kind of a verdict: the state of the ranks, or the reason why they are stuck.
@@ -24,15 +27,15 @@ const LONGER_WORK_THAN_STEPS: u64 = 10;
 pub(super) enum VerdictKind {
     /// Steps or collectives began or ended between the two readings.
     Moves,
-    /// All processes have ended regularly.
+    /// All processes have ended by themselves.
     Ended,
-    /// The ranks have entered the same collectives, and wait for work, such as requests.
+    /// The ranks have entered the same collectives, and now wait for requests or other work.
     Idle,
-    /// A rank for which the others wait is using the processor.
+    /// The rank for which the other ranks wait is using the processor.
     Busy,
-    /// The ranks were quiet for too short a time, or too little is known about them.
+    /// The time without progress was too short, or too little is known about the ranks.
     Unclear,
-    /// Ranks called different collectives where they should have called the same one.
+    /// Ranks called different collectives at a point where all ranks must call the same collective.
     Mismatch,
     /// Ranks called the same collectives in a different order.
     Order,
@@ -82,7 +85,7 @@ impl HangVerdict {
 pub(crate) fn judge(ranks: &[RankState]) -> HangVerdict {
     let parts = parts(ranks);
     let mut verdicts: Vec<_> = parts.iter().map(|part| judge_part(ranks, part)).collect();
-    // A verdict on processes that have ended is dropped if any other process moves or is itself stuck.
+    // A verdict on processes that have ended is dropped if any running process moves or is itself stuck.
     let is_gone = |verdict: &HangVerdict| {
         let mut its = verdict.ranks.iter();
         its.all(|rank| ranks[*rank].life == Life::Gone)
@@ -190,7 +193,7 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     verdict
 }
 
-/// Judges a group whose processes have all ended.
+/// Judges a group of ranks whose processes have all ended.
 fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if part.iter().all(|index| ranks[*index].ring.has_ended) {
         let text = "all processes have ended by themselves".to_owned();
@@ -232,7 +235,7 @@ fn last_of(rank: &RankState) -> String {
     }
 }
 
-/// Returns a name for a communicator of this rank, for messages.
+/// Returns a name for a communicator of `rank`, for messages.
 pub(crate) fn communicator(rank: &RankState, id: u64) -> String {
     let mut all = rank.ring.communicators.iter();
     let place = all.find(|one| one.id == id).and_then(|one| one.place);
@@ -265,8 +268,8 @@ pub(crate) fn collective(rank: &RankState, call: &Called) -> String {
     )
 }
 
-/// Returns the collectives of a communicator that the rank's ring still contains, by number. Collectives that only some
-/// ranks of the communicator take part in are left out.
+/// Returns the collectives of a communicator that the rank's ring still contains, with their numbers as keys.
+/// Collectives in which only some ranks of the communicator take part are left out.
 fn calls_of(rank: &RankState, id: u64) -> BTreeMap<u64, &Called> {
     let calls = rank.ring.collectives.iter();
     calls
@@ -324,7 +327,8 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
         by_operation.sort_by_key(|(_, its)| its.len());
         let (odd, its) = &by_operation[0];
         let (usual, others) = &by_operation[by_operation.len() - 1];
-        // The order is swapped if one rank's next collective is the operation that the other rank called first.
+        // The ranks called the same collectives in another order if one rank's next collective is the operation that
+        // the other rank called first.
         let next = |index: usize| {
             let place = users.iter().position(|user| *user == index)?;
             calls[place].get(&(number + 1)).map(|call| call.operation)
@@ -351,9 +355,9 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
     None
 }
 
-/// Finds ranks whose CUDA graphs contain other collectives than those of the other ranks. Lists that may be incomplete
-/// are not compared. Call this only if all ranks wait for the GPU, because the lists differ while ranks are still
-/// capturing.
+/// Finds ranks whose CUDA graphs contain other collectives than those of the other ranks. Incomplete lists of a graph's
+/// collectives are not compared. Call this only if all ranks wait for the GPU, because the lists differ while ranks are
+/// still capturing graphs.
 fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     const WHOLE: usize = 256;
     for (id, users) in &shared(ranks, part) {
@@ -391,8 +395,8 @@ fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict>
     None
 }
 
-/// Finds the rank that did not enter a collective that others have entered. If this rank itself waits in another
-/// collective for another rank, the search continues with that rank.
+/// Finds the rank that did not enter a collective that other ranks have entered. If the found rank itself waits for
+/// another rank in another collective, the search continues with that other rank.
 fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let shared = shared(ranks, part);
     // The collectives that some ranks have entered and others have not, each with the ranks that have not entered it.
@@ -408,8 +412,8 @@ fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
             missing.push((*id, least, late.collect::<Vec<_>>()));
         }
     }
-    // A rank that is ahead of others in some communicator waits there for them. The cause is a late rank that waits
-    // nowhere.
+    // A rank that is ahead of other ranks in some communicator waits for them there. The cause is a rank that is late
+    // in one communicator and waits in none.
     let waits = |index: usize| {
         missing.iter().any(|(id, least, _)| {
             ranks[index]
@@ -547,7 +551,7 @@ fn gpu_wait(
     Some(HangVerdict::new(answer, VerdictKind::Gpu, waiting, text))
 }
 
-/// Judges ranks that have all entered the same collectives.
+/// Judges ranks in which no rank is missing: all of them have entered the same collectives.
 fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     let causes: Vec<_> = part
         .iter()
@@ -611,8 +615,8 @@ pub(super) struct StuckCause {
 }
 
 impl StuckCause {
-    /// Finds why the thread that makes the steps does not continue. It follows locks and the GIL from thread to thread.
-    /// `None` if nothing is known about that thread.
+    /// Finds the reason why the thread that makes the steps does not continue. Follows locks and the GIL from thread to
+    /// thread. Returns `None` if nothing is known about the thread that makes the steps.
     pub(crate) fn find(rank: &RankState) -> Option<Self> {
         let first = rank.main_thread()?;
         let mut chain = vec![first];
@@ -850,10 +854,10 @@ mod tests {
             text.to_owned(),
         );
         assert_eq!(judged(&ranks), expected);
-        // If the Python function is known, the text names it, because that is code which the user wrote.
+        // The text names the Python function if it is known, because the user wrote that function.
         ranks[3].threads[0].python = vec!["f (a.py:3)".to_owned()];
         assert!(judged(&ranks).3.contains("in f (a.py:3) since"));
-        // Ranks that have been quiet for only a second are not called stuck.
+        // Ranks without progress for only one second are not called stuck.
         ranks
             .iter_mut()
             .for_each(|rank| rank.quiet_ns = Some(SECOND));
@@ -979,7 +983,8 @@ mod tests {
             text.contains("thread 401 (t401) holds: it sleeps in futex, in holder (a.py:9)"),
             "{text}"
         );
-        // The holder of the lock now waits for a lock that the first thread owns.
+        // The thread that owns the first lock now waits for a lock that the first thread of rank 3 owns, so the two
+        // threads wait for each other.
         ranks[3].threads[1].mutex_owner = Some(400);
         assert_eq!(judged(&ranks).1, VerdictKind::Deadlock);
     }
@@ -1002,7 +1007,8 @@ mod tests {
 
     #[test]
     fn a_rank_that_sleeps_while_all_others_wait_for_the_gpu_is_named() {
-        // Collectives in CUDA graphs have no numbers, so only the thread's function shows that this rank is not in one.
+        // Collectives in CUDA graphs have no numbers. So only the thread's function shows that rank 6 is not in a
+        // collective.
         let mut ranks = ranks();
         ranks[6].threads[0] = asleep(700, "hold_up");
         let (answer, kind, its, text) = judged(&ranks);

@@ -26,7 +26,8 @@ use crate::{doctor, library, manners, output};
 /// The step rules that can be used in a process that is already running, for messages.
 const STEP: &str = "auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME";
 
-/// Time that a process has to open its control socket. It does so at the first CUDA call that is intercepted.
+/// Time that a process has to open its control socket. A process opens the socket at its first CUDA call that is
+/// intercepted.
 const LISTENING: Duration = Duration::from_secs(5);
 /// Time that a process has to answer a request.
 const ANSWERING: Duration = Duration::from_secs(10);
@@ -91,7 +92,7 @@ pub(crate) fn run(arguments: &AttachArguments) -> Result<ExitCode> {
                     "{pid}: none of its CUDA calls has been seen yet: it listens from the first one on (docs/attach.md says \
                      which are seen)"
                 ));
-                // With `--engine` a silent process is not a failure, because it may be one that drives no GPU.
+                // With `--engine` a process that does not listen is not a failure, because it may drive no GPU.
                 failed |= arguments.steps.is_some() && !arguments.engine;
             }
         }
@@ -154,15 +155,15 @@ fn attach_one(
     }
 }
 
-/// Returns the variables that are passed to the library. It uses them instead of the process's environment.
+/// Returns the variables that are passed to the library, which uses them instead of the process's environment.
 fn variables(arguments: &AttachArguments) -> Result<Vec<String>> {
     let control = env::var("TLLMPROF_CONTROL").ok();
     let control = control.filter(|folder| folder.starts_with('/'));
     let mut variables = vec![
         format!("TLLMPROF_CONTROL={}", control.as_deref().unwrap_or("1")),
         "TLLMPROF_START_STOP=none".to_owned(),
-        // The process's standard error is read by people who did not ask for our messages, so by default only warnings
-        // are logged.
+        // The process's standard error is read by people who did not ask for messages of tllmprof, so by default only
+        // warnings are logged.
         format!(
             "TLLMPROF_LOG={}",
             if manners::is_verbose() {
@@ -224,7 +225,7 @@ fn in_option(options: &Options<true>, bad: &BadValue) -> String {
     format!("{option} \"{typed}\": {problem} (wanted: {wanted})")
 }
 
-/// Returns the first typed option that works only if the process contains a CPython.
+/// Returns the first option on the command line that works only if the process contains a CPython.
 fn asks_python(options: &Options<true>) -> Option<&'static str> {
     let step = options.value("--step").map(OsStr::as_encoded_bytes);
     if step.is_some_and(|step| step.starts_with(b"py:")) {
@@ -234,8 +235,8 @@ fn asks_python(options: &Options<true>) -> Option<&'static str> {
     of_python.into_iter().find(|option| options.has(option))
 }
 
-/// Makes a thread of the process load the library and pass these variables to it. Returns the library's answer, and a
-/// text that says how many threads were stopped for this and for how long.
+/// Makes a thread of the process load the library, and passes the variables to the library. Returns the library's
+/// answer, and a text about how many threads were stopped for the loading and for how long.
 pub(super) fn enter(pid: i32, library: &Path, variables: &[String]) -> Result<(Answer, String)> {
     let wanted = Library {
         path: library,
@@ -295,7 +296,8 @@ fn attach(
         _ => {}
     }
     let hooked = hook_driver(pid, library);
-    // With `--steps` the capture waits for the first call, so it is not an error that there has been none.
+    // With `--steps` the capture waits for the first CUDA call. So it is no error that the library has seen no call
+    // yet.
     if hooked == 0 && answer == Answer::DoneBefore && arguments.steps.is_none() {
         bail!(
             "{pid}: the library is attached already, and none of its CUDA calls has been seen yet (docs/attach.md says \
@@ -305,8 +307,8 @@ fn attach(
     Ok(())
 }
 
-/// Patches the entries of those driver functions whose calls do not reach the library yet. Logs how many were patched.
-/// Returns how often all threads of the process were stopped.
+/// Patches those driver functions whose calls do not reach the library yet, and logs how many were patched. Returns the
+/// number of times that all threads of the process were stopped for that.
 fn hook_driver(pid: i32, library: &Path) -> u32 {
     let hooked = match tllmprof_attach::write_jumps(pid, library) {
         Ok(hooked) => hooked,
@@ -380,8 +382,8 @@ fn is_there(pid: u32) -> bool {
     i32::try_from(pid).is_ok_and(tllmprof_attach::is_there)
 }
 
-/// Waits up to `patience` until processes listen. Returns those that listen, and the others. Once one process listens,
-/// the others get only [`LISTENING`] more, which is enough for the processes of one engine.
+/// Waits up to `patience` until processes listen. Returns the processes that listen, and those that do not. Once one
+/// process listens, the other processes get only [`LISTENING`] more, which is enough for the processes of one engine.
 fn await_processes(
     pids: Vec<u32>,
     patience: Duration,

@@ -12,8 +12,8 @@ use tllmprof_control::place;
 /// A folder of control sockets in another container.
 pub(crate) struct Folder {
     pub path: PathBuf,
-    /// True if the container has another user namespace. Then the connection must be made as a user that this namespace
-    /// knows.
+    /// True if the container has another user namespace. Then the connection must be made as a user that exists in that
+    /// namespace.
     pub is_other_users: bool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn own_number(pid: u64) -> Option<u64> {
 }
 
 /// Returns true if the same path may mean different files in the process `pid` and in this process, as with a
-/// container. Returns false if that is unknown.
+/// container. Returns false if the files cannot be compared.
 pub(crate) fn has_other_files(pid: u64) -> bool {
     let root = |process: &str| {
         let status = fs::metadata(format!("/proc/{process}/root/")).ok()?;
@@ -51,7 +51,7 @@ fn has_other_users(pid: u64) -> bool {
 }
 
 /// Returns the path with which this process can open the file that the other process calls `path`. Symbolic links are
-/// resolved as the other process resolves them, so they do not lead out of its root.
+/// resolved as the other process resolves them, so they do not lead out of that process's root.
 pub(crate) fn path_of(pid: u64, path: &Path) -> PathBuf {
     match has_other_files(pid) {
         true => below(&proc_file(pid, "root"), path),

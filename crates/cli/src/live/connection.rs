@@ -21,7 +21,8 @@ pub(crate) struct Connection {
     reader: BufReader<UnixStream>,
     /// The beginning of a line whose rest has not arrived yet.
     begun: Vec<u8>,
-    /// The number of the process in this PID namespace. `None` if it has no number here.
+    /// The number of the process in the PID namespace of this command. `None` if the process has no number in that
+    /// namespace.
     peer: Option<u64>,
 }
 
@@ -30,7 +31,7 @@ pub(crate) struct Who {
     /// The users whose processes are trusted.
     pub allowed: [u32; 3],
     /// The user as whom root connects, for a process in another user namespace, where root's own number is unknown.
-    /// `None`: connect as the current user.
+    /// `None` to connect as the current user.
     pub connect_as: Option<u32>,
 }
 
@@ -59,12 +60,12 @@ impl Connection {
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         let mut connection = Self::from_stream(stream);
-        // The kernel reports 0 if the process has no number in this namespace.
+        // The kernel reports 0 if the process has no number in the PID namespace of this command.
         connection.peer = u64::try_from(peer.pid).ok().filter(|pid| *pid != 0);
         Ok(Reached::Listens(connection))
     }
 
-    /// Returns whether `pid` is the process's number in this namespace, as the kernel reports it.
+    /// Returns whether `pid` is the process's number in this PID namespace, as the kernel reports it.
     pub(crate) fn is_seen_as(&self, pid: u64) -> bool {
         self.peer == Some(pid)
     }
@@ -77,7 +78,7 @@ impl Connection {
         }
     }
 
-    /// Returns another handle of the connection, for writing while this one reads.
+    /// Returns another handle of the connection, for writing while `self` reads.
     ///
     /// # Errors
     /// The descriptor cannot be duplicated.
@@ -85,7 +86,7 @@ impl Connection {
         Ok(Writer(self.reader.get_ref().try_clone()?))
     }
 
-    /// Sets the longest time that [`Connection::next`] waits. `None`: without limit.
+    /// Sets the longest time that [`Connection::next`] waits. `None` means no limit.
     ///
     /// # Errors
     /// The system refuses the timeout.
@@ -93,8 +94,8 @@ impl Connection {
         self.reader.get_ref().set_read_timeout(patience)
     }
 
-    /// Returns the next event. The process number in it is replaced by the number in this namespace, if the process has
-    /// one.
+    /// Returns the next event. The process number in the event is replaced by the number in the PID namespace of this
+    /// command, if the process has such a number.
     ///
     /// # Errors
     /// No event arrives in time, the process has ended, or its line is not an event.
@@ -126,7 +127,7 @@ impl Connection {
         Ok(event)
     }
 
-    /// Asks for the status of the process, and skips other events until it arrives.
+    /// Asks for the status of the process, and skips other events until the status arrives.
     ///
     /// # Errors
     /// The errors of [`Connection::next`].
@@ -139,15 +140,16 @@ impl Connection {
         }
     }
 
-    /// Closes the window that the process has accepted, and waits up to `patience` for each event until it is closed.
+    /// Closes the window that the process has accepted, and waits up to `patience` for each event until the window is
+    /// closed.
     ///
     /// # Errors
     /// The errors of [`Connection::next`].
     pub(crate) fn release(&mut self, patience: Duration) -> io::Result<()> {
         self.wait_for(Some(patience))?;
         self.ask(&Request::Stop)?;
-        // The window may close by itself around this time, and then the process refuses the stop request. The answer to
-        // this status request marks the end: events of the window come before it.
+        // The window may close by itself around the time of the stop request. The process then refuses the stop
+        // request. So a status request follows: all events of the window come before the answer to the status request.
         self.ask(&Request::Status)?;
         let (mut is_over, mut is_answered) = (false, false);
         while !(is_over && is_answered) {
@@ -171,8 +173,8 @@ impl Connection {
     }
 }
 
-/// Connects to a socket, as `user` if one is given. The path may be longer than a socket address allows: it is then
-/// reached through a descriptor of its folder.
+/// Connects to a socket, as `user` if a user is given. If the path is longer than a socket address allows, the socket
+/// is reached through a descriptor of its folder.
 fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
     let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else {
         return Err(io::ErrorKind::NotFound.into());
@@ -206,8 +208,8 @@ fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
     connected.unwrap_or_else(|_| Err(io::Error::other("an internal error")))
 }
 
-/// Connects to a socket within [`ANSWER_TIMEOUT`]. The limit is needed if the process is stopped: the kernel queues a
-/// few connections, and would block all further ones.
+/// Connects to a socket within [`ANSWER_TIMEOUT`]. Without this limit the call would block if the process is stopped,
+/// because the kernel queues only a few connections.
 fn knock(socket: &Path) -> io::Result<UnixStream> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
     let stream = rustix::net::socket_with(
@@ -248,7 +250,7 @@ fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     }
 }
 
-/// The writing half of a connection, for use while another thread reads from it.
+/// The writing half of a connection, for use while another thread reads from the connection.
 pub(crate) struct Writer(UnixStream);
 
 impl Writer {

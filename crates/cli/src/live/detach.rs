@@ -42,8 +42,8 @@ pub(crate) fn run(arguments: &DetachArguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the processes of the engine that the library can be detached from: those that listen, and those that do not
-/// listen yet because no CUDA call was intercepted.
+/// Returns those processes of the only engine from which the library can be detached: those that listen, and those that
+/// do not listen yet because no CUDA call was intercepted.
 fn attached(tops: &[u64]) -> Result<Vec<u64>> {
     let here = sockets::all_here();
     let knows = |pid: u64| here.iter().any(|process| process.status.pid == pid);
@@ -62,7 +62,7 @@ fn attached(tops: &[u64]) -> Result<Vec<u64>> {
     Ok(all)
 }
 
-/// Returns the process that was found. Fails if it was not found, or the library is detached already.
+/// Returns the process that was found. Fails if no process was found, or if the library is detached already.
 fn listening(pid: u64, found: Option<ListeningProcess>) -> Result<ListeningProcess> {
     match found {
         Some(process) if process.status.phase == Phase::Detached => {

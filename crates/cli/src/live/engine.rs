@@ -14,13 +14,14 @@ use crate::failure::usage;
 use crate::output;
 use crate::process_status::ProcessStatus;
 
-/// Time over which the use of processor time is measured.
+/// Time over which the processor use of each process is measured.
 const MEASURED: Duration = Duration::from_millis(300);
-/// A process is busy if it uses at least this number of processor ticks in that time. A full core makes 30 ticks.
+/// A process counts as busy if it uses at least this number of ticks of processor time during [`MEASURED`]. A thread
+/// that never waits uses 30 ticks.
 const BUSY: u64 = 5;
 
-/// Names of programs that start unrelated programs, such as shells. Processes with such a common ancestor need not
-/// belong to one engine. Long names are cut in the same way as the kernel cuts them.
+/// Names of programs that start unrelated programs, such as shells. Processes whose common ancestor is such a program
+/// need not belong to one engine. Long names are cut to the length to which the kernel cuts them.
 const STARTERS: [&str; 30] = [
     "systemd",
     "init",
@@ -88,7 +89,7 @@ pub(crate) struct Driver {
     /// The numbers of the GPUs whose device files the process has open.
     gpus: Vec<u32>,
     ticks: u64,
-    /// The ticks during the measurement, which `ticks` includes.
+    /// Processor time during the measurement, in ticks. It is part of `ticks`.
     lately: u64,
 }
 
@@ -145,7 +146,8 @@ impl Processes {
         above.last().unwrap_or(pid)
     }
 
-    /// Groups processes by engine, and returns those of the only engine that `choose` selects.
+    /// Groups processes by engine, and returns the processes of the only engine. `choose` selects the processes of an
+    /// engine that drive the GPU.
     ///
     /// # Errors
     /// There are several engines, and the user named no process in `tops` to choose one.
@@ -157,7 +159,7 @@ impl Processes {
     ) -> Result<Vec<Driver>> {
         let mut engines: BTreeMap<u64, Vec<Driver>> = BTreeMap::new();
         for driver in drivers {
-            // If the user named processes, all that they started counts as one engine.
+            // If the user named processes, they and all of their descendants count as one engine.
             let top = if tops.is_empty() {
                 self.top(driver.pid)
             } else {
@@ -180,8 +182,8 @@ impl Processes {
     }
 }
 
-/// Selects the processes of one engine that drive the GPU: by their titles, otherwise those that use most processor
-/// time.
+/// Selects the processes of one engine that drive the GPU. Titles that the engine gives to such processes decide.
+/// Without such titles, the processes that use most processor time are selected.
 fn chosen(all: Vec<Driver>) -> Vec<Driver> {
     let titles: Vec<_> = all.iter().map(|driver| driver.title.as_str()).collect();
     let named = tllmprof_engines::drivers(&titles);
@@ -201,8 +203,8 @@ fn title(pid: u64, one: &One) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
     let first = String::from_utf8_lossy(first);
-    // Some programs replace their arguments by a title, which is shown as it is. If it is a path, its last part is
-    // shown.
+    // Some programs replace their arguments by a title, which is shown unchanged. If the first argument is a path, the
+    // last part of the path is shown.
     let shown = match first.starts_with('/') {
         true => first.rsplit('/').next().unwrap_or_default(),
         false => first.trim(),
@@ -261,8 +263,8 @@ pub(crate) fn find(tops: &[u64]) -> Result<Vec<Driver>> {
             lately: 0,
         })
         .collect();
-    // If no process has an NVIDIA device open, the driver reaches the GPU in another way (as in WSL), so all processes
-    // stay.
+    // If no process has an NVIDIA device open, the driver reaches the GPU in another way (as in WSL), so no process is
+    // left out.
     if drivers.iter().any(|driver| !driver.gpus.is_empty()) {
         drivers.retain(|driver| !driver.gpus.is_empty());
     }

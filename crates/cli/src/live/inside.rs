@@ -10,8 +10,8 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use super::beyond;
 use crate::failure::usage;
 
-/// Changes the library's variables so that they suit a process in another container. For other processes nothing
-/// changes. `trace` is the path of the record, if the user named one.
+/// Adapts the variables for the library to a process in another container. For any other process nothing changes.
+/// `trace` is the path of the record, if the user named one.
 ///
 /// # Errors
 /// The user's path of the record is not absolute, or no folder of the container can contain a socket.

@@ -1,11 +1,11 @@
 //! Detects processes that are in lockstep, which means that they make the same steps at the same time. Chooses the step
-//! with which a window opens in all of them.
+//! with which a window opens in all these processes.
 
 use std::time::Duration;
 
 use tllmprof_control::Status;
 
-/// The largest difference in steps between processes in lockstep at the same time.
+/// The largest difference between the step counts of two processes in lockstep, if both are counted at the same time.
 const APART: u64 = 2;
 
 /// The step counts of all processes, read at nearly the same time.
@@ -15,7 +15,7 @@ pub(crate) struct Sample {
     pub took: Duration,
 }
 
-/// The step with which the windows of the processes in lockstep open, and which processes these are.
+/// The step with which the windows of the processes in lockstep open, and the processes that are in lockstep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The first step of the windows of the processes in lockstep.
@@ -25,9 +25,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Makes a plan from three successive samples. The rate of steps is computed from the first two. The third is taken
-    /// right after the second. `trips` is the time that may pass until all processes have accepted, as a multiple of
-    /// the duration of a sample.
+    /// Makes a plan from three successive samples. The rate of steps is computed from the first two samples. The third
+    /// sample is taken right after the second. `trips` is the time that may pass until all processes have accepted, as
+    /// a multiple of the duration of a sample.
     pub(crate) fn new(samples: &[Sample; 3], trips: u32) -> Self {
         let [before, now, latest] = samples;
         let advanced = |(before, now): (&Status, &Status)| {
@@ -43,15 +43,16 @@ impl Plan {
             .fold(0.0, f64::max);
         let count = |sample: &Sample, process: usize| sample.counts[process].iterations;
         // How soon a process answers depends on the machine's load, so the counts of one sample are from different
-        // times. But each count of the next sample is later than all of these. By then a process in lockstep has made
-        // the steps that the others had made.
+        // times. But every count of the next sample is later than all counts of this sample. By the time of that later
+        // count, a process in lockstep has made the steps that the others had made in this sample.
         let has_reached = |process: usize, other: usize| {
             samples
                 .windows(2)
                 .all(|two| count(&two[0], other) <= count(&two[1], process) + APART)
         };
         let near = |one: usize, other: usize| has_reached(one, other) && has_reached(other, one);
-        // Finds the process that has most others in lockstep with it. Of equal ones, the one that has made most steps.
+        // Finds the process that has the most other processes in lockstep with it. If several have equally many,
+        // chooses the one of these that has made the most steps.
         let all = 0..latest.counts.len();
         let members_of = |one: usize| all.clone().filter(|other| near(one, *other)).count();
         let Some(ahead) = all
@@ -87,7 +88,7 @@ mod tests {
         }
     }
 
-    /// Returns three samples for the given step counts. Each took 4 ms.
+    /// Returns three samples for the given step counts. Each sample took 4 ms.
     fn samples(before: &[u64], now: &[u64], latest: &[u64]) -> [Sample; 3] {
         [
             sample(0, 4, before),
@@ -116,7 +117,8 @@ mod tests {
 
     #[test]
     fn an_answer_that_takes_long_on_a_busy_machine_does_not_tell_apart() {
-        // The second process answered late: it had made 40 more steps. In the first sample both had the same count.
+        // The second process answered late in the second sample, and had made 40 more steps until then. In the first
+        // sample both processes had the same count.
         let samples = samples(&[1000, 1000], &[1000, 1040], &[1041, 1080]);
         assert_eq!(Plan::new(&samples, 2).members, [true, true]);
     }
@@ -132,7 +134,7 @@ mod tests {
             Plan::new(&samples(&before, &now, &latest), 2).members,
             [true, false, true, false]
         );
-        // If there is only one process, it is in lockstep with itself.
+        // A single process is always in lockstep with itself.
         assert_eq!(
             Plan::new(&samples(&[7], &[7], &[7]), 2),
             Plan {

@@ -10,7 +10,7 @@ use tllmprof_attach::{AttachRefusal, ProcStatus};
 
 use super::{beyond, sockets};
 
-/// Returns the reason in words, as the rest of a message that begins with the process's number.
+/// Returns the reason why a process does not listen, as the rest of a message that begins with the process's number.
 pub(crate) fn why(pid: u64) -> String {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let about = i32::try_from(pid)

@@ -16,7 +16,7 @@ use super::shown::{self, or_dash};
 use super::sockets;
 use crate::output;
 
-/// Time between two counts of the steps, from which their rate is computed.
+/// Time between two readings of the step counts, from which the rate of steps is computed.
 const BETWEEN: Duration = Duration::from_millis(300);
 
 /// The message if no process listens on a control socket.
@@ -29,22 +29,22 @@ pub(crate) struct PsArguments {
     json: bool,
 }
 
-/// A process that listens, with its rate of steps and median step time. Either is `None` if it is
-/// not known.
+/// A process that listens, with its rate in steps per second and its median step time in nanoseconds. Rate and median
+/// are `None` if they are not known.
 pub(crate) struct SeenProcess {
     status: Status,
     rate: Option<f64>,
     p50: Option<u64>,
 }
 
-/// Reads the status of all processes that can be captured twice, to compute their rates.
+/// Reads the status of all processes that can be captured. Each status is read twice, to compute the rate of steps.
 pub(crate) fn look() -> Vec<SeenProcess> {
     let listening = sockets::listening();
     if !listening.is_empty() {
         thread::sleep(BETWEEN);
     }
     let again = |mut process: sockets::ListeningProcess| {
-        // A process that has ended in the meantime is left out.
+        // A process that has ended between the two readings is left out.
         let status = process.connection.status().ok()?;
         let rate = rate(&process.status, &status);
         let p50 = status
@@ -75,8 +75,8 @@ pub(crate) fn run(arguments: &PsArguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the steps per second between two readings. `None` if they are from the same time or do
-/// not match.
+/// Returns the steps per second between two readings. `None` if no time passed between the readings, or the second one
+/// counts fewer steps than the first.
 pub(crate) fn rate(before: &Status, now: &Status) -> Option<f64> {
     let nanoseconds = now
         .at_ns
@@ -126,7 +126,7 @@ fn table(all: &[SeenProcess]) -> String {
             text(&status.record),
         ]);
     }
-    // Numbers are aligned to the right. These are the numbers of their columns.
+    // Numbers are aligned to the right. The columns with these indices contain numbers.
     shown::table(&rows, &[0, 1, 4, 5, 6])
 }
 

@@ -10,7 +10,8 @@ use tllmprof_report::has_enough_for_percentile;
 
 use super::beyond;
 
-/// Returns the path with which this process can read the record. The other process may be in a container.
+/// Returns the path with which this command can read the record of process `pid`, which may be in a container. `record`
+/// is the record's path in that process.
 pub(crate) fn reachable(record: &Path, pid: u64) -> PathBuf {
     let beyond = beyond::path_of(pid, record);
     match beyond.exists() {
@@ -31,8 +32,8 @@ impl Figures {
         let record = reachable(Path::new(status.record.as_ref()?), status.pid);
         let reader = Reader::new(File::open(record).ok()?).ok()?;
         let header = reader.header().clone();
-        // Another process may have written a record with this name, so the process number is compared. A process in a
-        // container writes the number that it has there.
+        // The process number is compared, because another process may have written a record with this name. A process
+        // in a container writes the number that it has in the container.
         let writer = u64::from(header.pid);
         let is_it = writer == status.pid || beyond::own_number(status.pid) == Some(writer);
         is_it.then(|| Self {
@@ -41,17 +42,19 @@ impl Figures {
         })
     }
 
-    /// Returns the durations of the iterations outside windows, in ticks of the record's clock.
+    /// Returns the durations of the iterations outside windows (captured ranges of iterations), in ticks of the
+    /// record's clock.
     pub(crate) const fn durations(&self) -> &Histogram {
         &self.header.outside
     }
 
-    /// Returns the median duration of the iterations outside windows, in nanoseconds.
+    /// Returns the median duration of the iterations outside windows (captured ranges of iterations), in nanoseconds.
     pub(crate) fn p50(&self) -> Option<u64> {
         self.quantile_of(self.durations(), 0.5)
     }
 
-    /// Returns the quantile `share` of these durations, in nanoseconds. `None` if there are too few iterations for it.
+    /// Returns the quantile `share` of `durations`, in nanoseconds. `None` if there are too few iterations for this
+    /// quantile.
     pub(crate) fn quantile_of(&self, durations: &Histogram, share: f64) -> Option<u64> {
         let is_median = share <= 0.5;
         if !is_median && !has_enough_for_percentile(share, durations.count()) {
@@ -61,7 +64,7 @@ impl Figures {
         Some((ticks as f64 * self.ns_per_tick) as u64)
     }
 
-    /// Returns the number of calls that waited for the GPU, inside and outside windows.
+    /// Returns the number of calls that waited for the GPU, inside and outside windows (captured ranges of iterations).
     pub(crate) fn waits(&self) -> u64 {
         let of_row = |counter: fn(u8) -> Counter, row| self.header.counter(counter(row));
         let waits = (0..)
@@ -72,29 +75,31 @@ impl Figures {
             .sum()
     }
 
-    /// Returns the number of Python's garbage collections. `None` if there were none, or they are not recorded.
+    /// Returns the number of Python's garbage collections. `None` if there were no collections, or collections are not
+    /// recorded.
     pub(crate) fn collections(&self) -> Option<u64> {
         self.counter(Counter::Collections)
     }
 
-    /// Returns how often the GIL passed from one thread to another. `None` if it never did, or that is not recorded.
+    /// Returns the number of times that the GIL passed from one thread to another. `None` if it never passed, or if
+    /// this is not recorded.
     pub(crate) fn handoffs(&self) -> Option<u64> {
         self.counter(Counter::GilHandoffs)
     }
 
-    /// Returns the GPU's working time inside windows, in nanoseconds, summed over all streams. `None` if there were
-    /// windows but no GPU time was measured.
+    /// Returns the GPU's working time inside windows (captured ranges of iterations), in nanoseconds, summed over all
+    /// streams. `None` if there were windows but no GPU time was measured.
     pub(crate) fn gpu_ns(&self) -> Option<u64> {
         Some(self.header.counter(Counter::GpuNs)).filter(|ns| *ns > 0 || self.windows() == 0)
     }
 
-    /// Returns the total duration of the iterations inside windows, in nanoseconds.
+    /// Returns the total duration of the iterations inside windows (captured ranges of iterations), in nanoseconds.
     pub(crate) const fn inside_ns(&self) -> u64 {
         self.header.counter(Counter::NsInside)
     }
 
     /// Returns the GPU's working time since `before`, as a share of the time of the iterations inside windows. `None`
-    /// if there were no such iterations.
+    /// if there were no iterations inside windows since `before`.
     pub(crate) fn gpu_share(&self, before: Option<&Self>) -> Option<f64> {
         let since = |of: fn(&Self) -> Option<u64>| {
             let old = before.and_then(of).unwrap_or(0);
@@ -104,7 +109,7 @@ impl Figures {
         Some(since(Self::gpu_ns)? as f64 / inside as f64)
     }
 
-    /// Returns the number of windows that were opened.
+    /// Returns the number of windows (captured ranges of iterations) that were opened.
     pub(crate) const fn windows(&self) -> u64 {
         self.header.counter(Counter::Windows)
     }

@@ -34,8 +34,8 @@ pub(crate) struct ListeningProcess {
 struct Folder {
     path: PathBuf,
     owner: u32,
-    /// `None` for a folder of this container. `Some(true)` for one in a container with another user namespace,
-    /// `Some(false)` for other containers.
+    /// `None` if the folder is in this command's container. `Some(true)` if it is in a container with another user
+    /// namespace, and `Some(false)` if it is in any other container.
     beyond: Option<bool>,
 }
 
@@ -50,8 +50,8 @@ pub(super) fn listening_but(known: &[&Path]) -> Vec<ListeningProcess> {
     can_be_captured(all_but(known, None, true))
 }
 
-/// Same as [`listening`], for a command whose user named the processes. That command reports a process that does not
-/// answer, so it is not logged here.
+/// Same as [`listening`], for a command whose user named the processes. A process that does not answer is not logged
+/// here, because such a command reports it.
 pub(super) fn listening_to_named() -> Vec<ListeningProcess> {
     can_be_captured(all_but(&[], None, false))
 }
@@ -81,14 +81,14 @@ fn keep_local(mut all: Vec<ListeningProcess>) -> Vec<ListeningProcess> {
     all
 }
 
-/// Returns all processes except those whose sockets are in `known`. `only` restricts the search in other containers to
-/// one process. `says`: log the processes that do not answer.
+/// Returns all listening processes except those whose sockets are in `known`. `only` restricts the search in other
+/// containers to one process. If `says` is true, processes that do not answer are logged.
 fn all_but(known: &[&Path], only: Option<u64>, says: bool) -> Vec<ListeningProcess> {
     let user = rustix::process::geteuid().as_raw();
     let mut sockets = Vec::new();
     for folder in folders(user, only) {
-        // Files are removed only in folders of this user. Otherwise another user could make root remove files
-        // elsewhere.
+        // Socket files are removed only in folders that this user owns. In another user's folder, that user could make
+        // root remove files elsewhere.
         let is_ours = folder.owner == user && folder.beyond.is_none();
         for entry in entries(&folder.path) {
             let path = entry.path();
@@ -146,8 +146,8 @@ pub(crate) fn sweep() {
     }
 }
 
-/// Returns the process that created a file in a folder of sockets. `None` if it belongs to another container or
-/// machine.
+/// Returns the process that created a file in a folder of sockets. `None` if the process belongs to another container
+/// or machine.
 fn process_here(entry: &fs::DirEntry) -> Option<u32> {
     let host = rustix::system::uname();
     let host = OsStr::from_bytes(host.nodename().to_bytes());
@@ -155,8 +155,8 @@ fn process_here(entry: &fs::DirEntry) -> Option<u32> {
     place::process_here(&entry.file_name(), host, place::namespace(&namespace)?)
 }
 
-/// Returns whether the process that began to create a socket has ended. For a process of another container that is not
-/// known, but the creation takes less than a minute, so an older file is left over.
+/// Returns whether the process that began to create a socket has ended. It is not known whether a process of another
+/// container has ended. But the creation of a socket takes less than a minute, so an older file is left over.
 fn is_left(entry: &fs::DirEntry) -> bool {
     match process_here(entry) {
         Some(pid) => !beyond::has_library(pid.into()),
@@ -184,11 +184,11 @@ fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)
     }
 }
 
-/// Returns the process that listens on a socket. If none does and `is_ours` is true, removes the socket file.
+/// Returns the process that listens on a socket. If no process listens and `is_ours` is true, removes the socket file.
 fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<ListeningProcess> {
     let reached = reach(socket, who).or_else(|_| {
-        // The program may have closed the library's listening socket. A failed attempt makes the library open a new
-        // one.
+        // The program may have closed the library's listening socket. After a failed attempt to connect, the library
+        // opens a new socket.
         thread::sleep(AGAIN);
         reach(socket, who)
     });
@@ -273,7 +273,7 @@ fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
     folders
 }
 
-/// Returns the folder, if it exists and its owner can be trusted.
+/// Returns the folder at `path`, if it exists and its owner can be trusted.
 fn folder(path: PathBuf, user: u32) -> Option<Folder> {
     let status = fs::symlink_metadata(&path).ok()?;
     let owner = status.uid();

@@ -1,4 +1,4 @@
-//! `tllmprof stop`: closes the windows that are open in running processes.
+//! `tllmprof stop`: closes the windows (captured ranges of iterations) that are open in running processes.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -29,11 +29,12 @@ pub(crate) fn run(arguments: &StopArguments) -> Result<ExitCode> {
     })
 }
 
-/// Closes the windows of these processes, and logs the results. Returns whether that succeeded. `is_needed`: it is a
-/// failure if a process has no open window.
+/// Closes the windows of these processes, and logs the results. Returns whether all windows were closed. If `is_needed`
+/// is true, a process without an open window counts as a failure.
 pub(crate) fn stop(mut processes: Vec<ListeningProcess>, is_needed: bool) -> bool {
     let mut failed = false;
-    // All processes are asked before the first answer is read, so that the windows close at nearly the same time.
+    // All processes get the stop request before the first answer is read, so that the windows close at nearly the same
+    // time.
     for process in &mut processes {
         let _ = process.connection.ask(&Request::Stop);
         let _ = process.connection.wait_for(Some(CLOSE_TIMEOUT));

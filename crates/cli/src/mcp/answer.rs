@@ -11,11 +11,12 @@ use crate::output::json;
 
 /// Maximum length of an answer in bytes. An answer then has at most as many characters.
 const LONGEST: usize = 8000;
-/// The parts of the maximum length, in bytes, for messages (`MESSAGES`) and for the tool's result (`FIGURES`). The
-/// other 500 bytes are for the JSON around them.
+/// The part of the maximum length that is for messages, in bytes.
 const MESSAGES: usize = 1000;
+/// The part of the maximum length that is for the tool's result, in bytes. The other 500 bytes are for the JSON around
+/// the messages and the result.
 const FIGURES: usize = LONGEST - MESSAGES - 500;
-/// Maximum lengths of a text in a row, in bytes. They are tried in this order until the row is short enough.
+/// Maximum lengths of each text in a row, in bytes. They are tried in this order until the row is short enough.
 const TEXTS: [usize; 4] = [2000, 400, 100, 30];
 
 /// The rows of a list that an answer contains.
@@ -91,7 +92,7 @@ fn fitted(value: &Value, longest: usize) -> String {
             return text;
         }
     }
-    // Its lists or objects are too long even with short texts, so only simple values are kept.
+    // The lists or objects of `value` are too long even with short texts, so only simple values are kept.
     let parts = value.as_object().into_iter().flatten();
     let simple = parts.filter(|(_, value)| !value.is_array() && !value.is_object());
     let simple = simple.map(|(key, value)| (key.clone(), shortened(value, TEXTS[3])));
@@ -123,7 +124,8 @@ fn cut_middle(text: &str, most: usize) -> String {
     format!("{begin}…{end}")
 }
 
-/// Returns a text. If it is too long, its last lines are cut off and `more` says how to get them.
+/// Returns `text` if it is short enough for an answer. Otherwise its last lines are cut off, and `more` says how to get
+/// those lines.
 pub(crate) fn text(text: &str, more: &str) -> String {
     if text.len() <= FIGURES {
         return text.to_owned();
@@ -134,7 +136,7 @@ pub(crate) fn text(text: &str, more: &str) -> String {
     format!("{begin}\n({lines} of {all} lines; {more})")
 }
 
-/// Returns messages as lines. If they are too long, the last ones are only counted.
+/// Returns messages as lines. If all messages together are too long, the last messages are only counted.
 pub(crate) fn messages(messages: &[String]) -> Option<String> {
     let mut text = String::new();
     for (place, message) in messages.iter().enumerate() {

@@ -15,8 +15,9 @@ use super::answer::{self, Page};
 use super::shared::Shared;
 use crate::{output, processes};
 
-/// The maximum depth of folders, and the maximum number of files and folders that are examined.
+/// The maximum depth of subfolders that are examined.
 const MAX_DEPTH: usize = 6;
+/// The maximum number of files and folders that are examined.
 const MAX_ENTRIES: usize = 20_000;
 /// The maximum number of file names that are listed for a folder.
 const MAX_NAMES: usize = 4;
@@ -40,7 +41,7 @@ struct RecordFolder {
     /// The names of the first files, in alphabetical order.
     files: Vec<String>,
     bytes: u64,
-    /// The time of the latest change of any of these files, as text.
+    /// The time of the latest change of any record or trace in the folder, as text.
     modified: Option<String>,
     #[serde(skip)]
     time: Option<SystemTime>,
@@ -49,8 +50,7 @@ struct RecordFolder {
 pub(crate) fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
     let folder = asked.folder.as_deref().unwrap_or(Path::new("."));
     let mut search = FolderSearch::default();
-    // The folder that the user named must be readable. Folders below it may be unreadable, and are
-    // then skipped.
+    // The folder that the user named must be readable. Unreadable folders below that folder are skipped.
     fs::read_dir(folder).with_context(|| format!("folder {}", folder.display()))?;
     search.look(folder, 0);
     if search.left == 0 {
@@ -66,7 +66,7 @@ pub(crate) fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
 
 struct FolderSearch {
     found: Vec<RecordFolder>,
-    /// The number of entries that may still be examined.
+    /// The number of files and folders that may still be examined.
     left: usize,
 }
 
@@ -100,7 +100,7 @@ impl FolderSearch {
                 break;
             }
             self.left -= 1;
-            // Symbolic links are not followed, because they may lead around in a circle.
+            // Symbolic links are not followed, because they may form a loop.
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => inside.push(entry.path()),
                 Ok(kind) if kind.is_file() => found.add(&entry),

@@ -23,9 +23,9 @@ impl Interrupts {
 
     /// Begins a capture. Returns false if the client has closed the input, so that the capture must not begin.
     pub(crate) fn begin(&self) -> bool {
-        // The count is reset before the check, because the input may end at any time on another thread. If it ends
-        // before the check, the check notices that. If it ends later, `end` increases the count again, which stops the
-        // capture.
+        // The count is reset before the check, because another thread may notice the end of the input at any time. If
+        // the input ends before the check, the check finds `is_over` set. If the input ends later, `end` increases the
+        // count again, which stops the capture.
         self.count.store(0, Ordering::SeqCst);
         !self.is_over.load(Ordering::SeqCst)
     }
@@ -36,8 +36,8 @@ impl Interrupts {
     }
 }
 
-/// Standard input, which stops the capture in progress when it ends. That is needed because the protocol's library then
-/// waits for the answers of all tools, and a capture may take long.
+/// Standard input, which stops the capture in progress when it ends. Without this stop, the protocol's library would
+/// wait for the end of the capture, which may take long.
 pub(crate) struct Input {
     stdin: Stdin,
     interrupts: Interrupts,

@@ -38,8 +38,8 @@ pub(crate) fn run(arguments: &McpArguments) -> Result<ExitCode> {
     if let Some(folder) = &arguments.folder {
         env::set_current_dir(folder).with_context(|| folder.display().to_string())?;
     }
-    // Standard output must be open. Otherwise a file that is opened later would get its descriptor and the protocol's
-    // messages.
+    // Standard output must be open. Otherwise a file that is opened later would get the descriptor of standard output,
+    // and the protocol's messages would go to that file.
     let _ = output::stdout()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

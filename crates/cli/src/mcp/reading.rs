@@ -11,7 +11,8 @@ use super::reports::RunOf;
 use super::shared::Shared;
 use crate::report::finding_ids;
 
-/// The name of the table of iterations. In addition to [`TABLES`], only the JSON report and this server have it.
+/// The name of the table of iterations. [`TABLES`] does not contain this table, because only the JSON report and this
+/// server show it.
 const ITERATIONS: &str = "iterations";
 
 #[derive(Deserialize, JsonSchema)]
@@ -129,7 +130,8 @@ fn without_claims(finding: &tllmprof_report::Finding) -> Map<String, Value> {
     json
 }
 
-/// Returns the requested process, or all processes if none was requested. Each comes with its index in the report.
+/// Returns the requested process, or all processes if none was requested. Each process comes with its index in the
+/// report.
 fn chosen(
     report: &Report,
     process: Option<usize>,

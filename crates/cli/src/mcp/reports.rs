@@ -1,4 +1,4 @@
-//! Reports for the tools, which keep the last one in memory.
+//! Makes the reports for the tools, and keeps the latest report in memory.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,7 +30,8 @@ pub(crate) struct RunOf {
     step: Option<String>,
 }
 
-/// The files and options from which a report was made. If both are unchanged, the report is still valid.
+/// The files and options from which a report was made. If the files and options are unchanged, the report is still
+/// valid.
 #[derive(PartialEq, Eq)]
 struct ReportInputs {
     of: RunOf,
@@ -38,14 +39,14 @@ struct ReportInputs {
     files: Vec<(PathBuf, u64, Option<SystemTime>)>,
 }
 
-/// The report that was requested last. It is kept because an assistant asks several questions about one run.
+/// The report that was requested last. It is kept because an assistant usually asks several questions about one run.
 #[derive(Default)]
 pub(super) struct Reports {
     last: Option<(ReportInputs, Arc<Report>)>,
 }
 
 impl Reports {
-    /// Returns the report of a run, from memory if it is still valid.
+    /// Returns the report of a run, from memory if the report in memory is still valid.
     ///
     /// # Errors
     /// The files cannot be read, or belong to several runs.

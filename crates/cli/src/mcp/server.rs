@@ -1,4 +1,4 @@
-//! The server, which answers requests of the protocol with the tools.
+//! The server, which answers requests of the Model Context Protocol with the tools.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -55,7 +55,7 @@ pub(crate) async fn serve(allow_capture: bool) -> Result<(), String> {
         Err(ServerInitializeError::ConnectionClosed(_)) => {}
         Err(error) => return Err(failure::worded(&error.to_string())),
     }
-    // Waits for the tool that is running: a capture closes its windows, and other tools need only a
+    // Taking the lock waits for the tool that is running: a capture closes its windows, and other tools need only a
     // short time.
     drop(shared.lock());
     Ok(())
@@ -109,7 +109,7 @@ impl ServerHandler for Server {
     }
 }
 
-/// Returns the description of a tool that the protocol requires.
+/// Returns the description of a tool, in the form that the protocol requires.
 fn described(tool: &Tool) -> rmcp::model::Tool {
     let annotations = ToolAnnotations::new()
         .read_only(tool.is_read_only)
@@ -118,7 +118,7 @@ fn described(tool: &Tool) -> rmcp::model::Tool {
     rmcp::model::Tool::new(tool.name, tool.about, tool.schema()).with_annotations(annotations)
 }
 
-/// Calls a tool. Messages that it logged are appended to its answer.
+/// Calls a tool. Messages that the tool logged are appended to its answer.
 fn call(tool: &Tool, arguments: JsonObject, shared: &Mutex<Shared>) -> CallToolResult {
     let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
     let result = tool.call(arguments, &mut shared);
@@ -130,8 +130,7 @@ fn call(tool: &Tool, arguments: JsonObject, shared: &Mutex<Shared>) -> CallToolR
             CallToolResult::success(content)
         }
         Err(error) => {
-            // The first message usually is the cause of the error, so it is added to the error's
-            // text.
+            // The first message is usually the cause of the error, so the message is added to the error's text.
             let mut text = failure::text(&error);
             if let Some(message) = messages.first() {
                 text = format!("{text}: {message}");

@@ -4,11 +4,10 @@ use super::input::Interrupts;
 use super::reports::Reports;
 use crate::output::Kept;
 
-/// The state of a server. Tools run one at a time, so one lock protects it.
+/// The state of a server. One lock protects all of it, because tools run one at a time.
 pub(crate) struct Shared {
     pub reports: Reports,
-    /// The messages that code shared with other commands logs. They are collected here instead of
-    /// being printed.
+    /// Log messages of code that other commands use too. They are collected here instead of being printed.
     pub messages: Kept,
     pub interrupts: Interrupts,
 }

@@ -36,7 +36,7 @@ macro_rules! reads {
     };
 }
 
-/// All tools. The last one captures windows, so it is offered only with `--allow-capture`.
+/// All tools. The last tool captures windows, so it is offered only with `--allow-capture`.
 const TOOLS: [Tool; 9] = [
     reads!(
         "runs",
@@ -192,7 +192,7 @@ fn described(name: &str) -> &'static str {
     }
 }
 
-/// Parses a tool's arguments into its own type.
+/// Parses a tool's arguments into the type `T` of these arguments.
 fn parsed<T: DeserializeOwned + JsonSchema>(arguments: Value) -> Result<T> {
     let given = arguments.to_string();
     serde_json::from_value(arguments).map_err(|why| anyhow!("arguments {given}: {why}"))

@@ -8,8 +8,8 @@ pub(crate) fn monotonic() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// Returns an anchor for the current time. It relates the record's clock, nanoseconds of
-/// `CLOCK_MONOTONIC`, to the time of day.
+/// Returns an anchor for the current time. An anchor relates the record's clock (nanoseconds of `CLOCK_MONOTONIC`) to
+/// the time of day.
 pub(crate) fn anchor() -> Anchor {
     let monotonic_ns = monotonic();
     Anchor {

@@ -1,4 +1,4 @@
-//! The record of GPU metrics: its file, and the facts at its beginning.
+//! The record of GPU metrics: its file, and the data about the machine and the run at its beginning.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -30,7 +30,8 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
         Err(error) if error.kind() == ErrorKind::AlreadyExists && is_kept(path) => new(),
         result => result,
     }?;
-    // The lock shows other processes that the record is in use. On file systems without locks that does not work.
+    // The lock shows other processes that the record is in use. A failure is ignored, because some file systems have no
+    // locks.
     let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
     Ok(file)
 }
@@ -46,7 +47,7 @@ fn is_kept(path: &Path) -> bool {
     is_free && keep_earlier(path).is_some()
 }
 
-/// Begins the record, with facts about the machine and the run.
+/// Begins the record, with data about the machine and the run.
 pub(crate) fn begin(
     file: File,
     pid: u32,
@@ -77,7 +78,7 @@ pub(crate) fn begin(
     Ok(record)
 }
 
-/// Writes a fact about the machine or the run, whose value is a text.
+/// Writes a property of the machine or the run whose value is a text.
 pub(crate) fn write_fact(record: &mut StreamWriter, key: Info, text: &str) -> io::Result<()> {
     let id = record.string(text)?;
     info(record, key, id.into())

@@ -27,10 +27,11 @@ pub(super) type MetricValue = (Metric, u64);
 
 /// A GPU that is sampled.
 pub(crate) struct Gpu<'nvml> {
-    /// The GPU's number in CUDA, as the program sees it.
+    /// The GPU's number in CUDA in the profiled program.
     pub ordinal: u8,
     device: Device<'nvml>,
-    /// The last GPM sample. `None` if the GPU has no GPM (it exists since Hopper), or this user may not read it.
+    /// The last GPM sample. `None` if the GPU has no GPM (which exists since Hopper), or if this user may not read GPM
+    /// samples.
     counts: Option<GpmSample<'nvml>>,
     /// The time of the last sample, in nanoseconds of `CLOCK_MONOTONIC`.
     since: u64,
@@ -64,8 +65,8 @@ impl<'nvml> Gpu<'nvml> {
         (new, why)
     }
 
-    /// Returns the metrics since the last call. An error means that the GPM counters could not be read. They are then
-    /// not read again.
+    /// Returns the metrics since the last call. An error means that the GPM counters could not be read. After an error,
+    /// these counters are not read again.
     pub(crate) fn take(&mut self, nvml: &'nvml Nvml) -> (MeasuredValues, Result<(), NvmlError>) {
         let mut values = Vec::new();
         let start = self.since;
@@ -96,8 +97,8 @@ impl<'nvml> Gpu<'nvml> {
         let sample = self.device.gpm_sample()?;
         self.since = clock::monotonic();
         let results = gpm_metrics_get(nvml, last, &sample, &COUNTED.map(|(id, _)| id))?;
-        // If this GPU does not have a metric, such as NVLink's, only that metric's result is an error, and it is left
-        // out.
+        // If this GPU does not have a metric, such as those of NVLink, only the result of that metric is an error. The
+        // metric is then left out.
         for ((_, metric), result) in COUNTED.iter().zip(results) {
             if let Some(value) = result.ok().and_then(|result| thousandths(result.value)) {
                 values.push((*metric, value));
@@ -128,7 +129,7 @@ impl<'nvml> Gpu<'nvml> {
     }
 }
 
-/// Returns the first GPM sample. The error is the reason, in words, why the GPU gives none.
+/// Returns the first GPM sample. The error is the reason, in words, why the GPU gives no GPM sample.
 fn first_sample<'nvml>(device: &Device<'nvml>) -> Result<GpmSample<'nvml>, String> {
     match device.gpm_support() {
         Ok(true) => device.gpm_sample().map_err(|error| match error {

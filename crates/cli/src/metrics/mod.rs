@@ -1,8 +1,9 @@
-//! GPU metrics: the activity of whole GPUs while the program runs. They are sampled with NVML into a separate record.
+//! GPU metrics: the activity of whole GPUs while the program runs. The metrics are sampled with NVML into a separate
+//! record.
 //!
-//! A child process of the command does the sampling. It is not a thread, so that the program keeps running whatever
-//! NVML does. The sampling process ends when the command closes its end of a socket: after the program has ended, or
-//! because the command itself has ended.
+//! A child process of the command does the sampling. Sampling does not run on a thread of the command, so that the
+//! program keeps running if NVML hangs or crashes. The sampling process ends when the command closes its end of a
+//! socket: after the program has ended, or because the command itself has ended.
 
 mod clock;
 mod file;
@@ -38,7 +39,7 @@ struct SamplingPlan {
     limit: u64,
 }
 
-/// The sampling process, as the command sees it.
+/// The sampling process, from the point of view of the command that started it.
 pub(crate) struct Sampler {
     number: libc::pid_t,
     orders: UnixStream,
@@ -47,8 +48,8 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Starts a process that samples into a record in `folder`, which becomes at most `limit` bytes long. Logs GPUs and
-    /// metrics that cannot be sampled, and leaves them out. Requires that this process has a single thread.
+    /// Starts a process that samples into a record in `folder`. The record becomes at most `limit` bytes long. GPUs and
+    /// metrics that cannot be sampled are logged and left out. Requires that this process has a single thread.
     pub(crate) fn start(folder: &Path, run: &RunId, limit: u64, log: Level) -> Option<Self> {
         let pid = std::process::id();
         let path = file::path(folder, pid);
@@ -103,7 +104,7 @@ impl Sampler {
             }
             _ => (),
         }
-        // If sampling ended with an error, the samples from before it are kept.
+        // If sampling ended with an error, the record keeps the samples from before the error.
         self.path.is_file().then_some(self.path)
     }
 }
@@ -111,7 +112,7 @@ impl Sampler {
 /// Forks the sampling process. Returns its process number, and this process's end of the socket.
 fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
-    // The child keeps all signals blocked. Those of the terminal are meant for the program, and the child has to
+    // The child keeps all signals blocked. Signals of the terminal are meant for the program, and the child has to
     // outlive the program.
     let _held = HeldSignals::now();
     // SAFETY: the process has one thread, so no other thread can leave anything half done in the child.
@@ -130,19 +131,19 @@ fn fork(plan: SamplingPlan) -> Result<(libc::pid_t, UnixStream)> {
 
 fn in_child(plan: &SamplingPlan, mut orders: UnixStream) {
     inherited::release();
-    // This process must not keep the program's output open, and NVML must not write to it.
+    // The sampling process must not keep the program's standard output open, and NVML must not write to it.
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
     }
     match sampling::sample(plan, &mut orders) {
-        // A write error is ignored: if the command has ended, no process reads this.
+        // A write error is ignored: it means that the command has ended, so no process would read the number.
         Ok(rounds) => drop(writeln!(orders, "{rounds}")),
         Err(error) => say(plan.log, &error),
     }
 }
 
-/// Logs why there are no GPU metrics, or why they end early.
+/// Logs the reason why there are no GPU metrics, or why the metrics end early.
 fn say(log: Level, error: &anyhow::Error) {
     if log >= Level::Warn {
         let text = format!("{error:#}");

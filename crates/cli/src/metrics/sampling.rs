@@ -1,4 +1,4 @@
-//! The sampling process's main function, which samples the GPUs until it is asked to stop.
+//! The sampling process's main function, which samples the GPUs until the command requests a stop.
 
 use std::env;
 use std::fs;
@@ -17,7 +17,7 @@ use super::visible::{Listed, VisibilityVariables, visible};
 use super::{SamplingPlan, clock, file};
 use crate::output;
 
-/// Interval between samples. NVML allows no shorter one for GPM.
+/// Interval between samples. NVML supports no shorter interval for GPM.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between anchors. An anchor relates the record's clock to the time of day.
 const ANCHOR: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64
         gpus.push(gpu);
         less.extend(why);
     }
-    // The reason is the same for all GPUs of one model, so only the first one is logged.
+    // The reason why GPM metrics are missing is the same for all GPUs of one model, so only the first reason is logged.
     if let Some(why) = less.first() {
         warn(plan, why);
     }
@@ -133,7 +133,8 @@ fn keep(record: &mut StreamWriter, device: u8, taken: &MeasuredValues) -> Result
     Ok(())
 }
 
-/// Waits for the order to stop. Returns true if it came or if its sender has ended, and false if the time is over.
+/// Waits up to `wait` for the request to stop. Returns true if the request came or the command has ended, and false
+/// after the timeout.
 fn is_over(orders: &mut UnixStream, wait: Duration) -> bool {
     if orders.set_read_timeout(Some(wait)).is_err() {
         return true;
@@ -150,7 +151,8 @@ fn devices(nvml: &Nvml) -> Result<(Vec<NamedGpu<'_>>, Vec<String>)> {
     let mut found = Vec::new();
     let mut listed = Vec::new();
     for index in 0..nvml.device_count().map_err(plainly)? {
-        // CUDA does not show a GPU that this user or container may not use either.
+        // NVML reports an error for a GPU that this user or container may not use. CUDA does not show such a GPU
+        // either.
         let Ok(device) = nvml.device_by_index(index) else {
             continue;
         };
@@ -180,7 +182,7 @@ fn devices(nvml: &Nvml) -> Result<(Vec<NamedGpu<'_>>, Vec<String>)> {
     }
 }
 
-/// Returns an NVML error in one line. If NVML's library is missing, that is the dynamic linker's own message.
+/// Returns an NVML error in one line. If NVML's library is missing, the line is the dynamic linker's message.
 fn plainly(error: NvmlError) -> anyhow::Error {
     match error {
         NvmlError::LibloadingError(error) => error.into(),

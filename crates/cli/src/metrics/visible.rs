@@ -92,7 +92,7 @@ mod tests {
         let listed = |(at, name): (usize, &&str)| Listed {
             uuid: ["GPU-aa11", "GPU-ab22", "GPU-cc33"][at].to_owned(),
             name: (*name).to_owned(),
-            // The PCI addresses are in another order than the list.
+            // In these tests, the order of the PCI addresses differs from the order of the list.
             pci: [0, [0x40, 0x10, 0x20][at], 0],
         };
         names.iter().enumerate().map(listed).collect()

@@ -1,5 +1,5 @@
-//! Replays the lines of a recorded stream of CUDA calls through the step learner, and compares with the true
-//! iterations.
+//! Replays the lines of a recorded stream of CUDA calls through the step learner, and compares the boundaries that the
+//! learner finds with the true iterations.
 
 use std::io::BufRead;
 
@@ -26,7 +26,7 @@ pub(crate) struct Level {
     pub boundaries: Boundaries,
 }
 
-/// The number of boundaries that the learner found in each true iteration. One is right.
+/// The number of boundaries that the learner found in each true iteration. The correct number is 1.
 #[derive(Debug, Default)]
 pub(crate) struct Boundaries(Vec<u32>);
 
@@ -116,7 +116,7 @@ fn described(rule: &LearnedRule) -> String {
 }
 
 enum ReplayRecord {
-    /// A mark in the stream: a true iteration begins. The learner does not get it.
+    /// A mark in the stream: a true iteration begins. The learner does not see the mark.
     Mark,
     /// The thread, the call, and the time of the call in nanoseconds.
     Call(u32, Call, u64),
@@ -124,7 +124,7 @@ enum ReplayRecord {
     Other,
 }
 
-/// Added to the kernel numbers of streams. Real kernel handles are pointers and never small.
+/// A number that is added to the kernel numbers of streams, because real kernel handles are pointers and never small.
 const KERNELS: u64 = 1 << 32;
 
 fn record(line: &str) -> Result<ReplayRecord> {
@@ -163,7 +163,7 @@ impl Boundaries {
     }
 
     /// Returns the share of true iterations with exactly one boundary, without the first [`LEARNING`] ones. `None` if
-    /// there are no others.
+    /// there are no later iterations.
     #[must_use]
     pub(crate) fn share(&self) -> Option<f64> {
         let judged = self.0.get(LEARNING..).filter(|j| !j.is_empty())?;

@@ -1,4 +1,4 @@
-//! Tools of other projects that tests use. Scripts of this repository fetch them.
+//! Tools of other projects that the tests use. They are fetched by scripts of this repository.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

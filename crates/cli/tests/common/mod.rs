@@ -33,7 +33,7 @@ impl Ended {
     }
 }
 
-/// Runs a command until it ends. Fails the test if that takes longer than [`LIMIT`].
+/// Runs a command until it ends. Fails the test if the command takes longer than [`LIMIT`].
 pub(crate) fn finish(command: &mut Command) -> Ended {
     let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
@@ -59,7 +59,7 @@ fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
-/// Returns the exit status of a child. If the child takes too long, kills it and returns `None`.
+/// Returns the exit status of a child. If the child takes longer than [`LIMIT`], kills the child and returns `None`.
 pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
     let started = Instant::now();
     while started.elapsed() < LIMIT {
@@ -88,8 +88,8 @@ impl Scratch {
         self.0.path().join(name)
     }
 
-    /// Returns a copy of the command. Another process (`cp`) makes the copy. If this process wrote it, a child that
-    /// another test forks at that moment would inherit the open file, and a file that is open for writing cannot be
+    /// Returns a copy of the command, made by another process (`cp`). If this process wrote the copy, a child that
+    /// another test forks at that moment would inherit the open file. A file that is open for writing cannot be
     /// executed.
     pub(crate) fn copy_of_the_command(&self, name: &str) -> PathBuf {
         let path = self.path(name);
@@ -114,7 +114,7 @@ impl Scratch {
         path
     }
 
-    /// Compiles a C source. `arguments` are added to those for the source and the output.
+    /// Compiles a C source. `arguments` are further arguments of the compiler.
     pub(crate) fn compile(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
         let output = self.path(name);
         fs::create_dir_all(output.parent().unwrap()).unwrap();
@@ -130,7 +130,8 @@ impl Scratch {
         output
     }
 
-    /// Compiles a library that reports on standard error that it was loaded.
+    /// Compiles a small library in place of `libtllmprof.so`. If `SAY_LOADED` is set when the library is loaded, it
+    /// prints a line on standard error.
     pub(crate) fn library(&self) -> PathBuf {
         self.compile(
             "libtllmprof.so",
@@ -167,7 +168,8 @@ pub(crate) fn plain(program: &Path) -> Command {
     command
 }
 
-/// Runs a command whose standard output is a terminal. Returns the result, with all that the command wrote there.
+/// Runs a command whose standard output is a terminal. In the result, `stdout` is the text that the command wrote to
+/// the terminal.
 pub(crate) fn on_terminal(command: &mut Command) -> Ended {
     let (mut terminal, slave) = terminal::open(None);
     let mut child = command
@@ -181,7 +183,8 @@ pub(crate) fn on_terminal(command: &mut Command) -> Ended {
     let stderr = reader(child.stderr.take().unwrap());
     let shown = thread::spawn(move || {
         let mut bytes = Vec::new();
-        // Once the other end is closed, reading from a terminal ends with an error instead of an end of file.
+        // Once the slave side of a pseudo-terminal is closed, reading from the master ends with an error instead of an
+        // end of file.
         let _ = terminal.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     });

@@ -13,18 +13,17 @@ use super::words::{WORDS, root};
 /// Folders that the tests leave out, because their comments and names are still being rewritten.
 const STILL_TO_REWRITE: &[&str] = &[];
 
-/// Words that comments avoid in addition to those that messages avoid. Each is a pattern of whole words, with a better
-/// word.
+/// Words that only comments avoid, in addition to [`WORDS`]. Each entry is a pattern of whole words, and a better word.
 const IN_COMMENTS: [(&str, &str); 4] = [
     ("behind", "after"),
     ("alone", "only"),
     ("go(es)? on", "continues"),
     ("so many", "that number of"),
 ];
-/// The number of doc comments in all files that may begin with one of [`OPENINGS`], because the help of options does
-/// so.
+/// The limit for the number of doc comments in all files that begin with one of [`OPENINGS`]. It is not 0, because the
+/// help texts of options begin in this way.
 const MAX_OPENINGS: usize = 200;
-/// The number of comment lines in all files that may contain a word of the lists.
+/// The number of comment lines in all files that may contain a word from the lists of words to avoid.
 const MAX_WORDS: usize = 150;
 /// Words that begin a clause. A doc comment has to begin with a sentence or a noun phrase instead.
 const OPENINGS: &str = r"^(What|Whether|How|Where|Which)(?-u:\b)";
@@ -34,10 +33,12 @@ const NAMES: &str = r"(?-u:\b)(fn of|(const|static) (MOST|PATIENCE|LOOK))(?-u:\b
 /// A pattern of the types and traits that a module defines. Associated types, such as `Output`, and types inside
 /// functions do not match, because they are indented.
 const TYPES: &str = r"(?m)^(?:pub(?:\([^)]*\))? )?(?:unsafe )?(?:struct|enum|union|trait|type) ([A-Z][A-Za-z0-9_]*)";
-/// The largest number of files that may define a type of the same name. With two, the name has two meanings.
+/// The largest number of files that may define a type of the same name. A name that is defined in two files already has
+/// two meanings.
 const MAX_TYPES_OF_A_NAME: usize = 2;
 
-/// Every source of the repository in one of the known languages. The name is its path below the root.
+/// Every source of the repository in one of the known languages. The name of each is its path below the repository's
+/// root.
 static SOURCES: LazyLock<Vec<(String, Source)>> = LazyLock::new(|| {
     let mut found = Vec::new();
     for folder in [
@@ -92,7 +93,7 @@ fn any_word() -> Regex {
     Regex::new(&format!(r"(?-u:\b)(?:{words})(?-u:\b|$)")).unwrap()
 }
 
-/// Returns the comment lines in all sources that `choose` selects, each with its file and line number.
+/// Returns the comment lines that `choose` selects in all sources, each with its file and line number.
 fn faults(choose: impl Fn(&Source) -> Vec<(usize, String)>) -> Vec<String> {
     let mut found = Vec::new();
     for (name, source) in SOURCES.iter() {

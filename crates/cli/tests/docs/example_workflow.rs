@@ -69,7 +69,7 @@ fn the_comparisons_of_the_workflow_judge_runs() {
         let mut all = all.iter();
         all.find(|one| one.contains(part)).unwrap()
     };
-    // The first runs of the main branch are kept. Later runs are compared with them.
+    // The first three runs stand for runs of the main branch, which are kept. Later runs are compared with these runs.
     let kept = step(of("--keep 15"), &scratch);
     assert_eq!(kept.code(), Some(0), "{}", kept.stderr);
     assert_eq!(fs::read_dir(scratch.path("baselines")).unwrap().count(), 3);

@@ -1,5 +1,4 @@
-//! Tests of measured figures: README.md, the pages and `--help` contain the values of `docs/figures.csv`, and no
-//! others.
+//! Tests of measured figures: README.md, the pages and `--help` state the same values as `docs/figures.csv`.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +11,7 @@ use super::words::root;
 const HISTORY: &str = "docs/history/measured-history.md";
 /// The page that contains every figure, with its date and a link to its measurement.
 const TABLE: &str = "docs/measured.md";
-/// Pages whose figures are from another day, or about a single program, so that they may differ.
+/// Pages that may contain different figures, because their figures are from another day or about a single program.
 const LEFT_OUT: [&str; 2] = ["harmless.md", "messages.md"];
 
 /// A measured figure, and the pages that contain it.
@@ -25,7 +24,8 @@ struct Figure {
     phrase: Regex,
     pages: Vec<String>,
     date: String,
-    /// The heading of the figure's measurement in the history. If it is empty, no row of [`TABLE`] contains the figure.
+    /// The heading of the figure's measurement in the history. If the heading is empty, [`TABLE`] has no row for the
+    /// figure.
     source: String,
 }
 
@@ -41,7 +41,7 @@ impl Figure {
         statements.iter().filter(about).collect()
     }
 
-    /// Returns the statements of a text whose value for this figure differs.
+    /// Returns the statements of a text that give another value for this figure.
     fn contradicted<'a>(&self, statements: &'a [String]) -> Vec<&'a String> {
         // The value must not be a part of another number: `1.2 ns` does not count as found in `31.2 ns`.
         let own = format!(r"(^|[^0-9.]){}", regex::escape(&self.text()));

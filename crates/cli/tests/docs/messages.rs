@@ -136,7 +136,7 @@ fn rows(page: &str) -> BTreeSet<(String, String)> {
     rows.collect()
 }
 
-/// Returns the lines, or parts of lines, that the page quotes: the first cells of its tables, and its lists.
+/// Returns the lines, or parts of lines, that the page quotes in the first cells of its tables and in its lists.
 fn quoted(page: &str) -> impl Iterator<Item = &str> {
     page.lines().filter_map(|line| {
         let begun = line
@@ -171,7 +171,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
         let name = entry.file_name();
-        // `log.rs` prints all lines for other code. Only its tests call it with texts.
+        // `log.rs` prints all lines on behalf of other code. Only the tests in `log.rs` print texts of their own.
         if ["tests", "tests.rs", "log.rs"]
             .iter()
             .any(|left| name == *left)
@@ -210,7 +210,7 @@ fn said(source: &str) -> Vec<(String, String)> {
     said
 }
 
-/// Returns the texts, or parts of them, that a Python source prints.
+/// Returns the texts, or parts of texts, that a Python source prints.
 fn said_in_python(source: &str) -> Vec<String> {
     let mut said = Vec::new();
     for call in [" warn(", " info(", " say("] {

@@ -6,7 +6,7 @@ use std::fs;
 use super::links::anchor;
 use super::words::root;
 
-/// Pages whose lines lead to other pages: the book's table of contents, and tables of what a user wants to do or sees.
+/// Pages whose lines lead to other pages: the book's table of contents, and tables of tasks and of symptoms.
 const INDEXES: [&str; 3] = ["SUMMARY.md", "introduction.md", "symptoms.md"];
 /// The number of search results among which the answer must be. The search shows 30, but users do not read that far.
 const MAX_RESULTS: usize = 12;
@@ -51,7 +51,7 @@ fn sections() -> Vec<Section> {
     found
 }
 
-/// Returns true if the text contains each of the words, or a word that begins with it.
+/// Returns true if for each of `words` the text contains that word, or a longer word that begins with it.
 fn has_words(text: &str, words: &str) -> bool {
     let text = text.to_lowercase();
     let in_text: Vec<_> = text.split(|c: char| !c.is_alphanumeric()).collect();
@@ -72,7 +72,7 @@ fn is_in_index(words: &str, target: &str) -> bool {
     })
 }
 
-/// Returns true if a search for these words shows the section among its first results.
+/// Returns true if a search for `words` shows the section among the first results.
 fn is_found(sections: &[Section], words: &str, target: &str) -> bool {
     let results = sections.iter().filter(|one| has_words(&one.text, words));
     let results: Vec<_> = results.collect();

@@ -1,4 +1,5 @@
-//! Tests the samples of reports in README.md and the pages: today's report still has their headings and rows.
+//! Tests the samples of reports in README.md and the pages: the report of this version still has the headings and rows
+//! of each sample.
 
 use std::fs;
 
@@ -33,7 +34,8 @@ fn names(sample: &str) -> Vec<String> {
     found
 }
 
-/// Returns the samples of reports in a page, and the row names in its sentences, such as `GPU span (18)`.
+/// Returns the samples of reports in a page, and the names of report rows that the page's sentences mention, such as
+/// `GPU span (18)`.
 fn samples(page: &str) -> (Vec<&str>, Vec<&str>) {
     let blocks = page.split("```text\n").skip(1);
     let blocks = blocks.filter_map(|rest| rest.split("\n```").next());

@@ -118,7 +118,7 @@ fn is_triple(text: &str) -> bool {
 }
 
 /// Returns the length of the string or character at the beginning of the text, or `None` if there is none. `begun` is
-/// the code before it on the same line.
+/// the code before that string on the same line.
 fn string(text: &str, begun: &str, language: Language) -> Option<usize> {
     let quote = text.chars().next()?;
     let is_own_word = !begun.ends_with(|c: char| c.is_alphanumeric() && !matches!(c, 'b' | 'c'));
@@ -159,8 +159,8 @@ fn character(text: &str) -> Option<usize> {
     }
 }
 
-/// Returns the length of a string with escapes, up to its closing quote. If the string may not have several lines, it
-/// also ends at the end of the line.
+/// Returns the length of a string with escapes, up to its closing quote. If the string may not have several lines, the
+/// string also ends at the end of the line.
 fn closed(text: &str, quote: char, has_lines: bool) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {

@@ -1,4 +1,5 @@
-//! Tests of the public CI's workflows and of the issue forms: their YAML, the scripts that they call, and their rights.
+//! Tests of the public CI's workflows and of the issue forms: their YAML, the scripts that they call, and the
+//! permissions of their jobs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

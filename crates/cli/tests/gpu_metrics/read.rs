@@ -16,7 +16,7 @@ const GPM: [(u32, Metric); 8] = [
     (61, Metric::NvlinkSent),
 ];
 
-/// Each metric's value for GPU 0, and the amount by which GPU 1 has more.
+/// Each metric, its value for GPU 0, and the difference by which the value for GPU 1 is larger.
 const PLAIN: [(Metric, u64, u64); 6] = [
     (Metric::GpuUtil, 71_000, 1000),
     (Metric::MemoryUtil, 31_000, 1000),
@@ -26,8 +26,8 @@ const PLAIN: [(Metric, u64, u64); 6] = [
     (Metric::Temperature, 51_000, 1000),
 ];
 
-/// A record of metrics: the values of each device and metric in order, the start and end of each
-/// sample, and the facts.
+/// A record of metrics: the values of each device and metric in order, the start and end of each sample, and the data
+/// about the machine and the run.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
     pub values: BTreeMap<(u8, Metric), Vec<u64>>,

@@ -61,7 +61,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses the whole text. Returns the comparisons, and the tree that combines them by index.
+    /// Parses the whole text. Returns the comparisons, and the tree that combines them. The tree refers to comparisons
+    /// by index.
     pub(crate) fn parse(mut self) -> Result<(Vec<ConditionPart>, ConditionNode), Problem> {
         let node = self.either()?;
         if !self.rest().is_empty() {
@@ -195,8 +196,8 @@ impl<'a> Parser<'a> {
         Ok(ConditionNode::Part(self.parts.len() - 1))
     }
 
-    /// Returns the number or phase with which `name` is compared, and its text, without consuming
-    /// it.
+    /// Returns the number or the phase with which `name` is compared, and the text of that value. Does not consume the
+    /// text.
     fn number(&mut self, name: usize) -> Result<(&'a str, With), Problem> {
         let word = self.word();
         let (with, kind) = if name == PHASE {
@@ -211,7 +212,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Returns the next time, and its text, without consuming it.
+    /// Returns the next time, and its text. Does not consume the text.
     fn time(&mut self) -> Result<(&'a str, With), Problem> {
         let rest = self.rest();
         let is_part = |c: char| c.is_alphanumeric() || c == '.';

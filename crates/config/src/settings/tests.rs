@@ -79,7 +79,7 @@ fn a_window_opens_by_itself_where_a_condition_says_so() {
     let trigger = settings.when.unwrap();
     assert_eq!(trigger.condition.to_string(), when.1);
     assert_eq!((trigger.steps, trigger.at_most), (50, AtMost::default()));
-    // The times that the condition names have to be measured, and the windows that it opens have to be
+    // The times that the condition names have to be measured, and the windows that the condition opens have to be
     // recorded.
     assert!(settings.gil && !settings.record_gc);
     assert!(settings.trace.is_some() && settings.trace_on_demand);
@@ -305,20 +305,20 @@ fn the_table_lists_exactly_what_is_read() {
     assert_eq!(all().count(), all().collect::<BTreeSet<_>>().len());
 }
 
-/// Variables that some rows require in addition, because their setting is refused without them.
+/// Variables that the tests always set, because the settings of some rows are refused without them.
 const BESIDE: [(&str, &str); 2] = [
     (variable::condition, "tokens>1"),
     (variable::when, "wait > 1s"),
 ];
 
-/// Returns the settings with this value of a variable, or without the variable, as text. Fields that
-/// only say what the user set are reset.
+/// Returns the settings as text, with this value of the variable `name`, or without the variable. Fields that say only
+/// which variables the user set are reset.
 fn with(name: &str, value: Option<&str>) -> Result<String, BadValue> {
     let beside = BESIDE.into_iter().filter(|(beside, _)| *beside != name);
     let set: Vec<_> = beside.chain(value.map(|value| (name, value))).collect();
     let mut settings = from(&set)?;
     (settings.windows_from, settings.warmup_given) = (None, false);
-    // These two fields have an effect only through `when`.
+    // The fields `when_at_most` and `when_steps` have an effect only through `when`.
     (settings.when_at_most, settings.when_steps) = (None, None);
     Ok(format!("{settings:?}"))
 }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use super::*;
 use tllmprof_config::Step;
 
-/// Returns a function that recognizes signs like a process that has these libraries, symbols and
-/// Python modules.
+/// Returns a function that recognizes the signs which a process with the libraries, symbols and Python modules in `has`
+/// would show.
 fn process<'a>(has: &'a [Seen]) -> impl Fn(&Seen) -> bool + 'a {
     move |wanted| {
         has.iter().any(|is| match (wanted, is) {
@@ -91,7 +91,7 @@ fn rules_match_the_names_that_were_read() {
     ] {
         assert!(!turbomind.is_match(other.as_bytes()), "{other}");
     }
-    // The namespace may contain one for the ABI version.
+    // The namespace may contain an inner namespace for the ABI version.
     let trtllm = symbol_rule("TensorRT-LLM C++ executor");
     for namespace in ["batch_manager", "_v1::batch_manager"] {
         let step = format!(
@@ -124,7 +124,7 @@ fn the_more_specific_row_wins() {
         named(&[triton, trtllm, backend]),
         Some("TensorRT-LLM C++ executor in Triton")
     );
-    // A Python process, first before and then after its Python modules are known.
+    // The signs of a Python process, first before and then after its Python modules are known.
     let torch_ops = Module("libth_common.so");
     assert_eq!(
         named(&[trtllm, torch_ops]),
@@ -151,7 +151,7 @@ fn the_more_specific_row_wins() {
         let engine = known(process(&[generate, Python(module)])).unwrap();
         assert_eq!(engine.seen_by, Python(module));
     }
-    // Ollama's Go program also contains llama.cpp, but its runner does not call llama_decode.
+    // Ollama's Go program also contains llama.cpp, but Ollama's runner does not call llama_decode.
     let ollama = Symbol("github.com/ollama/ollama/runner/ollamarunner.Execute");
     assert_eq!(
         named(&[Symbol("llama_decode"), ollama]),
@@ -202,7 +202,7 @@ fn tensorrt_llm_is_recognized_by_its_library() {
     assert!(!reads("TLLM_GPTM_PROFILE_START_STOP", &python));
     assert!(reads("TLLM_GPTM_PROFILE_START_STOP", &python[..1]));
     assert!(!reads("TLLMPROF_START_STOP", &python));
-    // All rows for TensorRT-LLM name its repository as their source.
+    // All rows for TensorRT-LLM name the repository of TensorRT-LLM as their source.
     for engine in ENGINES.iter().filter(|e| e.name.starts_with("TensorRT")) {
         assert!(engine.source.starts_with("NVIDIA/TensorRT-LLM at "));
     }
@@ -299,7 +299,7 @@ fn python_steps_are_the_python_rows_in_their_order() {
             engine.name
         );
     }
-    // If a module imports the module of another row, its row must come before that row.
+    // If a module imports the module of another row, the row of the importing module must come first.
     let place = |name| steps.iter().position(|step| *step == name).expect(name);
     assert!(place("vLLM, model runner V2") < place("vLLM, engine V0"));
     assert!(place("TensorRT-LLM PyExecutor") < place("transformers generate"));

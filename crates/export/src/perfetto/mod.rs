@@ -1,8 +1,8 @@
-//! Writes Perfetto's protobuf format, which its UI and its trace processor read.
+//! Writes Perfetto's protobuf format, which the Perfetto UI and Perfetto's trace processor read.
 //!
-//! Each record becomes a separate sequence of packets with its own table of names. A span is written as
-//! two packets, one for its start and one for its end. The trace processor sorts packets by time. It keeps
-//! the order of the file for packets with the same time.
+//! Each record becomes a separate sequence of packets with its own table of names. A span is written as two packets,
+//! one for its start and one for its end. The trace processor sorts packets by time. Packets with the same time keep
+//! the order of the file.
 
 mod proto;
 mod wire;
@@ -47,7 +47,7 @@ impl<'a> Perfetto<'a> {
         self.sink.ready()
     }
 
-    /// Clears the table of names, both here and in the reader.
+    /// Clears the table of names, both in this exporter and in the reader of the trace.
     fn restart(&mut self) -> io::Result<()> {
         self.names = InternedNames::begin();
         self.packet(&TracePacket {
@@ -83,8 +83,8 @@ impl<'a> Perfetto<'a> {
     }
 }
 
-/// Maximum number of names in the table. When it is reached, the table is cleared and names are written
-/// again, so that memory does not grow with the record.
+/// Maximum number of names in the table. When this number is reached, the table is cleared and names are written again,
+/// so that memory does not grow with the record.
 const MAX_NAMES: usize = 1 << 20;
 
 /// The table of names that the current sequence has written, each with its number.
@@ -92,7 +92,7 @@ const MAX_NAMES: usize = 1 << 20;
 struct InternedNames {
     names: HashMap<Name, u64>,
     texts: HashMap<SharedText, u64>,
-    /// Names that have a number but have not been written yet. The next packet defines them.
+    /// Names that have a number but are not defined in the trace yet. The next packet defines them.
     new: InternedData,
     is_new: bool,
 }
@@ -142,7 +142,7 @@ impl InternedNames {
         })
     }
 
-    /// Returns the names that have not been written yet, and forgets them.
+    /// Returns the names that are not defined in the trace yet, and removes them from `new`.
     fn take_new(&mut self) -> Option<InternedData> {
         std::mem::take(&mut self.is_new).then(|| std::mem::take(&mut self.new))
     }
@@ -150,7 +150,7 @@ impl InternedNames {
 
 impl TraceFormat for Perfetto<'_> {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()> {
-        // The time of day is written only if it is not before 1970 at the zero of the common clock.
+        // The time of day is written only if the zero of the common clock is not before 1970.
         let clock = |clock_id, timestamp| ProtoClock {
             clock_id: Some(clock_id),
             timestamp: Some(timestamp),
@@ -289,7 +289,7 @@ impl TraceFormat for Perfetto<'_> {
     }
 }
 
-/// Appends a packet to the trace, whose repeated field the packets are.
+/// Appends a packet to the trace. All packets are elements of one repeated field of the trace message.
 fn put(to: &mut Vec<u8>, packet: &TracePacket) {
     prost::encoding::message::encode(proto::TRACE_PACKET, packet, to);
 }

@@ -1,7 +1,7 @@
-//! Those messages and fields of Perfetto's trace format that are written here.
+//! The messages and fields of Perfetto's trace format that this exporter writes.
 //!
-//! Source: protos/perfetto/trace in Perfetto's repository. Names and numbers are the same as there. The
-//! fields of a `oneof` are declared as plain fields, because only one of them is ever set.
+//! Source: protos/perfetto/trace in Perfetto's repository. Names and field numbers are the same as in Perfetto's
+//! definitions. The fields of a `oneof` are declared as plain fields, because only one of them is ever set.
 
 use prost::Message;
 
@@ -110,7 +110,7 @@ pub(crate) struct TrackEvent {
     pub name_iid: Option<u64>,
     #[prost(uint64, optional, tag = "11")]
     pub track_uuid: Option<u64>,
-    /// Ids of flows. Slices with the same flow id are connected by arrows, in the order of their times.
+    /// Ids of flows. Perfetto connects slices with the same flow id by arrows, in the order of the slices' times.
     #[prost(fixed64, repeated, packed = "false", tag = "47")]
     pub flow_ids: Vec<u64>,
     #[prost(double, optional, tag = "44")]
@@ -142,13 +142,13 @@ pub(crate) struct InternedData {
     pub event_names: Vec<Interned>,
     #[prost(message, repeated, tag = "3")]
     pub debug_annotation_names: Vec<Interned>,
-    /// Perfetto declares these values as bytes, which are encoded like strings.
+    /// Perfetto declares these values as bytes. In the encoding, bytes look like strings.
     #[prost(message, repeated, tag = "29")]
     pub debug_annotation_string_values: Vec<Interned>,
 }
 
-/// Stands for Perfetto's `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`, all of
-/// which have these two fields.
+/// Stands for Perfetto's `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`. All four have an id
+/// and a text with these field numbers.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Interned {
     #[prost(uint64, optional, tag = "1")]

@@ -1,9 +1,9 @@
-//! Encodes the most frequent packets directly, field by field. Building a message structure and encoding
-//! that would take three times as long. The field numbers are those in `proto`.
+//! Encodes the most frequent packets directly, field by field. Building a message structure first and then encoding the
+//! structure would take three times as long. The field numbers are those in `proto`.
 
-/// Maximum size of an event's packet, in bytes. With five annotations of 64 bits each, a packet has 118
-/// bytes. With a flow and the three annotations of a launch or of launched work, it has 100 bytes. So the
-/// length of each message inside it fits into one byte.
+/// Maximum size of an event's packet, in bytes. A packet with five annotations of 64 bits each has 118 bytes. A packet
+/// with a flow and the three annotations of a launch or of launched work has 100 bytes. So the length of each message
+/// inside a packet fits into one byte.
 const MAX_BYTES: usize = 127;
 
 /// A packet that is being encoded.
@@ -44,7 +44,8 @@ impl Wire {
         }
     }
 
-    /// Begins a field that is a message. The following fields belong to it, until it is ended.
+    /// Begins a field that is a message. The fields that are written next belong to this message, until the message is
+    /// ended.
     #[inline]
     pub(crate) const fn begin(&mut self, field: u8) -> OpenMessage {
         self.varint((field as u64) << 3 | 2);

@@ -20,7 +20,7 @@ pub(crate) enum Cell {
 }
 
 impl From<u64> for Cell {
-    /// Converts a number. One that needs all 64 bits becomes the largest signed number.
+    /// Converts a number. A number that needs all 64 bits becomes the largest signed number.
     fn from(value: u64) -> Self {
         Self::Int(i64::try_from(value).unwrap_or(i64::MAX))
     }

@@ -1,5 +1,5 @@
-//! Exports records as Parquet tables. They are partitioned by run, host, rank and process, with paths as
-//! Hive uses them: `calls/run=20260102-030405-99-ab12/host=gpu7/rank=0/pid=4000/part-0.parquet`.
+//! Exports records as Parquet tables. The tables are partitioned by run, host, rank and process, with paths in Hive's
+//! form: `calls/run=20260102-030405-99-ab12/host=gpu7/rank=0/pid=4000/part-0.parquet`.
 //!
 //! One thread reads the record and collects rows. Another thread encodes and writes them.
 
@@ -62,7 +62,7 @@ struct Partition {
 impl Partition {
     fn new(record: &Record) -> Self {
         let facts = &record.process.facts;
-        // Tables are joined by the run, so it must not be null.
+        // Queries join tables by the run, so a run's name must not be null.
         let run = match &*facts.run {
             "" => "none",
             run => run,
@@ -75,12 +75,12 @@ impl Partition {
     }
 }
 
-/// Returns a value in a form that can be part of a path. Characters that have a meaning in paths or in
-/// path patterns are replaced by `%` and their number. This applies only to ASCII characters, as Hive
-/// does; Spark and DuckDB decode the result.
+/// Returns a value in a form that can be part of a path. Characters that have a meaning in paths or in path patterns
+/// are replaced by `%` and their number. As with Hive, only ASCII characters are replaced. Spark and DuckDB decode the
+/// result.
 fn hive(value: &str) -> String {
-    /// Maximum length of a host or run name, in bytes. It leaves room for `host=` within the file system's
-    /// limit.
+    /// Maximum length of a host or run name, in bytes. Together with the prefix `host=`, such a name still fits into a
+    /// file name.
     const MAX_VALUE_BYTES: usize = 240;
     let mut text = String::new();
     for c in value.chars() {
@@ -152,7 +152,7 @@ fn create(table: &Table, file: &Path) -> Result<SerializedFileWriter<File>, Parq
 
 fn failed(error: ParquetError) -> io::Error {
     match error {
-        // An I/O error describes itself better than the wrapper does.
+        // The I/O error describes the problem better than the Parquet error that contains it.
         ParquetError::External(inner) => match inner.downcast::<io::Error>() {
             Ok(error) => *error,
             Err(error) => io::Error::other(error),
@@ -183,7 +183,7 @@ impl Tables for Gathered {
 
 impl Gathered {
     fn send(&self, table: usize, rows: RowGroup) -> io::Result<()> {
-        // If the encoder thread has failed, joining it returns the reason.
+        // If sending fails, the encoder thread has failed. Joining that thread returns the reason.
         let sent = self.writer.send((table, rows));
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }

@@ -18,8 +18,8 @@ pub(crate) struct Texts {
     pub all: Vec<ByteArray>,
     strings: HashMap<StringId, usize>,
     fixed: HashMap<&'static str, usize>,
-    /// Texts for sampled frames. The flag is false for the text with only the function, and true for the
-    /// text with the whole stack.
+    /// Texts for sampled frames, by the frame's number and a flag. The flag is true for the text with the whole stack,
+    /// and false for the text with only the function.
     frames: HashMap<(u32, bool), usize>,
     scopes: HashMap<u32, usize>,
 }
@@ -231,9 +231,9 @@ enum CellSource {
     Metric,
     Unit,
     Name,
-    /// A constant that is the same for all items of a kind: the kind's word.
+    /// A constant that is the same for all items of a kind: the word for the kind in the column `kind`.
     Fixed(Cell),
-    /// The word of the item's name.
+    /// The word for the name of the item, such as `gen0`, in the column `kind`.
     Word,
     State,
     Function,
@@ -251,8 +251,8 @@ enum CellSource {
 }
 
 impl CellSource {
-    /// Returns the source of a column for items of this kind. An item's value is in the column whose
-    /// name is that of the value's key, or else in `value`.
+    /// Returns the source of a column for items of this kind. The value of an item is in the column that is named like
+    /// the value's key, or in the column `value` if there is no such column.
     fn for_column(kind: Kind, field: &Field, texts: &mut Texts) -> Self {
         let value = kind.row().value;
         let word = kind.row().table.map_or("", |(_, word)| word);
@@ -287,7 +287,7 @@ impl CellSource {
     }
 }
 
-/// For a kind of item, the index of its table and the source of each cell. `None` if the kind has no
+/// The plan for a kind of item: the index of the kind's table, and the source of each cell. `None` if the kind has no
 /// table.
 type TablePlan = Option<(usize, Vec<CellSource>)>;
 
@@ -306,9 +306,9 @@ struct Items<'a> {
     texts: Texts,
     /// Cells with the names of CUDA calls, indexed by row of the table of calls.
     calls: Vec<Cell>,
-    /// The plans, indexed by kind.
+    /// The plan for each kind of item, indexed by kind.
     plans: Vec<TablePlan>,
-    /// A buffer for the current row, kept so that its memory is reused.
+    /// A buffer for the current row. It is kept so that its memory is reused for the next row.
     row: Vec<Cell>,
 }
 

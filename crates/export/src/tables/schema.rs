@@ -1,4 +1,4 @@
-//! The schema of the tables: their names and columns. `docs/export.md` describes them for users.
+//! The schema of the tables: their names and columns. `docs/export.md` describes the tables for users.
 
 use std::sync::Arc;
 
@@ -9,8 +9,7 @@ use ::parquet::schema::types::{Type, TypePtr};
 /// The type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ColumnKind {
-    /// A time in nanoseconds. Values in successive rows increase or are close to each other, so
-    /// differences are stored.
+    /// A time in nanoseconds. Times in successive rows are close to each other, so only the differences are stored.
     Time,
     Int,
     Real,
@@ -76,8 +75,8 @@ pub(crate) enum Which {
     Ledger,
 }
 
-/// All tables. Those of [`Which`] come first, in its order. The others contain items; their columns
-/// are filled according to the columns' names.
+/// All tables. The tables of [`Which`] come first, in the same order. The other tables contain items; their columns are
+/// filled according to the columns' names.
 pub const TABLES: &[Table] = &[
     Table {
         name: "processes",

@@ -143,8 +143,8 @@ pub(crate) fn read_by(script: &str, export: &Path) -> Option<Value> {
     }
 }
 
-/// Returns a Python interpreter that has Spark: `TLLMPROF_SPARK_PYTHON`, or else `python3`. Only
-/// `scripts/test-spark` installs Spark, because it takes 900 MB with the Java that it needs.
+/// Returns a Python interpreter that has Spark: `TLLMPROF_SPARK_PYTHON`, or else `python3`. Only `scripts/test-spark`
+/// installs Spark, because Spark and the required Java take 900 MB.
 fn with_spark() -> Result<String, String> {
     let python = std::env::var("TLLMPROF_SPARK_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     for mut command in [Command::new(&python), Command::new("java")] {

@@ -1,5 +1,4 @@
-//! Builds records with known contents: those of two processes on two machines, and one of a GPU's
-//! metrics.
+//! Builds records with known contents: the records of two processes on two machines, and a record of GPU metrics.
 
 use std::collections::BTreeMap;
 
@@ -21,14 +20,15 @@ pub(crate) const UNIX: [u64; 2] = [1_700_000_005_000_000_000, 1_700_000_000_000_
 /// clock.
 pub(crate) const SHIFT: u64 = UNIX[0] - UNIX[1];
 
-/// Names that must be exported unchanged, except `BROKEN`, which is not valid UTF-8 and becomes
-/// `REPAIRED`.
+/// A name with unusual characters, which must be exported unchanged.
 pub(crate) const ODD: &str = "void \"f\\g\"<{int}>(\n\t\u{1}\u{7f}é漢)";
+/// A name that is not valid UTF-8. It is exported as [`REPAIRED`].
 const BROKEN: &[u8] = b"broken \xff\xfe\xc3\xf0";
+/// The name [`BROKEN`] as an export must contain it.
 pub(crate) const REPAIRED: &str = "broken \u{fffd}\u{fffd}\u{fffd}\u{fffd}";
 
-/// Names that try to do harm where they are shown: on a terminal, in a JSON reader, in an HTML page, in a
-/// spreadsheet, or as lines of text.
+/// Names that attack the place in which they are shown: a terminal, a JSON reader, an HTML page, a spreadsheet, or a
+/// list with one name per line.
 pub(crate) const HOSTILE: [&str; 6] = [
     "\u{1b}]0;owned\u{7}\u{1b}[31m\u{9b}2J",
     "\u{202e}gpj.exe\u{2066}\u{200b}\u{feff}\u{e0041}",
@@ -152,7 +152,7 @@ impl Scene {
         self.write(self.pid, 1000 * US, 0, What::CallName { row, kind, name });
     }
 
-    /// Adds an item that the export must contain. `more` has its arguments except the iteration.
+    /// Adds an item that the export must contain. `more` contains the item's arguments except the iteration.
     fn note(
         &mut self,
         (track, name, category): (&str, &str, &str),
@@ -271,7 +271,7 @@ fn metrics() -> Scene {
     scene
 }
 
-/// Builds the record of a process on another machine, which has the same process id.
+/// Builds the record of a process on another machine. The process has the same process id as the server.
 fn other() -> Scene {
     let mut scene = Scene::new("beta/β", 100, 1, ClockKind::Monotonic, UNIX[1]);
     scene.thread(100, "main");
@@ -311,7 +311,7 @@ fn server() -> Scene {
     python(&mut scene, worker);
     gpu(&mut scene, worker.0);
     scene.iteration(6, 4_000 * US, 7_999 * US);
-    // Ranges that overlap: three at the same time, of which two start together.
+    // Adds ranges that overlap: three at the same time, of which two start together.
     let domain = scene.builder.string(main.0, "requests");
     for (name, start, end) in [
         ("a", 5_000, 6_000),
@@ -329,8 +329,7 @@ fn server() -> Scene {
         let track = ("NVTX start/end, main", name, "nvtx");
         scene.note(track, start, Some(long), &[("domain", "requests")]);
     }
-    // Thousands of calls, which make more than one batch, and the function that contains them, which
-    // comes last.
+    // Adds thousands of calls, which fill more than one batch, and then the function that contains these calls.
     for n in 0..6000_u64 {
         let start = 7_000 * US + n * 100;
         scene.call(main, (0, "cuGraphLaunch"), start, start + 50 + n % 50, 0);
@@ -338,7 +337,7 @@ fn server() -> Scene {
     let (start, long) = (6_990 * US, 700 * US);
     function(&mut scene, main, "Engine.step", start, long);
     samples(&mut scene, main);
-    // An item without a time.
+    // Adds an item without a time.
     let (layer, expert, tokens) = (3, 200, 17);
     let what = What::ExpertLoad {
         layer,
@@ -355,7 +354,7 @@ fn function(scene: &mut Scene, (tid, track): (u32, &str), name: &str, start: u64
     scene.note((track, name, "python"), start, Some(long), &[]);
 }
 
-/// Adds a function, a range that begins together with it and contains it, and marks.
+/// Adds a function, a range that begins together with the function and contains it, and marks.
 fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
     let inner = (ODD, 3_910 * US, 20 * US);
     function(scene, (tid, track), inner.0, inner.1, inner.2);
@@ -382,7 +381,8 @@ fn nested(scene: &mut Scene, (tid, track): (u32, &str)) {
     }
 }
 
-/// Adds calls that failed, were cut off or were captured in a stream capture. Their row has no name.
+/// Adds calls that failed, were cut off or were captured in a stream capture. Their row in the table of call names has
+/// no name.
 fn odd_calls(scene: &mut Scene, (tid, track): (u32, &str)) {
     type Change = fn(&mut Event);
     let changes: [(&str, bool, Change); 3] = [
@@ -473,8 +473,8 @@ fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {
     }
 }
 
-/// Adds two scopes: one in which the graph's first node was captured, and one in which the second call
-/// was made.
+/// Adds two scopes: in the first one the graph's first node was captured, and in the second one the second call was
+/// made.
 fn scopes(scene: &mut Scene) {
     for (id, name) in [(1, "model.layers.3"), (2, "sample")] {
         let name = scene.builder.string(scene.pid, name);
@@ -509,7 +509,7 @@ fn gpu(scene: &mut Scene, tid: u32) {
         correlation,
     };
     scopes(scene);
-    // Two nodes of a graph may run at the same time. The second node was captured in no known scope.
+    // Two nodes of a graph may run at the same time. The second node was captured outside all known scopes.
     for (correlation, start, long, node, scope) in [
         (7, 2_200, 100, Some(0), "model.layers.3"),
         (7, 2_250, 100, Some(1), ""),

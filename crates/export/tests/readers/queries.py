@@ -12,7 +12,7 @@ scripts = {}
 for name in ("tables.sql", *names):
     with open(os.path.join(queries, name)) as file:
         scripts[name] = file.read()
-# The queries expect the tables in `tables`.
+# The queries expect the tables in the folder `tables` of the working folder.
 os.chdir(os.path.dirname(sys.argv[1]))
 database = duckdb.connect()
 database.execute(scripts["tables.sql"])

@@ -22,7 +22,7 @@ def rows(sql):
     return [dict(zip(names, row)) for row in answer.fetchall()]
 
 
-# Arguments in the order of their names, as text.
+# Joins the arguments of an event, which are in the order of their names, into one text.
 args = lambda *all: "concat_ws(' ', " + ", ".join(all) + ")"
 number = lambda name: f"'{name}=' || {name}"
 yes = lambda name: f"case when {name} then '{name}=true' end"
@@ -84,6 +84,6 @@ json.dump({
     "processes": rows("from processes order by all"),
     "iterations": rows("from iterations order by all"),
     "kinds": rows("select name, kind, count(*) as calls from calls group by all order by all"),
-    # Whole numbers and booleans, not text.
+    # Shows that these columns are whole numbers and booleans, not text.
     "types": rows("select typeof(start_ns) as start, typeof(failed) as failed, typeof(rank) as rank from calls limit 1"),
 }, sys.stdout)

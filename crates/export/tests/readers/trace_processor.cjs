@@ -12,7 +12,7 @@ function writeAll(file, bytes) {
   for (let done = 0; done < bytes.length; ) done += fs.writeSync(file, bytes, done);
 }
 
-// The bundle is made for a web worker: what it looks for there is put in place.
+// The bundle is made for a web worker, so the globals of a web worker that it uses are defined here.
 globalThis.self = globalThis;
 globalThis.location = { href: 'http://localhost/' };
 globalThis.WorkerGlobalScope = class {};

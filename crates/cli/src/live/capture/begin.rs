@@ -1,5 +1,5 @@
-//! Opens a window in each process. Processes in lockstep make the same steps at the same time, and their windows begin
-//! with the same iteration.
+//! Opens a window, which is a range of iterations to capture, in each process. Processes in lockstep make the same
+//! steps at the same time, and their windows begin with the same iteration.
 
 use std::io;
 use std::thread;
@@ -15,10 +15,10 @@ use crate::live::lockstep::{Plan, Sample};
 use crate::live::sockets::ListeningProcess;
 use crate::output;
 
-/// Time between two counts of the steps, from which their rate is estimated.
+/// Time between two readings of the step counts, from which the rate of steps is estimated.
 const BETWEEN: Duration = Duration::from_millis(150);
-/// Number of attempts to choose a first iteration. An attempt fails if a process reaches that iteration before all have
-/// accepted it.
+/// Number of attempts to choose a first iteration. An attempt fails if a process reaches the chosen iteration before
+/// all processes have accepted it.
 const TRIES: u32 = 6;
 
 const OTHER_ANSWER: &str = "it answers something else than it was asked";
@@ -47,11 +47,11 @@ struct CaptureCandidate {
 
 impl CaptureCandidate {
     fn ask(&mut self, request: &Request) {
-        // An error is ignored here, because reading the answer also fails then.
+        // An error is ignored here, because a later read of the answer fails too.
         let _ = self.process.connection.ask(request);
     }
 
-    /// Returns the next answer. If the process has ended, logs that and returns `None`.
+    /// Returns the next answer. If the process has ended, logs its end and returns `None`.
     fn answer(&mut self) -> io::Result<Option<ControlEvent>> {
         let answer = self.process.connection.next();
         self.unless_gone(answer)
@@ -76,7 +76,7 @@ impl CaptureCandidate {
     }
 }
 
-/// Removes the processes that have ended from the list.
+/// Removes from `candidates` the processes that have ended.
 ///
 /// # Errors
 /// No process is left.
@@ -109,7 +109,7 @@ fn sample(candidates: &mut [CaptureCandidate]) -> Result<Sample> {
     })
 }
 
-/// Takes three samples of the same processes, for [`Plan::new`].
+/// Takes three samples for [`Plan::new`]. All three contain the same processes.
 fn samples(candidates: &mut Vec<CaptureCandidate>) -> Result<[Sample; 3]> {
     loop {
         let before = sample(candidates)?;
@@ -140,7 +140,8 @@ pub(super) fn begin(
         is_gone: false,
     };
     let mut candidates: Vec<_> = processes.into_iter().map(candidate).collect();
-    // The iteration after the last window that is still open and blocks a new one, if `--wait` permits to wait for it.
+    // The iteration after the last open window that blocks a new window, if `--wait` permits to wait for that
+    // iteration.
     let mut behind = None;
     for attempt in 1..=TRIES {
         let samples = samples(&mut candidates)?;
@@ -148,8 +149,8 @@ pub(super) fn begin(
         let plan = Plan::new(&samples, 1 << attempt);
         let first = plan.first.max(behind.unwrap_or(0));
         let first = first.saturating_add(wanted.delay);
-        // A single process, or one out of lockstep, begins with its next iteration, unless it has to wait for another
-        // window.
+        // A single process, or a process out of lockstep, begins with its next iteration, unless it has to wait for
+        // another window to close.
         let first_of = |is_member: &bool| match *is_member && !is_one {
             true => Some(first),
             false => behind,
@@ -250,8 +251,8 @@ mod tests {
 
     use super::*;
 
-    /// A process that makes no steps. It answers each request for a window with `answer`, and ends once that returns
-    /// `None`.
+    /// A process that makes no steps. It calls `answer` for each request for a window, sends the result, and ends once
+    /// `answer` returns `None`.
     fn process(
         pid: u64,
         mut answer: impl FnMut() -> Option<ControlEvent> + Send + 'static,
@@ -281,7 +282,7 @@ mod tests {
         }
     }
 
-    /// Returns an `answer` that accepts this number of requests and then ends the process.
+    /// Returns an answer function for [`process`] that accepts this number of requests and then ends the process.
     fn ends_behind(accepted: u32) -> impl FnMut() -> Option<ControlEvent> {
         let mut left = accepted;
         move || {

@@ -1,4 +1,5 @@
-//! Waits for the windows that were accepted, shows their progress, and stops them if necessary.
+//! Waits for the windows (ranges of captured iterations) that the processes have accepted, shows their progress, and
+//! stops them if necessary.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,14 +17,16 @@ use crate::live::connection::{Connection, Writer};
 use crate::output;
 use crate::progress::Progress;
 
-/// Interval at which the processes are asked for their progress.
+/// Interval at which the command asks the processes for their progress.
 const ASK: Duration = Duration::from_millis(500);
 /// The outcome of the window of a process.
 pub(crate) struct Captured {
     pub status: Status,
-    /// The first and last iteration of the window, and the path of the record that contains them.
+    /// The first iteration of the window.
     pub first: Option<u64>,
+    /// The last iteration of the window.
     pub last: Option<u64>,
+    /// The path of the record that contains the window.
     pub record: Option<PathBuf>,
 }
 
@@ -36,8 +39,7 @@ struct Waiting {
 
 type Heard = (usize, io::Result<ControlEvent>);
 
-/// Waits until all windows have closed. Returns the outcome of each, and whether any capture
-/// failed.
+/// Waits until all windows have closed. Returns the outcome of each window, and whether any capture failed.
 ///
 /// # Errors
 /// The user interrupted twice, or a window did not close after it was stopped.
@@ -102,7 +104,7 @@ fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
 struct Follow {
     waiting: Vec<Waiting>,
     failed: bool,
-    /// The time at which all processes were asked to close their windows. `None` before that.
+    /// The time at which the command asked all processes to close their windows. `None` before that time.
     stopped: Option<Instant>,
     is_stuck: bool,
     /// The time at which an iteration or a window last began.
@@ -153,8 +155,7 @@ impl Follow {
 
     fn ask(&mut self, request: &Request) {
         for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.is_over) {
-            // An error is ignored here: the thread that reads from the process notices that it has
-            // ended.
+            // An error is ignored here, because the thread that reads from the process notices the end of the process.
             let _ = waiting.writer.ask(request);
         }
     }

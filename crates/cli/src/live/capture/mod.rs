@@ -165,7 +165,7 @@ pub(crate) fn run(arguments: &CaptureArguments) -> Result<ExitCode> {
         match capture(arguments, &interrupts, &mut windows) {
             Ok(succeeded) => failed |= !succeeded,
             Err(error) if turn == 1 => return Err(error),
-            // A later capture may succeed, so this one's error is only logged.
+            // A later capture may succeed, so the error of this capture is only logged.
             Err(error) => {
                 output::say(format_args!("{}", failure::text(&error)));
                 failed = true;
@@ -208,8 +208,8 @@ impl Drop for CreatedFolder<'_> {
     }
 }
 
-/// Creates the folder of `-o` before anything is captured. Its parent must exist, because otherwise the name may be
-/// mistyped. Returns `None` if the folder exists already.
+/// Creates the folder of `-o` before anything is captured. The parent of the folder must exist, because otherwise the
+/// name may be mistyped. Returns `None` if the folder exists already.
 fn folder(path: &Path) -> Result<Option<CreatedFolder<'_>>> {
     let error = match fs::create_dir(path) {
         Ok(()) => return Ok(Some(CreatedFolder(path))),
@@ -257,7 +257,8 @@ fn capture(
     Ok(succeeded)
 }
 
-/// Captures windows in these processes. Returns the processes as their records show them, and whether all was captured.
+/// Captures windows in these processes. Returns what was read from the record of each process, and whether all windows
+/// were captured completely.
 ///
 /// # Errors
 /// A process refuses, the processes cannot agree on an iteration, or the user interrupts.
@@ -311,7 +312,7 @@ impl CaptureRequest {
         }
     }
 
-    /// Returns the same options, with GPU kernels in this number of iterations.
+    /// Returns these options, changed so that GPU kernels are recorded in the given number of iterations.
     pub(crate) fn with_kernels(self, kernels: Option<u64>) -> Self {
         Self { kernels, ..self }
     }

@@ -1,4 +1,4 @@
-//! Reads the windows that were captured from the records of the processes.
+//! Reads the captured windows from the records of the processes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ impl CapturedWindows {
         self.of.is_empty()
     }
 
-    /// Returns the processes as their records show them, each with all of its captured windows.
+    /// Reads the record of each captured process. Of each record, only the captured windows are read.
     ///
     /// # Errors
     /// A record can no longer be read.
@@ -119,8 +119,8 @@ fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// Reads a record with only the windows that begin with these iterations. With `past`, also the windows right before
-/// them.
+/// Reads a record with only the windows that begin with the iterations in `firsts`. With `past`, also the windows that
+/// end right before these windows.
 fn read_windows(file: &Path, firsts: &[u64], past: bool) -> Result<Read> {
     let chosen = Chosen::new(processes::open(file, "reading")?, firsts, past)?;
     Ok(Read::read(file.to_owned(), &chosen)?)

@@ -19,16 +19,16 @@ pub(crate) struct Family {
     of: Of,
 }
 
-/// The type of a metric, and the function that gives its value. A process for which that returns
-/// `None` gets no line.
+/// The type of a metric, and the function that gives its value. A process for which the function returns `None` gets no
+/// line.
 enum Of {
     Counter(fn(&ProcessFigures) -> Option<u64>),
     Gauge(fn(&ProcessFigures) -> Option<u64>),
     /// A gauge. The function returns nanoseconds, which are shown in seconds.
     Seconds(fn(&ProcessFigures) -> Option<u64>),
-    /// A histogram of iteration times, in seconds, for each phase.
+    /// A histogram of iteration times, in seconds, for each phase of the iterations' batches, such as decode.
     Durations,
-    /// The constant 1, with facts about the process as labels.
+    /// The constant 1, with properties of the process as labels.
     Info,
     /// The number of processes.
     Count,
@@ -166,7 +166,7 @@ impl Family {
     }
 }
 
-/// Writes the lines of a histogram for each phase.
+/// Writes the lines of a histogram for each phase of the iterations' batches.
 fn write_durations(
     out: &mut String,
     name: &str,
@@ -247,7 +247,7 @@ mod tests {
              tllmprof_iterations_total{{pid=\"8\",{labels}}} 50\n"
         );
         assert!(text.contains(&expected), "{text}");
-        // The figures that come from a record are missing, because there is none.
+        // Figures that come from a record are missing, because no record exists in this test.
         assert!(
             !text.contains("seconds") && !text.contains("collections"),
             "{text}"

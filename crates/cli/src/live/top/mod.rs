@@ -1,7 +1,7 @@
 //! `tllmprof top`: shows running processes on the terminal, updated once a second.
 //!
-//! One thread asks the processes for their state ([`watched`]). Another carries out the captures and stops that keys
-//! request ([`orders`]). The main thread reads keys ([`screen`]) and draws ([`view`]).
+//! One thread asks the processes for their state ([`watched`]). Another thread carries out the captures and stops that
+//! the user requests with keys ([`orders`]). The main thread reads keys ([`screen`]) and draws ([`view`]).
 
 mod orders;
 mod screen;
@@ -29,7 +29,7 @@ use screen::{Key, Screen};
 use view::View;
 use watched::{ProcessRow, WatchedProcesses};
 
-/// Interval at which the processes are asked for their state.
+/// Interval at which `top` asks the processes for their state.
 const BETWEEN: Duration = Duration::from_secs(1);
 /// The longest delay until a key or a signal is handled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<ExitCode> {
 /// Prints a table each second: `count` tables, or until the reader closes the pipe.
 fn print(mut watched: WatchedProcesses, count: Option<u64>) -> io::Result<()> {
     let mut printed = 0;
-    // Rates need two samples, and this is the first.
+    // A rate needs two samples. This call takes the first sample.
     watched.look();
     while count.is_none_or(|count| printed < count) {
         thread::sleep(BETWEEN);
@@ -83,7 +83,7 @@ fn print(mut watched: WatchedProcesses, count: Option<u64>) -> io::Result<()> {
 /// A message from another thread to the main thread, which draws.
 enum Update {
     Rows(Vec<ProcessRow>),
-    /// The windows that an order captured. Empty if the order was to stop or it failed.
+    /// The windows that a capture has recorded. Empty if the user's order was to stop windows, or if the order failed.
     Done(Vec<Captured>),
 }
 
@@ -104,7 +104,8 @@ fn live(watched: WatchedProcesses) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of the signal that is to end the command, or 0 as long as none has arrived.
+/// Returns a variable that holds the number of the signal that is to end the command, or 0 while no such signal has
+/// arrived.
 fn heard() -> Result<Arc<AtomicUsize>> {
     let heard = Arc::new(AtomicUsize::new(0));
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {

@@ -16,10 +16,10 @@ use crate::live::sockets::{self, ListeningProcess};
 use crate::live::stop::stop;
 use crate::{failure, output};
 
-/// Time that a running capture gets to stop when the command ends.
+/// Time that a running capture has to stop when the command ends.
 const LEAVE: Duration = Duration::from_secs(2);
 
-/// Identifies a process. The number is not enough, because two containers may use the same process numbers.
+/// Identifies a process. The process number is not enough, because two containers may use the same process numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Id {
     host: String,
@@ -43,14 +43,17 @@ pub(crate) struct Captured {
     pub window: (u64, u64),
     /// Median iteration time, in nanoseconds.
     pub p50: Option<u64>,
-    /// The GPU's working time as a share of the iterations' time. `waits`, `collections` and `gil` below are shares
-    /// too: waits for the GPU, garbage collections, and waits for the GIL. `None` if it was not recorded.
+    /// The GPU's working time as a share of the iterations' time. `None` if it was not recorded.
     pub gpu: Option<f64>,
-    /// Number of iterations, and number of iterations whose GPU time is known.
+    /// Number of iterations in the window.
     pub iterations: u64,
+    /// Number of iterations whose GPU time is known.
     pub timed: u64,
+    /// Waits for the GPU, as a share of the iterations' time. `None` if they were not recorded.
     pub waits: Option<f64>,
+    /// Garbage collections, as a share of the iterations' time. `None` if they were not recorded.
     pub collections: Option<f64>,
+    /// Waits for the GIL, as a share of the iterations' time. `None` if they were not recorded.
     pub gil: Option<f64>,
     /// Mean number of requests and of tokens in a batch.
     pub batch: Option<(f64, f64)>,
@@ -152,12 +155,12 @@ impl Orders {
         }));
     }
 
-    /// Notes that the last order has been carried out.
+    /// Notes that the last order (a capture or a stop) has been carried out.
     pub(crate) fn are_done(&mut self) {
         self.running = None;
     }
 
-    /// Stops the capture that is running, if any, and waits for its end for at most [`LEAVE`].
+    /// Stops the running capture, if any, and waits at most [`LEAVE`] for the end of the capture.
     pub(crate) fn leave(&mut self) {
         self.interrupts.store(1, Ordering::Relaxed);
         let until = Instant::now() + LEAVE;
@@ -170,7 +173,7 @@ impl Orders {
     }
 }
 
-/// Opens connections to these processes that are separate from the ones that update the screen.
+/// Opens connections to these processes, in addition to the connections that update the screen.
 fn find(of: &[Id]) -> Result<Vec<ListeningProcess>> {
     let mut found = sockets::listening();
     found.retain(|process| of.contains(&Id::from_status(&process.status)));

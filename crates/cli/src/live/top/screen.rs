@@ -1,4 +1,5 @@
-//! The terminal as a full screen: sets it up, draws on it, and restores it in whatever way the command ends.
+//! The terminal as a full screen: sets the screen up, draws on it, and restores the terminal in whatever way the
+//! command ends.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -163,7 +164,8 @@ mod tests {
         assert!(terminal::is_as_a_shell_has_it(&slave));
         drop(slave);
         let mut written = Vec::new();
-        // Once the other end is closed, reading from a pseudo-terminal ends with an error instead of an end of file.
+        // Once the slave side of a pseudo-terminal is closed, reading from the master ends with an error instead of an
+        // end of file.
         let _ = master.read_to_end(&mut written);
         let written = String::from_utf8_lossy(&written);
         let place = |what: &str| written.find(what).unwrap_or_else(|| panic!("{written:?}"));

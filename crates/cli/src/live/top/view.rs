@@ -35,8 +35,8 @@ impl View {
         }
     }
 
-    /// Notes the end of an order. Of the captured windows, only the latest one of each process
-    /// stays on the screen.
+    /// Notes the end of an order of the user (a capture or a stop). Of the captured windows, only the latest one of
+    /// each process stays on the screen.
     pub(crate) fn finish_order(&mut self, captured: Vec<Captured>) {
         let begun = capturing();
         self.messages.retain(|line| *line != begun);
@@ -68,7 +68,7 @@ impl View {
         self.selected = row.map(|row| Id::from_status(&row.status));
     }
 
-    /// Moves the selection up by one row. From the first row it moves to all processes.
+    /// Moves the selection up by one row. From the first row, selects all processes.
     pub(crate) fn up(&mut self) {
         self.select(self.place().and_then(|place| place.checked_sub(1)));
     }
@@ -82,7 +82,7 @@ impl View {
         self.selected = None;
     }
 
-    /// Returns the selected processes, to which the next order applies.
+    /// Returns the selected processes, to which the next capture or stop applies.
     pub(crate) fn selected(&self) -> Vec<Id> {
         match &self.selected {
             Some(selected) => vec![selected.clone()],
@@ -123,7 +123,7 @@ impl View {
             below.push(String::new());
             below.extend(self.messages.iter().cloned());
         }
-        // The process rows get the lines that remain, but at least half of the screen.
+        // The rows of processes get the lines of the screen that remain, but at least half of the screen.
         let room = height.saturating_sub(lines.len() + 2);
         let room = room
             .saturating_sub(below.len())
@@ -271,8 +271,8 @@ mod tests {
         );
         assert!(screen.iter().any(|line| line == "a message"), "{screen:?}");
         assert_eq!(view.selected(), [Id::from_status(&row(15).status)]);
-        // The selection stays when other processes end. When the selected process ends, all are
-        // selected.
+        // The selection stays when processes other than the selected one end. When the selected process ends, all
+        // processes are selected.
         view.show((10..=20).map(row).collect());
         assert_eq!(view.selected(), [Id::from_status(&row(15).status)]);
         view.show((16..=20).map(row).collect());

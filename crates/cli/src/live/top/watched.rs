@@ -17,7 +17,7 @@ use crate::live::targets::Targets;
 const MAX_SAMPLES: usize = 6;
 /// The shortest time between two samples for which a rate is computed, in nanoseconds.
 const SHORTEST: u64 = 100_000_000;
-/// A process that owes this number of answers is not asked again until it answers.
+/// A process that has not answered this number of requests gets no further request until it answers.
 const MAX_OWED: u32 = 5;
 /// Interval at which new processes are searched for.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -28,16 +28,19 @@ pub(super) struct ProcessRow {
     pub status: Status,
     /// Iterations per second.
     pub rate: Option<f64>,
-    /// Quantiles of the times of the latest iterations outside windows, in nanoseconds. If there are no such
-    /// iterations, the quantiles are those of all iterations outside windows.
+    /// Median time of the latest iterations outside windows (captured ranges), in nanoseconds. If there are no such
+    /// iterations, the median of all iterations outside windows so far.
     pub p50: Option<u64>,
+    /// The 99th percentile of the same iteration times as for `p50`, in nanoseconds.
     pub p99: Option<u64>,
-    /// Waits for the GPU, garbage collections, and changes of the GIL's holder, each per second.
+    /// Waits for the GPU, per second.
     pub waits: Option<f64>,
+    /// Python's garbage collections, per second.
     pub collections: Option<f64>,
+    /// Changes of the thread that holds the GIL, per second.
     pub handoffs: Option<f64>,
-    /// GPU time as a share of the iterations' time inside the windows that closed recently. If no window did, inside
-    /// all windows so far.
+    /// GPU time as a share of the iterations' time inside the windows that closed recently. If no window closed
+    /// recently, the share inside all windows so far.
     pub gpu: Option<f64>,
 }
 
@@ -103,7 +106,7 @@ impl WatchedProcesses {
             self.add(new);
         }
         for one in self.processes.iter_mut().filter(|one| one.owes < MAX_OWED) {
-            // An error is ignored here, because reading the answer also fails then.
+            // An error is ignored here, because a later read of the answer fails too.
             let _ = one.process.connection.ask(&Request::Status);
             one.owes += 1;
         }
@@ -168,8 +171,8 @@ impl One {
             row.waits = a_second(before.waits(), figures.waits());
             row.collections = counted(Figures::collections);
             row.handoffs = counted(Figures::handoffs);
-            // While a window is open, GPU times arrive late. The last ones arrive when the window closes. So a share is
-            // computed only if no window was open at the first and the last sample.
+            // While a window is open, GPU times arrive late; the last of them arrive when the window closes. So a share
+            // is computed only if no window was open at the first and at the last of the samples.
             let has_open = [first, last]
                 .iter()
                 .any(|look| look.status.phase != Phase::Armed);
