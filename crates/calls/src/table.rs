@@ -351,5 +351,6 @@ pub(crate) const WITHOUT_CONTEXT: &[&str] = &[
     "cuGetExportTable",
     "cuGetError",
     "cuDriverGetVersion",
+    // Functions with this prefix have more arguments than a gate can pass.
     "cuTensorMap",
 ];
