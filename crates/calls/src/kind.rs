@@ -56,7 +56,7 @@ pub enum GraphCall {
 pub enum Direction {
     ToHost,
     ToDevice,
-    /// Any direction that the arguments do not show, or within devices.
+    /// A copy within devices, or in a direction that the arguments do not show.
     Other,
 }
 
@@ -85,7 +85,8 @@ pub enum Wait {
 pub enum Destroyed {
     Stream,
     Context,
-    /// The primary context of a device. The runtime's function for this has no argument: it means the current device.
+    /// The primary context of a device. The runtime's function for this has no argument and resets the current
+    /// device.
     Primary,
 }
 

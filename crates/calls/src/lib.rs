@@ -42,7 +42,7 @@ impl Call {
         self.info().kind
     }
 
-    /// Returns the position of the stream argument in the function of this library.
+    /// Returns the position of the stream argument in the function that `library` defines for this call.
     #[must_use]
     #[inline]
     pub const fn stream(self, library: Library) -> Stream {
@@ -112,8 +112,8 @@ looked_up! {
     NcclCall in NCCL_CALLS;
 }
 
-/// Returns the purpose of the function with this name, or `None` if the function is unknown. It need not be
-/// intercepted. A HIP function has the purpose of the corresponding CUDA function.
+/// Returns the purpose of the function with this name, or `None` if the function is unknown. The function need not be
+/// one that the library intercepts. A HIP function has the purpose of the corresponding CUDA function.
 #[must_use]
 pub fn kind_of(name: &str) -> Option<CallPurpose> {
     let name = &*cuda_name(name);
@@ -153,8 +153,8 @@ pub fn may_give_work(name: &str) -> bool {
     }
 }
 
-/// Returns true if `name` may be a driver function that is called in a context. It must not be a function of another
-/// library (`cublas…`), nor start with one of the prefixes in [`table::WITHOUT_CONTEXT`].
+/// Returns true if `name` may be a driver function that needs a current CUDA context. Returns false for functions of
+/// other libraries (`cublas…`), and for names with a prefix in [`table::WITHOUT_CONTEXT`].
 #[must_use]
 pub fn is_called_in_context(name: &CStr) -> bool {
     let name = name.to_bytes();

@@ -228,8 +228,8 @@ macro_rules! table {
             },)*
         ];
 
-        /// Driver functions that return the addresses of other functions. They are intercepted so that their results
-        /// can be replaced.
+        /// Driver functions that return the addresses of other functions. These functions are intercepted so that
+        /// their results can be replaced.
         pub const LOOK_UPS: &[&str] = &[$(stringify!($look_up)),*];
 
         /// A function with which a profiler attaches or releases CUPTI.
@@ -240,8 +240,8 @@ macro_rules! table {
             $($cupti,)*
         }
 
-        /// The CUPTI functions that are intercepted. They show that another profiler uses CUPTI, which serves one at a
-        /// time.
+        /// The CUPTI functions that are intercepted. Calls of these functions show that another profiler uses CUPTI,
+        /// which serves one at a time.
         pub const CUPTI_CALLS: &[(CuptiCall, &[&str])] =
             &[$((CuptiCall::$cupti, &[$(stringify!($cupti_name)),*])),*];
 
@@ -316,8 +316,9 @@ pub(crate) const OTHERS: &[(CallPurpose, &[&str])] = &[
     ),
 ];
 
-/// Pairs of a function and the CUDA function that does the same. They are HIP functions whose names do not follow
-/// CUDA's, functions that CUDA no longer has, and copies that wait for no other work.
+/// Pairs of a function and the CUDA function that does the same. The first of a pair is one of the HIP functions
+/// whose names do not follow CUDA's, of the functions that CUDA no longer has, or of the copies that wait for no
+/// other work.
 pub(crate) const SAME: &[(&str, &str)] = &[
     ("cudaLaunch", "cudaLaunchKernel"),
     ("cudaMemcpyFromSymbol", "cudaMemcpy"),
@@ -329,8 +330,8 @@ pub(crate) const SAME: &[(&str, &str)] = &[
     ("hipModuleLaunchKernel", "cuLaunchKernel"),
 ];
 
-/// Parts of the names of driver functions that give the GPU no work: queries, waits and bookkeeping. They decide for
-/// functions that have no row in the table, including those of later CUDA releases.
+/// Parts of the names of driver functions that give the GPU no work: queries, waits and bookkeeping. The list is used
+/// for functions that have no row in the table, including those of later CUDA releases.
 pub(crate) const WITHOUT_WORK: &[&str] = &[
     "Get",
     "Query",
@@ -343,12 +344,13 @@ pub(crate) const WITHOUT_WORK: &[&str] = &[
     "cuPointer",
 ];
 
-/// Prefixes of the names of driver functions that are called without a context. (Functions with the last prefix have
-/// more arguments than a gate, the code in front of driver functions, can pass.)
+/// Prefixes of the names of driver functions that need no current CUDA context, and therefore get no gate (code in
+/// front of a driver function).
 pub(crate) const WITHOUT_CONTEXT: &[&str] = &[
     "cuGetProcAddress",
     "cuGetExportTable",
     "cuGetError",
     "cuDriverGetVersion",
+    // Functions with this prefix have more arguments than a gate can pass.
     "cuTensorMap",
 ];

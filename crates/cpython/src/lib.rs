@@ -22,11 +22,11 @@ pub struct Layout {
 /// Offsets in a `PyThreadState`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadLayout {
-    /// `thread_id`, the result of `pthread_self` on the thread.
+    /// Offset of `thread_id`, which is the result of `pthread_self` on the thread.
     pub id: usize,
     pub frame: Top,
-    /// `datastack_chunk`, the newest chunk of frames. `None` in versions that allocate each frame
-    /// as an object.
+    /// Offset of `datastack_chunk`, the newest chunk of frames. `None` in versions that allocate
+    /// each frame as an object.
     pub chunk: Option<usize>,
 }
 
@@ -44,7 +44,7 @@ pub enum Top {
 /// Offsets in a `PyFrameObject` or a `_PyInterpreterFrame`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameLayout {
-    /// The address of the caller's frame.
+    /// Offset of the address of the caller's frame.
     pub previous: usize,
     pub code: usize,
     pub instruction: Instruction,
@@ -54,9 +54,10 @@ pub struct FrameLayout {
 /// The location of a frame's current instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Instruction {
-    /// The index of the instruction, an `int`. Each instruction has `bytes` bytes.
+    /// An `int` at the offset `at`: the index of the instruction. Each instruction has `bytes`
+    /// bytes.
     Number { at: usize, bytes: usize },
-    /// The address of the instruction.
+    /// The address of the instruction, at the offset `at`.
     Address { at: usize },
 }
 
@@ -65,8 +66,8 @@ pub enum Instruction {
 pub enum Life {
     /// The frame is an object. The byte at `at` is `runs` while the frame is executed.
     Object { at: usize, runs: u8 },
-    /// The frame is in the thread's chunks, or in a generator. The byte at this offset is one of
-    /// [`owner`].
+    /// The frame is in the thread's chunks, or in a generator. The byte at the offset `owner` is
+    /// one of [`owner`].
     Chunk { owner: usize },
 }
 
@@ -83,7 +84,7 @@ pub mod owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CodeLayout {
     pub file: usize,
-    /// The qualified name. Before 3.11, the plain name.
+    /// Offset of the qualified name; before 3.11, of the plain name.
     pub name: usize,
     pub line: usize,
 }
@@ -205,14 +206,14 @@ const IN_3_12: Layout = Layout {
 /// bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadsLayout {
-    /// The first interpreter in the list that `_PyRuntime` contains.
+    /// Offset in `_PyRuntime` of the first interpreter in its list.
     pub interpreter: usize,
-    /// The first thread state in an interpreter's list.
+    /// Offset in an interpreter of the first thread state in its list.
     pub first: usize,
-    /// The next thread state in the list.
+    /// Offset in a thread state of the next thread state in the list.
     pub next: usize,
-    /// The kernel's id of the thread. `None` before 3.11, where only the result of `pthread_self`
-    /// is stored.
+    /// Offset in a thread state of the kernel's id of the thread. `None` before 3.11, where only
+    /// the result of `pthread_self` is stored.
     pub native: Option<usize>,
     pub holder: Holder,
 }
@@ -240,7 +241,7 @@ const fn threads(
     }
 }
 
-/// The rows for 3.8 to 3.12.
+/// The layouts for CPython 3.8 to 3.12, one for each minor version.
 const THREADS: [ThreadsLayout; 5] = [
     threads(32, 8, None, Holder::InRuntime(1160)),
     threads(32, 8, None, Holder::InRuntime(360)),
@@ -256,8 +257,8 @@ impl ThreadsLayout {
         if let Some(known) = THREADS.get(row) {
             return Some(*known);
         }
-        // The positions of two offsets in the table: of the next thread state, and of the GIL in an
-        // interpreter.
+        // The positions of two offsets in `_Py_DebugOffsets`: of the next thread state, and of the
+        // GIL in an interpreter.
         let (next, holder) = if minor == 13 { (21, 18) } else { (24, 19) };
         let VersionLayout::Described(table) = &ROWS[row.min(ROWS.len() - 1)] else {
             return None;
@@ -273,7 +274,7 @@ impl ThreadsLayout {
     }
 }
 
-/// The oldest minor version that has a row.
+/// The oldest minor version of CPython whose layout is known.
 const OLDEST_MINOR: u32 = 8;
 
 /// The positions of the offsets in `_Py_DebugOffsets`, counted in words.
@@ -357,7 +358,7 @@ enum VersionLayout {
     Described(OffsetIndices),
 }
 
-/// The rows from 3.8 on. Later versions use the last row.
+/// The layouts from CPython 3.8 on, one for each minor version. Later versions use the last layout.
 const ROWS: [VersionLayout; 8] = [
     VersionLayout::Known(UNTIL_3_9),
     VersionLayout::Known(UNTIL_3_9),
@@ -371,7 +372,7 @@ const ROWS: [VersionLayout; 8] = [
 
 impl Layout {
     /// Returns the layout of CPython 3.`minor`. `words` reads the first words of `_PyRuntime`.
-    /// Returns `None` if `words` does, or if they are not a table of offsets.
+    /// Returns `None` if `words` returns `None`, or if the words are not a table of offsets.
     pub fn for_minor(minor: u32, words: impl FnOnce() -> Option<[u64; WORDS]>) -> Option<Self> {
         let row = minor.checked_sub(OLDEST_MINOR)? as usize;
         match &ROWS[row.min(ROWS.len() - 1)] {
@@ -413,7 +414,8 @@ fn is_table(words: &[u64; WORDS]) -> bool {
     words[0] == u64::from_ne_bytes(COOKIE)
 }
 
-/// Returns the offset at the position `word` of the table, or `None` if it is invalid.
+/// Returns the offset at the position `word` of a `_Py_DebugOffsets`, or `None` if the offset is
+/// invalid.
 fn offset(words: &[u64; WORDS], word: usize) -> Option<usize> {
     // No structure of CPython is larger than this.
     const MAX_OFFSET: u64 = 1 << 16;
@@ -422,7 +424,8 @@ fn offset(words: &[u64; WORDS], word: usize) -> Option<usize> {
 }
 
 impl OffsetIndices {
-    /// Looks up the offsets in the table. Returns `None` if one of them is invalid.
+    /// Looks up the offsets in the words of a `_Py_DebugOffsets`. Returns `None` if one of the
+    /// offsets is invalid.
     fn layout(&self, words: &[u64; WORDS]) -> Option<Layout> {
         let at = |word: usize| offset(words, word);
         let ascii = at(self.ascii)?;

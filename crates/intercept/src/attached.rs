@@ -21,7 +21,7 @@ use super::dlsym::role_of;
 use super::fed;
 use super::thunk::{Role, Thunk};
 
-/// Longest time that a thread waits for another thread that is patching slots.
+/// Longest time that a thread waits for another thread that is patching GOT slots.
 const SLOTS_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A function of the C library that this library hooks.
@@ -29,7 +29,7 @@ const SLOTS_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 pub struct Hook {
     pub name: &'static CStr,
     pub ours: usize,
-    /// The function that `ours` calls. A slot that holds any other address is not patched.
+    /// The function that `ours` calls. A GOT slot that holds any other address is not patched.
     pub real: usize,
 }
 
@@ -44,7 +44,7 @@ impl Hook {
     }
 }
 
-/// A patched slot: its address, its value before the patch, and the value that was written.
+/// A patched GOT slot: its address, its value before the patch, and the value that was written.
 struct Led {
     place: usize,
     before: usize,
@@ -73,7 +73,7 @@ lifecycle::global! {
 
     #[fork(hold)]
     static SLOTS: Lock<Option<Slots>> = Lock::new(None);
-    /// True while slots are patched.
+    /// True while GOT slots are patched.
     #[fork(keep = "the child's slots are its parent's")]
     static IS_ON: AtomicBool = AtomicBool::new(false);
     /// Value of `elf::changes` (the number of module loads and unloads) at the last scan.
@@ -81,8 +81,8 @@ lifecycle::global! {
     static SEEN: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Patches the slots of all loaded modules. Later scans ([`look`]) patch those of modules that are loaded afterwards.
-/// Returns true if the library has been attached.
+/// Patches the GOT slots of all loaded modules. Later scans ([`look`]) patch those of modules that are loaded
+/// afterwards. Returns true if the library has been attached.
 pub fn attach(hooks: Vec<Hook>, entries: Entries) -> bool {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
@@ -112,12 +112,12 @@ pub fn lead_look_ups(hook: Hook) {
     slots.switch_on();
 }
 
-/// Returns true while the library is attached, so that slots are patched.
+/// Returns true while the library is attached, so that GOT slots are patched.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire)
 }
 
-/// Patches the slots again after [`detach`]. Returns false if the library was never attached.
+/// Patches the GOT slots again after [`detach`]. Returns false if the library was never attached.
 pub fn attach_again() -> bool {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
@@ -133,7 +133,7 @@ pub fn attach_again() -> bool {
     true
 }
 
-/// Restores the slots. Returns true if the library was attached and now is not.
+/// Restores the GOT slots. Returns true if the library was attached and now is not.
 pub fn detach() -> bool {
     let Some(mut slots) = SLOTS.lock_for(SLOTS_LOCK_TIMEOUT) else {
         return false;
@@ -186,7 +186,7 @@ impl Slots {
         ARE_WATCHED.store(true, Ordering::Release);
     }
 
-    /// Patches the slots of all modules. Returns false if the loader had not yet relocated one of them.
+    /// Patches the GOT slots of all modules. Returns false if the loader had not yet relocated one of them.
     fn lead(&mut self) -> bool {
         lifecycle::register();
         if self.entries.is_none() {
@@ -196,7 +196,7 @@ impl Slots {
         let Self { hooks, led, .. } = self;
         elf::with_modules(|modules| {
             let Ok(maps) = Maps::read() else { return };
-            // Forget slots of unloaded modules: other modules may use their addresses now.
+            // Forget GOT slots of unloaded modules: other modules may use their addresses now.
             let is_there = |place: usize| modules.iter().any(|module| module.contains(place));
             led.retain(|slot| is_there(slot.place));
             for module in modules {
@@ -213,8 +213,9 @@ impl Slots {
         is_complete
     }
 
-    /// Patches the look-up slots of modules that were not scanned before. The memory mappings are read only if a module
-    /// has such a slot, because some processes load hundreds of modules of which few look anything up.
+    /// Patches the GOT slots for look-up functions such as `dlsym`, in modules that were not scanned before. The
+    /// memory mappings are read only if a module has such a slot, because some processes load hundreds of modules of
+    /// which few look anything up.
     fn lead_look_ups(&mut self) -> bool {
         let mut is_complete = true;
         let Self { hooks, seen, .. } = self;
@@ -234,7 +235,7 @@ impl Slots {
                 let is_hooked = |name: &CStr| hooks.iter().any(|hook| hook.name == name);
                 module.each_slot(is_hooked, |_| has_any = true);
                 if has_any {
-                    // If the mappings cannot be read, no slot is written.
+                    // If the mappings cannot be read, no GOT slot is written.
                     let Ok(maps) = known.get_or_insert_with(Maps::read) else {
                         return;
                     };
@@ -300,8 +301,8 @@ fn lead_module(
             } else {
                 Some(value)
             };
-            // Skip a slot that points to the module's own function, to no module (an undefined weak name), or to this
-            // library.
+            // Skip a GOT slot that points to the module's own function, to no module (an undefined weak name), or to
+            // this library.
             let Some(real) = real.filter(|real| {
                 let other = modules.iter().find(|other| other.contains(*real));
                 other.is_some_and(|other| other.start != module.start && !resolve::is_us(other))
@@ -325,7 +326,7 @@ fn lead_module(
     );
 }
 
-/// Patches the slots of `module` that point to a hooked function of the C library.
+/// Patches the GOT slots of `module` that point to a hooked function of the C library.
 fn lead_hooked(module: &ElfModule, modules: &[ElfModule], hooks: &[Hook], maps: &Maps) {
     let relro = modules::relro(module);
     for hook in hooks {
@@ -348,7 +349,7 @@ fn lead_hooked(module: &ElfModule, modules: &[ElfModule], hooks: &[Hook], maps: 
     }
 }
 
-/// Returns the address of the stub that replaces the CUDA function `name` in the slots of `module`.
+/// Returns the address of the stub that replaces the CUDA function `name` in the GOT slots of `module`.
 fn thunk(module: &ElfModule, name: &CStr, real: usize) -> Option<usize> {
     let role = role_of(name)?;
     match role {
@@ -419,7 +420,7 @@ mod tests {
             assert_eq!((call(), count()), (42, 2), "it stays so");
             assert!(attach_again());
             assert_eq!((call(), count()), (43, 3));
-            // A module that is loaded after the attach.
+            // Load a module after the library has been attached.
             let later = library("liblater.so", CALLER);
             let handle = open(&later);
             look();

@@ -1,5 +1,5 @@
-//! Calls with which ranks communicate through NCCL. They are noted in the recorder's ring, from which a hang is
-//! diagnosed.
+//! Calls with which ranks communicate through NCCL. These calls are noted in the recorder's ring, from which a hang
+//! is diagnosed.
 
 use tllmprof_calls::NcclCall;
 use tllmprof_recorder as recorder;
@@ -49,7 +49,7 @@ impl CollectiveArguments {
     }
 }
 
-/// Notes that a call begins. Returns true if its end must be noted, too.
+/// Notes in the recorder's ring that an NCCL call begins. Returns true if the end of the call must be noted, too.
 pub(crate) fn enters(arguments: &CollectiveArguments, frame: &CallFrame) -> bool {
     if !ring::is_wanted() {
         frame.thunk.make_transparent();
@@ -74,7 +74,7 @@ pub(crate) fn enters(arguments: &CollectiveArguments, frame: &CallFrame) -> bool
     open.is_some()
 }
 
-/// Notes in the ring that a call has returned.
+/// Notes in the recorder's ring that an NCCL call has returned.
 pub(crate) fn returns(frame: &CallFrame) {
     if let Some(open) = OpenCall::from_number(frame.other_stream.get()) {
         ring::call_ends(open);

@@ -96,7 +96,7 @@ pub(crate) fn is_asked_about(frame: &CallFrame) {
     }
 }
 
-/// Returns a predicate: whether the memory at an address holds the communicator's handle.
+/// Returns a predicate that is true for an address at which the memory holds the communicator's handle.
 pub(crate) fn holds(communicator: usize) -> impl Fn(usize) -> bool {
     move |slot| handle(slot) == Some(communicator)
 }

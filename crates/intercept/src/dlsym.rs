@@ -1,4 +1,5 @@
-//! The `dlsym` door: gives a program thunks (the library's replacements) for the functions that it looks up by name.
+//! The replacement of `dlsym`: gives a program thunks (the library's replacements) for the functions that it looks up
+//! by name.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -189,7 +190,7 @@ pub(crate) unsafe extern "C" fn lookup_version(
     let Some(dlvsym) = real_dlvsym() else {
         return core::ptr::null_mut();
     };
-    // SAFETY: the program passed terminated strings to `dlvsym`, or no version.
+    // SAFETY: the program passed a terminated name to `dlvsym`, and a version that is terminated or null.
     let (text, wanted) = unsafe {
         let wanted = (!version.is_null()).then(|| CStr::from_ptr(version));
         (CStr::from_ptr(name), wanted)
@@ -227,7 +228,8 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
     }
     let is_gated = gate::is_wanted();
     if is_gated && tllmprof_session::activity::is_active() {
-        // Gate the modules that are loaded by now, before the program calls their functions.
+        // Install gates (code that runs before driver functions) in the modules that are loaded by now, before the
+        // program calls their functions.
         gate::lead_new_links();
     }
     let Some(role) = role_of(name) else {
@@ -334,7 +336,8 @@ mod tests {
             // SAFETY: the name is a terminated string.
             unsafe { are_next(name.as_ptr(), caller) }
         };
-        // The C library comes after the test program in load order, so its next `dlsym` is not this library's.
+        // The C library comes after the test program in load order, so the next `dlsym` after it is not this
+        // library's.
         alone(&[("TLLMPROF_START_STOP", "5")], || {
             assert!(!ask(c"dlsym", stranger()) && !ask(c"dlsym", 0x10));
             let us = are_next as *const () as usize;
@@ -345,7 +348,7 @@ mod tests {
     #[test]
     fn a_program_gets_a_thunk_for_what_counts() {
         alone(&[("TLLMPROF_START_STOP", "5")], || {
-            // A function of another module stands for the driver's.
+            // Use the address of a function in another module in place of the driver's function.
             let real = core::ptr::with_exposed_provenance_mut::<c_void>(stranger());
             let launch = Role::Driver(Call::GraphLaunch);
             let given = stand_in(real, c"cuGraphLaunch", None, stranger());

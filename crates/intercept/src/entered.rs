@@ -1,9 +1,9 @@
-//! Handles a call before its real function runs. The slow path counts the call and decides whether the library must see
-//! it return. The handler `record` only has the call recorded.
+//! Handles a call before its real function runs. The slow path counts the call and decides whether the library must
+//! see it return. For the handler `record`, this module only prepares the recording of the call.
 //!
 //! Most recorded calls need no examination before they run, because [`super::returned`] finds their arguments in the
-//! frame. Some data must be read before the call, for example for GPU times. It is read here, and only while a part of
-//! the library needs it ([`recorder::LOOKS`]).
+//! frame. Some data must be read before the call, for example for GPU times. It is read here, and only while a part
+//! of the library needs it ([`recorder::LOOKS`]).
 
 #[cfg(test)]
 mod tests;
@@ -92,7 +92,8 @@ fn is_the_programs() -> bool {
     thread::outer().return_address != 0
 }
 
-/// Returns true if the duration of a call with this role is also needed outside windows.
+/// Returns true if the duration of a call with this role is also needed outside windows, which are the intervals that
+/// are recorded.
 fn is_watched(role: Role) -> bool {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = role else {
         return false;
@@ -110,7 +111,7 @@ fn is_recorded(thunk: &Thunk) -> bool {
 }
 
 fn driver(call: Call, args: &[usize]) -> bool {
-    // If the thread has cells (call counters), the assembler has counted the call already.
+    // If the thread has cells (call counters), the assembly code has counted the call already.
     if thread::cells().is_null() {
         session::new_thread(true);
         session::count(call.into());
@@ -120,7 +121,7 @@ fn driver(call: Call, args: &[usize]) -> bool {
     is_followed(call)
 }
 
-/// Counts a driver call while NVTX ranges are emitted for each call: the assembler does not count such calls.
+/// Counts a driver call while NVTX ranges are emitted for each call: the assembly code does not count such calls.
 fn uncounted_driver(call: Call, frame: &CallFrame) {
     if thread::cells().is_null() {
         session::new_thread(true);
@@ -133,14 +134,15 @@ fn uncounted_driver(call: Call, frame: &CallFrame) {
 /// Handles a call of a function that leads to the driver: a runtime's function or a front (a function of another
 /// library with a driver function's name). If that library gets its driver functions from this library, the calls are
 /// counted there, and this call is passed through at no cost. Otherwise this call is counted here, and the calls that
-/// it makes are part of it. Close to the start or end of a window it is always counted here: a profiler that is
-/// switched between two calls of the program must see each of them as a whole.
+/// it makes are part of it. Close to the start or end of a window, this call is always counted here: a profiler that
+/// is switched between two calls of the program must see each of them as a whole.
 fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
     if is_nested(frame) {
         return false;
     }
     if !driver::is_loaded() {
-        // This call will load the driver and create a context. Only the driver's function is counted.
+        // The driver is not loaded yet: this call will load it and create a context, so it is not counted. The
+        // driver's function that it calls is counted.
         return false;
     }
     let counted_below = || thunk.is_fed(call);
@@ -157,7 +159,8 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
     }
     session::count(call.into());
     if session::learns() && !counted_below() {
-        // If this library intercepts the driver's function, that function notes its kernel, so this call notes nothing.
+        // If this library intercepts the driver's function, the kernel is noted at the call of that function, so it
+        // is not noted here.
         session::note(call, &frame.args, is_runtimes);
     }
     session::entered(call);
@@ -242,8 +245,8 @@ fn read(frame: &CallFrame) {
     frame.work.set(work);
 }
 
-/// Reports a wait to the measurement of GPU times. Returns true if the wait ends work of its stream. The code uses no
-/// `match`, because the jump table would be one more cache line that a call depends on.
+/// Reports a wait to the measurement of GPU times. Returns true if earlier work of the stream has ended when the wait
+/// returns. The code uses no `match`, because the jump table would be one more cache line that a call depends on.
 #[inline(always)]
 fn waits(does: Does, target: StreamArgument) -> bool {
     if does == Does::WaitsForStream {
@@ -296,7 +299,7 @@ fn is_timing() -> bool {
     gpu::is_timing() && !session::is_any_capturing()
 }
 
-/// Reports a call that enqueues work to the measurement of GPU times. Returns the call's role in it.
+/// Reports a call that enqueues work to the measurement of GPU times. Returns the call's role in this measurement.
 #[inline(always)]
 fn enqueues(target: StreamArgument) -> TimingRole {
     if gpu::before_work(target) {
@@ -306,7 +309,7 @@ fn enqueues(target: StreamArgument) -> TimingRole {
     }
 }
 
-/// Returns the work that a wait waits for, as the measurement of GPU times names it.
+/// Returns the work that a wait waits for, in the form that the measurement of GPU times uses.
 fn waited_for(wait: tllmprof_calls::Wait, target: Option<StreamArgument>) -> Wait {
     match target {
         Some(target) => Wait::Stream(target),
@@ -315,8 +318,8 @@ fn waited_for(wait: tllmprof_calls::Wait, target: Option<StreamArgument>) -> Wai
     }
 }
 
-/// Reports the stream or context that a call is about to destroy, so that the library stops using it. Done also while
-/// no calls are recorded.
+/// Reports the stream or context that a call is about to destroy, so that the library stops using it. This is done
+/// even while no calls are recorded.
 fn destroys(what: Destroyed, frame: &CallFrame) {
     let first = frame.args[0];
     let doomed = match (what, frame.thunk.role()) {
@@ -332,8 +335,8 @@ fn destroys(what: Destroyed, frame: &CallFrame) {
     gpu::before_destroy(doomed, session::is_any_capturing());
 }
 
-/// Returns true if a call copies so few bytes that events around the copy would take longer than the copy. Programs
-/// make many small copies to the device, and wait after some of them.
+/// Returns true if a call copies so few bytes that CUDA events before and after the copy would take longer than the
+/// copy itself. Programs make many small copies to the device, and wait after some of them.
 fn is_small_copy(call: Call, frame: &CallFrame) -> bool {
     let small_by = call.info().small_by;
     small_by.is_some_and(|word| is_small(word.into(), frame))

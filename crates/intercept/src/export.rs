@@ -1,7 +1,7 @@
 //! The exported functions, to which callers bind when they are linked.
 //!
 //! Each export is a stub that compares the caller's module with the first of the export's four bindings (remembered
-//! modules with their thunks). The assembler compares the other three, and [`bind`] makes new ones.
+//! modules with their thunks). The assembly code compares the other three, and [`bind`] makes new ones.
 
 use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
@@ -34,7 +34,7 @@ pub struct Binding {
     real: AtomicPtr<c_void>,
 }
 
-/// Offsets of the fields in bytes, for the assembler.
+/// Offsets of the fields in bytes, for the assembly code.
 impl Binding {
     pub const START: usize = offset_of!(Self, start);
     pub const LENGTH: usize = offset_of!(Self, length);
@@ -56,7 +56,7 @@ impl Binding {
 lifecycle::global! {
     stage: Doors;
 
-    /// A binding that matches no caller's address.
+    /// An empty binding, which matches no caller's address.
     #[fork(keep = "never changes")]
     static NONE: Binding = Binding::none();
     #[fork(keep = "the child's modules are its parent's")]
@@ -70,7 +70,8 @@ lifecycle::global! {
     static BINDING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
 
-/// One exported function. `recent` holds its bindings that matched last.
+/// One exported function. `recent` holds those of its bindings (real functions, each for callers in one module) that
+/// matched last.
 #[repr(C)]
 pub struct Export {
     recent: [AtomicPtr<Binding>; 4],
@@ -79,7 +80,7 @@ pub struct Export {
     missing: OnceBox<Bare>,
 }
 
-/// Offset of a thunk's handler in bytes, for the assembler.
+/// Offset of a thunk's handler in bytes, for the assembly code.
 pub const HANDLER: usize = Thunk::HANDLER;
 
 /// A stand-in for a thunk that consists only of the handler's address.
@@ -88,7 +89,7 @@ struct Bare {
     handler: AtomicPtr<c_void>,
 }
 
-// The assembler finds the handler of a `Bare` at the same offset as that of a thunk.
+// The assembly code finds the handler of a `Bare` at the same offset as that of a thunk.
 const _: () = assert!(offset_of!(Bare, handler) == Thunk::HANDLER);
 
 impl Bare {
@@ -100,7 +101,7 @@ impl Bare {
 }
 
 impl Export {
-    /// Offset in bytes of the four most recent bindings, for the assembler.
+    /// Offset in bytes of the four most recent bindings, for the assembly code.
     pub const RECENT: usize = offset_of!(Self, recent);
 
     /// Returns the export that is called `name`.
@@ -114,7 +115,8 @@ impl Export {
     }
 }
 
-/// Returns 3 (`not initialised`), as the assembler's `missing` does, for a call whose function cannot be determined.
+/// Returns 3 (`not initialised`), as the assembly code's `missing` does, for a call whose function cannot be
+/// determined.
 extern "C" fn fails() -> core::ffi::c_int {
     // No panic: the result is a constant.
     3
@@ -122,7 +124,7 @@ extern "C" fn fails() -> core::ffi::c_int {
 
 /// Returns the thunk for a call of `export` that returns to the address `caller`.
 ///
-/// The assembler jumps to the handler of the result.
+/// The assembly code jumps to the handler of the result.
 pub extern "C" fn bind(export: &'static Export, caller: usize) -> *const c_void {
     let _errno = tllmprof_platform::errno::SavedErrno::new();
     let thunk = contained(core::ptr::null(), || bound(export, caller));
@@ -225,7 +227,8 @@ fn remember(export: &Export, binding: &'static Binding) {
     export.recent[turn % 4].store(core::ptr::from_ref(binding).cast_mut(), Ordering::Release);
 }
 
-/// Forgets the bindings of unloaded modules, because other modules may be loaded at their addresses.
+/// Forgets the bindings (real functions, each for callers in one module) of unloaded modules, because other modules
+/// may be loaded at their addresses.
 ///
 /// Bindings of loaded modules are not changed, because other threads may be reading them.
 pub fn forget_unloaded() {
@@ -270,7 +273,7 @@ mod tests {
         bound as *const () as usize
     }
 
-    /// Returns the binding that the export's stub compares first.
+    /// Returns the binding (real function for callers in one module) that the export's stub compares first.
     fn first(export: &Export) -> &'static Binding {
         // SAFETY: the most recent entry points to a binding, and bindings are statics.
         unsafe { &*export.recent[0].load(Ordering::Relaxed) }

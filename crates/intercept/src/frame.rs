@@ -1,4 +1,4 @@
-//! The state of a call, which the assembler saves on the stack.
+//! The state of a call, which the assembly code saves on the stack.
 
 use core::cell::Cell;
 use core::mem::offset_of;
@@ -14,8 +14,8 @@ use super::thunk::Thunk;
 /// `cuLaunchKernel` has five such arguments on x86-64 and three on AArch64; eight leave some room.
 pub(crate) const STACK_WORDS: usize = 8;
 
-/// The role of a recorded call in the measurement of GPU times (the durations of GPU work). It is not an enumeration,
-/// because the assembler may leave any value in the word.
+/// The role of a recorded call in the measurement of GPU times (the durations of GPU work). This type is not an
+/// enumeration, because the assembly code may leave any value in the word.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TimingRole(usize);
@@ -32,8 +32,8 @@ impl TimingRole {
     /// The call does not matter to GPU times, but the library must handle its return.
     pub(crate) const SEEN: Self = Self(4);
 
-    /// Returns the role of a wait. `is_over`: the wait ends work of its stream. `is_seen`: the library must handle its
-    /// return.
+    /// Returns the role of a wait. `is_over`: earlier work of the stream has ended when the wait returns. `is_seen`:
+    /// the library must handle its return.
     #[inline]
     pub(crate) const fn of_wait(is_over: bool, is_seen: bool) -> Self {
         match (is_over, is_seen) {
@@ -57,12 +57,12 @@ impl TimingRole {
     }
 }
 
-/// The state of a call that the handler `slow` or `record` saved, from the lowest address up. Only Rust writes the
-/// cells, except `since` and the first value of `work`.
+/// The state of a call that the handler `slow` or `record` saved, from the lowest address up. Only Rust code writes
+/// the `Cell` fields, except `since` and the first value of `work`.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 pub(crate) struct CallFrame {
-    /// The thunk that the call came through.
+    /// The thunk (description of the real function) that the call came through.
     pub thunk: &'static Thunk,
     /// The integer arguments that came in registers.
     pub args: [usize; 6],
@@ -85,7 +85,7 @@ pub struct CallFrame {
     frame_pointer: usize,
     /// Return address of the call, which lies in its caller's code.
     pub return_address: usize,
-    /// The thunk that the call came through.
+    /// The thunk (description of the real function) that the call came through.
     pub thunk: &'static Thunk,
     /// Address at which the function stores a result that does not fit in registers.
     result: usize,
@@ -101,7 +101,7 @@ pub struct CallFrame {
     spare: usize,
 }
 
-/// Offsets of the fields in bytes, for the assembler.
+/// Offsets of the fields in bytes, for the assembly code.
 impl CallFrame {
     pub(crate) const THUNK: usize = offset_of!(Self, thunk);
     pub(crate) const ARGS: usize = offset_of!(Self, args);
@@ -121,7 +121,7 @@ impl CallFrame {
     pub const SIZE: usize = size_of::<Self>();
 }
 
-// The frame-pointer register points to the start of the frame. The assembler stores `thunk` and `result` with one
+// The frame-pointer register points to the start of the frame. The assembly code stores `thunk` and `result` with one
 // instruction, so they are adjacent.
 #[cfg(target_arch = "aarch64")]
 const _: () = assert!(
@@ -200,13 +200,14 @@ impl CallFrame {
     }
 }
 
-/// Returns the word at `place`, an address on the stack between a frame and the mark of the outer call.
+/// Returns the word at `place`, an address on the stack between a frame and the mark (the position of the return
+/// address) of the outer call.
 fn above(place: usize) -> usize {
     // SAFETY: the stack between a running call and the outermost call is readable.
     unsafe { with_exposed_provenance::<usize>(place).read_volatile() }
 }
 
-/// Frames like those that the assembler saves, for tests.
+/// Frames like those that the assembly code saves, for tests.
 #[cfg(test)]
 pub(crate) mod made {
     use super::*;

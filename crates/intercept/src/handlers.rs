@@ -1,15 +1,16 @@
-//! The addresses of the assembler's handlers, for the modules that store them in stubs.
+//! The addresses of the handlers in assembly code, for the modules that store them in stubs.
 //!
-//! The assembler calls these modules. To avoid a circular dependency they do not name the assembler, which registers
-//! its handlers here.
+//! The assembly code calls those modules. To avoid a circular dependency, they do not name the assembly code, which
+//! registers its handlers in [`HANDLERS`].
 
-/// Code of the assembler that a stub or a trampoline jumps to. It follows no calling convention.
+/// Assembly code that a stub or a trampoline jumps to. This code follows no calling convention.
 pub(crate) type Handler = unsafe extern "C" fn();
 
-/// Two handlers: the first notes a call in the thread's trail, and the second also records it.
+/// Two handlers: the first notes a call in the thread's trail (its recent calls), and the second also records the
+/// call.
 pub(crate) type Noting = [Handler; 2];
 
-/// The addresses of all handlers. The assembler's code documents each.
+/// The addresses of all handlers. The comments in the assembly code describe each handler.
 pub(crate) struct Handlers {
     pub slow: Handler,
     pub count: Handler,
@@ -24,10 +25,11 @@ pub(crate) struct Handlers {
     pub event_wait: Noting,
     pub context_wait: Noting,
     pub blocking_copy: Noting,
-    /// Jumped to by a patched entry's trampoline if the call needs a decision.
+    /// The handler to which a patched entry's trampoline jumps if the call exceeds the number of calls that the
+    /// thread may count by itself.
     #[cfg(target_arch = "x86_64")]
     pub named_slow: Handler,
-    /// Jumped to by the trampoline of a function whose calls are scopes (GPU work is attributed to them).
+    /// The handler to which a trampoline jumps if the function's calls are scopes (GPU work is attributed to them).
     #[cfg(target_arch = "x86_64")]
     pub named_scope: Handler,
 }

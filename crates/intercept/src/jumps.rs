@@ -41,13 +41,14 @@ use super::named::trampoline::Region;
 use super::thunk::{Role, Thunk};
 
 const PAGE_SIZE: usize = 4096;
-/// Longest time that a thread waits for another thread that is changing the switches.
+/// Longest time that a thread waits for another thread that is changing [`TARGETS`].
 const SWITCH_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 lifecycle::global! {
     stage: Doors;
 
-    /// Target address of each switch: a stub of a thunk, or the moved instructions.
+    /// Target address of each switch (the code to which a patched entry jumps): a stub of a thunk, or the moved
+    /// instructions.
     #[fork(keep = "the child's code is its parent's")]
     #[together(tables)]
     static TARGETS: [AtomicUsize; MAX_JUMPS] = [const { AtomicUsize::new(0) }; MAX_JUMPS];
@@ -71,8 +72,8 @@ struct Form {
     call: Option<Call>,
 }
 
-/// Prepares the jumps, if the process has loaded the driver. From then on [`original`] knows the functions. Must run
-/// before the library looks up any driver function.
+/// Prepares the jumps, if the process has loaded the driver. From then on [`original`] returns the functions' moved
+/// instructions. Must run before the library looks up any driver function.
 pub fn prepare() {
     if JUMPS.known.load(Ordering::Relaxed) != 0 {
         return;
@@ -342,7 +343,7 @@ fn publish(ready: Vec<(Form, PatchableEntry, [u8; JUMP], usize)>) -> Vec<Patched
     patched
 }
 
-/// Switches on: calls of the patched functions go to their thunks.
+/// Sets the switches ([`TARGETS`]) so that calls of the patched functions go to their thunks.
 pub fn lead() {
     let Some(all) = PATCHED.lock_for(SWITCH_LOCK_TIMEOUT) else {
         return;
@@ -357,7 +358,7 @@ pub fn lead() {
     }
 }
 
-/// Switches off: calls of the patched functions go directly to the moved instructions.
+/// Sets the switches ([`TARGETS`]) so that calls of the patched functions go directly to the moved instructions.
 pub fn release() {
     let Some(all) = PATCHED.lock_for(SWITCH_LOCK_TIMEOUT) else {
         return;

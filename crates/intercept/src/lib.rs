@@ -2,8 +2,8 @@
 //!
 //! Callers get a [`thunk`], the library's replacement for a real function, in three ways ("doors"): by linking to an
 //! exported function ([`export`]), by a look-up by name ([`dlsym`]), or from the driver ([`proc_address`]). The
-//! assembler ([`arch`]) passes a call that needs a decision, or that is recorded, to [`entered`], and to [`returned`]
-//! when it returns. This crate does not decide what a step is.
+//! assembly code ([`arch`]) passes a call that may begin or end a step, or that is recorded, to [`entered`], and when
+//! the call returns to [`returned`]. This crate does not decide what a step is.
 //!
 //! NVTX ranges that the program opens arrive through [`nvtx`].
 
@@ -71,7 +71,8 @@ pub fn is_hooked(name: &core::ffi::CStr) -> bool {
     dlsym::role_of(name).is_some()
 }
 
-/// The interface through which the session controls the doors.
+/// The interface through which the session controls the doors (the entry points that callers of CUDA functions
+/// reach).
 pub struct AllDoors;
 
 impl tllmprof_session::Doors for AllDoors {
@@ -123,14 +124,14 @@ lifecycle::at_fork! {
     child: |_: &OnlyThread| record_calls(),
 }
 
-/// Prepares the doors. The library's constructor calls this.
+/// Prepares the doors (the entry points that callers of CUDA functions reach). Called when the library is loaded.
 pub fn start() {
     tllmprof_platform::resolve::remember_initial();
     dlsym::find_real();
 }
 
-/// Hooks the `dlsym` of a library that comes before this one in load order, so that its look-ups arrive here, too. The
-/// library's constructor calls this, if there is something to count.
+/// Hooks the `dlsym` of a library that comes before this one in load order, so that look-ups through that `dlsym`
+/// reach this library, too. Called when the library is loaded, if there is something to count.
 pub fn lead_look_ups() {
     use core::sync::atomic::Ordering::Release;
     // Do not hook another copy of this library: that copy intercepts everything itself.

@@ -191,17 +191,17 @@ type Real = extern "C" fn(
 ) -> usize;
 
 tllmprof_platform::lifecycle::global! {
-    /// ID of the thread whose next call through a door panics; 0 if there is none.
+    /// ID of the thread whose next call through an entry point of the library panics; 0 if there is none.
     #[fork(keep = "tests that fork ask for none")]
     static PANICS: AtomicI32 = AtomicI32::new(0);
 }
 
-/// Makes the calling thread's next call through a door panic.
+/// Makes the calling thread's next call through an entry point of the library panic.
 pub(crate) fn panic_next() {
     PANICS.store(ids::thread(), Ordering::Relaxed);
 }
 
-/// Panics if [`panic_next`] was called on this thread. The doors call this function.
+/// Panics if [`panic_next`] was called on this thread. The entry points of the library call this function.
 pub(crate) fn panic_if_asked() {
     let asked = PANICS.compare_exchange(ids::thread(), 0, Ordering::Relaxed, Ordering::Relaxed);
     assert!(asked.is_err(), "asked for");

@@ -1,4 +1,5 @@
-//! The `cuGetProcAddress` door: gives the program thunks for the functions that it requests from the driver.
+//! The replacement of `cuGetProcAddress`: gives the program thunks (the library's replacements) for the functions
+//! that it requests from the driver.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -38,8 +39,8 @@ pub(crate) fn handed_out(frame: &CallFrame) {
     if let Role::Driver(call) = role {
         fed::feed(frame.return_address, call);
     }
-    // Another library replaces `cuGetProcAddress` and returns a function that it found by name. That is this library's
-    // export, which comes first in load order and already counts the call.
+    // In this case another library replaces `cuGetProcAddress` and returns a function that it found by name. The
+    // result is this library's export, which comes first in load order and already counts the call.
     if resolve::is_ours(real.addr()) {
         return;
     }

@@ -81,7 +81,7 @@ extern "C" fn recorded_with_care(frame: &CallFrame, result: usize, until: u64) -
     result
 }
 
-/// Writes a call that has just returned into the record, if it must be recorded.
+/// Records a call that has just returned, if the call must be recorded.
 fn records(frame: &CallFrame, result: usize) {
     let until = match frame.since.get() {
         0 => 0,
@@ -159,7 +159,7 @@ fn work_is_over(frame: &CallFrame, failed: bool, since: u64, until: u64) {
         per_thread: frame.thunk.is_per_thread(),
     };
     match frame.work.get() {
-        // Ignore a failed wait: the next wait ends the work.
+        // Ignore a failed wait: the next wait reports the end of the work.
         TimingRole::WAITED_FOR if failed => {}
         TimingRole::WAITED_FOR => gpu::after_wait(target, since, until),
         _ if failed => gpu::refused(target),

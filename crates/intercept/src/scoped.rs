@@ -1,5 +1,6 @@
-//! Effects of calls on scopes (`TLLMPROF_LAYERS`), to which GPU work is attributed. Noted are the nodes that launches
-//! and copies add to a graph while a stream is captured, and graphs that are copied, instantiated or destroyed.
+//! Handles calls that matter to scopes (`TLLMPROF_LAYERS`), to which GPU work is attributed. The module notes the
+//! nodes that launches and copies add to a graph while a stream is captured, and the graphs that are copied,
+//! instantiated or destroyed.
 
 use tllmprof_calls::{Call, CallPurpose, GraphCall, Stream};
 use tllmprof_scopes as scopes;
@@ -16,8 +17,8 @@ pub(crate) fn is_followed(call: Call) -> bool {
     }
 }
 
-/// Returns the call of a thunk, and true if it is a driver call. Returns `None` for a runtime call if the driver call
-/// that it leads to is handled instead.
+/// Returns the call that the frame's thunk stands for, and true if it is a driver call. Returns `None` for a runtime
+/// call if the driver call that it leads to is handled instead.
 fn call_of(frame: &CallFrame) -> Option<(Call, bool)> {
     match frame.thunk.role() {
         Role::Driver(call) | Role::Front(call) => Some((call, true)),
@@ -26,7 +27,7 @@ fn call_of(frame: &CallFrame) -> Option<(Call, bool)> {
     }
 }
 
-/// Handles a call for scopes, before the real function runs.
+/// Updates the data about scopes and graphs before the real function of a call runs.
 #[cold]
 pub(crate) fn enters(frame: &CallFrame) {
     let Some((call, is_driver)) = call_of(frame) else {
@@ -45,7 +46,7 @@ pub(crate) fn enters(frame: &CallFrame) {
     }
 }
 
-/// Handles a call for scopes, after the real function has returned.
+/// Updates the data about scopes and graphs after the real function of a call has returned.
 #[cold]
 pub(crate) fn returns(frame: &CallFrame, succeeded: bool) {
     let Some((call, is_driver)) = call_of(frame) else {
@@ -166,7 +167,8 @@ fn launch(call: Call, is_driver: bool, frame: &CallFrame) -> Option<LaunchNode> 
             words[2] as u32,
         ],
     };
-    // The runtime's argument is an address in the program, not a handle of the driver, so 0 stands for it.
+    // The runtime's argument is an address in the program and not a handle of the driver, so the handle is stored as
+    // 0.
     let function = match (is_driver, is_configured) {
         (true, false) => words[0],
         (true, true) => words[1],

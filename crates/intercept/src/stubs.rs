@@ -1,10 +1,11 @@
-//! The pool of stubs, which the assembler defines. Callers get a stub's address in place of a real function's address.
+//! The pool of stubs, which the assembly code defines. Callers get a stub's address in place of a real function's
+//! address.
 
 use core::ffi::c_void;
 
-/// Number of stubs of each kind (plain and counting), one for each thunk that a process can have. A process uses about
-/// two for each row of the table of calls. A library that is unloaded and loaded again at another address uses new
-/// ones.
+/// Number of stubs of each kind (plain and counting), one for each thunk that a process can have. A process uses
+/// about two for each row of the table of calls. A library that is unloaded and loaded again at another address uses
+/// new stubs.
 pub(crate) const COUNT: usize = 1024;
 /// Size of a plain stub in bytes.
 const STUB_SIZE: usize = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
@@ -15,7 +16,7 @@ const COUNTING_SIZE: usize = if cfg!(target_arch = "x86_64") {
     128
 };
 
-// SAFETY: the assembler defines these symbols. The stubs lie between the start and end symbols.
+// SAFETY: the assembly code defines these symbols. The stubs lie between the start and end symbols.
 unsafe extern "C" {
     static tllmprof_stubs: u8;
     static tllmprof_counting_stubs: u8;
@@ -31,7 +32,8 @@ pub(crate) fn stub(index: usize) -> *mut c_void {
 /// of the process.
 pub(crate) fn counting_stub(index: usize) -> *mut c_void {
     let pool = &raw const tllmprof_counting_stubs;
-    // The assembler chooses the length of its jumps. If a stub became longer than expected, use the plain stub instead.
+    // The assembly code chooses the length of its jumps. If a stub became longer than expected, use the plain stub
+    // instead.
     let length = (&raw const tllmprof_counting_stubs_end).addr() - pool.addr();
     if length == COUNTING_SIZE * COUNT {
         address_in(pool, index * COUNTING_SIZE)

@@ -40,7 +40,7 @@ lifecycle::global! {
     static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
 
-/// One entry of the pool. It lies within one cache line.
+/// One entry of the pool of thunks. An entry lies within one cache line.
 #[repr(C, align(32))]
 pub(crate) struct Thunk {
     handler: AtomicPtr<c_void>,
@@ -97,7 +97,7 @@ impl Does {
     }
 }
 
-/// Offsets of the fields in bytes, for the assembler.
+/// Offsets of the fields in bytes, for the assembly code.
 impl Thunk {
     pub(crate) const HANDLER: usize = offset_of!(Self, handler);
     pub(crate) const REAL: usize = offset_of!(Self, real);
@@ -200,7 +200,7 @@ impl Thunk {
         self.real.load(Ordering::Relaxed)
     }
 
-    /// Returns the role of the thunk's function.
+    /// Returns the role of the thunk's function: its library and its call.
     pub(crate) fn role(&self) -> Role {
         Role::decode(self.role.load(Ordering::Relaxed))
     }
@@ -280,7 +280,7 @@ impl Thunk {
         }
     }
 
-    /// Updates the handlers of all driver thunks, after recording has started or stopped.
+    /// Updates the handlers of all thunks for driver functions, after recording has started or stopped.
     pub(crate) fn record() {
         let _creating = CREATING.lock();
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {

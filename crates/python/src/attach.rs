@@ -28,7 +28,7 @@ use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
 use tllmprof_sync::Lock;
 
-/// The longest wait for another thread that installs hooks.
+/// The longest time that a thread waits for another thread that installs hooks.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 lifecycle::global! {
@@ -151,7 +151,8 @@ fn redirects(gil: bool, is_late: bool) -> Vec<Redirect> {
     redirects
 }
 
-/// Patches the GOT slots that follow the GIL, or restores them if `to_us` is false.
+/// Patches the GOT slots through which the library follows the GIL, or restores them if `to_us` is
+/// false.
 pub(crate) fn lead_gil(to_us: bool) {
     let Some(attached) = attached::get().filter(|_| wants().gil) else {
         return;

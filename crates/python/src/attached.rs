@@ -12,7 +12,7 @@ use tllmprof_sync::Published;
 /// A CPython library or executable that was found in the process.
 pub(crate) struct Attached {
     pub api: Api,
-    /// The address range of its module.
+    /// The address range of CPython's module.
     pub start: usize,
     pub end: usize,
 }
@@ -48,7 +48,7 @@ pub(crate) enum Presence {
 pub(crate) enum OutOfReach {
     /// The list of the process's memory mappings could not be read.
     Unreadable(Unreadable),
-    /// None of its GOT slots could be patched.
+    /// None of the interpreter's GOT slots could be patched.
     NotHooked,
 }
 

@@ -6,9 +6,9 @@ use tllmprof_capture::marks::Pushed;
 
 /// A garbage collection that runs on a thread.
 pub(crate) struct Collecting {
-    /// The start, on the clock of [`super::time`].
+    /// The start of the collection, on the clock of [`super::time`].
     pub since: u64,
-    /// The start, in ticks of the record.
+    /// The start of the collection, in ticks of the record.
     pub ticks: u64,
     pub range: Option<Pushed>,
     /// Number of collections in other interpreters that began inside this one. A finalizer may run
@@ -17,8 +17,9 @@ pub(crate) struct Collecting {
 }
 
 impl Collecting {
-    /// Begins a collection on the thread that owns `place`. If another one is running there, counts
-    /// the new one as an inner collection. Otherwise `begin` creates its state.
+    /// Begins a collection on the thread that owns `place`. If another collection is already
+    /// running on this thread, counts the new one as an inner collection. Otherwise `begin` creates
+    /// its state.
     pub(crate) fn begins(place: &Cell<Option<Self>>, begin: impl FnOnce() -> Self) {
         let collecting = match place.take() {
             Some(outer) => Self {

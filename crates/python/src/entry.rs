@@ -42,8 +42,8 @@ pub(crate) fn is_closed() -> bool {
     CLOSED.load(Ordering::Acquire) || lifecycle::is_filtered()
 }
 
-/// Returns true if a thread is inside the entry or about to enter it. Such a thread may need the
-/// GIL to continue, so a thread that holds the GIL must not wait for it.
+/// Returns true if a thread runs Python code of the library, or is about to. Such a thread may need
+/// the GIL to continue, so a thread that holds the GIL must not wait for it.
 pub(crate) fn is_waiting_for_gil() -> bool {
     INSIDE.load(Ordering::SeqCst) != 0
 }
@@ -53,14 +53,15 @@ pub(crate) fn has_gil() -> bool {
     attached::api().is_some_and(|api| api.runs() && api.has_gil())
 }
 
-/// Counts a thread as inside the entry, from `begin` until this value is dropped.
+/// Counts a thread among those that run Python code of the library, from `begin` until this value
+/// is dropped.
 struct Flight<'a> {
     inside: &'a AtomicU32,
     closed: &'a AtomicBool,
 }
 
 impl<'a> Flight<'a> {
-    /// Counts the thread as inside. Returns `None` if the entry is closed.
+    /// Adds the thread to `inside`. Returns `None` if no more threads may enter (`closed`).
     fn begin(inside: &'a AtomicU32, closed: &'a AtomicBool) -> Option<Self> {
         inside.fetch_add(1, Ordering::SeqCst);
         let flight = Self { inside, closed };
@@ -76,10 +77,12 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// Counts the calling thread as inside the entry while this value lives. The thread holds the GIL.
+/// Counts the calling thread among those that run Python code of the library, while this value
+/// lives. The thread holds the GIL.
 pub(crate) struct Inside(#[expect(dead_code, reason = "it is dropped")] Flight<'static>);
 
-/// Counts the calling thread as inside the entry. Returns `None` if the entry is closed.
+/// Counts the calling thread among those that run Python code of the library. Returns `None` if the
+/// interpreter is ending or has ended.
 pub(crate) fn inside() -> Option<Inside> {
     Flight::begin(&INSIDE, &CLOSED).map(Inside)
 }
@@ -99,7 +102,7 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
         && !api.version.knows_holders_in_sub_interpreters()
         && attached::has_sub_interpreters()
     {
-        // In this version the check for the GIL misses a thread that holds the GIL in a
+        // In this version of Python, the check for the GIL misses a thread that holds the GIL in a
         // sub-interpreter. The thread would request the GIL again and wait for itself.
         log::once!(
             Warn,
@@ -111,7 +114,8 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     struct EnsuredGil<'a>(&'a Api, c_int);
     impl Drop for EnsuredGil<'_> {
         fn drop(&mut self) {
-            // SAFETY: the result of `gil_ensure`, on the same thread; `act` has returned.
+            // SAFETY: `self.1` is the result of `gil_ensure` on the same thread, and `act` has
+            // returned.
             unsafe { (self.0.gil_release)(self.1) };
         }
     }
@@ -127,8 +131,9 @@ pub fn run<R>(act: impl FnOnce(Python<'_>) -> R) -> Option<R> {
     }))
 }
 
-/// Closes the entry when the interpreter ends, and waits for the threads inside. The wait may be
-/// longer while `writes` returns true, because a thread then writes a trace.
+/// Lets no more threads run Python code of the library, because the interpreter ends, and waits for
+/// those that do. The wait may be longer while `writes` returns true, because a thread then writes
+/// a trace.
 pub(crate) fn close(py: Python<'_>, writes: fn() -> bool) {
     CLOSED.store(true, Ordering::SeqCst);
     if INSIDE.load(Ordering::SeqCst) > 0 {
@@ -142,8 +147,8 @@ pub(crate) fn close(py: Python<'_>, writes: fn() -> bool) {
     }
 }
 
-/// Waits until no thread is inside, for at most `patience()`. Its result may change during the
-/// wait.
+/// Waits until no thread is inside, for at most `patience()`. The result of `patience` may change
+/// during the wait.
 fn await_empty(inside: &AtomicU32, patience: impl Fn() -> Duration) {
     let since = Instant::now();
     loop {

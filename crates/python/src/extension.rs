@@ -9,7 +9,7 @@ use super::object::Python;
 pub trait Extension: Sync {
     /// Returns true if the settings request the extension.
     fn is_asked_for(&self, settings: &Settings) -> bool;
-    /// Stores the settings. This runs in the library's constructor.
+    /// Stores the settings. Called when the library is loaded.
     fn start(&self, settings: &Settings);
     /// Returns true if [`Extension::look`] is to be called at an audit event with this name.
     fn wants(&self, event: &[u8]) -> bool;

@@ -117,8 +117,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static OURS: Held = Held::none();
-    /// Number of collections that the interpreter counted, but for which it did not call our
-    /// callback.
+    /// Number of collections that the interpreter counted without calling our callback.
     #[fork(reset)]
     #[restart(keep)]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
@@ -359,7 +358,7 @@ mod tests {
         assert_eq!(of(&totals.nanoseconds), 0);
         report("stop", 2, 7).count(&place, &totals);
         assert!(of(&totals.nanoseconds) >= 2_000_000);
-        // This collection began before collections were followed.
+        // The end of a collection that began before collections were followed.
         report("stop", 1, 100).count(&place, &totals);
         assert_eq!(totals.collections.each_ref().map(of), [1, 1, 1]);
         assert_eq!(of(&totals.collected), 112);

@@ -34,9 +34,10 @@ const SWITCH_COND_OFFSET: usize =
 
 /// The GILs that are followed.
 struct Gils {
-    /// The addresses of `cond`; 0 for a free slot. `switch_cond` lies at a fixed distance after it.
+    /// The address of each followed GIL's `cond`; 0 for a free element. `switch_cond` lies at a
+    /// fixed distance after it.
     conditions: [AtomicUsize; MAX_GILS],
-    /// Number of slots at the start of the table that are or were in use.
+    /// Number of elements at the start of `conditions` that are or were in use.
     used: AtomicUsize,
     /// Number of GILs that are not followed because the table was full.
     missed: AtomicU32,
@@ -75,8 +76,8 @@ pub(crate) fn missed() -> u32 {
     FOLLOWED.missed.load(Ordering::Relaxed)
 }
 
-/// Starts ranges and totals when the first interpreter is initialized. A hook must not call this
-/// function, because it loads the tool that records ranges.
+/// Starts the ranges and totals of waits for the GIL and holds of it when the first interpreter is
+/// initialized. A hook must not call this function, because it loads the tool that records ranges.
 pub(crate) fn begin(py: Python<'_>, thread: &Thread) {
     if holds::have_names() {
         return;
@@ -180,7 +181,7 @@ impl Gils {
         self.missed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the slots that are or were in use.
+    /// Returns the elements of `conditions` that are or were in use.
     #[inline]
     fn used(&self) -> &[AtomicUsize] {
         &self.conditions[..self.used.load(Ordering::Acquire).min(MAX_GILS)]
@@ -364,7 +365,7 @@ mod tests {
         assert_eq!(second_of_pair(&last, COND + SWITCH_COND_OFFSET), Some(COND));
         // The pair is complete, so a condition at the same distance after it starts a new pair.
         assert_eq!(second_of_pair(&last, COND + 2 * SWITCH_COND_OFFSET), None);
-        // A condition of another mutex is initialized between the two.
+        // A condition of another mutex is initialized between the first and the second condition.
         assert_eq!(second_of_pair(&last, COND), None);
         assert_eq!(second_of_pair(&last, 0x9000), None);
         assert_eq!(second_of_pair(&last, COND + SWITCH_COND_OFFSET), None);
@@ -450,8 +451,8 @@ mod tests {
             tv_nsec: 0,
         };
         let holds = &thread.holds;
-        // SAFETY: the conditions and the mutex are initialized and never freed; the mutex is locked for the
-        // waits.
+        // SAFETY: the conditions and the mutex are initialized and never freed; the mutex is locked
+        // for the waits.
         unsafe {
             libc::pthread_mutex_lock(mutex);
             assert_eq!(timed_wait(cond, mutex, &raw const past), libc::ETIMEDOUT);
@@ -492,12 +493,12 @@ mod tests {
         let before = forced.count();
         FOLLOWED.follow(cond.addr());
         let (mutex_there, switch_there) = (mutex.expose_provenance(), switch.expose_provenance());
-        // SAFETY: a mutex and a condition that are initialised and never freed.
+        // SAFETY: the mutex and the condition are initialised and never freed.
         unsafe { libc::pthread_mutex_lock(mutex) };
         let other = std::thread::spawn(move || {
             let mutex = core::ptr::with_exposed_provenance_mut(mutex_there);
             let switch = core::ptr::with_exposed_provenance_mut(switch_there);
-            // SAFETY: a mutex and a condition that are initialised and never freed.
+            // SAFETY: the mutex and the condition are initialised and never freed.
             unsafe {
                 libc::pthread_mutex_lock(mutex);
                 signal(switch);

@@ -19,17 +19,17 @@ use super::object::{Object, Python};
 use super::rank::{self, number, value};
 use super::wants::wants;
 
-/// The most searches in a process.
+/// The most searches for groups in a process.
 const MAX_SEARCHES: u32 = 16;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if the next thread that holds the GIL should search.
+    /// True if the next thread that holds the GIL should search for groups.
     #[fork(reset)]
     #[restart(reset)]
     static ARE_WANTED: AtomicBool = AtomicBool::new(false);
-    /// Number of searches so far. It is set to [`MAX_SEARCHES`] once groups were found.
+    /// Number of searches so far. The number is set to [`MAX_SEARCHES`] once groups were found.
     #[fork(reset)]
     #[restart(reset)]
     static LOOKED: AtomicU32 = AtomicU32::new(0);

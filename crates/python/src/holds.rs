@@ -25,7 +25,7 @@ lifecycle::global! {
     #[fork(keep = "a name is registered anew in a child")]
     #[restart(keep)]
     static NAMES: OnceBox<Option<GilRangeNames>> = OnceBox::new();
-    /// The shortest wait or hold that the record gets, in ns.
+    /// The shortest wait for the GIL or hold of it that is recorded, in ns.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static SHORTEST: AtomicU64 = AtomicU64::new(0);
@@ -51,7 +51,7 @@ pub(crate) fn begin() {
     }
 }
 
-/// Returns the names, if ranges are wanted.
+/// Returns the names of the ranges, if ranges are wanted.
 fn names() -> Option<&'static GilRangeNames> {
     NAMES.get().and_then(Option::as_ref)
 }
@@ -109,14 +109,16 @@ pub(crate) struct Holds {
     waits_since: Cell<u64>,
     /// The start of the current hold in ns; 0 if the thread does not hold the GIL.
     holds_since: AtomicU64,
-    /// The same two times in ticks of the record; 0 if nothing is recorded.
+    /// The starts of the current wait and of the current hold, in ticks of the record; 0 if nothing
+    /// is recorded.
     wait_ticks: Cell<u64>,
     hold_ticks: Cell<u64>,
     wait: Cell<Option<Started>>,
     hold: Cell<Option<Started>>,
     pub waits: EventTotal,
     pub holds: EventTotal,
-    /// Waits of this thread after it was forced to drop the GIL, until another thread has taken it.
+    /// Waits of this thread after it was forced to drop the GIL, until another thread has taken the
+    /// GIL.
     pub forced: EventTotal,
 }
 
@@ -193,7 +195,7 @@ impl Holds {
     }
 
     /// Records that the thread was forced to drop the GIL, and that another thread has taken it.
-    /// `time` is the wait between the two in ns.
+    /// `time` is the time in ns that the thread waited for the other thread.
     pub(crate) fn was_forced(&self, time: u64, since_ticks: u64) {
         self.forced.add(time);
         record_if_long(&Cell::new(since_ticks), time, What::GilForced);
@@ -215,7 +217,8 @@ impl Holds {
     }
 
     /// Ends the current wait or hold, because the thread has ended. Keeps the totals, but not the
-    /// longest wait, because another thread may get this slot and would be named for that wait.
+    /// longest wait, because another thread may get this slot and would be reported as the thread
+    /// that waited.
     pub(crate) fn leave(&self) {
         self.drops();
         self.waits_since.set(0);
@@ -237,7 +240,8 @@ impl Holds {
         self.waits_since.set(0);
         self.holds_since.store(0, Ordering::Relaxed);
         for range in [&self.wait, &self.hold] {
-            // `forget` drops the range without ending it: it belongs to the parent.
+            // `forget` drops the range without ending it, because the range belongs to the parent
+            // process.
             if let Some(range) = range.take() {
                 range.forget();
             }

@@ -34,7 +34,7 @@ use tllmprof_platform::system::{name_thread, start_thread, without_signals};
 use tllmprof_platform::thread::uncounted;
 use tllmprof_sync::{wait, wake};
 
-/// The longest wait until the thread has installed or removed the hooks.
+/// The longest wait until the library's thread has installed or removed the hooks.
 const SWITCH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest waits of the interpreter's end: for a thread that creates a thread state, and for a
 /// thread that may never get the GIL.
@@ -69,16 +69,16 @@ lifecycle::global! {
     #[fork(reset)]
     #[restart(reset)]
     static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
-    /// `MAKES_STATE` or `MAY_BE_KEPT` while the thread enters an interpreter that it found running,
-    /// else 0.
+    /// `MAKES_STATE` or `MAY_BE_KEPT` while the library's thread enters an interpreter that it
+    /// found running, else 0.
     #[fork(reset)]
     #[restart(reset)]
     static ENTERS: AtomicU32 = AtomicU32::new(0);
 }
 
-/// The thread creates its thread state or, up to 3.13, waits for the GIL.
+/// The library's thread creates its thread state or, up to 3.13, waits for the GIL.
 const MAKES_STATE: u32 = 1;
-/// From 3.14 on: the thread waits for the GIL, possibly forever.
+/// From 3.14 on: the library's thread waits for the GIL, possibly forever.
 const MAY_BE_KEPT: u32 = 2;
 
 /// Notes that the library was attached to a running process. This is called before the library
@@ -147,8 +147,8 @@ impl Drop for Set {
     }
 }
 
-/// The main function of the library's thread. It must not catch unwinding around the wait for the
-/// GIL, because the interpreter may end the thread there with `pthread_exit`.
+/// The main function of the library's thread. The function must not catch unwinding around the wait
+/// for the GIL, because the interpreter may end the thread there with `pthread_exit`.
 extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     let _under_way = Set(&UNDER_WAY);
     let _own = OwnThread::passing();
@@ -281,7 +281,8 @@ fn await_entering(api: &'static Api) {
         if api.version.waits_for_end() {
             wait();
         } else {
-            // The thread notices the end only after it gets the GIL, so release the GIL meanwhile.
+            // The thread that is entering notices the end only after it gets the GIL, so release
+            // the GIL meanwhile.
             Python::if_held(api, |py| py.without_gil(wait)).unwrap_or_else(wait);
         }
     }

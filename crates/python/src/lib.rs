@@ -156,7 +156,7 @@ fn wants_of(settings: &Settings) -> Wants {
     }
 }
 
-/// Installs the hooks in Python, or removes them. Returns true if this was done within its time
+/// Installs the hooks in Python, or removes them. Returns true if this was done within a time
 /// limit.
 fn switch(is_wanted: bool) -> bool {
     // The GIL must not be held here: another thread may hold the loader's lock while it waits for
@@ -192,8 +192,7 @@ pub fn attach() -> InstallProgress {
     }
 }
 
-/// Looks for Python if the settings request anything from it. The library's constructor calls this
-/// function.
+/// Looks for Python if the settings request anything from it. Called when the library is loaded.
 pub fn start() {
     let Some(settings) = tllmprof_session::activity::settings() else {
         return;

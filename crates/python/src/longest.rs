@@ -1,4 +1,5 @@
-//! The longest wait for the GIL of threads that have ended. Other threads may use their slots now.
+//! The longest wait for the GIL among threads that have ended. The value is kept separately because
+//! other threads may use their slots now.
 
 use core::time::Duration;
 
@@ -16,7 +17,7 @@ lifecycle::global! {
     static LONGEST: Lock<Option<Longest>> = Lock::new(None);
 }
 
-/// The duration of a wait in ns, with the name of the thread.
+/// The duration of a wait for the GIL in ns, with the name of the waiting thread.
 pub(crate) struct Longest {
     pub time: u64,
     pub name: NameCopy,

@@ -62,7 +62,7 @@ impl MethodDef {
     }
 
     /// Defines a function that is bound to an object ([`Python::function_of`]) and gets this
-    /// object. It ignores the one argument that Python passes.
+    /// object. The function ignores the one argument that Python passes.
     pub const fn bound<F: Fn(Python<'_>, &Object<'_>) + Copy + 'static>(
         name: &'static CStr,
         _: F,
@@ -80,7 +80,8 @@ impl MethodDef {
     }
 
     /// Defines a function that gets only the address of its first argument, or 0 if it has none.
-    /// Python calls it often, so it saves the cost of preserving `errno` and exceptions.
+    /// Python calls such a function often, so `errno` and exceptions are not preserved, which saves
+    /// time.
     pub const fn fast<F: Fn(Python<'_>, usize) + Copy + 'static>(
         name: &'static CStr,
         _: F,

@@ -9,7 +9,8 @@ use tllmprof_platform::log;
 use crate::attached::{self, Presence};
 use crate::stacks;
 
-/// Logs one line with these settings, unless Python was found and hooked. Allocates nothing.
+/// Logs one line with the settings that need Python, unless Python was found and hooked. Allocates
+/// nothing.
 pub(crate) fn report() {
     let Some(settings) = tllmprof_session::activity::settings() else {
         return;

@@ -1,7 +1,8 @@
 //! Looks up the names that Python gave its threads.
 //!
-//! Python joins most of its threads before its exit handlers run, so that would be too late. Names
-//! are looked up while the threads exist, at an audit event after a thread without a name was seen.
+//! Python joins most of its threads before its exit handlers run, so a look-up at the end of the
+//! process would be too late. Names are looked up while the threads exist, at an audit event after
+//! a thread without a name was seen.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -22,7 +23,8 @@ lifecycle::global! {
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    /// The recorder's era at the last look-up. In a new era, the record needs all strings again.
+    /// The era of the record's strings at the last look-up. In a new era, the record needs all
+    /// strings again.
     #[fork(keep = "the child's eras are others")]
     #[restart(keep)]
     static ERA: AtomicU32 = AtomicU32::new(0);

@@ -1,5 +1,5 @@
-//! Finds the rank in Python: the one in the world of `torch.distributed`, or the one that an engine
-//! assigned to its worker.
+//! Finds this process's rank in Python: the one in the world of `torch.distributed`, or the one
+//! that an engine assigned to its worker.
 //!
 //! The rank is read from modules' dictionaries, which runs no code of the program. The reading
 //! thread must hold the GIL. It is a thread that enters the Python function of a step, or the
@@ -22,11 +22,12 @@ use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 use super::wants::wants;
 
-/// No look-up has run yet.
+/// Value of [`FOUND`]: no look-up has run yet.
 const NOT_LOOKED: u8 = 0;
-/// No module that could have a rank is imported.
+/// Value of [`FOUND`]: no module that could have a rank is imported.
 const NOTHING: u8 = 1;
-/// `torch.distributed` is imported, but has no world, the group of all ranks.
+/// Value of [`FOUND`]: `torch.distributed` is imported, but has no world, which is the group of all
+/// ranks.
 const NO_WORLD: u8 = 2;
 
 lifecycle::global! {
@@ -64,8 +65,9 @@ pub(crate) fn is_asked_for(settings: &Settings) -> bool {
 }
 
 /// Returns the rank if it is known. Otherwise requests a look-up by a thread that holds the GIL. If
-/// the calling thread holds it, the look-up runs now, through `inside`. A destructor may release
-/// the GIL during the look-up, and threads that then take the GIL must not wait for this thread.
+/// the calling thread holds the GIL, the look-up runs now, through `inside`. A destructor may
+/// release the GIL during the look-up, and threads that then take the GIL must not wait for this
+/// thread.
 pub(crate) fn rank(inside: impl FnOnce(fn(Python<'_>))) -> Rank {
     if let Some(ranked) = KNOWN.get() {
         return Rank::Known(*ranked);

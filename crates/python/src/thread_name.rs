@@ -68,7 +68,8 @@ impl ThreadName {
 
     /// Marks Python's name as recorded in an era. The lasting era stands for the whole record.
     pub(crate) fn is_recorded_in(&self, era: u32) {
-        // A name that is not recorded stays so: another thread may have the slot by now.
+        // A name that is marked as not recorded keeps this mark, because another thread may have
+        // the slot by now.
         let is_here = |recorded| (recorded != 0).then_some(era);
         let _ = self
             .recorded

@@ -31,8 +31,8 @@ lifecycle::global! {
 /// Number of thread slots that are allocated at a time.
 const SLOTS_PER_BATCH: usize = 32;
 
-/// The state of a thread. It is aligned to whole cache lines, because threads that take the GIL in
-/// turn write here.
+/// The state of a thread. The struct is aligned to whole cache lines, because threads that take the
+/// GIL in turn write here.
 #[repr(align(128))]
 pub(crate) struct Thread {
     is_used: AtomicBool,
@@ -51,7 +51,7 @@ pub(crate) struct Thread {
     pub modules: Cell<u32>,
     /// True while the thread runs the library's code in Python.
     pub is_busy: Cell<bool>,
-    /// The value of [`ERA`] for which `spans` and the other calls are valid.
+    /// The value of [`ERA`] for which the stored calls, such as those in `spans`, are valid.
     era: Cell<u32>,
 }
 
@@ -60,8 +60,8 @@ pub(crate) struct Thread {
 // thread never interrupts the use of one.
 unsafe impl Sync for Thread {}
 
-/// Returns the calling thread's slot. A thread without one gets a slot now. Returns `None` if there
-/// is no memory.
+/// Returns the calling thread's slot, which holds the thread's state. A thread without a slot gets
+/// one now. Returns `None` if there is no memory.
 #[inline]
 pub(crate) fn current() -> Option<&'static Thread> {
     #[cfg(test)]
@@ -69,7 +69,7 @@ pub(crate) fn current() -> Option<&'static Thread> {
     known().or_else(take)
 }
 
-/// Returns the calling thread's slot, if the thread has one.
+/// Returns the calling thread's slot, which holds the thread's state, if the thread has one.
 #[inline]
 pub(crate) fn known() -> Option<&'static Thread> {
     thread::part()

@@ -14,11 +14,11 @@ pub(crate) struct Wants {
     pub torch: bool,
     /// True if torch modules get ranges.
     pub modules: bool,
-    /// True if the extension has work to do.
+    /// True if the registered extension (work of another crate in the interpreter) is requested.
     pub extension: bool,
     /// True if stacks are sampled.
     pub stacks: bool,
-    /// True if the rank is needed. It is read from Python's modules, and needs no hooks.
+    /// True if the rank is needed. The rank is read from Python's modules, which needs no hooks.
     pub rank: bool,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn wants() -> Wants {
     WANTS.get().copied().unwrap_or_default()
 }
 
-/// Stores the requested features. The library's constructor calls this function.
+/// Stores the requested features. Called when the library is loaded.
 pub(crate) fn set(wants: Wants) {
     WANTS.get_or_init(|| Box::new(wants));
 }

@@ -18,7 +18,7 @@ import weakref
 
 torch = None  # set when a model is built, because torch may not be complete when this file is loaded
 
-# Initial number of rows of a table. The table grows when a call has more tokens.
+# Initial number of rows of a table of balanced logits. A table grows when a call has more tokens.
 _ROWS = 8192
 # Logits of the chosen experts, and of all other experts. Their difference is large for every routing function, and both
 # numbers are exact in every floating-point type.
@@ -29,7 +29,8 @@ _lock = threading.RLock()
 # Identifies this process. An unpickled module has the mark of the process that pickled it.
 _mark = os.urandom(8)
 _tables = {}
-# Tables that were replaced by larger ones. They are kept because a captured graph may still read them.
+# Tables of balanced logits that were replaced by larger ones. The old tables are kept because a captured graph may
+# still read them.
 _outgrown = []
 
 

@@ -5,7 +5,8 @@ _EXPERTS = ("experts", "moe_experts", "expert_mlps", "mlps", "input_linear")
 # Engines that `engines.py` hooks.
 _ENGINES = ("vllm", "sglang", "tensorrt_llm")
 
-# Blocks that are still being built, by `id()`. Each entry has a weak reference to the block, and the name of its gate.
+# Blocks (modules with a gate and experts) that are still being built, by `id()`. Each entry has a weak reference to
+# the block, and the name of its gate.
 _pending = {}
 _gemms = _sums = frozenset()
 _Exchange = None
@@ -179,7 +180,7 @@ def _in_mode(parent, mode, is_done, after_each=None):
     of_thread = threading.local()
 
     def enters(block, args):
-        # Do nothing when the work is done, because a copy of the block keeps this hook forever.
+        # Do nothing once `is_done` returns true. The hook itself stays, because a copy of the block keeps it forever.
         if torch.compiler.is_compiling() or is_done():
             return
         if getattr(of_thread, "mode", None) is None:
@@ -238,7 +239,7 @@ def stand_in(kind):
         with mode:
             result = own(self, *args, **named)
         if isinstance(result, torch.Tensor):
-            # None of the known operators produced these logits, so replace them here.
+            # None of the operators that the mode recognises produced these logits, so replace the logits here.
             if not mode.is_done and result.ndim and result.is_floating_point() and result.shape[-1] == experts:
                 result = torch.ops.tllmprof.balanced_logits(result, number)
             return result

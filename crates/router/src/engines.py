@@ -21,7 +21,7 @@ class _Call:
 
     def __init__(self, owner, point, tokens):
         self.owner, self.point, self.tokens = owner, point, tokens
-        # `takes`: a function that takes the logits is running. `was_taken`: one has run.
+        # `takes`: a function that takes the logits is running. `was_taken`: at least one such function has run.
         self.takes = self.was_taken = False
 
 
@@ -290,7 +290,7 @@ def _enlist(call, logits):
     label = "%s.%s" % (point.engine, type(owner).__name__)
     number = None
     try:
-        # If logits were gathered from all ranks, every rank has the same ones.
+        # If logits were gathered from all ranks, every rank has the same logits.
         is_own = call.tokens is not None and len(logits) <= call.tokens
         experts, top_k, groups, top_groups, part, biases = point.describe(owner, logits.shape[-1], is_own)
         biases = [bias for bias in biases if bias is not None]

@@ -55,7 +55,7 @@ lifecycle::global! {
     #[restart(keep)]
     #[exec = "`ENABLE_PERFECT_ROUTER` stays set"]
     static ASKED: AtomicU8 = AtomicU8::new(PerfectRouter::Off as u8);
-    /// True until torch is found.
+    /// True while the library waits for torch to be imported.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(by = begins)]
     static WAITS: AtomicBool = AtomicBool::new(false);
@@ -65,7 +65,7 @@ lifecycle::global! {
     static NAMES: Held = Held::none();
 }
 
-/// Connects the balanced routers with the interpreter and with the windows.
+/// Connects the balanced routers with the interpreter, and with the windows in which the library records.
 pub struct PerfectRouters;
 
 impl Extension for PerfectRouters {
@@ -173,10 +173,10 @@ enum Torch {
 }
 
 impl Torch {
-    /// Determines the state. `has` returns true if `torch.nn.modules.module` has an attribute, and `None` if that
-    /// module is not imported.
+    /// Determines the progress of torch's import. `has` returns true if `torch.nn.modules.module` has an attribute,
+    /// and `None` if that module is not imported.
     fn classify(has: impl Fn(&CStr) -> Option<bool>) -> Self {
-        // Of the names that are used here, `Module` is the one that is defined last.
+        // Of the names that this code uses, torch defines `Module` last.
         if has(c"Module") != Some(true) {
             Self::IsNotThere
         } else if has(c"register_module_module_registration_hook") != Some(true) {

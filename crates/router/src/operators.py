@@ -1,10 +1,10 @@
-# The operators that replace a gate's results. They are opaque to torch.compile. Otherwise torch.compile would see that
-# the gate's work is not used, and remove it.
+# The operators that replace a gate's results. These operators are opaque to torch.compile, because otherwise it would
+# see that the gate's work is not used, and remove it.
 
 # Three numbers for each layer on each device. The operators read and write them when they run, so one captured graph
-# can do both types of routing. The numbers are: whether the router is balanced; how many choices were compared with the
-# table while it was; and how many of these choices differed. Indexed by device and by block of layers, because layers
-# are added one by one.
+# can do both types of routing. The numbers are: whether the router is balanced; how many choices were compared with
+# the table while the router was balanced; and how many of these choices differed. Indexed by device and by block of
+# layers, because layers are added one by one.
 _sheets = {}
 _LAYERS = 1024
 _active = False
@@ -41,7 +41,7 @@ class Layer:
         _layers.append(self)
 
     def begins(self):
-        # True once the layer was seen to use the experts of the table.
+        # True once the layer was seen to use the experts that the table of balanced logits chooses.
         self.proved = False
         # Reason why the learned router is not replaced, or None.
         self.refused = None
@@ -49,7 +49,7 @@ class Layer:
         self.renumbered = False
         # Biases that the model adds to the layer's scores to balance its load.
         self.biases = ()
-        # True if the result for the balanced logits is checked before it is used.
+        # True if the experts that the layer chooses from balanced logits are checked before they are used.
         self.is_tried = False
         with torch.inference_mode(False), torch.no_grad():
             for device, numbers in self.numbers.items():  # the numbers of an earlier model
@@ -99,7 +99,7 @@ class Numbers:
 
     def __init__(self, row):
         self.on, self.held, self.unlike = row.unbind()
-        # The lowest byte of the first number, as a flag.
+        # A boolean view of the lowest byte of `on`.
         self.is_on = row[:1].view(torch.bool)[0]
 
 

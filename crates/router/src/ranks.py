@@ -40,7 +40,7 @@ def _exchange_mode():
     class Exchange(TorchDispatchMode):
         """`rank`: this process's rank in the group of the first all-to-all."""
 
-        # Without this flag torch refuses torch.cond and similar functions while the mode is active.
+        # Without this flag torch refuses torch.cond and similar functions while this dispatch mode is active.
         supports_higher_order_operators = True
 
         def __init__(self):

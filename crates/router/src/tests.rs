@@ -161,7 +161,7 @@ router.keep('what', 'is', 'this')
 #[test]
 fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
     const INSIDE: &str = "TLLMPROF_TEST_LIBPYTHON";
-    // The source runs in Python's shared library. Skip the test if there is none.
+    // The Python source of the routers runs in Python's shared library. Skip the test if there is no such library.
     let Some(library) = libpython() else {
         return skipped("python3 has no shared library");
     };

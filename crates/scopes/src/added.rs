@@ -7,12 +7,13 @@ use crate::graphs;
 use crate::nodes::{Made, Node};
 use crate::stack;
 
-/// Offsets in the `CUgraphNodeParams` of a conditional node: its type, the number of its bodies,
-/// and the address of the bodies' handles. A body is a graph that runs under the condition.
+/// Offsets in the `CUgraphNodeParams` of a conditional node: of its type, of the number of its
+/// bodies, and of the address of an array with the bodies' handles. A body is a graph that runs
+/// under the condition.
 const TYPE: usize = 0;
 const BODIES: usize = 28;
 const PLACE: usize = 32;
-/// A larger number of bodies is treated as invalid.
+/// The most bodies of a conditional node. A larger number is treated as invalid.
 const MOST_BODIES: u32 = 1024;
 
 /// Handles a node that the program added to a graph. `params` are the two addresses at which the

@@ -3,7 +3,8 @@
 //! Before and after the call, the library asks the driver which node the stream's next work will
 //! follow. If this node has changed, the call has created the new one. Other threads may capture
 //! into the same graph, but in streams of their own, so they do not affect the answer. If two
-//! threads use the same stream and both claim a node, it is assigned to neither.
+//! threads use the same stream, both may take the same node for theirs; the node is then assigned
+//! to neither.
 
 use crate::driver::{self, CallStream};
 use crate::graphs;

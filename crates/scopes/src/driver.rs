@@ -18,7 +18,8 @@ functions! {
     /// The functions of libcuda that this module calls; `None` for each that the driver lacks.
     Functions
 
-    // `_v2` fails if an edge has data. `_v3` returns this data in one more argument.
+    // `_v2` fails if an edge of the graph has data (`CUgraphEdgeData`). `_v3` returns this data in
+    // one more argument.
     capture_2: fn(CuHandle, &mut c_int, &mut u64, &mut CuHandle, &mut CuHandle, &mut usize) = c"cuStreamGetCaptureInfo_v2";
     capture_3: fn(CuHandle, &mut c_int, &mut u64, &mut CuHandle, &mut CuHandle, &mut CuHandle, &mut usize)
         = c"cuStreamGetCaptureInfo_v3";
@@ -49,7 +50,7 @@ pub(crate) const CONDITIONAL: c_int = 13;
 /// The deepest nesting of graphs in graphs that is followed.
 const DEEPEST: usize = 8;
 
-/// A stream as a call names it.
+/// A stream as it occurs in the arguments of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct CallStream {
     pub handle: usize,
@@ -87,8 +88,8 @@ struct KernelParams {
     block: [u32; 3],
     shared: u32,
     arguments: [usize; 2],
-    /// The kernel's handle. It is used instead of the function's if the kernel belongs to no
-    /// context.
+    /// The kernel's handle (`CUkernel`). The kernel's handle is set instead of the function's
+    /// handle if the kernel belongs to no context.
     kernel: usize,
     more: [usize; 9],
 }
@@ -97,7 +98,8 @@ struct KernelParams {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct CapturePoint {
     pub graph: usize,
-    /// The handle of this node; 0 if there is none, or more than one.
+    /// The handle of the node that the stream's next work will follow; 0 if there is no such node,
+    /// or more than one.
     pub node: usize,
 }
 

@@ -8,9 +8,11 @@ use tllmprof_platform::{ids, stack, thread};
 
 use crate::paths;
 
-/// The most open scopes of a thread. Scopes beyond that are not known.
+/// The most open scopes that are stored for a thread. Scopes that are nested deeper are only
+/// counted.
 pub(crate) const DEEPEST: usize = 64;
-/// The domain number of native functions. Scopes are opened and closed separately in each domain.
+/// The number of the domain for calls of native functions. A domain is a separate stack of open
+/// scopes.
 pub(crate) const NATIVE: usize = 2;
 /// The most times that a thread looks up the bounds of its stack. The limit matters for calls on
 /// other stacks, for which each look-up fails.
@@ -23,12 +25,12 @@ const GROWS: usize = 64 << 20;
 pub(crate) struct OpenScope {
     pub domain: Cell<usize>,
     pub path: Cell<u32>,
-    /// The fields of a native call, as in [`crate::native::NativeCall`].
+    /// For a native call: its `mark`, `place` and `value`, as in [`crate::native::NativeCall`].
     pub mark: Cell<u32>,
     pub place: Cell<usize>,
     pub value: Cell<usize>,
-    /// Set for code that several scopes share. Its method `now` returns the innermost part of the
-    /// current scope.
+    /// Set if this entry stands for code that several scopes share. Its method `now` returns the
+    /// innermost part of the current scope.
     pub within: Cell<Option<&'static dyn Within>>,
 }
 
@@ -79,17 +81,19 @@ pub(crate) struct NativeCalls {
     /// The start and end of the thread's stack; both 0 until they are looked up.
     stack: [Cell<usize>; 2],
     looks: Cell<u32>,
-    /// The marks of calls that an exception has left, and their number. The marks are not free yet,
-    /// because the unwinder may still read data that belongs to them.
+    /// The marks (see [`crate::native::NativeCall`]) of calls that an exception has left, and their
+    /// number. These marks must not be reused yet, because the unwinder may still read data that
+    /// belongs to them.
     pub left: [Cell<u32>; DEEPEST],
     pub left_count: Cell<usize>,
-    /// The stack pointer at the time when an exception left the latest of these calls. It lies
-    /// inside the unwinder.
+    /// The stack pointer at the time when an exception left the latest of the calls in `left`. This
+    /// address lies inside the unwinder's frames.
     pub left_below: Cell<usize>,
 }
 
 impl NativeCalls {
-    /// Resets the state for a new thread. Marks that an earlier thread has left are kept.
+    /// Resets the state for a new thread. The marks of calls that an earlier thread has left are
+    /// kept.
     pub(crate) fn begin(&self) {
         self.open.set(0);
         self.is_over_full.set(false);

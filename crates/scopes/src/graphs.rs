@@ -27,8 +27,8 @@ lifecycle::global! {
 
     #[fork(hold, reset)]
     static GRAPHS: Lock<Option<Box<Graphs>>> = Lock::new(None);
-    /// True if a call was not followed because the lock was not free in time. What is known of the
-    /// current captures is then incomplete.
+    /// True if a call was not followed because the lock was not free in time. The nodes that are
+    /// known of the current captures are then incomplete.
     #[fork(reset)]
     static MISSED: AtomicBool = AtomicBool::new(false);
 }
@@ -37,7 +37,7 @@ lifecycle::global! {
 #[derive(Debug)]
 struct ProgramGraph {
     nodes: Nodes,
-    /// The nodes that contain graphs, each with these graphs.
+    /// The nodes that contain graphs, each with the handles of the graphs inside it.
     inner: Vec<(usize, Vec<usize>)>,
     /// True until the graph's capture has ended.
     is_open: bool,
@@ -47,9 +47,9 @@ struct ProgramGraph {
 /// The nodes of a graph that the library knows.
 #[derive(Debug)]
 enum Nodes {
-    /// The nodes whose calls were followed, with the driver's handles. Their order is determined
-    /// only when the graph is used, for example instantiated. During the capture this would be
-    /// slow, because the driver takes longer the more nodes there are: 1.7 µs for 1000.
+    /// The nodes whose calls were followed, with the driver's handles. The order of the nodes is
+    /// determined only when the graph is used, for example instantiated. During the capture this
+    /// would be slow, because the driver takes longer the more nodes there are: 1.7 µs for 1000.
     Seen(SeenNodes),
     InOrder(Arc<CapturedGraph>),
 }
@@ -247,8 +247,8 @@ pub fn forget_names() {
 /// Calls `id` for each executable graph without a CUPTI number, to get the number. Runs on the
 /// library's worker thread.
 ///
-/// The lock is held during each call of `id`, so that the graph is not destroyed meanwhile. It is
-/// released between two graphs.
+/// The lock is held during each call of `id`, so that the graph is not destroyed meanwhile. The
+/// lock is released between two graphs.
 pub fn resolve(mut id: impl FnMut(usize) -> Option<u32>) {
     let mut next = 0;
     loop {
@@ -409,8 +409,8 @@ impl Graphs {
         }
     }
 
-    /// Discards what is known of the executable graph with this CUPTI number, because its kernels
-    /// differ.
+    /// Discards the known nodes of the executable graph with this CUPTI number, because a replay
+    /// ran other kernels than the capture contains.
     pub(crate) fn withdraw(&mut self, id: u32) {
         let of = GraphOrigin::Not(GraphState::Differs);
         for exec in self.execs.values_mut().filter(|exec| exec.id == Some(id)) {
@@ -419,8 +419,8 @@ impl Graphs {
         self.named.insert(id, of);
     }
 
-    /// Removes the CUPTI numbers of executable graphs that were destroyed, because these do not run
-    /// again.
+    /// Removes the CUPTI numbers of executable graphs that were destroyed, because destroyed graphs
+    /// do not run again.
     pub(crate) fn forget_gone(&mut self) {
         let there: Vec<_> = self.execs.values().filter_map(|exec| exec.id).collect();
         self.named.retain(|id, _| there.contains(id));
@@ -444,8 +444,8 @@ impl Graphs {
             (Some(shape), Nodes::Seen(seen)) => shape.in_order(&seen.0).map(Cow::Owned),
         };
         let kernels = |nodes: &[Node]| nodes.iter().filter(|node| node.launch().is_some()).count();
-        // The result is `None` if nodes were removed from the graph, or a known kernel no longer
-        // exists.
+        // The filter rejects the graph if nodes were removed from it, or if a known kernel no
+        // longer exists.
         let Some((shape, nodes)) = shape
             .zip(nodes)
             .filter(|(shape, nodes)| shape.kernels >= kernels(nodes))
@@ -471,7 +471,7 @@ impl Graphs {
         of
     }
 
-    /// Returns the nodes of a graph that lies inside another one.
+    /// Returns a graph that lies inside another graph, or the reason why its nodes are not known.
     fn within(&mut self, inner: &Inner) -> Result<Arc<CapturedGraph>, GraphState> {
         match self.instantiate(inner.graph, Some(&inner.shape)) {
             GraphOrigin::Captured(captured) => Ok(captured),
@@ -520,8 +520,8 @@ impl ProgramGraph {
 }
 
 impl Shape {
-    /// Puts the nodes that were followed into the graph's order, up to the last of them. Returns
-    /// `None` if one of them is no longer a node of the graph.
+    /// Returns the nodes in the graph's order, up to the last node whose call was followed. Returns
+    /// `None` if a node in `seen` is no longer a node of the graph.
     fn in_order(&self, seen: &[(usize, Node)]) -> Option<Vec<Node>> {
         let mut nodes = Vec::with_capacity(seen.len());
         let mut left = seen.len();

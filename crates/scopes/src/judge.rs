@@ -87,8 +87,8 @@ pub fn judge(replayed: &Replayed) {
             exec,
             graph,
         };
-        // The event is valid for the kernels up to this time. If CUPTI is attached again, it may
-        // reuse the graph's number for another one.
+        // The event applies to the kernels up to this time. If CUPTI is attached again, it may
+        // reuse the graph's number for another graph.
         recorder::latest(&Event::new(recorder::ticks(), 0, what));
     }
     graphs::with_all(graphs::Graphs::forget_gone);
@@ -106,8 +106,8 @@ pub(crate) fn difference(
     let mut names = HashMap::new();
     let differs = |(node, kernel): &&(u32, Option<Kernel>)| {
         let (Some(made), Some(kernel)) = (captured.nodes.get(*node as usize), kernel) else {
-            // A node whose kernel changes cannot be compared. A number beyond the last node does
-            // not belong to the graph.
+            // A node that did not always run the same kernel cannot be compared. A number beyond
+            // the last node does not belong to the graph.
             return kernel.is_none() || *node as usize >= captured.total;
         };
         let Some(launch) = made.launch() else {

@@ -6,8 +6,8 @@
 //! include calls of native functions ([`native`]). [`capture`] finds the nodes that a call creates
 //! while a stream is captured, and [`added`] those that the program adds with explicit calls.
 //! [`graphs`] follows graphs from there to their launches. [`judge`] compares the kernels of a
-//! replay with those of the capture, and writes the result. A replay itself costs nothing, and
-//! neither does anything without the variable.
+//! replay with those of the capture, and writes the result. A replay itself costs nothing extra. If
+//! the variable is not set, no scopes are kept.
 
 mod added;
 mod capture;
@@ -37,7 +37,7 @@ pub use judge::{Replayed, judge, node};
 pub use nodes::{LaunchNode, Made, name_hash};
 pub use stack::{OWN, innermost, launches, pop, push, push_within};
 
-/// Enables scopes if the settings request them. The library's constructor calls this function.
+/// Enables scopes if the settings request them. Called when the library is loaded.
 pub fn start(settings: &Settings) {
     look_for(Looks::Scopes, are_asked_for(settings));
 }

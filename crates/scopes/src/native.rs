@@ -25,8 +25,8 @@ pub struct NativeCall {
 }
 
 impl OpenScopes {
-    /// Closes the calls with this mark, and the calls inside them. Several calls have the same mark
-    /// if a function ends with a jump to another one.
+    /// Closes the calls that were opened with this mark, and the calls inside them. Several calls
+    /// have the same mark if a function ends with a jump to another one.
     fn close(&self, mark: u32) {
         let open = self.open_entries();
         let natives = open.iter().enumerate();
@@ -87,25 +87,26 @@ pub fn has_room(place: usize) -> bool {
 }
 
 /// Opens the call of the function `name` on the calling thread. [`has_room`] must have returned
-/// true.
+/// true for this call.
 pub fn enters(name: &[u8], call: NativeCall) {
     stack::with(|open| open.enter(name, call));
 }
 
-/// Notes that a call could not be opened for another reason, so that the scope is unknown.
+/// Notes that a native call could not be opened, for a reason that [`has_room`] does not check. The
+/// scope is then unknown.
 pub fn is_over_full() {
     stack::with(|open| open.calls.is_over_full.set(true));
 }
 
-/// Closes the call with this mark, because it has returned on the calling thread.
+/// Closes the call that was opened with this mark, because it has returned on the calling thread.
 pub fn returns(mark: u32) {
     if let Some(open) = thread::part::<OpenScopes>() {
         open.close(mark);
     }
 }
 
-/// Closes the call with this mark, because an exception passes its frame. The mark stays in use
-/// until [`take_left`].
+/// Closes the call that was opened with this mark, because an exception passes its frame. The mark
+/// must not be reused until [`take_left`] frees it.
 pub fn is_passed(mark: u32) {
     let Some(open) = thread::part::<OpenScopes>() else {
         return;
@@ -123,9 +124,10 @@ pub fn is_passed(mark: u32) {
     }
 }
 
-/// Calls `free` for the marks of calls that exceptions have left on this thread. It is called when
-/// another call begins, whose return address is at `place`. Nothing is freed if that call is deeper
-/// on the stack than the unwinder, because a signal handler may have interrupted it.
+/// Calls `free` for the marks of calls that exceptions have left on this thread. Must be called
+/// when another call begins, whose return address is at `place`. Nothing is freed if the new call
+/// is deeper on the stack than the unwinder, because a signal handler may have interrupted the
+/// unwinder.
 pub fn take_left(place: usize, mut free: impl FnMut(u32)) {
     let Some(open) = thread::part::<OpenScopes>() else {
         return;

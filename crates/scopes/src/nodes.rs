@@ -25,7 +25,7 @@ pub enum Made {
     Work,
 }
 
-/// A node of a captured graph. It takes only 32 bytes, because there are many nodes.
+/// A node of a captured graph. A node takes only 32 bytes, because there are many nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Node {
     /// The call that created the node was not followed.
@@ -75,7 +75,7 @@ impl Node {
 }
 
 /// A graph that was captured, with its nodes in the order of CUPTI's numbers. The graph's own nodes
-/// come first, in the order of capture. Those of each graph inside its nodes follow, including
+/// come first, in the order of capture. The nodes of each graph inside its nodes follow, including
 /// nested graphs (observed on an H200, driver 580, CUDA 13.0).
 #[derive(Debug)]
 pub(crate) struct CapturedGraph {
@@ -151,7 +151,8 @@ pub fn name_hash(name: &[u8]) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SeenNodes(pub Vec<(usize, Node)>);
 
-// During a capture, the list may have up to one and a half times this size.
+// During a capture, the list of nodes may have reserved up to one and a half times the space that
+// its nodes need.
 const _: () = assert!(size_of::<(usize, Node)>() * 3 / 2 <= 64);
 
 impl SeenNodes {
@@ -165,7 +166,7 @@ impl SeenNodes {
     }
 
     /// Sorts the nodes by their handles and keeps each handle once. A handle occurs twice if two
-    /// threads capture the same stream and both claim its node. It then counts as unseen.
+    /// threads capture the same stream and both claim its node. Such a node counts as unseen.
     pub(crate) fn settle(&mut self) {
         self.0.sort_by_key(|(handle, _)| *handle);
         self.0.dedup_by(|again, first| {

@@ -13,7 +13,7 @@ use tllmprof_recorder::Label;
 use tllmprof_sync::Published;
 use tllmprof_sync::hash::MIX;
 
-/// The most paths that are stored. A model of 100 layers has some thousands.
+/// The most paths that are stored. A model of 100 layers needs some thousands of paths.
 const PLACES: usize = 1 << 15;
 /// The most entries that are examined for a path, from the first one that its hash selects.
 const REACH: usize = 32;
@@ -65,8 +65,8 @@ fn hash(parent: u32, name: &[u8]) -> u64 {
     mix(hash, last).max(1)
 }
 
-/// Returns the number of the path that `name` extends from `parent`, or [`UNKNOWN`] if the table is
-/// full.
+/// Returns the number of the path that consists of the path `parent` followed by `name`, or
+/// [`UNKNOWN`] if the table is full.
 pub(crate) fn within(parent: u32, name: &[u8]) -> u32 {
     let name = name.get(..recorder::LONGEST).unwrap_or(name);
     if parent == UNKNOWN || name.is_empty() {
@@ -86,15 +86,16 @@ pub(crate) fn within(parent: u32, name: &[u8]) -> u32 {
         let found = match taken {
             Ok(_) => {
                 place.parent.store(parent, Ordering::Relaxed);
-                // If no memory for names is left, the entry stays without a name for good.
+                // If no memory for names is left, this entry of the table stays without a name for
+                // good.
                 place.name.set(Label::keep(|| name.iter().copied()));
                 hash
             }
             Err(found) => found,
         };
         if found == hash {
-            // Another thread may be writing the name at this moment. The path is then unknown this
-            // time.
+            // Another thread may be writing the name at this moment. This call then returns the
+            // unknown path.
             return match place.name.get() {
                 Some(_) => index as u32 + 1,
                 None => UNKNOWN,
@@ -113,8 +114,8 @@ pub(crate) fn name(path: u32) -> Option<&'static [u8]> {
     Some(place(path)?.name.get()?.text())
 }
 
-/// Returns a number for this process's record and the current era of its strings. Data that was
-/// written stays valid while this number is the same.
+/// Returns a number for this process's record and the current era of its strings (a new era begins
+/// without strings). Data that was written stays valid while this number is the same.
 pub(crate) fn stamp() -> u64 {
     u64::from(ids::process().cast_unsigned()) << 32 | u64::from(recorder::era())
 }

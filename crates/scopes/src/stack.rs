@@ -12,25 +12,26 @@ use crate::driver::CapturePoint;
 use crate::entry::{DEEPEST, NATIVE, NativeCalls, OpenScope, Within};
 use crate::paths;
 
-/// The domain number of scopes that the library opens itself: Python functions and modules.
+/// The number of the domain (a separate stack of scopes) for scopes that the library opens itself:
+/// Python functions and modules.
 pub const OWN: usize = 1;
 
 /// The open scopes of a thread, and the call that the thread is in. Only this thread uses them.
 pub(crate) struct OpenScopes {
     entries: [OpenScope; DEEPEST],
     depth: Cell<usize>,
-    /// Number of open scopes that were not stored because of the limit.
+    /// Number of open scopes that were not stored, because [`DEEPEST`] scopes were open already.
     beyond: Cell<usize>,
-    /// The scope that the record has for this thread plus 1, with the window in the upper 32 bits;
-    /// 0 for none.
+    /// The scope that was last written to the record for this thread, plus 1, with the number of
+    /// its window in the upper 32 bits; 0 if none was written.
     written: Cell<u64>,
     pub pending: Pending,
     pub calls: NativeCalls,
 }
 
-/// A call that a thread is in and that may create a node.
+/// A call of the program that may create a graph node, and that has not returned.
 pub(crate) struct Pending {
-    /// The address that identifies the call; 0 if there is no such call.
+    /// The address that identifies the call; 0 if the thread is in no call that may create a node.
     frame: Cell<usize>,
     graph: Cell<usize>,
     node: Cell<usize>,
@@ -43,7 +44,8 @@ impl Pending {
         self.node.set(captured.node);
     }
 
-    /// Removes and returns the identity of the current call, and the capture's state before it.
+    /// Removes and returns the address that identifies the current call, and the state of the
+    /// capture before this call.
     pub(crate) fn take(&self) -> (usize, CapturePoint) {
         let captured = CapturePoint {
             graph: self.graph.take(),
@@ -181,7 +183,7 @@ impl OpenScopes {
             None => paths::NONE,
         };
         for (to, from) in open[at..].iter().zip(&open[at + 1..]) {
-            // An entry with shared code adds no name of its own to the path.
+            // An entry for code that several scopes share adds no name of its own to the path.
             if from.within.get().is_none() {
                 around = match paths::name(from.path.get()) {
                     Some(name) => paths::within(around, name),
@@ -206,7 +208,8 @@ pub fn push_within(within: &'static dyn Within) {
     with(|open| open.push(OWN, b"", Some(within)));
 }
 
-/// Closes the scope that the calling thread opened last in this domain.
+/// Closes the scope that the calling thread opened last in this domain (a separate stack of
+/// scopes).
 pub fn pop(domain: usize) {
     with(|open| open.pop(domain));
 }

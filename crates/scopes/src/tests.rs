@@ -84,7 +84,8 @@ fn code_of_several_scopes_says_which_one_it_is_in() {
     assert_eq!(scope(), path(&["step", "model", "layers.0"]));
     push(OWN, b"op");
     goes_on(2);
-    // Scopes that were opened inside the shared code keep the scope of that time.
+    // Scopes that were opened inside the shared code keep the path that they had when they were
+    // opened.
     assert_eq!(scope(), path(&["step", "model", "layers.0", "op"]));
     pop(OWN);
     assert_eq!(scope(), path(&["step", "model", "layers.1"]));
@@ -169,7 +170,7 @@ fn nodes_are_by_their_handles_until_something_is_made_of_them() {
     graphs::made(0x10, 0xa0, kernel(6, 2));
     let seen = [(0xa0, kernel(6, 2)), (0xb0, kernel(5, 1))];
     assert_eq!(nodes(0x10).unwrap(), seen);
-    // Two threads that capture in the same stream may claim the same node. It then counts as
+    // Two threads that capture in the same stream may claim the same node. Such a node counts as
     // unseen.
     graphs::made(0x10, 0xd0, kernel(1, 1));
     graphs::made(0x10, 0xd0, kernel(2, 1));
@@ -227,7 +228,7 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     assert_eq!(made_of(&[0xa0, 0xc0], 2, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 1, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 2, true), Err(GraphState::Nested));
-    // The nodes are read again each time the graph is used.
+    // The driver is asked for the nodes again each time the graph is used.
     graphs::made(0x10, 0xa0, kernel(1, 1));
     capture_ends(Some(0x10));
     let state = |kernels: usize| {
@@ -329,7 +330,7 @@ fn there_is_room_for_so_many_nodes() {
     }
 }
 
-/// Returns a captured graph with these nodes and one more. The functions 2 and 4 have names.
+/// Returns a captured graph with these nodes and one more node. The functions 2 and 4 have names.
 fn captured(nodes: &[Node]) -> CapturedGraph {
     let mut captured = CapturedGraph::new(1, nodes.to_vec(), nodes.len() + 1, &[]);
     captured.names = HashMap::from([(2, 200), (4, 400)]);
@@ -407,7 +408,7 @@ fn cupti_names_each_executable_graph_once() {
         Some(GraphOrigin::Not(why)) => Some(*why),
         _ => None,
     };
-    // No capture of the graph was followed.
+    // No capture of this graph was followed.
     assert_eq!(
         graphs::with_all(state).unwrap(),
         Some(GraphState::NotCaptured)
@@ -444,13 +445,13 @@ fn native_calls_are_open_until_they_return_or_are_found_to_be_gone() {
     assert!(called("f", 1, &outer) && called("g", 2, &inner));
     push(OWN, b"range");
     assert_eq!(scope(), path(&["f", "g", "range"]));
-    // The return of the inner call also closes the calls inside it, but no ranges.
+    // The return of the inner call also closes the calls inside it, but leaves ranges open.
     native::returns(2);
     assert_eq!(scope(), path(&["f", "range"]));
     native::returns(2);
     assert_eq!(scope(), path(&["f", "range"]), "it has returned before");
     pop(OWN);
-    // Two functions that end with jumps to each other, in turn.
+    // Two functions that end with jumps to each other, so that `h` is entered twice.
     let tail = 0x3333;
     assert!(called("h", 3, &tail) && called("i", 3, &tail) && called("h", 3, &tail));
     assert_eq!(scope(), path(&["f", "h"]));
@@ -480,7 +481,8 @@ fn an_exception_leaves_a_call_whose_mark_is_free_when_it_is_past() {
     assert!(called("f", 1, &outer) && called("g", 2, &inner));
     native::is_passed(2);
     assert_eq!(scope(), path(&["f"]));
-    // A signal handler that interrupts the unwinder is deeper on the stack, so no mark is freed.
+    // A signal handler that interrupts the unwinder is deeper on the stack, so no call's mark is
+    // freed.
     assert_eq!(left(tllmprof_platform::stack::here() - 0x4000), []);
     assert_eq!(left(core::ptr::from_ref(&outer).addr() + 0x4000), [2]);
     assert_eq!(left(usize::MAX), []);

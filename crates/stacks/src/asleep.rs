@@ -16,7 +16,7 @@ use super::unwind::Registers;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asleep {
     pub call: SystemCall,
-    /// True if the call has a time limit.
+    /// True if the system call has a time limit.
     pub has_timeout: bool,
     pub registers: Registers,
     /// The number of the system call, and its arguments.
@@ -25,8 +25,8 @@ pub(crate) struct Asleep {
 }
 
 impl Asleep {
-    /// Returns the system call. Reads and writes of something other than a file, such as a pipe,
-    /// get a value of their own.
+    /// Returns the system call. Reads and writes of a stream, such as a pipe or a socket, have
+    /// values of their own, different from those of a file.
     pub(crate) fn distinguish_streams(self) -> SystemCall {
         let stream = match self.call {
             SystemCall::Read => SystemCall::ReadStream,

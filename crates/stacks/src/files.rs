@@ -1,6 +1,6 @@
-//! Keeps files of `/proc` about the followed threads open. Each is opened once in a window. If the
-//! sampler opened and closed descriptors more often, files of the host could get numbers that the
-//! host does not expect.
+//! Keeps files of `/proc` about the followed threads open. Each file is opened once in a window,
+//! which is an interval that is recorded. If the sampler opened and closed descriptors more often,
+//! files of the host could get numbers that the host does not expect.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,7 +11,8 @@ use tllmprof_sync::Lock;
 
 use super::followed::{Followed, MAX_THREADS};
 
-/// The longest wait of the sampler for a fork, which locks the files.
+/// The longest time that the sampler waits for the lock of the open files, which is held during a
+/// fork.
 const FORK_TIMEOUT: core::time::Duration = core::time::Duration::from_millis(10);
 
 /// Number of bytes that are read from a file.
@@ -29,7 +30,8 @@ const NAMES: [&str; 2] = ["stat", "syscall"];
 lifecycle::global! {
     stage: Sinks;
 
-    /// The open files of the followed threads. The first index is the thread's slot.
+    /// The open files of the followed threads. The first index is [`Followed::place`], and the
+    /// second is the [`ThreadFile`].
     #[fork(hold)]
     static FILES: Lock<[[Option<OwnFile>; NAMES.len()]; MAX_THREADS]> = Lock::new([const { [const { None }; NAMES.len()] }; MAX_THREADS]);
 }
@@ -49,7 +51,7 @@ pub(crate) fn close_all() {
     (0..MAX_THREADS).for_each(close);
 }
 
-/// Closes the files of the thread in the slot `place`.
+/// Closes the files of the followed thread with the index `place`.
 pub(crate) fn close(place: usize) {
     if let Some(mut files) = FILES.lock_for(FORK_TIMEOUT) {
         files[place] = [const { None }; NAMES.len()];

@@ -1,4 +1,5 @@
-//! The threads that have made steps, or launched work for them, in the open window.
+//! The threads that have made steps, or launched work for steps, in the open window. A window is an
+//! interval that is recorded.
 
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -7,7 +8,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::thread;
 use tllmprof_python::stacks::{Target, here};
 
-/// The most threads that are followed.
+/// The most threads that are followed at a time.
 pub(crate) const MAX_THREADS: usize = 8;
 
 /// The value of [`ThreadSlot::number`] while a thread claims the slot.
@@ -76,13 +77,13 @@ pub(crate) fn all() -> impl Iterator<Item = Followed> {
     })
 }
 
-/// Frees the slot of a thread that has ended.
+/// Frees the slot of a followed thread that has ended.
 pub(crate) fn forget(thread: Followed) {
     let number = &SLOTS[thread.place].number;
     let _ = number.compare_exchange(thread.number, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Frees all slots when the window has closed.
+/// Frees the slots of all followed threads when the window has closed.
 pub(crate) fn forget_all() {
     for place in &SLOTS {
         place.number.store(0, Ordering::Release);

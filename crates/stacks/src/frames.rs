@@ -8,10 +8,10 @@ use tllmprof_platform::lifecycle;
 use tllmprof_python::stacks::OfAddress;
 use tllmprof_recorder::{self as recorder, Event, NO_STRING, StringId, What};
 
-/// The most frames that are stored in the table.
+/// The most frames that the table stores.
 const MAX_FRAMES: u32 = 1 << 16;
-/// Number of ids in each of the two halves of the range. If the record overwrites old windows,
-/// their frames are gone, too, and the ids of a half are used again.
+/// Number of ids in each of the two halves of the range of frame ids. The ids of a half are used
+/// again when the record has overwritten all windows in which they occurred.
 const IDS_PER_HALF: u32 = 1 << 23;
 
 lifecycle::global! {
@@ -25,15 +25,16 @@ lifecycle::global! {
     static USED_UP: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 }
 
-/// The ids of frames, by the id of the caller's frame and the string of the function.
+/// The ids of frames, by the id of the caller's frame and the id of the record's string for the
+/// function.
 #[derive(Default)]
 pub(crate) struct Frames {
     known: HashMap<u64, u32, BuildHasherDefault<OfAddress>>,
 }
 
 impl Frames {
-    /// Returns the frame id of the innermost of these functions. They are given outermost first.
-    /// Returns 0 if a function has no string or no frame can be added.
+    /// Returns the frame id of the innermost of these functions. The outermost function comes first
+    /// in `functions`. Returns 0 if a function has no string or no frame can be added.
     pub(crate) fn innermost(&mut self, functions: impl Iterator<Item = StringId>) -> u32 {
         let mut parent = 0;
         for name in functions {
@@ -93,10 +94,10 @@ mod tests {
         assert_eq!(frames.innermost([1, 2, 3].into_iter()), first);
         assert_eq!(frames.innermost([1, 2].into_iter()), first - 1);
         assert_eq!(frames.innermost([1, 2, 4].into_iter()), first + 1);
-        // A function that calls itself.
+        // Test a function that calls itself.
         assert_eq!(frames.innermost([1, 1].into_iter()), first + 2);
         assert_eq!(frames.innermost([].into_iter()), 0);
-        // A function whose name could not be written.
+        // Test a function whose name could not be written to the record.
         assert_eq!(frames.innermost([1, NO_STRING, 3].into_iter()), 0);
         // A new table continues with the next id, so no id is assigned twice.
         assert!(Frames::default().innermost([1].into_iter()) > first + 2);

@@ -31,7 +31,7 @@ use tllmprof_capture::AddOn;
 use tllmprof_config::IterationRange;
 use tllmprof_session::Place;
 
-/// The sampler as an add-on, which runs in windows.
+/// Runs the sampler in each window: sampling starts when the window opens and ends when it closes.
 pub struct StackSampler;
 
 impl AddOn for StackSampler {

@@ -19,7 +19,8 @@ const MAX_NAMES: usize = 1 << 16;
 struct MappedModule {
     start: usize,
     end: usize,
-    /// The difference between an address in memory and the same address in the module's file.
+    /// The difference between an address in memory and the corresponding address in the module's
+    /// file.
     base: usize,
     /// The address of the module's table for unwinding, if it has one.
     unwind_table: Option<usize>,
@@ -75,7 +76,7 @@ impl Modules {
         (address < module.end).then_some(module)
     }
 
-    /// Returns the record's string for the code at an address.
+    /// Returns the id of the record's string that names the code at an address.
     pub(crate) fn string(&mut self, address: usize) -> StringId {
         if let Some(id) = self.names.get(&address) {
             return *id;

@@ -14,8 +14,8 @@ use tllmprof_platform::system;
 use super::unwind::Registers;
 use tllmprof_sync::kernel;
 
-/// Sizes of the ring's first page and of the data after it, in bytes. The second data size is for
-/// samples without copies of the stack, if the kernel has no space for larger ones.
+/// Sizes in bytes: of the ring's first page, of the data after it, and of this data if the kernel
+/// has no space for that much. Samples in the smaller ring contain no copies of the stack.
 const HEADER_BYTES: usize = 4096;
 const DATA_WITH_STACKS_BYTES: usize = 128 * 4096;
 const DATA_BYTES: usize = 8 * 4096;
@@ -141,8 +141,9 @@ impl NativeSample<'_> {
         };
         let (chain, rest) = rest.split_at_checked(*count as usize)?;
         let copy = match rest {
-            // The words are: the ABI (0 if there are no registers), the registers, the size
-            // reserved for the stack, the stack, and the number of its bytes that are valid.
+            // These words of a sample are: the ABI (0 if there are no registers), the registers,
+            // the size reserved for the stack, the stack, and the number of its bytes that are
+            // valid.
             &[
                 abi,
                 frame_pointer,
@@ -246,7 +247,7 @@ impl Ring {
     }
 }
 
-/// Opens the event for a thread, and maps its ring buffer.
+/// Opens the `perf` event for a thread, and maps its ring buffer.
 fn map(thread: i32, attributes: &Attributes, length: usize) -> Result<NonNull<u8>, PerfRefusal> {
     let refusal = || PerfRefusal(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
     // SAFETY: the kernel reads the attributes, which contain their size. The descriptor is ours

@@ -1,5 +1,5 @@
-//! The thread that takes the samples. It runs while a window is open and at least one followed
-//! thread lives.
+//! The thread that takes the samples. The thread runs while a window is open and at least one
+//! followed thread lives.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -30,20 +30,21 @@ use super::unwind::Unwinder;
 
 const NO_THREAD: u32 = 0;
 const SAMPLES: u32 = 1;
-/// The thread has been asked to end.
+/// Value of [`WORD`]: the sampling thread has been asked to end.
 const ENDS: u32 = 2;
 
-/// The longest wait at the end of a window until the thread has ended.
+/// The longest time that the end of a window waits for the sampling thread to end.
 const END_TIMEOUT: Duration = Duration::from_millis(100);
-/// Interval at which the thread checks if only threads of the library are left in the process.
+/// Interval at which the sampling thread checks if only threads of the library are left in the
+/// process.
 const ALONE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Size of the thread's stack in bytes.
+/// Size of the sampling thread's stack in bytes.
 const STACK_BYTES: usize = 256 << 10;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The state of the thread: `NO_THREAD`, `SAMPLES` or `ENDS`.
+    /// The state of the sampling thread: `NO_THREAD`, `SAMPLES` or `ENDS`.
     #[fork(reset)]
     #[exit = "the thread is asked to end"]
     static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
@@ -53,15 +54,16 @@ lifecycle::global! {
     /// True if the kernel refused to record native stacks.
     #[fork(keep = "it does not in a child either")]
     static IS_REFUSED: AtomicBool = AtomicBool::new(false);
-    /// Data that the thread of one window leaves to the thread of the next one.
+    /// Data that the sampling thread of one window leaves to that of the next window.
     #[fork(reset)]
     static KEPT: Lock<Option<Box<StringIds>>> = Lock::new(None);
 }
 
-/// Data that is valid as long as the strings that it refers to are in the record.
+/// Ids of strings and frames. The ids are valid as long as the strings are in the record.
 #[derive(Default)]
 struct StringIds {
-    /// The recorder's era for which the data is valid. A new era begins without strings.
+    /// The era of the record's strings for which the data is valid. A new era begins without
+    /// strings.
     era: u32,
     names: CodeNames,
     frames: Frames,
@@ -70,7 +72,7 @@ struct StringIds {
 }
 
 impl StringIds {
-    /// Resets everything if a new era of strings has begun. Returns true if so.
+    /// Resets all data if a new era of strings has begun. Returns true if so.
     fn keep_up(&mut self) -> bool {
         let era = recorder::era();
         let is_behind = self.era != era;
@@ -206,7 +208,7 @@ pub(crate) fn iteration_begins() {
     }
 }
 
-/// Stops sampling when the window closes, and waits for the thread to end.
+/// Stops sampling when the window closes, and waits for the sampling thread to end.
 pub(crate) fn window_closes() {
     process_ends();
     let deadline = Instant::now() + END_TIMEOUT;
@@ -220,7 +222,7 @@ pub(crate) fn window_closes() {
     followed::forget_all();
 }
 
-/// Asks the thread to stop sampling, without waiting for it.
+/// Asks the sampling thread to stop, without waiting for it.
 pub(crate) fn process_ends() {
     IS_OPEN.store(false, Ordering::Release);
     let told = WORD.compare_exchange(SAMPLES, ENDS, Ordering::AcqRel, Ordering::Relaxed);
@@ -281,7 +283,7 @@ struct Slept {
     used: u64,
     era: u32,
     at: Asleep,
-    /// The events that were written for the sample.
+    /// The events that were written to the record for the sample.
     sample: What,
     asleep: What,
 }
@@ -314,8 +316,8 @@ impl SamplingThread {
         let mut looked = next;
         loop {
             // The next interval starts at the planned time of the last sample, so the time that
-            // sampling takes does not add up. Samples that this thread missed because it did not
-            // run are skipped.
+            // sampling takes does not lengthen the intervals. Samples that this thread missed
+            // because it did not run are skipped.
             next = (next + intervals.next()).max(Instant::now());
             if !sleep_until(next) {
                 return;
@@ -336,7 +338,7 @@ impl SamplingThread {
         }
     }
 
-    /// Samples each followed thread once. Returns false if no thread is left.
+    /// Samples each followed thread once. Returns false if no followed thread is left.
     fn sample(&mut self) -> bool {
         self.take_native();
         let interpreter = match python::ready() {
@@ -378,7 +380,7 @@ impl SamplingThread {
             (InterpreterState::Read(_), None) | (InterpreterState::NotThere, _) => {
                 Ok((Taken::NoPython, 0))
             }
-            // The thread may or may not be in a Python function, so no sample is written.
+            // It is unknown if the thread is in a Python function, so no sample is written.
             (InterpreterState::Hidden, _) => return true,
         };
         let ThreadActivity::There(state) = self.threads[index].scheduled.seen(thread, used, ours)
@@ -388,7 +390,8 @@ impl SamplingThread {
         let (taken, frame) = match found {
             Ok(found) => found,
             Err(error) => {
-                // Reading failed for good, so this process takes no more samples.
+                // The kernel refuses to copy the process's memory, so this process takes no more
+                // samples.
                 IS_OPEN.store(false, Ordering::Release);
                 let trouble = python::Trouble::Refused(error);
                 log::once!(
@@ -442,7 +445,7 @@ impl SamplingThread {
         Some(self.threads.len() - 1)
     }
 
-    /// Reads the thread's Python stack, and returns its innermost frame.
+    /// Reads the Python stack of a followed thread, and returns its innermost frame.
     fn walk(&mut self, ready: &Ready, index: usize, target: Target) -> Result<(Taken, u32), c_int> {
         let walker = &mut self.threads[index].walker;
         match walker.walk(self.process, &ready.layout, target)? {
@@ -567,7 +570,8 @@ fn sleep_until(next: Instant) -> bool {
 }
 
 /// Random intervals between samples, evenly distributed from half a period to one and a half
-/// periods. They are random so that samples do not coincide with anything regular in the program.
+/// periods. The intervals are random so that samples do not coincide with anything regular in the
+/// program.
 struct Intervals {
     period: u64,
     state: u64,

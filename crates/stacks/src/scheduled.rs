@@ -42,7 +42,8 @@ impl Scheduled {
         self.used
     }
 
-    /// Records a sample at which the thread had used no more processor time than at the last one.
+    /// Notes the time of a sample at which the thread had used no more processor time than at the
+    /// sample before.
     pub(crate) fn still_sleeps(&mut self) {
         self.at = Instant::now();
     }

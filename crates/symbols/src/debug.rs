@@ -74,7 +74,7 @@ fn link(source: &(impl Source + ?Sized), elf: &Elf) -> Option<(PathBuf, u32)> {
     let bytes = elf.data(source, elf.named(b".gnu_debuglink")?).ok()?;
     let end = bytes.iter().position(|byte| *byte == 0)?;
     let name = Path::new(OsStr::from_bytes(bytes.get(..end)?));
-    // The name must be a plain file name, and not a path to another folder.
+    // The name in `.gnu_debuglink` must be a plain file name, and not a path to another folder.
     let is_name = matches!(name.components().next(), Some(Component::Normal(first)) if first == name.as_os_str());
     let sum = bytes.get((end + 1).checked_next_multiple_of(4)?..)?;
     let sum = u32::from_le_bytes(*sum.first_chunk::<4>()?);

@@ -20,8 +20,8 @@ pub fn demangle(name: &[u8]) -> Option<String> {
     shown
 }
 
-/// Returns true if `accept` returns true for a demangled form of the name: without the return type
-/// of a template, or with it.
+/// Calls `accept` with each demangled form of the name, and returns true as soon as `accept` does.
+/// The name of a C++ function template has two forms: without and with its return type.
 pub(crate) fn any(name: &[u8], mut accept: impl FnMut(&str) -> bool) -> bool {
     if !is_mangled(name) {
         return false;
@@ -49,8 +49,8 @@ fn rust(name: &[u8]) -> Option<String> {
     Some(out.0)
 }
 
-/// Returns true if the name ends with the hash of a legacy Rust name. The Rust demangler would
-/// accept many C++ names, too, but show them less well.
+/// Returns true if the name ends like a legacy Rust name: with `17h` and a hash. The Rust demangler
+/// also accepts many C++ names, but formats them less well, so it must not get them.
 fn is_rust_legacy(name: &str) -> bool {
     let Some(end) = name.rfind("17h").map(|hash| &name[hash + 3..]) else {
         return false;
@@ -71,7 +71,8 @@ fn cpp(name: &[u8]) -> [Option<String>; 2] {
         Some(out.0)
     };
     let short = text(DemangleOptions::new().no_return_type());
-    // Only names of functions that are templates contain the return type.
+    // Only the mangled names of function templates contain a return type, so only these names have
+    // a second form.
     let long = match &short {
         Some(short) if short.contains(">(") => text(DemangleOptions::new()),
         _ => None,
@@ -80,7 +81,7 @@ fn cpp(name: &[u8]) -> [Option<String>; 2] {
     [short, long]
 }
 
-/// A text with a limited length.
+/// A text that can hold at most [`LONGEST_TEXT`] bytes.
 #[derive(Default)]
 struct Bounded(String);
 

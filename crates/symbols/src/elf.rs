@@ -44,7 +44,8 @@ where
         .map_err(|()| SymbolsError::Malformed("a table is misaligned"))
 }
 
-/// Returns the entries of a table, without an incomplete one at its end.
+/// Returns the complete entries of a table. If `bytes` ends with an incomplete entry, that entry is
+/// left out.
 pub(crate) fn entries<T: pod::Pod>(bytes: &[u8]) -> &[T] {
     count(bytes).unwrap_or_default()
 }
@@ -134,8 +135,8 @@ impl Elf {
         })
     }
 
-    /// Returns the bytes of a section. They are empty if the file does not contain them, for
-    /// example in a debug file.
+    /// Returns the bytes of a section. The result is empty if the file does not contain the
+    /// section's bytes, for example in a debug file.
     pub(crate) fn data(
         &self,
         source: &(impl Source + ?Sized),
@@ -216,8 +217,8 @@ fn sections(
     }
     let what = "its section headers lie outside";
     let first = read(source, offset, HEADER_BYTES, what)?;
-    // If the number of sections is too large for its field, it is stored in the size of the first
-    // section.
+    // If the number of sections is too large for `e_shnum`, the size field of the first section
+    // contains it.
     let number = match header.e_shnum.get(LE) {
         0 => count::<SectionHeader64<LE>>(&first)?
             .first()

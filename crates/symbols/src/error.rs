@@ -6,7 +6,7 @@ pub enum SymbolsError {
     Io(io::Error),
     /// The file is not an ELF file.
     NotElf,
-    /// The ELF file has a format that `sym:` rules do not support.
+    /// The ELF file has a format that this crate does not support.
     Unsupported(String),
     /// The headers contradict each other or the length of the file. The text describes the fault.
     Malformed(&'static str),

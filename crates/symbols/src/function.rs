@@ -1,6 +1,7 @@
 use std::ops::BitOr;
 
-/// A function that a `sym:` rule can name: one address with all its names, or one import.
+/// A function that a `sym:` rule (a regex for function names) can select: one address with all its
+/// names, or one import.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Function<'a> {
     /// The address in the file. In a process, the load bias of the module is added. `None` for an
@@ -8,7 +9,7 @@ pub struct Function<'a> {
     pub address: Option<u64>,
     /// Size in bytes; 0 if the file does not contain the size.
     pub size: u64,
-    /// The mangled names, without symbol versions. Those of the dynamic symbol table come first.
+    /// The mangled names, without symbol versions. Names from the dynamic symbol table come first.
     pub names: Vec<&'a [u8]>,
     pub sources: Sources,
     /// True if the function is an ifunc, which only selects another function at run time.
@@ -27,13 +28,13 @@ pub struct Function<'a> {
 /// The symbol tables in which a function was found.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sources {
-    /// In `.dynsym`, as a defined symbol.
+    /// True if `.dynsym` defines the function.
     pub dynamic: bool,
-    /// In `.symtab` of the file.
+    /// True if `.symtab` of the file itself contains the function.
     pub table: bool,
-    /// In `.symtab` of the separate debug file.
+    /// True if `.symtab` of the separate debug file contains the function.
     pub debug: bool,
-    /// In `.dynsym`, as an undefined symbol.
+    /// True if `.dynsym` contains the function as an undefined symbol.
     pub import: bool,
 }
 

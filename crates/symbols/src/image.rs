@@ -28,7 +28,7 @@ pub struct Image {
 enum Go {
     None,
     Text(Range<u64>),
-    /// The file contains Go code, but the symbols that would show where were stripped.
+    /// The file contains Go code, but the symbols that would show which code is Go were stripped.
     Unknown,
 }
 
@@ -71,8 +71,8 @@ impl Image {
     /// Reads the symbols of a file. If the file has no `.symtab`, also reads its debug file.
     ///
     /// # Errors
-    /// The file cannot be read, is not a supported ELF file, or is damaged. A debug file that does not match is
-    /// ignored.
+    /// The file cannot be read, is not a supported ELF file, or is damaged. A debug file that does
+    /// not match is ignored.
     pub fn open(path: &Path) -> Result<Self, SymbolsError> {
         Self::open_with(path, Path::new(debug::DEBUG_ROOT))
     }

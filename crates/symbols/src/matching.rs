@@ -1,4 +1,4 @@
-//! Finds the functions of an image that match a rule.
+//! Finds the functions of an image that match a pattern.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,16 +7,16 @@ use crate::image::Image;
 use crate::pattern::Pattern;
 use crate::table::{SymbolEntry, SymbolTable};
 
-/// The most functions that a rule may match. A rule that matches more is refused.
+/// The most functions that a `sym:` rule may match. A rule that matches more functions is refused.
 pub const LIMIT: usize = 64;
 
 /// The functions that a pattern matches.
 #[derive(Debug)]
 pub struct Matches<'a> {
     /// The functions in the order of their addresses, then the imports in the order of their names.
-    /// There are at most as many as the limit.
+    /// Their number is at most the `limit` of [`Image::matching`].
     pub functions: Vec<Function<'a>>,
-    /// True if more functions match than the limit allows.
+    /// True if more functions match than the `limit` of [`Image::matching`].
     pub more: bool,
 }
 

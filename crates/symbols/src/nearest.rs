@@ -7,8 +7,8 @@ use crate::image::Image;
 use crate::pattern::Pattern;
 use crate::words;
 
-/// The most names that are kept. It is larger than the number that is shown, because some names are
-/// equal once they are demangled.
+/// The most names that [`Nearest`] keeps. These are more than are shown to the user, because some
+/// names become equal when they are demangled.
 const MAX_KEPT: usize = 12;
 /// The most words of the pattern that are compared with names.
 const MAX_WORDS: usize = 4;
@@ -31,7 +31,7 @@ struct RankedName {
 impl Nearest {
     pub fn new(pattern: &Pattern) -> Self {
         let mut words = words::all(pattern.regex().as_str());
-        // A word of one or two letters would be similar to every name.
+        // Skip words of one or two letters, because they would be similar to every name.
         words.retain(|word| (3..=64).contains(&word.len()));
         // Prefer the last words: a function's own name comes after those of its namespaces and
         // classes.
@@ -110,8 +110,8 @@ impl Nearest {
     }
 }
 
-/// Returns the identifiers in a name. In a mangled name, each follows its length. In other names,
-/// they are the words.
+/// Returns the identifiers in a name. In a mangled name, the length of each identifier comes before
+/// it. Any other name is split into words.
 fn identifiers(name: &[u8]) -> impl Iterator<Item = &[u8]> {
     let is_mangled = name.starts_with(b"_Z") || name.starts_with(b"_R");
     let mut rest = name;

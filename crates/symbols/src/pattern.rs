@@ -18,7 +18,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Prepares a regex that the parser of rules compiled without Unicode.
+    /// Prepares the regex of a rule. The parser of rules compiles it with Unicode support disabled.
     pub fn new(regex: &Regex) -> Self {
         let texts = words::texts(regex.as_str());
         Self {
@@ -78,7 +78,8 @@ pub(crate) struct WordHits<'a> {
 }
 
 impl WordHits<'_> {
-    /// Returns true if the name that begins at the position `at` may match.
+    /// Returns false if the name at the offset `at` in the table of strings cannot match, because
+    /// it contains none of the pattern's words.
     pub(crate) fn may_match(&self, at: u32) -> bool {
         let Some(hits) = &self.hits else {
             return true;

@@ -11,15 +11,15 @@ use crate::image::Image;
 pub enum Reach {
     /// Through a GOT slot of this module. This catches all calls of the function from this module.
     Import,
-    /// Through the GOT slots of other modules and `dlsym`, and through a patched entry if no reason
-    /// prevents it.
+    /// Through the GOT slots of other modules and through `dlsym`. A patch of the function's first
+    /// instructions is possible, too, unless there is a reason against it.
     Exported(Option<Reason>),
-    /// Only through a patched entry.
+    /// Only through a patch of the function's first instructions.
     Entry,
     No(Reason),
 }
 
-/// The reason why a function's entry, or the GOT slot of an import, cannot be patched.
+/// The reason why a function's first instructions, or the GOT slot of an import, cannot be patched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     Go,
@@ -80,7 +80,7 @@ fn not_patched(function: &Function<'_>, address: u64, image: &Image) -> Option<R
 }
 
 impl Reach {
-    /// Returns a single word for the way.
+    /// Returns one word that names this way of interception.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Import => "import",
@@ -90,7 +90,7 @@ impl Reach {
         }
     }
 
-    /// Returns the reason why further ways cannot be used, if any.
+    /// Returns the reason why the function's calls cannot be intercepted in more ways, if any.
     pub const fn reason(self) -> Option<Reason> {
         match self {
             Self::Import | Self::Entry => None,

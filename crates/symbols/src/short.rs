@@ -4,7 +4,7 @@
 /// The result is `ns::Class::f` for `ns::Class<int>::f(int) const [clone .part.0]`.
 pub fn short(name: &str) -> String {
     let name = name.split(" [clone").next().unwrap_or(name);
-    // A Rust name like `<module::Type as Trait>::method`.
+    // Handle a Rust name like `<module::Type as Trait>::method`.
     if let Some(rest) = name.strip_prefix('<')
         && let Some((own, method)) = rest.split_once(">::")
         && let Some(own) = own.split(" as ").next()
@@ -54,8 +54,7 @@ fn is_operator(rest: &str, before: &str) -> bool {
     !before.ends_with(is_behind) && symbol.is_some_and(|symbol| !symbol.starts_with(is_behind))
 }
 
-/// Returns the end of the operator's name at the start of `rest`, which is where its arguments
-/// begin.
+/// Returns the offset in `rest` at which the operator's name ends and its arguments begin.
 fn operator_end(rest: &str) -> usize {
     let symbol = "operator".len();
     let is_call = rest[symbol..].starts_with("()");
@@ -65,7 +64,7 @@ fn operator_end(rest: &str) -> usize {
     if is_call { symbol + 2 } else { arguments }
 }
 
-/// Returns the end of the group in brackets at the start of `text`.
+/// Returns the offset after the group in brackets with which `text` begins.
 fn group_end(text: &str) -> usize {
     let mut depth = 0_u32;
     let mut before = ' ';

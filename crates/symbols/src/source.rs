@@ -18,7 +18,7 @@ pub trait Source {
     /// Fills `buffer` with the bytes at `offset`.
     ///
     /// # Errors
-    /// An error of the file system, or `UnexpectedEof` if the file ends before.
+    /// An error of the file system, or `UnexpectedEof` if the file ends before the buffer is full.
     fn fill(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
@@ -63,7 +63,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     if !kind.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "no regular file"));
     }
-    // `try_clone` returns the lowest free descriptor from 3 on.
+    // `try_clone` returns the lowest free descriptor that is greater than 2.
     if file.as_raw_fd() > 2 {
         Ok(file)
     } else {

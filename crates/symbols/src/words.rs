@@ -43,8 +43,8 @@ fn parse(regex: &str) -> Option<Hir> {
     parser.parse(regex).ok()
 }
 
-/// Returns all words in a regex, for messages about rules that match nothing. They are probably the
-/// names that the author meant.
+/// Returns all words in a regex, for messages about rules that match nothing. The words are
+/// probably the names that the author meant.
 pub(crate) fn all(regex: &str) -> Vec<Vec<u8>> {
     let mut words = Vec::new();
     if let Some(hir) = parse(regex) {
@@ -82,8 +82,9 @@ fn all_in(mut parts: &[Hir], words: &mut Vec<Vec<u8>>) {
 /// at the right end of the text.
 type Pick = fn(&[u8], bool, bool) -> Option<&[u8]>;
 
-/// Finds texts of which every match of `hir` contains at least one, and returns what `pick` selects
-/// from each. `whole_left` and `whole_right` are true if no identifier continues beyond that end.
+/// Finds texts of which every match of `hir` contains at least one, and returns the part of each
+/// text that `pick` selects. `whole_left` and `whole_right` are true if no identifier extends
+/// beyond the left and the right end of the match.
 fn any_of(hir: &Hir, whole_left: bool, whole_right: bool, pick: Pick) -> Option<Words> {
     match hir.kind() {
         HirKind::Capture(capture) => any_of(&capture.sub, whole_left, whole_right, pick),
@@ -149,7 +150,8 @@ fn ends_word(behind: &[Hir], whole_right: bool) -> bool {
     behind.first().map_or(whole_right, is_edge)
 }
 
-/// Returns true if a match or a word must begin or end at this assertion.
+/// Returns true if `hir` is an assertion at which a match or a word must begin or end, such as `^`
+/// or `\b`.
 fn is_edge(hir: &Hir) -> bool {
     let HirKind::Look(look) = hir.kind() else {
         return false;
@@ -196,7 +198,7 @@ fn letter(class: &Class) -> Option<u8> {
     is_letter.then(|| small.start())
 }
 
-/// Returns the longest word of a text that no demangler adds.
+/// Returns the longest word in `text`, leaving out the words that a demangler may add.
 fn best_word(text: &[u8], whole_left: bool, whole_right: bool) -> Option<&[u8]> {
     let mut best: Option<&[u8]> = None;
     let mut start = 0;
@@ -221,7 +223,7 @@ const fn is_word(byte: u8) -> bool {
 /// Returns true if a demangler may add the word, or a longer word that contains it.
 fn is_generated(word: &[u8], whole_left: bool, whole_right: bool) -> bool {
     let digits = word.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    // Demanglers add numbers, with or without the suffix of their type.
+    // Demanglers may add a number, with or without the suffix of its type.
     if word[digits..].len() <= 3 && word[digits..].iter().all(|b| b"uUlL".contains(b)) {
         return true;
     }
@@ -246,16 +248,16 @@ fn starts_with(text: &[u8], word: &[u8]) -> bool {
         .is_some_and(|start| start.eq_ignore_ascii_case(word))
 }
 
-/// Words that demanglers write for abbreviations in a mangled name. They are from the strings of
-/// `cpp_demangle` 0.5 (`src/ast.rs`) and `rustc-demangle` 0.1. Words that occur with a number are
-/// listed together with the number.
+/// Words that demanglers write for abbreviations in a mangled name. The words are from the strings
+/// of `cpp_demangle` 0.5 (`src/ast.rs`) and `rustc-demangle` 0.1. Words that occur with a number
+/// are listed together with the number.
 #[rustfmt::skip]
 const GENERATED: &[&str] = &[
     // Names for which Itanium mangling has abbreviations.
     "std", "allocator", "basic_string", "string", "basic_istream", "basic_ostream", "basic_iostream",
     "istream", "ostream", "iostream", "char_traits", "nullptr_t", "anonymous", "namespace", "_GLOBAL_",
     "id", "objc_object", "abi",
-    // Names of types and words in them.
+    // Words in the names of types.
     "void", "wchar_t", "bool", "char", "signed", "unsigned", "short", "int", "long", "__int128",
     "float", "double", "__float128", "_Float16", "_Float32", "_Float64", "_Float128", "_Float32x",
     "_Float64x", "_Float128x", "_BitInt", "_Accum", "_Fract", "_Sat", "char8_t", "char16_t", "char32_t",
@@ -324,7 +326,8 @@ mod tests {
         ] {
             assert_eq!(words(regex), [""; 0], "{regex}");
         }
-        // A whole word counts if it is not equal to a generated word, even if it is part of one.
+        // A whole word is used if it differs from every generated word, even if a generated word
+        // contains it.
         assert_eq!(words("^tor$"), ["tor"]);
         assert_eq!(words(r"\bper::"), ["per"]);
         assert_eq!(words(r"per\b"), [""; 0]);

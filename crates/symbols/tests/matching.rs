@@ -1,4 +1,5 @@
-//! Tests of matching. One test checks that names skipped without demangling never match.
+//! Tests which names match a pattern. One test checks that a name that was skipped without
+//! demangling would not match.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]
@@ -172,7 +173,7 @@ fn no_match_is_skipped() {
         usize::try_from(state >> 1).unwrap() % below
     };
     for image in &images {
-        // For each function, all its names, mangled and demangled.
+        // One list for each function, with all its names, mangled and demangled.
         let called: Vec<Vec<String>> = image
             .functions()
             .iter()
@@ -207,8 +208,8 @@ fn no_match_is_skipped() {
             let wanted = called.iter().filter(|texts| texts.iter().any(holds));
             let wanted: Vec<_> = wanted.map(|texts| &texts[0]).collect();
             assert!(!wanted.is_empty(), "{regex}");
-            // `found` may contain more names, because a pattern may match the return type of a
-            // template.
+            // `found` may contain names that are not in `wanted`, because a pattern may match the
+            // return type of a template.
             let lost: Vec<_> = wanted
                 .iter()
                 .filter(|name| !found.contains(**name))

@@ -1,14 +1,15 @@
-//! The assembler of the doors (the entry points that callers of CUDA functions reach), for AArch64 (AAPCS64, little
+//! Assembly code of the doors (the entry points that callers of CUDA functions reach), for AArch64 (AAPCS64, little
 //! endian).
 //!
-//! The code that runs on every intercepted call is here, about twenty instructions: the stubs and [`count`]. Each real
-//! function has a thunk, which describes it. A stub loads the thunk's address. The stub of a driver function also adds
-//! one to the calling thread's cell (its counter for that call) and jumps to the real function; [`count`] does the same
-//! for calls that arrive by other ways. The stubs change only `x16`, `x17` and the flags, which a linker's veneer may
-//! change at any call. The stubs of linked functions also change `x9` to `x15`, which lazy binding may change. None of
-//! these registers carries an argument (`x0` to `x7`, `q0` to `q7`) or the address of a result (`x8`). No frame stays
-//! on the stack, so exceptions, stack traces and return addresses (in `x30`, unsigned) are the caller's. Every call
-//! that needs a decision goes through [`slow`], which saves the arguments and calls Rust.
+//! The code that runs on every intercepted call is here, about twenty instructions: the stubs and [`count`]. Each
+//! real function has a thunk, which describes it. A stub loads the thunk's address. The stub of a driver function
+//! also adds one to the calling thread's cell (its counter for that call) and jumps to the real function; [`count`]
+//! does the same for calls that arrive by other ways. The stubs change only `x16`, `x17` and the flags, which a
+//! linker's veneer may change at any call. The stubs of linked functions also change `x9` to `x15`, which lazy
+//! binding may change. None of these registers carries an argument (`x0` to `x7`, `q0` to `q7`) or the address of a
+//! result (`x8`). No frame stays on the stack, so exceptions, stack traces and return addresses (in `x30`, unsigned)
+//! are the caller's. Every call that is recorded, or that may begin or end a step, goes through [`slow`], which saves
+//! the arguments and calls a Rust function.
 //!
 //! The code loads a cell's limit after it stores the cell's count. This order matters: a thread that lowers the limit
 //! runs a barrier on every thread and then reads the count, so no call is missed.
@@ -26,7 +27,7 @@ use crate::frame::{Frame, STACK_WORDS};
 use crate::stubs;
 use crate::thunk::{THUNK_SIZE, Thunk};
 
-// The assembler loads each of these pairs of fields with one `ldp` instruction, so the fields must be adjacent.
+// The assembly code loads each of these pairs of fields with one `ldp` instruction, so the fields must be adjacent.
 const _: () = assert!(Block::OUTER == Block::CELLS + 8);
 const _: () = assert!(Thunk::CELL == Thunk::REAL + 8);
 
@@ -167,7 +168,7 @@ global_asm!(
     limit = const Cell::LIMIT,
 );
 
-/// Handler that counts the call in the thread's cell and jumps to the real function.
+/// Handler that counts the call in the thread's cell (its counter for this call) and jumps to the real function.
 ///
 /// The slow path handles a count past the cell's limit and a thread without cells. For a call that may be nested in
 /// another intercepted call, [`crate::entered::is_within_outer`] decides whether to count.
@@ -220,8 +221,8 @@ pub(crate) unsafe extern "C" fn count() {
     )
 }
 
-/// Defines a handler that writes a call into the thread's trail and jumps to `count` or `record`: see
-/// [`super::noting`].
+/// Defines a handler that writes a call into the thread's trail (its recent calls) and jumps to `count` or `record`:
+/// see [`super::noting`].
 macro_rules! noting {
     ($name:ident, $go:ident, argument(first) $(, counts $counter:ident)?) => {
         noting!(@ $name, $go, "x0" $(, counts $counter)?);
@@ -367,8 +368,8 @@ pub(crate) unsafe extern "C" fn slow() {
     )
 }
 
-/// The stub of an exported function. It compares the caller with the first binding of the [`crate::export::Export`] (a
-/// remembered module and its thunk).
+/// The stub of an exported function. The stub compares the caller with the first binding of the
+/// [`crate::export::Export`] (a remembered module and its thunk).
 ///
 /// A binding's length is read first, with acquire ordering, because the writer stores the length last: a reader that
 /// sees the length also sees the other fields.
@@ -402,7 +403,7 @@ macro_rules! __export_stub {
     };
 }
 
-/// Second step of an exported function, with its [`crate::export::Export`] in `x17`.
+/// Second part of the code of an exported function, with its [`crate::export::Export`] in `x17`.
 ///
 /// The caller's module decides which real function is meant. Each export remembers the bindings of four modules. The
 /// stub has compared the first; this code compares the remaining three, and jumps to `bind` if none matches.
@@ -522,7 +523,7 @@ macro_rules! door {
                 "ldr x16, [x16, :lo12:{real}]",
                 "cbz x16, 3f",
                 "br x16",
-                // The real look-up function is unknown, because this library's constructor has not run yet. Find it
+                // The real look-up function is unknown, because this library has not been initialised yet. Find it
                 // now.
                 "3:",
                 ask!("{find}"),
@@ -534,8 +535,8 @@ macro_rules! door {
                 "4:",
                 "mov x0, xzr",
                 "ret",
-                // A step rule names native functions. The look-up may ask for one of them, or for a function of a new
-                // module.
+                // This code runs if a step rule names native functions. The look-up may ask for such a function, or
+                // for a function of a new module.
                 "5:",
                 ask!("{named}", "mov x3, x30", $version),
                 "cbz x16, 6b",

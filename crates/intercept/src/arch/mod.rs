@@ -1,7 +1,7 @@
-//! The assembler, and the exported functions that are built from it.
+//! Assembly code, and the exported functions that are built from it.
 //!
-//! This is the top module: it calls the other modules, and none of them names it. They find its handlers in
-//! [`HANDLERS`], and its stubs by symbol.
+//! This is the top module of the crate: it calls the other modules, and no other module names it. The other modules
+//! find its handlers in [`HANDLERS`], and its stubs by symbol.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]

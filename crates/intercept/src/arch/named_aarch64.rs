@@ -1,22 +1,22 @@
-//! The assembler for native functions that a step rule names, for AArch64 (AAPCS64, little endian).
+//! Assembly code for native functions that a step rule names, for AArch64 (AAPCS64, little endian).
 //!
 //! The library does not know the signature of such a function. The program calls it through a GOT slot, or by an
 //! address that `dlsym` returned. In the base calling convention, a linker's veneer may change `x16`, `x17` and the
-//! flags at any call, so a stub changes only these. Vector and SVE functions have other conventions; the symbol tables
-//! mark them, and they are not hooked. A stub counts in the thread's cell for the rule's functions, and leaves no frame
-//! on the stack.
+//! flags at any call, so a stub changes only these. Vector and SVE functions have other conventions; the symbol
+//! tables mark them, and they are not hooked. A stub counts in the thread's cell for the rule's functions, and leaves
+//! no frame on the stack.
 //!
 //! A stub jumps to [`slow`] when the count is past the cell's limit. [`slow`] saves all registers that a call may
 //! change, not only those that carry arguments, because a caller that knows the function may keep values in other
 //! registers (`preserve_most`).
 //!
-//! If the end of a call matters, the function is entered with the address of a return stub in `x30`, which the function
-//! signs and saves like any return address. The original return address is in a word that belongs to the stub
-//! ([`Return`]). A C++ exception, a `longjmp` or a backtrace passes such a frame using only its call frame information:
-//! the frame is empty, and its return address is the value of that word minus one. To find the word, an unwinder reads
-//! `x30` as the function saved it and removes the signature, which lies in the upper 16 bits. It then reads the
-//! distance to the word, which lies after the stub's code, so that nothing in `.eh_frame` needs a relocation.
-//! `named_x86_64.rs` explains why the frame is a signal frame and why one is subtracted.
+//! If the end of a call matters, the function is entered with the address of a return stub in `x30`, which the
+//! function signs and saves like any return address. The original return address is in a word that belongs to the
+//! stub ([`Return`]). A C++ exception, a `longjmp` or a backtrace passes such a frame using only its call frame
+//! information: the frame is empty, and its return address is the value of that word minus one. To find the word, an
+//! unwinder reads `x30` as the function saved it and removes the signature, which lies in the upper 16 bits. It then
+//! reads the distance to the word, which lies after the stub's code, so that nothing in `.eh_frame` needs a
+//! relocation. `named_x86_64.rs` explains why the frame is a signal frame and why one is subtracted.
 //!
 //! A stub's real address is stored before the stub is given to callers, but a thread that uses the stub runs no
 //! barrier. So a thread that loads null executes `dmb ishld`, which waits for earlier loads, and loads again.
@@ -196,7 +196,7 @@ global_asm!(
     cells = const Block::CELLS,
 );
 
-/// Calls Rust before the function runs, when the count is past the thread's limit.
+/// Calls a Rust function before the intercepted function runs, because the count is past the thread's limit.
 ///
 /// `x16` holds the address of the word with the stub's real address.
 #[unsafe(naked)]

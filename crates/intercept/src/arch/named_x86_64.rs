@@ -1,21 +1,21 @@
-//! The assembler for native functions that a step rule names, for x86-64 (System V ABI).
+//! Assembly code for native functions that a step rule names, for x86-64 (System V ABI).
 //!
-//! The library does not know the signature of such a function: any register may carry an argument. If the compiler saw
-//! both function and caller, the caller may even keep values in registers that a function is free to change (GCC's
-//! `-fipa-ra`). So a stub, which is reached through a GOT slot, changes only the flags and `r11`, which the dynamic
-//! linker changes, too. A patched function entry changes only the flags. Stubs and patched entries count in the
-//! thread's cell for the rule's functions, and leave no frame on the stack.
+//! The library does not know the signature of such a function: any register may carry an argument. If the compiler
+//! saw both function and caller, the caller may even keep values in registers that a function is free to change
+//! (GCC's `-fipa-ra`). So a stub, which is reached through a GOT slot, changes only the flags and `r11`, which the
+//! dynamic linker changes, too. A patched function entry changes only the flags. Stubs and patched entries count in
+//! the thread's cell for the rule's functions, and leave no frame on the stack.
 //!
 //! Both jump to [`slow`] when the count is past the cell's limit: it saves every register, including the complete
-//! vector registers, and calls Rust.
+//! vector registers, and calls a Rust function.
 //!
 //! If the end of a call matters, its return address is replaced by one of the return stubs. The original is in a word
-//! that belongs to the stub. A C++ exception, a `longjmp` or a backtrace passes such a frame using only its call frame
-//! information: the frame is empty, and its return address is the value of that word minus one. The word is found by
-//! the displacement in the stub's first instruction, so that nothing in `.eh_frame` needs a relocation. The frame is
-//! marked as a signal frame for two reasons: libgcc distinguishes two frames with one stack pointer by that mark, and
-//! it looks up the return address of such a frame without subtracting one. So one is subtracted here: the address then
-//! lies within the call, as it does without this library.
+//! that belongs to the stub. A C++ exception, a `longjmp` or a backtrace passes such a frame using only its call
+//! frame information: the frame is empty, and its return address is the value of that word minus one. The word is
+//! found by the displacement in the stub's first instruction, so that nothing in `.eh_frame` needs a relocation. The
+//! frame is marked as a signal frame for two reasons: libgcc distinguishes two frames with one stack pointer by that
+//! mark, and it looks up the return address of such a frame without subtracting one. So one is subtracted here: the
+//! address then lies within the call, as it does without this library.
 //!
 //! A call can be a scope: the GPU work that it launches is attributed to it. Each stub for such a call has a
 //! personality routine of its own. An unwinder calls the routine when an exception leaves the frame. The routine
@@ -206,7 +206,7 @@ global_asm!(
     cells = const Block::CELLS,
 );
 
-/// Defines paths that call Rust before the intercepted function runs.
+/// Defines code paths that call a Rust function before the intercepted function runs.
 ///
 /// The stack holds, from the top: the return address in the stub, `r11`, and the return address of the intercepted
 /// call. Only the flags are changed. The unwind information names the caller of the intercepted call as the caller.
@@ -242,8 +242,8 @@ macro_rules! ways {
 }
 
 ways! {
-    /// Path of a call that exceeds its thread's credit (the number of calls that the thread may count without a
-    /// decision).
+    /// Path of a call that exceeds its thread's credit: the number of calls that the thread may count before a Rust
+    /// function must run.
     slow: crate::named::before;
     /// Path of a call that is a scope, to which the GPU work that it launches is attributed.
     scope: crate::named::scope_begins;

@@ -1,5 +1,5 @@
-//! Handlers that write a call into the thread's trail (its recent calls, for the step learner). There is one for each
-//! kind of call that the trail keeps.
+//! Handlers that write a call into the thread's trail (its recent calls, for the step learner). There is one handler
+//! for each kind of call that the trail keeps.
 
 use tllmprof_calls::Wait;
 use tllmprof_learn::Trail;

@@ -1,4 +1,4 @@
-//! Tests that call the assembler like a program would. On every path of a call, the function must get the arguments
+//! Tests that call the assembly code as a program would. On every path of a call, the function must get the arguments
 //! that its caller passed, and the caller must get the result that the function returned.
 
 use core::ffi::{CStr, c_char, c_void};
@@ -101,7 +101,7 @@ fn a_call_that_is_noted_is_counted_as_well() {
         let cells = from_ref(slot.cells(false)).cast();
         thread::set_counting(cells, trail.cast());
         let word = |offset: usize| {
-            // SAFETY: the trail is a static, and `offset` is that of a word that the assembler writes.
+            // SAFETY: the trail is a static, and `offset` is that of a word that the assembly code writes.
             unsafe { trail.cast::<u8>().add(offset).cast::<u32>().read_volatile() }
         };
         let token = |index: usize| {
@@ -210,7 +210,7 @@ fn a_named_function_keeps_its_arguments_counted_or_asked_about() {
     });
 }
 
-/// Types of `dlsym` and `dlvsym`, with which the test calls the doors.
+/// Types of `dlsym` and `dlvsym`, with which the test calls this library's replacements of these functions.
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 

@@ -1,11 +1,12 @@
-//! The assembler of the doors (the entry points that callers of CUDA functions reach), for x86-64 (System V ABI).
+//! Assembly code of the doors (the entry points that callers of CUDA functions reach), for x86-64 (System V ABI).
 //!
-//! The code that runs on every intercepted call is here, about twelve instructions: the stubs and [`count`]. Each real
-//! function has a thunk, which describes it. A stub loads the thunk's address. [`count`] adds one to the calling
+//! The code that runs on every intercepted call is here, about twelve instructions: the stubs and [`count`]. Each
+//! real function has a thunk, which describes it. A stub loads the thunk's address. [`count`] adds one to the calling
 //! thread's cell (its counter for that call) and jumps to the real function. It changes only `rax`, `r10`, `r11` and
 //! the flags. None of these carries an argument of a C function, so it works for functions of any signature. No frame
-//! stays on the stack, so return addresses, exceptions and stack traces are the caller's. Every call that needs a
-//! decision goes through [`slow`], which saves the arguments and calls Rust.
+//! stays on the stack, so return addresses, exceptions and stack traces are the caller's. Every call that may begin
+//! or end a step, or whose return the library must see, goes through [`slow`], which saves the arguments and calls a
+//! Rust function.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -72,7 +73,7 @@ macro_rules! count_and_go {
     };
 }
 
-/// Saves the arguments of a look-up and keeps the stack aligned for a call.
+/// Saves the arguments of a symbol look-up and keeps the stack aligned for a call.
 macro_rules! push {
     () => {
         "push rdi
@@ -159,7 +160,7 @@ global_asm!(
     limit = const Cell::LIMIT,
 );
 
-/// Handler that counts the call in the thread's cell and jumps to the real function.
+/// Handler that counts the call in the thread's cell (its counter for this call) and jumps to the real function.
 ///
 /// The slow path handles a count past the cell's limit and a thread without cells. A call that is nested in another
 /// intercepted call is not counted.
@@ -193,8 +194,8 @@ pub(crate) unsafe extern "C" fn count() {
     )
 }
 
-/// Defines a handler that writes a call into the thread's trail and jumps to `count` or `record`: see
-/// [`super::noting`].
+/// Defines a handler that writes a call into the thread's trail (its recent calls) and jumps to `count` or `record`:
+/// see [`super::noting`].
 macro_rules! noting {
     ($name:ident, $go:ident, argument(first) $(, counts $counter:ident)?) => {
         noting!(@ $name, $go, "rdi" $(, counts $counter)?);
@@ -325,7 +326,7 @@ pub(crate) unsafe extern "C" fn record() {
         ".cfi_def_cfa rsp, 8",
         ".cfi_restore rbp",
         "jmp {slow}",
-        // The stack pointer is below the mark of an outer call. `count` explains the check.
+        // The stack pointer is below the mark of an outer intercepted call. `count` explains the check.
         "2:",
         "mov rax, qword ptr fs:[r10 + {outer}]",
         "mov rax, qword ptr [rax]",
@@ -415,8 +416,8 @@ pub(crate) unsafe extern "C" fn slow() {
     )
 }
 
-/// The stub of an exported function. It compares the caller with the first binding of the [`crate::export::Export`] (a
-/// remembered module and its thunk).
+/// The stub of an exported function. The stub compares the caller with the first binding of the
+/// [`crate::export::Export`] (a remembered module and its thunk).
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export_stub {
@@ -441,7 +442,7 @@ macro_rules! __export_stub {
     };
 }
 
-/// Second step of an exported function, with its [`crate::export::Export`] in `r11`.
+/// Second part of the code of an exported function, with its [`crate::export::Export`] in `r11`.
 ///
 /// The caller's module decides which real function is meant. Each export remembers the bindings of four modules. The
 /// stub has compared the first; this code compares the remaining three, and jumps to `bind` if none matches.
@@ -536,7 +537,7 @@ macro_rules! door {
                 "test rax, rax",
                 "jz 3f",
                 "jmp rax",
-                // The real look-up function is unknown, because this library's constructor has not run yet. Find it
+                // The real look-up function is unknown, because this library has not been initialised yet. Find it
                 // now.
                 "3:",
                 push!(),
@@ -549,8 +550,8 @@ macro_rules! door {
                 // An old glibc without libdl: there is no look-up function to call.
                 "4:",
                 "ret",
-                // A step rule names native functions. The look-up may ask for one of them, or for a function of a new
-                // module.
+                // This code runs if a step rule names native functions. The look-up may ask for such a function, or
+                // for a function of a new module.
                 "5:",
                 push!(),
                 $version,

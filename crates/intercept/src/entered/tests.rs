@@ -18,7 +18,7 @@ fn made(role: Role, words: &[usize]) -> Made {
     Made::new(thunk, words, 0x4000)
 }
 
-/// Returns the number of counted calls of the calling thread.
+/// Returns the number of calls of this kind that the calling thread has counted.
 fn count(call: Call) -> u64 {
     session::slot().map_or(0, |slot| slot.live(call).count())
 }

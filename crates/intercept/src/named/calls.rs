@@ -1,5 +1,5 @@
-//! Handles a call of a function that the step rule names, after the thread has used up its credit (the number of calls
-//! that it may count without asking what they mean).
+//! Handles a call of a function that the step rule names, after the thread has used up its credit (the number of
+//! calls that it may count before this code must run).
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -77,13 +77,13 @@ fn entered(return_place: &AtomicUsize, from: usize) {
     if !tllmprof_session::activity::is_active() || is_on_small_signal_stack(return_place) {
         return;
     }
-    // If the thread has cells (call counters), the assembler has counted the call already.
+    // If the thread has cells (call counters), the assembly code has counted the call already.
     if thread::cells().is_null() {
         session::new_thread(false);
         session::count(Counted::Named);
     }
-    // The caller is the loader, which may call a program's own allocator in the middle of its work. Leave the decision
-    // to the next call.
+    // The caller is the loader, which may call a program's own allocator in the middle of its work. Do nothing now:
+    // the next call is handled instead.
     if is_loader(return_place.load(Ordering::Relaxed)) {
         return;
     }
@@ -111,7 +111,7 @@ pub(crate) extern "C" fn scope_begins(return_place: &AtomicUsize, from: usize) {
             let _errno = SavedErrno::new();
             open(function, return_place);
         }
-        // If the step rule also names the function, do the work of its trampoline.
+        // If the step rule names the function, too, do the work of a step's trampoline.
         if function.is_step() && (thread::cells().is_null() || session::count(Counted::Named)) {
             entered(return_place, from);
         }
@@ -125,8 +125,8 @@ fn open(function: &scopes::ScopeFunction, return_place: &AtomicUsize) {
         return;
     };
     let has_room = native::has_room(place);
-    // Remove marks of calls that were left without a return. They may also come from an ended thread, whose state this
-    // thread has just taken over.
+    // Remove marks of calls that were left without a return. The marks may also come from an ended thread, whose
+    // state this thread has just taken over.
     native::take_left(place, |mark| _ = ends::ended(mark as usize));
     if !has_room {
         return;

@@ -71,8 +71,9 @@ pub(crate) fn ended(index: usize) -> Option<u64> {
     (iteration != Return::NO_ITERATION).then_some(iteration)
 }
 
-/// Personality routine for the frame of a call that is a scope. It makes an unwinder continue past the frame. `index`
-/// is the call's index in [`AWAITED`]. The Itanium C++ ABI defines the other arguments (`_Unwind_Personality_Fn`).
+/// Personality routine for the frame of a call that is a scope. The routine makes an unwinder continue past the
+/// frame. `index` is the call's index in [`AWAITED`]. The Itanium C++ ABI defines the other arguments
+/// (`_Unwind_Personality_Fn`).
 #[cfg_attr(
     not(target_arch = "x86_64"),
     allow(dead_code, reason = "there are no such frames")

@@ -1,4 +1,4 @@
-//! Finds the functions that the rules select in the loaded modules, and hooks them.
+//! Finds the native functions that `sym:` rules select in the loaded modules, and hooks them.
 
 use core::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -46,7 +46,7 @@ impl FunctionRule {
 /// The state of all rules that name native functions: modules, functions and patches.
 #[derive(Default)]
 pub(crate) struct NamedRules {
-    /// The rule that says what a step is, if it names native functions.
+    /// The rule that defines a step, if the rule names native functions.
     pub step: Option<FunctionRule>,
     /// True if known modules must still be searched by the step rule.
     step_is_new: bool,
@@ -79,7 +79,7 @@ impl NamedRules {
         self.step_is_new = true;
     }
 
-    /// Handles modules that were loaded or unloaded. Returns false if it must be called again.
+    /// Handles modules that were loaded or unloaded. Returns false if this function must be called again.
     pub(crate) fn look(&mut self) -> bool {
         let maps = match Maps::read() {
             Ok(maps) => maps,

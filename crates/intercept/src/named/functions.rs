@@ -1,11 +1,11 @@
-//! The functions in a module's file that match a rule.
+//! The functions in a module's file that match a `sym:` rule.
 
 use std::ffi::CString;
 use std::path::Path;
 
 use tllmprof_symbols::{Image, Pattern, demangle};
 
-/// A function that matches a rule, as described by its module's file.
+/// A function that matches a `sym:` rule, with the data from its module's file.
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct MatchedFunction {
     /// Address in the file's symbol table, relative to the module's base.

@@ -1,4 +1,4 @@
-//! The `dlsym` door for functions that a rule names: a look-up returns a stub, which counts calls.
+//! Look-ups of functions that a rule names: `dlsym` returns a stub, which counts calls.
 
 use core::ffi::{CStr, c_char, c_void};
 
@@ -11,8 +11,8 @@ use super::{look, pool, with_followed};
 use crate::dlsym;
 
 /// Returns the address of the stub that a look-up of `name` must return, or null if the look-up must not be changed.
-/// The doors call this function. If it returns null, they jump to the real `dlsym`, which sees the caller's return
-/// address.
+/// The assembly code of `dlsym` and `dlvsym` calls this function. If the result is null, that code jumps to the real
+/// `dlsym`, which sees the caller's return address.
 ///
 /// # Safety
 /// The requirements of `dlsym`, or those of `dlvsym` if there is a `version`.
@@ -22,7 +22,7 @@ pub(crate) unsafe extern "C" fn lookup(
     version: *const c_char,
     caller: usize,
 ) -> *mut c_void {
-    // Enter first: the following code calls functions of the C library, which may make look-ups.
+    // Enter `LookingUp` first: the following code calls functions of the C library, which may make look-ups.
     let Some(_looking_up) = LookingUp::enter() else {
         return core::ptr::null_mut();
     };

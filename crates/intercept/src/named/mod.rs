@@ -73,8 +73,8 @@ lifecycle::global! {
 
     #[fork(hold)]
     static FOLLOWED: Lock<Option<NamedRules>> = Lock::new(None);
-    /// ID of the thread that holds the lock, or 0. That thread may come here again, if an allocator of the program
-    /// looks something up meanwhile.
+    /// ID of the thread that holds the lock of [`FOLLOWED`], or 0. That thread may enter this module again, if an
+    /// allocator of the program looks something up while the lock is held.
     #[fork(by = in_child)]
     static LOOKING: AtomicI32 = AtomicI32::new(0);
     /// True until a known inference engine is found among the modules, if the step rule depends on the engine.
@@ -88,7 +88,7 @@ lifecycle::global! {
     static SEEN: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Searches the modules that are loaded at start. The library's constructor calls this.
+/// Searches the modules that are loaded at start. Called when the library is loaded.
 pub fn start() {
     let Some(settings) = tllmprof_session::activity::settings() else {
         return;
@@ -164,7 +164,8 @@ pub(crate) fn look() {
         && !SEEKS_SCOPES.load(Ordering::Relaxed)
         && !engines::is_native_there()
     {
-        // This is nearly always the case: no known engine is loaded. It is cheaper to check than the remaining stack.
+        // Nearly always this branch runs: no known engine is loaded. The check for an engine is cheaper than the
+        // check of the remaining stack.
         SEEN.store(changes, Ordering::Release);
     } else if modules::has_stack() {
         look_at(changes);

@@ -14,7 +14,7 @@ use tllmprof_platform::modules;
 use super::functions::MatchedFunction;
 
 lifecycle::global! {
-    /// True while this library's constructor runs, before the program itself starts.
+    /// True while the dynamic linker loads this library, before `main` of the program.
     #[fork(keep = "the child has come as far")]
     pub static BEFORE_MAIN: AtomicBool = AtomicBool::new(false);
 }
@@ -31,7 +31,7 @@ pub(crate) struct HookCandidate {
     pub is_scope: bool,
 }
 
-/// A function in the process that a rule names, and how it is hooked.
+/// A function in the process that a `sym:` rule names, and how it is hooked.
 pub(crate) struct NamedFunction {
     pub address: usize,
     /// Start address of the module that contains the function.
@@ -53,9 +53,10 @@ pub(crate) enum Means {
         trampoline: Range<usize>,
         looks_back: bool,
     },
-    /// GOT slots and `dlsym`, with the reason why the entry is not patched.
+    /// The calls are intercepted through GOT slots and `dlsym`. The value is the reason why the function's entry is
+    /// not patched.
     Name(PatchRefusal),
-    /// No method, with the reason.
+    /// The calls cannot be intercepted, for this reason.
     None(PatchRefusal),
 }
 

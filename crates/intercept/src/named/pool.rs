@@ -1,5 +1,5 @@
-//! The stubs for functions that a rule names: their addresses and their data. The assembler for each processor defines
-//! the code of the stubs.
+//! The stubs for functions that a rule names: their addresses and their data. The assembly code for each processor
+//! defines the code of the stubs.
 
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -24,8 +24,8 @@ lifecycle::global! {
         [const { AtomicPtr::new(core::ptr::null_mut()) }; STUBS];
 }
 
-/// Largest number of calls whose end is awaited at a time, without scopes. A call that an exception or `longjmp` leaves
-/// keeps its entry until the process ends.
+/// Largest number of calls whose end is awaited at a time, not counting calls that are scopes. A call that an
+/// exception or `longjmp` leaves keeps its entry until the process ends.
 pub(crate) const RETURNS: usize = 8;
 /// Largest number of calls in progress that are scopes, in all threads together.
 #[cfg(target_arch = "x86_64")]
@@ -41,7 +41,7 @@ const FIRST_INSTRUCTION_SIZE: usize = if cfg!(target_arch = "x86_64") { 1 } else
 /// The original return address of a call that returns to a stub, and the iteration that ends with the call.
 #[repr(C)]
 pub(crate) struct Return {
-    /// The return address; 0 if the entry is free.
+    /// The original return address; 0 if this element is free.
     pub address: AtomicUsize,
     /// The iteration that ends with the call, or [`Return::NO_ITERATION`].
     pub iteration: AtomicU64,
@@ -49,7 +49,7 @@ pub(crate) struct Return {
 
 impl Return {
     pub(crate) const NO_ITERATION: u64 = u64::MAX;
-    /// Offset of the address in bytes, for the assembler.
+    /// Offset of the address in bytes, for the assembly code.
     pub(crate) const ADDRESS: usize = offset_of!(Self, address);
 }
 
@@ -65,7 +65,7 @@ lifecycle::global! {
     }; RETURNS + SCOPES];
 }
 
-// SAFETY: the assembler defines these symbols.
+// SAFETY: the assembly code defines these symbols.
 unsafe extern "C" {
     static tllmprof_named_stubs: u8;
     static tllmprof_named_stubs_end: u8;
@@ -98,8 +98,8 @@ pub(crate) fn is_stub(value: usize) -> bool {
     (start.addr()..end.addr()).contains(&value)
 }
 
-/// Returns the address that replaces the return address of a call with entry `index` of [`AWAITED`]. It lies after the
-/// stub's first instruction, because unwinders look up the byte before a return address.
+/// Returns the address that replaces the return address of a call with entry `index` of [`AWAITED`]. The returned
+/// address lies after the stub's first instruction, because unwinders look up the byte before a return address.
 pub(crate) fn return_stub(index: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     if let Some(index) = index.checked_sub(RETURNS) {
@@ -174,7 +174,7 @@ mod tests {
             let stub = core::ptr::with_exposed_provenance::<u8>(
                 return_stub(index) - FIRST_INSTRUCTION_SIZE,
             );
-            // SAFETY: the assembler defines a stub of this size at this address.
+            // SAFETY: the assembly code defines a stub of this size at this address.
             let code = unsafe { core::slice::from_raw_parts(stub, RETURN_STUB_SIZE) };
             // Expect the code `nop; push [rip + …]`.
             assert_eq!(code[..3], [0x90, 0xff, 0x35], "{index}");

@@ -1,4 +1,4 @@
-//! Log messages about the functions that rules name. They are written only in processes that use CUDA.
+//! Log messages about the functions that rules name. The messages are written only in processes that use CUDA.
 
 use core::fmt;
 use core::hash::{Hash, Hasher};

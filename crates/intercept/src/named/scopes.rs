@@ -52,7 +52,7 @@ impl ScopeFunction {
     }
 }
 
-/// Returns the function with this number.
+/// Returns the scope function with this number.
 pub(super) fn function(number: usize) -> Option<&'static ScopeFunction> {
     FUNCTIONS.get(number)
 }

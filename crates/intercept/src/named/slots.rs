@@ -27,7 +27,8 @@ impl ByName {
     }
 }
 
-/// Points the slots of `module` that refer to `functions` to the functions' stubs. Returns the number of patched slots.
+/// Points the GOT slots of `module` that refer to `functions` to the functions' stubs. Returns the number of patched
+/// slots.
 pub(super) fn lead_to_stubs(
     module: &ElfModule,
     functions: &[ByName],

@@ -1,4 +1,4 @@
-//! Tests that patch functions of this process, hook them by name, and forget them.
+//! Tests in which functions of this process are patched, hooked by name, and forgotten.
 
 use core::arch::global_asm;
 use core::ffi::CStr;
@@ -16,7 +16,8 @@ use super::patch::{HookCandidate, prepare};
 use super::*;
 use crate::made::{alone, stranger};
 
-// Two functions that take a number. The first instruction of one has room for a jump; the other is refused.
+// Two functions that take a number. The first instruction of one function is long enough for a jump. That of the
+// other function is not, so its entry cannot be patched.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text.tllmprof_made_named,\"ax\",@progbits",
@@ -45,7 +46,7 @@ global_asm!(
     ".size tllmprof_made_named, . - tllmprof_made_named",
     ".popsection",
 );
-// SAFETY: the assembler above defines a function of this type.
+// SAFETY: the assembly code above defines a function of this type.
 unsafe extern "C" {
     pub(crate) safe fn tllmprof_made_named(number: usize) -> usize;
 }

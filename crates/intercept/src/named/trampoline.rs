@@ -1,8 +1,8 @@
 //! The code that a patched entry jumps to (a trampoline).
 //!
-//! It counts the call like a stub does, but also preserves `r11`. If the function's calls are scopes, it calls Rust
-//! each time instead. Then it runs the instructions that the jump replaced, and jumps to the code after the jump. The
-//! memory is never writable and executable at the same time.
+//! It counts the call like a stub does, but also preserves `r11`. If the function's calls are scopes, it calls a Rust
+//! function at each call instead. Then it runs the instructions that the jump replaced, and jumps to the code after
+//! the jump. The memory is never writable and executable at the same time.
 
 mod part;
 #[cfg(test)]
@@ -25,7 +25,8 @@ use tllmprof_platform::thread::{self, Block};
 /// a little if their branches become wider.
 const TRAMPOLINE_SIZE: usize = 192;
 const PAGE_SIZE: usize = 4096;
-/// Largest number of gaps that are tried. A try may fail because the memory map has changed since it was read.
+/// Largest number of gaps between mappings that are tried. A try may fail because the memory map has changed since it
+/// was read.
 const MAX_TRIES: usize = 8;
 
 /// Executable memory near a module, for trampolines.
@@ -147,8 +148,8 @@ impl Region {
     }
 }
 
-/// Returns the largest allowed distance in bytes between the start of a module and its trampolines. They refer to
-/// addresses anywhere in the module, and each distance must be less than 2 GiB.
+/// Returns the largest allowed distance in bytes between the start of a module and its trampolines. The trampolines
+/// refer to addresses anywhere in the module, and each distance must be less than 2 GiB.
 fn reach(module: &ElfModule) -> usize {
     const MAX_REACH: usize = i32::MAX as usize - (1 << 20);
     MAX_REACH.saturating_sub(module.end - module.start)
@@ -219,7 +220,7 @@ fn assemble(at: usize, entry: &PatchableEntry, scope: Option<usize>) -> Option<V
     Some(code.bytes)
 }
 
-/// Assembles the trampoline of a function whose calls are scopes: it calls Rust at each call.
+/// Assembles the trampoline of a function whose calls are scopes: it calls a Rust function at each call.
 fn assemble_scope(code: &mut Code, entry: &PatchableEntry, number: usize) -> Option<()> {
     code.put(&[0x41, 0x53]); // push r11
     code.put_with(&[0xff, 0x15], 0); // call [the address below]
@@ -233,7 +234,8 @@ fn assemble_scope(code: &mut Code, entry: &PatchableEntry, number: usize) -> Opt
     Some(())
 }
 
-/// Assembles the trampoline of a step function: it counts the call, and calls Rust if the count is past the limit.
+/// Assembles the trampoline of a step function: it counts the call, and calls a Rust function if the count is past
+/// the limit.
 fn assemble_step(code: &mut Code, entry: &PatchableEntry) -> Option<()> {
     let (count, limit) = (i32::try_from(COUNT).ok()?, i32::try_from(LIMIT).ok()?);
     code.put(&[0x41, 0x53]); // push r11

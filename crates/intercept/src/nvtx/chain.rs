@@ -50,7 +50,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Returns the tool's functions: the pointers that the tool has changed. The rest are null.
+    /// Returns the tool's functions: the pointers that the tool has changed. All other elements are null.
     fn tools(&self) -> [FunctionPointer; ROWS] {
         self.wrapped.map(|place| match place {
             // Skip an unchanged pointer: the module's own function would call the wrapper again.
@@ -132,7 +132,7 @@ lifecycle::global! {
 struct Asking(&'static AtomicUsize);
 
 impl Asking {
-    /// Returns `None` if a request for the module is in progress, or if too many requests are.
+    /// Returns `None` if a request for the module is in progress, or if [`ASKED`] is full.
     fn begin(module: usize) -> Option<Self> {
         if ASKED
             .iter()
@@ -215,7 +215,7 @@ fn is_ours(export: GetExportTable) -> bool {
     resolve::is_ours(export as *const () as usize)
 }
 
-/// Returns true if the program's ranges must be counted or recorded.
+/// Returns true if the program's NVTX ranges must be counted or recorded.
 fn wants_ranges() -> bool {
     let wants = || ranges::rule().is_some() | kept::are_asked_for();
     let wants = injection::is_preloaded() && tllmprof_session::activity::is_active() && wants();

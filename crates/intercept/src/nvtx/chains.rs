@@ -27,7 +27,7 @@ impl Chain {
         }
     }
 
-    /// Returns the tool's function that the wrapper of this row must call, or null.
+    /// Returns the tool's function that the wrapper with the index `row` must call, or null.
     #[inline]
     pub(super) fn next(&self, row: usize) -> FunctionPointer {
         self.next[row].load(Ordering::Relaxed)
@@ -41,7 +41,7 @@ impl Chain {
 lifecycle::global! {
     stage: Doors;
 
-    /// All chains. Those in use come first and do not change.
+    /// All chains (sets of functions of other tools). The chains in use come first and do not change.
     #[fork(keep = "code leads through the chains")]
     pub static ALL: [Chain; CHAINS] = [const { Chain::none() }; CHAINS];
     #[fork(keep = "as the chains")]

@@ -26,7 +26,8 @@ lifecycle::global! {
     #[fork(keep = "handles are inherited")]
     #[together(tables)]
     static STRINGS: Known<Label, 8192> = Known::new();
-    /// Number of names for which there was no room. Counted here until a record exists that can count them.
+    /// Number of names for which there was no room. The number is kept until a record exists to which it can be
+    /// added.
     #[fork(keep = "for the next record")]
     static UNKNOWN: AtomicU64 = AtomicU64::new(0);
 
@@ -139,7 +140,7 @@ fn push(domain: Handle, name: &NvtxRangeName<'_>) {
     ranges::pushed(domain, names(domain, name, &mut None));
 }
 
-/// Records that a range is about to be popped, if it was recorded.
+/// Records the end of a range that is about to be popped, if its beginning was recorded.
 #[inline]
 pub(crate) fn popped(domain: Handle) {
     if scopes::are_on() {
@@ -198,7 +199,7 @@ pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -
     keep(&DOMAINS, 0, handle, name)
 }
 
-/// Keeps a text. If `handle` is `None`, the address of the kept text becomes the handle.
+/// Stores a name for a handle. If `handle` is `None`, the address of the stored text becomes the handle.
 fn keep<const SIZE: usize>(
     known: &Known<Label, SIZE>,
     owner: usize,
@@ -252,7 +253,7 @@ mod tests {
             ARE_KEPT.store(true, Ordering::Relaxed);
             pushed(0, &text(c"before the window"));
             popped(0);
-            // Names are kept outside windows, too.
+            // Names of domains and registered strings are kept outside windows, too.
             assert_eq!(domain_created(Some(0x70), &text(c"engine")), Some(0x70));
             assert_eq!(registered(0x70, Some(0x80), &text(c"decode")), Some(0x80));
             let own = registered(0, None, &text(c"own")).unwrap();

@@ -1,7 +1,8 @@
-//! Finds an NVTX tool that is linked into the program. A variable of NVTX's points to its initialisation function.
+//! Finds an NVTX tool that is linked into the program. A variable of NVTX points to the tool's initialisation
+//! function.
 //!
-//! NVTX calls this function only if `NVTX_INJECTION64_PATH` is not set. Because this library sets the variable, it must
-//! call the function in NVTX's place.
+//! NVTX calls this function only if `NVTX_INJECTION64_PATH` is not set. Because this library sets the variable, it
+//! must call the function in NVTX's place.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -47,8 +48,8 @@ fn exported(module: &ElfModule, name: &CStr) -> Option<*mut c_void> {
     first.or(Some(own))
 }
 
-/// Returns the address of a variable that the module does not export. It comes from the symbol table of the module's
-/// file. Returns `None` if the table was stripped.
+/// Returns the address of a variable that the module does not export. The address comes from the symbol table of the
+/// module's file. Returns `None` if the table was stripped.
 fn own(module: &ElfModule, name: &CStr) -> Option<*mut c_void> {
     let path = match module.path().to_bytes() {
         [] => Path::new("/proc/self/exe"),

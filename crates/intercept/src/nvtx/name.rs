@@ -24,7 +24,7 @@ impl NvtxRangeName<'_> {
     /// # Safety
     /// The requirements of [`NvtxText::narrow`].
     pub(super) unsafe fn narrow(text: *const c_char) -> Self {
-        // SAFETY: null or a terminated string that outlives the name, as `NvtxText::narrow` requires.
+        // SAFETY: `text` is null or a terminated string that outlives the name, as `NvtxText::narrow` requires.
         unsafe { NvtxText::narrow(text) }.into()
     }
 
@@ -33,7 +33,7 @@ impl NvtxRangeName<'_> {
     /// # Safety
     /// The requirements of [`NvtxText::wide`].
     pub(super) unsafe fn wide(text: *const Wide) -> Self {
-        // SAFETY: null or a terminated string that outlives the name, as `NvtxText::wide` requires.
+        // SAFETY: `text` is null or a terminated string that outlives the name, as `NvtxText::wide` requires.
         unsafe { NvtxText::wide(text) }.into()
     }
 

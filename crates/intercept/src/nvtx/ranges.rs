@@ -1,4 +1,4 @@
-//! Counts the NVTX ranges that match the step rule, and reports the end of those with which an iteration ends.
+//! Counts the NVTX ranges that match the step rule, and reports the end of each range that ends an iteration.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,7 +28,7 @@ lifecycle::global! {
     static STARTED: Started = Started::new();
     #[fork(in_child)]
     static SEEN: Seen = Seen::new();
-    /// True once a module that uses NVTX has initialised this library.
+    /// True once a module that uses NVTX has initialised this library as its tool.
     #[fork(keep = "modules are inherited")]
     static MET: AtomicBool = AtomicBool::new(false);
     /// Next handle or identifier that this library issues, if no other tool issues one.
@@ -38,7 +38,7 @@ lifecycle::global! {
 /// The address of this byte is the handle of every registered string that matches, if no other tool issues handles.
 static MATCHING_STRING: u8 = 0;
 
-/// The rule for the ranges that the process counts as steps.
+/// The rule for the NVTX ranges that the process counts as steps.
 pub(super) struct RangeRule {
     regex: &'static Regex,
     pattern: CompiledPattern,
@@ -49,7 +49,7 @@ pub(super) struct RangeRule {
     strings: Handles,
 }
 
-/// Returns the rule, or `None` if the process counts no NVTX ranges.
+/// Returns the step rule for NVTX ranges, or `None` if the process counts no ranges.
 pub(super) fn rule() -> Option<&'static RangeRule> {
     if let Some(rule) = RULE.get() {
         return Some(rule);
@@ -73,7 +73,7 @@ pub(crate) fn met() {
     MET.store(true, Ordering::Relaxed);
 }
 
-/// The meaning of a range's beginning.
+/// The effect of a range's beginning on the count of steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begins {
     /// The range does not count, or its beginning requires no action yet.
@@ -83,7 +83,7 @@ pub(crate) enum Begins {
     Step(Option<u64>),
 }
 
-/// Handles a range that is about to begin. Counts it if it matches the rule.
+/// Handles a range that is about to begin. Counts the range if it matches the step rule.
 #[inline]
 pub(super) fn begins(domain: Handle, name: &NvtxRangeName<'_>) -> Begins {
     RULE.get()
@@ -100,7 +100,7 @@ impl RangeRule {
         }
     }
 
-    /// Returns true if the rule applies to ranges of this domain.
+    /// Returns true if the step rule applies to ranges of this domain.
     #[inline]
     fn is_here(&self, domain: Handle) -> bool {
         self.domain.is_none() || self.domains.contains(domain)
@@ -139,7 +139,7 @@ pub(crate) fn pushed(domain: Handle, begins: Begins) {
     }
 }
 
-/// Handles a range that has been popped: an iteration may end with it.
+/// Handles a range that has been popped: an iteration may end with the range.
 #[inline]
 pub(crate) fn popped(domain: Handle) {
     if follows_any() {
@@ -189,7 +189,7 @@ pub(crate) fn started(id: RangeId, begins: Begins) -> RangeId {
     id
 }
 
-/// Handles the end of a started range: an iteration may end with it.
+/// Handles the end of a started range: an iteration may end with the range.
 #[inline]
 pub(crate) fn ended(id: RangeId) {
     if let Some(iteration) = STARTED.ended(id) {
@@ -202,8 +202,8 @@ pub(crate) fn own_id() -> RangeId {
     1 << 63 | NEXT_OWN.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Handles a registered string. `handle` is the handle from another tool or from the record, if there is one. Returns
-/// the handle that the program gets.
+/// Handles a registered string. `handle` is the handle that another tool or [`super::kept`] has issued, if any.
+/// Returns the handle that the program gets.
 pub(super) fn registered(
     domain: Handle,
     handle: Option<Handle>,
@@ -230,7 +230,7 @@ fn own_string() -> Handle {
     (&raw const MATCHING_STRING).addr()
 }
 
-/// Handles a new domain. `handle` is the handle from another tool or from the record, if there is one. Returns the
+/// Handles a new domain. `handle` is the handle that another tool or [`super::kept`] has issued, if any. Returns the
 /// handle that the program gets.
 pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Handle {
     // Issue a new number: nothing uses a handle as an address, so it need not be one. Each domain needs a different
@@ -259,7 +259,7 @@ fn in_child(alone: &OnlyThread) {
     }
 }
 
-/// Prints the reason why no range counted.
+/// Prints the reason why no range was counted as a step.
 pub struct Unseen;
 
 impl fmt::Display for Unseen {

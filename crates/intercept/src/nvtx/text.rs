@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 
 use tllmprof_steps::ranges::pattern::CompiledPattern;
 
-/// A terminated string of the program in one of NVTX's two encodings. It lives for `'a`.
+/// A terminated string of the program in one of NVTX's two encodings. The string lives for `'a`.
 #[derive(Clone, Copy)]
 pub(super) struct NvtxText<'a> {
     place: Pointer,

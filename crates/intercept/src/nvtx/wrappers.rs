@@ -1,9 +1,9 @@
-//! The wrappers: NVTX functions of this library, which do their work and then call those of another tool, if there is
-//! one.
+//! The wrappers: NVTX functions of this library, which do the library's work and then call the functions of another
+//! NVTX tool, if there is one.
 //!
 //! A range that counts as a step begins before its push is passed to the other tool, so that a window that opens with
-//! it contains the tool's event. The step ends after the pop has returned. In the record the range does not include the
-//! time that the other tool takes.
+//! it contains the tool's event. The step ends after the pop has returned. In the record the range does not include
+//! the time that the other tool takes.
 //!
 //! The wrappers are `C-unwind`, because a thread may be cancelled in the other tool's function.
 
@@ -28,7 +28,8 @@ const DEFAULT: Handle = 0;
 
 macro_rules! wrappers {
     ($($name:ident: $kind:ident[$index:literal]($($arg:ident: $type:ty),*) $(-> $result:ty)? = |$next:ident| $body:expr;)*) => {
-        /// The wrapped functions, in the order of a chain's functions.
+        /// The wrapped functions, in the same order as the functions of a chain (the functions of another tool that
+        /// the wrappers call).
         pub(crate) const WRAPPED: [Wrapped; ROWS] =
             [$(Wrapped { kind: $kind, index: $index }),*];
 
@@ -195,7 +196,7 @@ wrappers! {
     };
 }
 
-/// Returns the wrappers that call the next functions of chain number `chain`.
+/// Returns the wrappers that call the functions of chain number `chain` (a set of another tool's functions).
 pub(super) fn for_chain(chain: usize) -> [FunctionPointer; WRAPPED.len()] {
     const _: () = assert!(CHAINS == 8);
     match chain {

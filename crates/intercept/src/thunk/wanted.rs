@@ -13,7 +13,7 @@ use crate::watched;
 pub(super) struct CallUses {
     /// True if NVTX ranges are emitted for the calls.
     ranges: bool,
-    /// True if the calls are recorded.
+    /// True if the driver's calls are recorded.
     recorded: bool,
     /// True if calls that wait must be timed outside windows, too.
     timed: bool,
@@ -26,7 +26,7 @@ pub(super) struct CallUses {
 }
 
 impl CallUses {
-    /// Returns the current purposes.
+    /// Returns the purposes for which the driver's calls are needed now.
     pub(crate) fn now() -> Self {
         Self {
             ranges: watched::are(),
@@ -121,7 +121,7 @@ mod tests {
             };
             let plain = [handlers().count, handlers().record].map(|handler| handler as usize);
             assert_eq!(both(NONE), plain, "{}", row.call);
-            // The learner uses the calls that count, except copies within devices.
+            // The learner needs every call that a step rule can name, except copies within devices.
             let is_noted =
                 row.kind.counts() && row.kind != CallPurpose::AsyncCopy(Direction::Other);
             assert_eq!(noting(row.call).is_some(), is_noted, "{}", row.call);

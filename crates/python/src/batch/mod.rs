@@ -24,10 +24,11 @@ use crate::place::Place;
 use plain::Refused;
 use reading::BatchReading;
 
-/// A function that returns an argument of the call that begins.
+/// A function that returns an argument of the Python call that is about to begin.
 pub(crate) type ArgumentLookup<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'py>>;
 
-/// The most consecutive steps whose batch cannot be read. After that number, no more are tried.
+/// The most consecutive steps whose batch cannot be read. After this number of failures, no more
+/// batches are read.
 const MAX_FAILURES: usize = 64;
 
 /// Reads batches from the arguments of a step's function.
@@ -41,7 +42,8 @@ pub(crate) struct BatchReader {
     failed: AtomicUsize,
 }
 
-/// The formulas that fit some versions of an engine, ready for use.
+/// The formulas that read a batch (requests and tokens) in some versions of an engine, ready for
+/// use.
 pub(crate) struct Way {
     formulas: Formulas<3>,
     /// The attribute names that the formulas use.
@@ -83,8 +85,8 @@ impl BatchReader {
         let settings = activity::settings()?;
         let given = settings.batch.as_ref();
         let given = given.filter(|batch| batch.function == *function);
-        // With `every`, an iteration consists of several calls and so has several batches, which
-        // are not recorded.
+        // If `every` is greater than 1, an iteration consists of several calls and so has several
+        // batches, which are not recorded.
         if matches!(&settings.step, Step::Python { function: step, every } if *every > 1 && step == function)
         {
             return None;
@@ -120,7 +122,7 @@ impl BatchReader {
         self.is_given
     }
 
-    /// Reads the batch of the call that begins.
+    /// Reads the batch (requests and tokens) of the call that begins.
     #[inline(never)]
     pub(crate) fn read<'py>(
         &self,

@@ -14,7 +14,7 @@ pub(crate) enum Refused {
     NoAttribute,
     Computed,
     NoItem,
-    /// `NoList` and the next three: the object has another type than the formula requires.
+    /// `NoList` and the next three variants: the object has another type than the formula requires.
     NoList,
     NoDictionary,
     NoNumber,

@@ -1,4 +1,4 @@
-//! Evaluates the formulas of a batch.
+//! Evaluates the formulas for a batch (the requests and tokens of an engine's step).
 
 use tllmprof_config::ComparisonOperator;
 use tllmprof_config::formula::{ARGUMENTS, Node, SumExpression, VARIABLES};
@@ -170,8 +170,8 @@ impl<'a, 'py> BatchReading<'a, 'py> {
     }
 }
 
-/// A fast form of a sum's condition that compares each element of a list with a number. Most
-/// elements fail the condition, so this keeps their cost low.
+/// A fast form of the condition in a formula's sum, if the condition compares each element of a
+/// list with a number. Most elements fail the condition, so this keeps their cost low.
 struct Quick<'a, 'py> {
     list: &'a Elements<'py>,
     comparison: ComparisonOperator,

@@ -1,5 +1,5 @@
-//! Recognises the code objects of requested functions. Where the name is not proof enough, the
-//! first call decides.
+//! Recognises the code objects of functions that the user requested. If the name of a code object
+//! does not decide, its first call does.
 
 use std::ffi::CString;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! Follows calls in CPython 3.8 to 3.11 with a frame evaluator (PEP 523). It is installed only
-//! while a function is marked or searched for.
+//! Follows calls in CPython 3.8 to 3.11 with a frame evaluator (PEP 523). The evaluator is
+//! installed only while a function is marked or searched for.
 //!
 //! The evaluator replaces only CPython's own, never another tool's. A tool such as torch's dynamo
 //! stores the evaluator that it finds, and calls it. If two evaluators did that with each other,
@@ -32,7 +32,7 @@ use tllmprof_sync::hash::spread;
 type EvaluateOld = unsafe extern "C-unwind" fn(Raw, c_int) -> Raw;
 
 lifecycle::global! {
-    /// CPython's own evaluator.
+    /// The address of CPython's own frame evaluator.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static EVALUATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -44,18 +44,19 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
-    /// Code objects that are known not to be requested, each encoded by [`seen_as`].
+    /// Code objects that are known not to belong to a requested function, each encoded by
+    /// [`seen_as`].
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     #[together(tables)]
     static SEEN: [AtomicUsize; SEEN_SLOTS] = [const { AtomicUsize::new(0) }; SEEN_SLOTS];
-    /// A counter that increases whenever new code objects may exist. They may have the addresses of
-    /// earlier ones, so entries of [`SEEN`] from before are no longer valid.
+    /// A counter that increases whenever new code objects may exist. New code objects may have the
+    /// addresses of earlier ones, so entries of [`SEEN`] from before are no longer valid.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static ERA: AtomicUsize = AtomicUsize::new(1);
     /// 1 plus the number of calls that had been recorded when another tool's evaluator replaced
-    /// ours. 0 if none has.
+    /// ours. 0 if our evaluator was not replaced.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -86,13 +87,14 @@ pub(crate) fn install(py: Python<'_>) -> Option<()> {
     })
 }
 
-/// Starts a search: the first call of each function is reported to [`candidates::meets`].
+/// Starts a search for requested functions: the first call of each function is reported to
+/// [`candidates::meets`].
 pub(crate) fn search(py: Python<'_>) -> Option<()> {
     IS_SEARCHING.store(true, Ordering::Relaxed);
     install(py)
 }
 
-/// Ends the search that [`search`] started.
+/// Ends the search for requested functions that [`search`] started.
 pub(crate) fn end_search(py: Python<'_>) {
     if IS_SEARCHING.swap(false, Ordering::Relaxed) {
         if marked::is_empty() {
@@ -115,8 +117,8 @@ pub(crate) fn is_searching() -> bool {
     IS_SEARCHING.load(Ordering::Relaxed)
 }
 
-/// Reports trouble if another tool's evaluator has replaced ours in 3.8, where setters cannot be
-/// followed.
+/// Reports a problem in 3.8 if another tool's evaluator has replaced ours. In 3.8 the library is
+/// not notified when a tool sets an evaluator.
 pub(crate) fn check(py: Python<'_>) {
     let is_kept = EVALUATE.load(Ordering::Relaxed).is_null() || marked::is_empty();
     if !is_kept
@@ -128,14 +130,14 @@ pub(crate) fn check(py: Python<'_>) {
     }
 }
 
-/// Installs our evaluator if another tool's prevented that before and is gone now.
+/// Installs our evaluator if another tool's evaluator prevented that before and is gone now.
 pub(crate) fn put_again(py: Python<'_>) {
     if IS_MISSING.load(Ordering::Relaxed) {
         let _ = put(py);
     }
 }
 
-/// Installs our evaluator. Returns `None` if another tool's is in place.
+/// Installs our evaluator. Returns `None` if another tool's evaluator is installed.
 fn put(py: Python<'_>) -> Option<()> {
     if late::is_off() {
         return Some(());
@@ -175,8 +177,8 @@ pub(crate) fn follow_setters(python: &Attached) {
                     |_, _| Some(sets as *const () as usize),
                 )
             };
-            // A module that is still being loaded is not added. It is handled when the list of
-            // modules changes again.
+            // A module that is still being loaded is not added to the list of finished modules. The
+            // module is handled when the list of modules changes again.
             if led.binary_search(&place).is_ok() || stand_in().is_some() {
                 now.push(place);
             }
@@ -234,8 +236,8 @@ fn is_needed() -> bool {
     is_searching() || !marked::is_empty()
 }
 
-/// Handles that our evaluator is installed again. Reports trouble if no call was recorded in the
-/// meantime.
+/// Called when our evaluator is installed again. Reports trouble if no call was recorded while
+/// another tool's evaluator was installed.
 fn given_back() {
     let taken = TAKEN.swap(0, Ordering::Relaxed);
     if taken == targets::calls() + 1 {
@@ -249,7 +251,8 @@ pub(crate) fn ends() {
     given_back();
 }
 
-/// Returns true if an evaluator is torch's. It calls the evaluator that was installed before it.
+/// Returns true if an evaluator is torch's. Torch's evaluator calls the evaluator that was
+/// installed before it.
 fn passes_on(evaluator: *mut c_void) -> bool {
     if TORCHS.load(Ordering::Relaxed) == evaluator {
         return true;
@@ -323,7 +326,8 @@ fn both(version: Version) -> [*mut c_void; 2] {
 /// Access to an interpreter's current evaluator.
 enum EvaluatorSlot<'py> {
     Functions(Python<'py>),
-    /// The word that stores the evaluator in 3.8, which has no functions for it.
+    /// The word of the interpreter's data that stores the evaluator in 3.8. That version has no
+    /// functions to get or set the evaluator.
     Word(&'py AtomicPtr<c_void>),
 }
 
@@ -360,8 +364,8 @@ impl<'py> EvaluatorSlot<'py> {
         match *self {
             Self::Functions(py) => {
                 if let Some(set) = py.api.set_evaluator {
-                    // SAFETY: the interpreter is the calling thread's, and the evaluator has the right type
-                    // for its version.
+                    // SAFETY: the interpreter is the calling thread's, and the evaluator has the
+                    // right type for its version.
                     unsafe { set(py.c().interpreter(), evaluator) };
                 }
             }

@@ -24,10 +24,10 @@ pub(crate) struct Layout {
 
 /// The field that shows whether a generator's frame has run before.
 enum Last {
-    /// `f_lasti`. It is -1 until the generator first runs.
+    /// `f_lasti`, which is -1 until the generator first runs.
     Index { at: isize },
-    /// `prev_instr`. It points to `instruction`, which is `RETURN_GENERATOR`, until the generator
-    /// first runs. Once the generator exists, its frame lies inside it, and `owner` is
+    /// `prev_instr`. Until the generator first runs, this pointer leads to `instruction`, which is
+    /// `RETURN_GENERATOR`. Once the generator exists, its frame lies inside it, and `owner` is
     /// `FRAME_OWNED_BY_GENERATOR`.
     Instruction {
         at: isize,
@@ -37,10 +37,10 @@ enum Last {
     },
 }
 
-/// The field that shows whether a generator's frame has yielded or returned. It is read after an
-/// evaluation that had a value.
+/// The field that shows whether a generator's frame has yielded or returned. The field is read
+/// after an evaluation that had a value.
 enum Yielded {
-    /// `f_stacktop`. It is null except while the frame waits in a `yield`.
+    /// `f_stacktop`, which is null except while the frame waits in a `yield`.
     StackTop { at: isize },
     /// `f_state`, or `gi_frame_state`, which lies before the frame. Its value is `FRAME_SUSPENDED`
     /// after a yield.
@@ -197,15 +197,16 @@ impl<'py> InterpreterFrame<'py> {
     /// Returns the state of a generator's frame: whether it only creates the generator, begins, or
     /// resumes. Call this before the frame is evaluated.
     pub(super) fn state(&self) -> FrameState {
-        // SAFETY: the interpreter has passed the frame to be evaluated, and `InterpreterFrame::new` has chosen
-        // the layout of its version.
+        // SAFETY: the interpreter has passed the frame to be evaluated, and `InterpreterFrame::new`
+        // has chosen the layout of its version.
         unsafe { self.layout.state(self.raw) }
     }
 
     /// Returns true if a generator's frame has yielded. Call this after an evaluation that had a
     /// value.
     pub(super) fn has_yielded(&self) -> bool {
-        // SAFETY: the frame was evaluated, and `InterpreterFrame::new` has chosen the layout of its version.
+        // SAFETY: the frame was evaluated, and `InterpreterFrame::new` has chosen the layout of its
+        // version.
         unsafe { self.layout.has_yielded(self.raw) }
     }
 
@@ -242,7 +243,7 @@ impl<'py> InterpreterFrame<'py> {
 mod tests {
     use super::*;
 
-    /// Memory that stands in for a frame. It has words before the frame, like a generator.
+    /// Memory that stands in for a frame. There are words before the frame, as in a generator.
     struct Made {
         words: [u64; 64],
     }

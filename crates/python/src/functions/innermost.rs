@@ -49,7 +49,8 @@ impl Way {
 
     #[inline]
     const fn from_number(number: u64) -> Self {
-        /// The bits of an offset. No structure is larger than this.
+        /// Mask of the bits that hold an offset. No structure of CPython is so large that an offset
+        /// in it needs more bits.
         const MASK: u64 = (1 << 31) - 1;
         match number {
             0 => Self::New,
@@ -76,8 +77,8 @@ pub(crate) fn frame(py: Python<'_>, code: usize) -> usize {
     }
 }
 
-/// Does the same as [`frame`] on the first call, and stores the offsets. They are right if the
-/// frame that they lead to has this code object.
+/// Does the same as [`frame`] on the first call, and stores the offsets. The offsets are right if
+/// the frame that they lead to has this code object.
 #[cold]
 fn find(py: Python<'_>, state: usize, code: usize) -> usize {
     let layout = find_layout(py.api.version, py.api.runtime.addr());

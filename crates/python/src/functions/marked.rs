@@ -1,4 +1,4 @@
-//! The table of marked code objects.
+//! The table of marked code objects, whose calls are followed.
 //!
 //! Threads read the table at each call, without a lock. It is a hash table with open addressing,
 //! and stores the address of a code object and its mark in separate words. The table keeps a
@@ -21,18 +21,19 @@ struct MarkSlot {
 }
 
 const FREE: usize = 0;
-/// The code object was removed. Entries that were inserted later may follow this slot, so a search
-/// must not stop here.
+/// Value of [`MarkSlot::code`] after the code object was removed. Entries that were inserted later
+/// may follow this slot, so a search must not stop at the slot.
 const GONE: usize = 1;
 
 impl MarkSlot {
-    /// Removes the entry of the slot.
+    /// Removes the code object from this slot of the table.
     fn go(&self) {
         self.code.store(GONE, Ordering::Release);
     }
 }
 
-/// A hash table of marks. The number of slots is a power of two.
+/// A hash table of marks, by the address of the marked code object. The number of slots is a power
+/// of two.
 struct MarkTable(Box<[MarkSlot]>);
 
 lifecycle::global! {
@@ -43,7 +44,8 @@ lifecycle::global! {
     #[fork(keep = "code objects are copied as they are")]
     #[restart(by = clear)]
     static TABLE: Published<MarkTable> = Published::none();
-    /// Held while the table is changed. Code that holds this lock calls no Python function.
+    /// Held while the table of marks is changed. Code that holds this lock calls no Python
+    /// function.
     #[fork(free)]
     #[restart(keep)]
     static CHANGING: Lock<()> = Lock::new(());
@@ -60,7 +62,7 @@ impl MarkTable {
         Self(core::iter::repeat_with(slot).take(size).collect())
     }
 
-    /// Returns the slots that may hold `code`, in the order of the search.
+    /// Returns the slots of the table that may hold `code`, in the order of the search.
     #[inline]
     fn places(&self, code: usize) -> impl Iterator<Item = &MarkSlot> {
         let first = spread(code as u64);
@@ -115,7 +117,7 @@ impl MarkTable {
     }
 }
 
-/// Returns the mark of the code object at this address.
+/// Returns the mark of the code object at this address. The mark states how the calls are handled.
 #[inline]
 pub(crate) fn find(code: usize) -> Option<&'static Mark> {
     TABLE.get()?.find(code)?.mark.get()
@@ -128,7 +130,8 @@ pub(crate) fn is_empty() -> bool {
         .is_none_or(|table| table.marks().next().is_none())
 }
 
-/// Adds a mark. Returns false if the code object already has a different mark.
+/// Adds the mark of a code object whose calls are to be followed. Returns false if the code object
+/// already has a different mark.
 pub(crate) fn add(py: Python<'_>, mark: Mark) -> bool {
     let code = mark.code();
     let changing = CHANGING.lock_for(LOCK_TIMEOUT);
@@ -149,7 +152,7 @@ pub(crate) fn add(py: Python<'_>, mark: Mark) -> bool {
 fn grow(old: Option<&'static MarkTable>) -> &'static MarkTable {
     let new: &'static MarkTable = Box::leak(Box::new(MarkTable::grown(old)));
     TABLE.set(Some(new));
-    // Other threads may still be reading the old table.
+    // Other threads may still be reading the old table, so it is kept.
     attic::put(old);
     new
 }
@@ -196,8 +199,8 @@ pub(crate) fn remove(py: Python<'_>, is_meant: impl Fn(Watch) -> bool) {
     }
 }
 
-/// Empties the table when a new interpreter starts in the process. The marked code objects ended
-/// with the old interpreter.
+/// Empties the table of marks when a new interpreter starts in the process. The marked code objects
+/// ended with the old interpreter.
 fn clear() {
     if let Some(_changing) = CHANGING.lock_for(LOCK_TIMEOUT) {
         TABLE.set(None);
@@ -223,7 +226,8 @@ mod tests {
 
     #[test]
     fn what_lies_behind_one_that_has_gone_is_found() {
-        // The codes share their first slot only for some of these addresses, hence the loop.
+        // The codes share their first slot only for some of these addresses, so the test tries
+        // several addresses.
         for first in (0..64).map(|n| 0x1000 + n * 16) {
             let (table, mark) = (MarkTable::new(4), mark());
             let codes = [first, first + 0x10_0000, first + 0x20_0000];

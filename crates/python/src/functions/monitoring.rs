@@ -58,7 +58,8 @@ lifecycle::global! {
     #[fork(free)]
     #[restart(reset)]
     static OURS: Lock<Vec<AssignedTool>> = Lock::new(Vec::new());
-    /// The interpreters in which a search is active, each with the search's tool number.
+    /// The ids of the interpreters in which a search for requested functions is active, each with
+    /// the search's tool number.
     #[fork(free)]
     #[restart(reset)]
     static SEARCHES: Lock<Vec<(i64, i64)>> = Lock::new(Vec::new());
@@ -197,7 +198,8 @@ impl<'py> Monitoring<'py> {
     }
 }
 
-/// Enables the events of `code`, which is in the table of marks. Returns `None` if that fails.
+/// Enables the events of `sys.monitoring` for `code`, which is in the table of marks. Returns
+/// `None` if that fails.
 pub(crate) fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
     let monitoring = Monitoring::new(py)?;
     let tool = match known(py)? {
@@ -260,7 +262,7 @@ pub(crate) fn leave<'py>(py: Python<'py>, codes: &[Object<'py>]) -> Option<()> {
     Monitoring::new(py)?.give_back(tool, codes)
 }
 
-/// Removes the tool and the search of the interpreter with this number from our tables.
+/// Removes the tool number and the search of the interpreter with this number from our tables.
 pub(crate) fn forget(interpreter: i64) {
     if let Some(mut ours) = OURS.lock_for(LOCK_TIMEOUT) {
         ours.retain(|tool| tool.interpreter != interpreter);
@@ -282,7 +284,8 @@ pub(crate) fn check(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Starts a search: the first call of each function is reported to [`candidates::meets`].
+/// Starts a search for requested functions: the first call of each function is reported to
+/// [`candidates::meets`].
 pub(crate) fn search(py: Python<'_>) -> Option<()> {
     let number = py.interpreter();
     let is_known = |searches: &[(i64, i64)]| searches.iter().any(|(known, _)| *known == number);
@@ -294,7 +297,7 @@ pub(crate) fn search(py: Python<'_>) -> Option<()> {
     Some(())
 }
 
-/// Ends the search in the calling thread's interpreter.
+/// Ends the search for requested functions in the calling thread's interpreter.
 pub(crate) fn end_search(py: Python<'_>) -> Option<()> {
     let number = py.interpreter();
     let mut searches = SEARCHES.lock_for(LOCK_TIMEOUT)?;

@@ -16,11 +16,11 @@ use crate::spans::Mark;
 use crate::time::now;
 use tllmprof_platform::lifecycle;
 
-/// The shortest time between two checks, in ns.
+/// The shortest time between two checks for replaced functions, in ns.
 const CHECK_INTERVAL_NS: u64 = 20_000_000;
 
 lifecycle::global! {
-    /// The time of the next check, in ns.
+    /// The time of the next check for replaced functions, in ns.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -29,7 +29,7 @@ lifecycle::global! {
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if the functions were checked when the interpreter ended.
+    /// True if the check for replaced functions ran when the interpreter ended.
     #[fork(reset)]
     #[restart(reset)]
     static WERE_CHECKED: AtomicBool = AtomicBool::new(false);
@@ -66,15 +66,15 @@ pub(crate) fn check(py: Python<'_>) {
     }
 }
 
-/// Runs the last check, when the interpreter ends.
+/// Runs the last check for replaced functions, when the interpreter ends.
 pub(crate) fn check_last(py: Python<'_>) {
     check(py);
     WERE_CHECKED.store(true, Ordering::Relaxed);
 }
 
-/// Returns true if the last check has run, so that no replacement can have gone unnoticed. A
-/// process that ends with `os._exit` skips the end of the interpreter and this check. `_exit`
-/// itself cannot check, because a signal handler may call it at any moment.
+/// Returns true if the last check for replaced functions has run, so that no replacement can have
+/// gone unnoticed. A process that ends with `os._exit` skips the end of the interpreter and this
+/// check. `_exit` itself cannot check, because a signal handler may call it at any moment.
 pub(crate) fn were_checked() -> bool {
     WERE_CHECKED.load(Ordering::Relaxed)
 }

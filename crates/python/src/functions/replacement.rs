@@ -1,4 +1,4 @@
-//! Facts about the replacement of a requested function.
+//! Data about a function with which the program replaces a requested function.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ pub(crate) struct Replaced {
     pub is_function: bool,
     /// Number of calls of the replaced function before the replacement was noticed.
     pub after: u64,
-    /// True if the replacement's calls are counted from then on.
+    /// True if calls of the replacement are counted from then on.
     pub is_followed: AtomicBool,
 }
 

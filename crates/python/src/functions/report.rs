@@ -52,7 +52,7 @@ fn replaced(target: &Target) -> Option<&Replaced> {
     replaced.hides_calls(&target.function).then_some(replaced)
 }
 
-/// A fact about a requested function that is logged at the end.
+/// A message about a requested function that is logged at the end of the process.
 enum ReportedFact<'a> {
     StepIsLate(&'a Target),
     RangesAreLate(&'a Target),
@@ -111,7 +111,7 @@ impl fmt::Display for ReportedFact<'_> {
     }
 }
 
-/// Displays the reason why no call of the rule's function was counted.
+/// Displays the reason why no call of the step rule's function was counted.
 pub(crate) struct Uncalled;
 
 impl fmt::Display for Uncalled {
@@ -137,7 +137,7 @@ impl fmt::Display for Uncalled {
 /// The note that a replacement may have gone unnoticed, because the last check did not run.
 const UNCHECKED: &str = "; whether it was replaced was not checked at the end, as the interpreter did not end (os._exit)";
 
-/// Displays a note that calls of the rule's function may be missing.
+/// Displays a note that calls of the step rule's function may be missing.
 pub(crate) struct MayLackCalls;
 
 impl fmt::Display for MayLackCalls {
@@ -298,7 +298,8 @@ mod tests {
         let why = || Unseen(&module, &target).to_string();
         assert_eq!(why(), "; m was never imported");
         target.set_found(Discovery::InTime);
-        // No interpreter has ended in this process, so the last check has not run.
+        // No interpreter has ended in this process, so the last check for replaced functions has
+        // not run.
         assert_eq!(
             why(),
             format!("; it is there, and no call of it was seen{UNCHECKED}")

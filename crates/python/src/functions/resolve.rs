@@ -31,15 +31,16 @@ use tllmprof_platform::log;
 /// one.
 const FIRST_INTERVAL_NS: u64 = 1_000_000;
 const MAX_INTERVAL_NS: u64 = 100_000_000;
-/// The most candidates in a process. Candidates stay marked, so their number is limited.
+/// The most candidates (code objects that may belong to a requested function) in a process.
+/// Candidates stay marked, so their number is limited.
 const MAX_CANDIDATES: u32 = 4096;
 
 lifecycle::global! {
-    /// True if at least one function is requested.
+    /// True if the settings request at least one function.
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
-    /// Number of candidates so far.
+    /// Number of candidates (code objects that may belong to a requested function) so far.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static CANDIDATES: AtomicU32 = AtomicU32::new(0);
@@ -48,7 +49,7 @@ lifecycle::global! {
     #[restart(reset)]
     static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
     /// The time of the next search for missing functions, and the current interval between
-    /// searches. Both in ns.
+    /// searches. Both times are in ns.
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -90,7 +91,8 @@ fn search(py: Python<'_>) {
     }
 }
 
-/// Ends the examination of first calls if no function is missing any longer, or if `is_over`.
+/// Ends the examination of first calls if no function is missing any longer, or if `is_over` is
+/// true.
 pub(crate) fn end_search(py: Python<'_>, is_over: bool) {
     if !is_over && targets::are_missing() || !IS_SEARCHING.load(Ordering::Relaxed) {
         return;
@@ -102,7 +104,7 @@ pub(crate) fn end_search(py: Python<'_>, is_over: bool) {
     }
 }
 
-/// Stops the search for functions until [`install`] is called again.
+/// Stops the search for requested functions until [`install`] is called again.
 pub(crate) fn forget() {
     IS_WANTED.store(false, Ordering::Relaxed);
     NEXT.store(u64::MAX, Ordering::Relaxed);
@@ -234,8 +236,8 @@ fn is_candidate(py: Python<'_>, code: &Object<'_>, target: &'static Target) {
     }
 }
 
-/// Returns true if code from `file` that is about to run is the module's. Another module's file may
-/// have the same name, and so may code that is passed to `exec`.
+/// Returns true if code from `file` that is about to run belongs to the module. Another module's
+/// file may have the same name, and so may code that is passed to `exec`.
 fn is_run_as(py: Python<'_>, module: &TargetModule, file: &str) -> bool {
     if module.is_main() {
         // In a child that multiprocessing spawned, the program's main module is named
@@ -361,7 +363,7 @@ pub(crate) fn ends(py: Python<'_>) {
     }
 }
 
-/// Returns true if the module's import has not finished.
+/// Returns true if the import of the module has not finished.
 fn is_being_imported(module: &Object<'_>) -> bool {
     let is_initialising = || {
         let spec = module.own_attrs()?.item(c"__spec__")?;

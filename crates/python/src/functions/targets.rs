@@ -1,4 +1,4 @@
-//! The requested functions, and the settings that request them.
+//! The functions whose calls are followed, and the settings that request them.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -74,8 +74,8 @@ pub(crate) enum Discovery {
     InTime,
 }
 
-/// Returns true if the settings request functions. The library's constructor calls this. A later
-/// check decides whether ranges are recorded.
+/// Returns true if the settings request that calls of functions are followed. Called when the
+/// library is loaded. A later check decides whether ranges are recorded.
 pub(crate) fn are_asked_for(settings: &Settings) -> bool {
     let listens = settings.nvtx || settings.trace.is_some();
     let asked = settings.llmapi || settings.layers || !settings.py_ranges.is_empty();
@@ -340,7 +340,7 @@ impl Target {
         }
     }
 
-    /// Stores how the function was found, unless it had been found before.
+    /// Stores when the function was found, unless it had been found before.
     pub(crate) fn set_found(&self, found: Discovery) {
         if self.found() == Discovery::NotYet {
             self.found.store(found as u8, Ordering::Relaxed);

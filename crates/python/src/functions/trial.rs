@@ -126,7 +126,7 @@ const UNKNOWN: u32 = 0;
 const GOOD: u32 = 1;
 const BAD: u32 = 2;
 lifecycle::global! {
-    /// The result of the check. It is reset if another CPython is started.
+    /// The result of the test calls. The result is reset if another CPython is started.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static VERDICT: AtomicU32 = AtomicU32::new(UNKNOWN);

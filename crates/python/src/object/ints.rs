@@ -27,8 +27,8 @@ pub struct Ints {
 }
 
 impl Ints {
-    /// Checks the layout with a list of known numbers. Returns `None` if it differs from the
-    /// expected one.
+    /// Checks the layout with a list of known numbers. Returns `None` if the layout differs from
+    /// the expected one.
     #[cold]
     pub fn detect(py: Python<'_>) -> Option<Self> {
         /// The expected results of `is_zero`, element by element: true for 0. The last element is a
@@ -75,8 +75,9 @@ impl Ints {
     #[inline]
     pub fn is_zero(&self, list: &Object<'_>, index: usize) -> Option<bool> {
         let types = &list.py().api.types;
-        // SAFETY: `detect` has checked the layout of this interpreter's lists and numbers. The list is alive, the
-        // thread has the interpreter's GIL, which no other thread has, and an element of a list is alive.
+        // SAFETY: `detect` has checked the layout of this interpreter's lists and numbers. The list
+        // is alive, the thread has the interpreter's GIL, which no other thread has, and an element
+        // of a list is alive.
         unsafe {
             if word(list.raw(), TYPE) != types.list.addr() || index >= word(list.raw(), LENGTH) {
                 return None;
@@ -108,7 +109,7 @@ impl Ints {
 /// # Safety
 /// The object has more than `at` words.
 unsafe fn word(object: Raw, at: usize) -> usize {
-    // SAFETY: the caller promises this; objects are aligned.
+    // SAFETY: the caller promises that the object has more than `at` words; objects are aligned.
     unsafe { object.cast::<usize>().add(at).read() }
 }
 

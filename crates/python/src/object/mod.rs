@@ -270,7 +270,8 @@ impl<'py> Python<'py> {
         if !names.set_item(c"__builtins__", &self.c().builtins()?) {
             return None;
         }
-        // SAFETY: a code object that was compiled above, and a dictionary; the result is a new reference.
+        // SAFETY: the arguments are a code object that was compiled above, and a dictionary; the
+        // result is a new reference.
         unsafe { self.own((self.api.eval_code)(code.raw, names.raw, names.raw)) }?;
         Some(names)
     }
@@ -302,13 +303,13 @@ impl<'py> PythonFrame<'py> {
     pub fn variable(&self, name: &Object<'py>) -> Option<Object<'py>> {
         let py = self.0.py;
         name.as_text()?;
-        // SAFETY: a frame and a str; the result is a new reference.
+        // SAFETY: the arguments are a frame and a str; the result is a new reference.
         unsafe { py.own((py.api.frame_variable?)(self.0.raw, name.raw)) }
     }
 }
 
 impl<'py> Object<'py> {
-    /// Returns the borrowed reference.
+    /// Returns a borrowed reference to the object.
     pub const fn raw(&self) -> Raw {
         self.raw
     }
@@ -443,7 +444,8 @@ impl<'py> Object<'py> {
 
     /// Returns `self[name]` for a dictionary, or `None` if it has no such key.
     pub fn item(&self, name: &CStr) -> Option<Object<'py>> {
-        // SAFETY: the reference is owned, so the object is alive; the result is a new reference, or null.
+        // SAFETY: the reference is owned, so the object is alive; the result is a new reference, or
+        // null.
         unsafe { self.py.own(self.py.api.dict_item(self.raw, name)) }
     }
 

@@ -1,5 +1,5 @@
-//! The C API functions that need no `unsafe`. They take a [`Python`], which proves that the thread
-//! may use the interpreter, and any objects, texts and plain values.
+//! The C API functions that need no `unsafe`. The functions take a [`Python`], which proves that
+//! the thread may use the interpreter, and any objects, texts and plain values.
 
 use core::ffi::{CStr, c_int, c_void};
 
@@ -83,8 +83,8 @@ macro_rules! wrap {
         required { $($required:tt)* }
         optional { $($optional:tt)* }
     ) => {
-        /// The functions that accept any object. They raise an exception if an object has the wrong
-        /// type.
+        /// The functions that accept any object. The functions raise an exception if an object has
+        /// the wrong type.
         impl<'py> C<'py> {
             $(
                 #[inline]

@@ -19,14 +19,14 @@ use tllmprof_steps::step::counted::Counted;
 
 /// A function that a setting or a table of the library requests by name.
 pub(crate) struct RequestedFunction {
-    /// The name as it was requested.
+    /// The function's name as it was requested.
     pub asked: PyFunction,
     /// The name of the function's ranges; empty if it has no ranges.
     name: OnceBox<RegisteredName>,
     /// The reason why the function's calls are steps; empty if they are not.
     step: OnceBox<StepOf>,
     /// True if an iteration continues after the call that began it has ended. This is so for an
-    /// engine's step function, because most of the work may come after it.
+    /// engine's step function, because most of the work may come after the call.
     outlives: bool,
     /// True if an engine calls the function repeatedly while it has no requests.
     polls: AtomicBool,
@@ -52,8 +52,8 @@ pub(crate) struct RequestedFunction {
 pub(crate) enum StepOf {
     /// The rule in `TLLMPROF_STEP` names the function.
     Rule,
-    /// The function is a known engine's step. The value is the engine's index among those in
-    /// Python.
+    /// The function is a known engine's step. The value is the engine's index in
+    /// `engines::in_python`.
     Engine(usize),
     /// The function is a known engine's step without requests. The value is its index in
     /// [`DUMMY_STEPS`].
@@ -209,8 +209,9 @@ impl RequestedFunction {
         }
     }
 
-    /// Handles a call like [`RequestedFunction::enters`], but without storing it. The call has no range, and
-    /// is left with [`Entered::unkept`]. An iteration that begins here lasts until the next one.
+    /// Handles a call like [`RequestedFunction::enters`], but without storing it. The call has no
+    /// range, and is left with [`Entered::unkept`]. An iteration that the call begins lasts until
+    /// the next iteration.
     pub(crate) fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
         self.begins(py, goes_on, true, &mut BatchFacts::default);
     }
@@ -317,8 +318,8 @@ impl RequestedFunction {
             BatchFacts::default()
         };
         let ends = py.without_gil(|| by_name::ask_with(Counted::Python, facts));
-        // This call must come after the thread has the GIL again, so that the Python call lies
-        // inside its window.
+        // `goes_on` must be called after the thread has the GIL again, so that the call of the
+        // Python function lies inside the window.
         tllmprof_session::goes_on();
         ends
     }

@@ -21,7 +21,7 @@ use super::trouble::Trouble;
 use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_platform::pages;
 
-/// The most calls of a thread that are stored. Calls beyond that are counted, but have no ranges.
+/// The most calls of a thread that are stored. Further calls are only counted, and have no ranges.
 const MAX_OPEN: usize = 256;
 
 /// The storage for one call that has not ended.
@@ -47,7 +47,7 @@ impl OpenCallSlot {
 /// The calls may end in any order, because greenlets switch the thread from inside one call to
 /// another. So a call is identified by its frame, which no other open call has.
 pub(crate) struct Spans {
-    /// `MAX_OPEN` slots that are never freed; empty before the first call.
+    /// Storage for `MAX_OPEN` calls, which is never freed; empty before the first call.
     entries: Cell<&'static [OpenCallSlot]>,
     used: Cell<usize>,
     /// Number of open calls that were not stored because no slot was free.
@@ -245,7 +245,7 @@ impl Spans {
     }
 
     /// Forgets the calls, because their ends will not be reported. Their ranges end here, and their
-    /// iterations end when the next one begins.
+    /// iterations end when the next iteration begins.
     pub(crate) fn forget(&self) {
         self.beyond.set(0);
         while let Some((_, entered)) = self.pop() {

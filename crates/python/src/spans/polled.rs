@@ -48,8 +48,8 @@ impl Polled {
         self.function.set(Some(function));
     }
 
-    /// Takes the function, the start of its first call and the end of its last one, if `thread`
-    /// made the calls.
+    /// Removes and returns the function, the start of its first call and the end of its last one,
+    /// if `thread` made the calls.
     fn take(&self, thread: u64) -> Option<(&'static PyFunction, u64, u64)> {
         if self.function.get().is_none() || self.thread.load(Ordering::Relaxed) != thread {
             return None;

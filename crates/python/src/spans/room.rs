@@ -25,16 +25,16 @@ impl Room {
     const NONE: Self = Self { start: 0, end: 0 };
 }
 
-/// Only the thread itself may call these functions.
+/// Checks of a thread's use of its stack. Only the thread itself may call these functions.
 impl Spans {
-    /// Returns true if the thread may have reached the limit. [`Spans::is_short`] makes the exact
-    /// check.
+    /// Returns true if the thread may have reached the limit of its stack use. [`Spans::is_short`]
+    /// makes the exact check.
     #[inline]
     pub(crate) fn may_be_short(&self) -> bool {
         stack::here() < self.room.get().end
     }
 
-    /// Returns true if the thread has reached the limit.
+    /// Returns true if the thread has reached the limit of its stack use.
     pub(crate) fn is_short(&self) -> bool {
         let mut room = self.room.get();
         if room.end == usize::MAX {
@@ -67,7 +67,7 @@ mod tests {
             end: here + 4096,
         });
         assert!(spans.may_be_short() && spans.is_short());
-        // On another stack: that of a coroutine, at lower addresses.
+        // Simulate a call on another stack: that of a coroutine, at lower addresses.
         spans.room.set(Room {
             start: here + (1 << 20),
             end: here + (2 << 20),

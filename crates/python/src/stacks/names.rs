@@ -39,7 +39,8 @@ impl CodeFields {
 
 struct NamedCode {
     code: CodeFields,
-    /// The string of the record; `None` for code of the interpreter that is not a function.
+    /// The id of the record's string for the function; `None` for code of the interpreter that is
+    /// not a function.
     id: Option<StringId>,
     /// The number of the last sample in which the code object was checked.
     seen: u64,
@@ -160,8 +161,8 @@ fn text_of(snapshot: &mut Snapshot, ready: &Ready, code: CodeFields) -> Option<S
     Some(format!("{name} ({file}:{})", code.line))
 }
 
-/// Returns the text of one code object, as [`CodeNames::strings`] records it. The text is empty if the
-/// code is not a function's.
+/// Returns the text of one code object, as [`CodeNames::strings`] records it. The text is empty if
+/// the code is not a function's.
 pub(crate) fn name_of(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String> {
     let code = read(snapshot, ready, address)?;
     if code.is_between() {

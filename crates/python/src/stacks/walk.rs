@@ -12,7 +12,8 @@ use tllmprof_platform::peek::MemoryRange;
 use super::layout::{Layout, Life, Top, chunk, owner};
 use super::snapshot::{Snapshot, word};
 
-/// The most frames of a stack. A stack with more frames counts as torn.
+/// The most frames of a stack. A stack with more frames is rejected as torn (changed during the
+/// read).
 const MAX_FRAMES: usize = 4096;
 /// The most chunks of a thread's stack, and the most bytes of a chunk. CPython allocates frames in
 /// chunks.
@@ -21,7 +22,8 @@ const MAX_CHUNK_BYTES: usize = 1 << 20;
 /// The most frames outside the chunks, such as frames of generators, that are copied together with
 /// the chunks.
 const MAX_OUTSIDE: usize = 900;
-/// The bits of a reference that CPython uses as tags. They are free because objects are aligned.
+/// The bits of a reference that CPython uses as tags. These bits are free because objects are
+/// aligned.
 pub const TAGS: usize = 0b111;
 
 /// A Python thread, identified by CPython's thread state and by its pthread id.
@@ -66,8 +68,8 @@ impl Chunk {
 #[derive(Default)]
 pub struct Walker {
     snapshot: Snapshot,
-    /// The chunks in which the last sample found frames. They are copied together with the thread's
-    /// state.
+    /// The chunks in which the last sample found frames. The chunks are copied together with the
+    /// thread's state.
     chunks: Vec<Chunk>,
     behind: usize,
     outside: Vec<usize>,
@@ -212,7 +214,8 @@ impl Walker {
                 word(frame, layout.frame.code),
             );
             let is_function = match layout.frame.life {
-                // The innermost frame is exempt: it may not have begun to run yet.
+                // The innermost frame is exempt from this check, because it may not have begun to
+                // run yet.
                 Life::Object { at, runs } if frames > 0 && frame[at] != runs => break false,
                 Life::Object { .. } => {
                     outside.push(at);
@@ -247,8 +250,8 @@ impl Walker {
         let is_whole = whole && self.is_rooted(layout, outermost);
         outside.truncate(MAX_OUTSIDE);
         self.met = outside;
-        // After a torn stack, keep the frames of the last whole stack: they are more likely to be
-        // found again.
+        // After a stack that changed during the read, keep the frames of the last whole stack: they
+        // are more likely to be found again.
         if is_whole {
             core::mem::swap(&mut self.met, &mut self.outside);
         }

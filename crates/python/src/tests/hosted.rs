@@ -18,10 +18,11 @@ use crate::attached;
 use crate::object::Python;
 use crate::skipped::skipped;
 
-/// The variable with the path of the libpython that this process loads.
+/// The environment variable with the path of the libpython that this process loads.
 const LIBRARY: &str = "TLLMPROF_TEST_LIBPYTHON";
 
-/// The variable for a test that initializes the interpreter before the library looks for it.
+/// The environment variable for a test that initializes the interpreter before the library looks
+/// for it.
 pub(crate) const LATE: &str = "TLLMPROF_TEST_LATE";
 
 /// Runs `body`, the closure of a test, in each CPython from 3.8 on for which `scripts/list-pythons`
@@ -40,7 +41,7 @@ fn test_of<F>() -> &'static str {
 }
 
 /// Runs `body` like [`in_each`], but only in the oldest version, the newest one and one in between.
-/// It is for tests that hardly depend on the version.
+/// This function is for tests that hardly depend on the version.
 pub(crate) fn in_few<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
     if let Some(library) = env::var_os(LIBRARY) {
         return body(&Host::load(Path::new(&library)));
@@ -94,8 +95,8 @@ fn run_in<'a>(
     }
 }
 
-/// Returns true if the library or Python reads this variable. Such variables are removed unless the
-/// test sets them.
+/// Returns true if the library or Python reads this environment variable. Such variables are
+/// removed unless the test sets them.
 fn is_read(name: &OsStr) -> bool {
     let name = name.as_bytes();
     let is_tool = name.ends_with(b"_INJECTION64_PATH");
@@ -183,8 +184,9 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Does what happens with the preloaded library: it is started before libpython is loaded, and
-    /// looks for libpython when the list of modules has changed.
+    /// Loads libpython as a program does that runs with the preloaded library: the library is
+    /// started before libpython is loaded, and looks for libpython when the list of modules has
+    /// changed.
     fn load(path: &Path) -> Self {
         let is_late = env::var_os(LATE).is_some();
         if !is_late {
@@ -219,7 +221,7 @@ impl Host {
         unsafe { core::mem::transmute_copy(&address) }
     }
 
-    /// Starts the interpreter. It may have been ended before.
+    /// Starts the interpreter. The interpreter may have been ended before.
     pub(crate) fn start(&self) {
         self.initialize();
         assert!(attached::api().unwrap().has_gil());

@@ -46,14 +46,15 @@ for worker in workers: worker.join()
 fn a_thread_without_the_gil_takes_it_to_run_python() {
     in_each(EVERYTHING, |host| {
         let two = || entry::run(|py| py.int(2).unwrap().as_int()).flatten();
-        // The call works with the GIL, without it, and on a thread that is not a Python thread.
+        // `entry::run` works with the GIL, without it, and on a thread that is not a Python thread.
         assert_eq!(two(), Some(2));
         host.without_gil(|| {
             assert_eq!(two(), Some(2));
             let other = std::thread::spawn(move || (two(), entry::has_gil()));
             assert_eq!(other.join().unwrap(), (Some(2), false));
         });
-        // A call inside another one is refused. Exceptions inside a call do not leave it.
+        // A call of `entry::run` inside another one is refused. Exceptions inside a call do not
+        // leave the call.
         let inner = entry::run(|py| {
             assert!(py.import(c"nowhere").is_none());
             two()

@@ -45,7 +45,7 @@ fn the_first_module_that_is_called_names_those_within_it() {
             host.run("model(); model._modules['later'] = Linear(); model()");
             assert_eq!(known(), 5);
             assert_eq!(threads::known().unwrap().modules.get(), 0);
-            // Modules that have been freed are removed from the table.
+            // Modules that have been freed are removed from the table of known modules.
             host.run("del model._modules['later']");
             assert_eq!(known(), 4);
             host.run("del model");

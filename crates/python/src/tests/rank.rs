@@ -48,7 +48,7 @@ fn found() -> String {
 
 /// Forgets the rank, like in the child of a fork.
 fn forget() {
-    // SAFETY: in this process, only this thread uses the state of this stage.
+    // SAFETY: in this process, only this thread uses the state that these hooks reset.
     let alone = unsafe { OnlyThread::new() };
     let ours = HOOKS.iter().filter(|hook| hook.stage == Stage::Sinks);
     ours.filter_map(|hook| hook.child)
@@ -64,7 +64,8 @@ fn the_world_of_torch_gives_the_rank_once_it_is_there() {
         assert_eq!(found(), "torch.distributed is not initialised");
         host.run("begin()");
         assert_eq!(found(), "1 of 3 by torch.distributed");
-        // A known rank is not looked up again, although the world is gone.
+        // A known rank is not looked up again, although the world (the group of all ranks) no
+        // longer exists.
         host.run("c10d._world._default_pg = None");
         assert_eq!(found(), "1 of 3 by torch.distributed");
         host.end();
@@ -172,7 +173,7 @@ def sglang_of_context(dp_rank, dp_size):
         for (work, expected) in [
             ("vllm(0, 3)", "1 of 3 by torch.distributed"),
             ("vllm(2, 3)", "7 of ? by torch.distributed and vLLM"),
-            // This world contains the ranks of all replicas.
+            // In the first two cases, the world contains the ranks of all replicas.
             ("vllm(1, 2)", "1 of 3 by torch.distributed"),
             ("sglang(None, 1, False)", "1 of 3 by torch.distributed"),
             (

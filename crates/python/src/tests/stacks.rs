@@ -1,4 +1,4 @@
-//! Tests that one thread can read the stack of another while that one runs.
+//! Tests that one thread can read the stack of another thread while the other thread runs.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;

@@ -42,7 +42,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 struct CompiledGraph {
     /// The modules that the graph's operations belong to, as a Python object.
     modules: Held,
-    /// A weak reference to the graph. It calls [`goes`] when the graph is freed.
+    /// A weak reference to the graph, which calls [`goes`] when the graph is freed.
     reference: Held,
     /// The possible prefixes of the module names ([`known::around`]).
     starts: Vec<String>,
@@ -132,9 +132,9 @@ pub(crate) fn wants(event: &[u8]) -> bool {
     MISSING.load(Ordering::Relaxed) != 0 && matches!(event, b"import" | b"exec")
 }
 
-/// Finds the compiler's functions and follows their calls. They are in code that is about to run
-/// (`exec`), because the first call may follow right after it, or in modules that were imported
-/// before the library was loaded.
+/// Finds the compiler's functions and follows their calls. The functions are in code that is about
+/// to run (`exec`), because the first call may follow right after it, or in modules that were
+/// imported before the library was loaded.
 pub(crate) fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
     let code = (event == b"exec").then(|| args()?.elements().next());
     let code = code.flatten().filter(Object::is_code);
@@ -161,7 +161,7 @@ pub(crate) fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option
     }
 }
 
-/// Makes sure that the functions can be followed. Returns false if they cannot.
+/// Makes sure that calls of the compiler's functions can be followed. Returns false if they cannot.
 fn is_prepared(py: Python<'_>) -> bool {
     if NAMES.is_some() {
         return true;
@@ -297,8 +297,8 @@ fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static GraphCode> {
     Some(code)
 }
 
-/// Selects one of the possible prefixes: the one that ends in `caller`, which is the innermost part
-/// of the current scope.
+/// Selects one of the possible prefixes of module names: the one that ends in `caller`, which is
+/// the innermost part of the current scope.
 fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
     let is_of_caller = |start: &&String| start.strip_suffix('.').map(str::as_bytes) == caller;
     let alone = || starts.first().filter(|_| starts.len() == 1);

@@ -1,6 +1,6 @@
 //! Names the scope of a kernel that was compiled from operations of several modules.
 
-/// The most modules that such a name lists. If there are more, it shows their number.
+/// The most modules that the name of a scope lists. If a kernel belongs to more modules, the name shows their number.
 const MAX_NAMED: usize = 4;
 
 /// Returns `model.layers.(0 + 1.norm)` for `model.layers.0` and `model.layers.1.norm`. A module that contains

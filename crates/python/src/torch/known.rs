@@ -12,7 +12,7 @@ use crate::object::Held;
 /// A torch module's name, and a reference to the module.
 pub(crate) struct KnownModule {
     pub name: RegisteredName,
-    /// A weak reference to the module. It calls back when the module is freed.
+    /// A weak reference to the module, with a callback that runs when the module is freed.
     pub reference: Held,
 }
 
@@ -25,7 +25,7 @@ lifecycle::global! {
     #[restart(reset)]
     pub static TABLE: Lock<BTreeMap<usize, KnownModule>> = Lock::new(BTreeMap::new());
 }
-/// The longest wait for the table's lock.
+/// The longest wait for the lock of [`TABLE`].
 pub(crate) const TABLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the prefixes that turn all of these paths into names of known modules. The paths are

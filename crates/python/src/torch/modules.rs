@@ -1,8 +1,9 @@
-//! Ranges for torch modules, named by their qualified names (`TLLM_NVTX_DEBUG`). They are also the
-//! scopes of layers (`TLLMPROF_LAYERS`).
+//! Ranges for torch modules, named by their qualified names (`TLLM_NVTX_DEBUG`). The same names are
+//! used as scopes of layers (`TLLMPROF_LAYERS`).
 //!
 //! All modules are called through the same code object. Only this code object is marked, so no
-//! module is changed. Compiled code and replayed CUDA graphs do not run it, so they have no ranges.
+//! module is changed. Compiled code and replayed CUDA graphs do not run this code object, so they
+//! have no ranges.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -66,7 +67,7 @@ def name_of(module):
 ";
 
 lifecycle::global! {
-    /// True until torch is found.
+    /// True while the library waits for torch to be imported.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(by = begins)]
     static WAITS: AtomicBool = AtomicBool::new(false);
@@ -121,8 +122,8 @@ impl CallReceiver for ModuleCalls {
         };
         let around = thread.modules.get();
         thread.modules.set(around + 1);
-        // A call during stream capture launches nothing yet, so it gets no range. It does get a
-        // scope, which applies when the graph is replayed.
+        // A call during stream capture launches nothing yet, so it gets no range. The call does get
+        // a scope, which applies when the graph is replayed.
         let is_captured = session::is_capturing() && !scopes::are_on();
         let module = first.filter(|_| !is_captured);
         let name = module.and_then(|module| name(py, module, around == 0));

@@ -39,7 +39,8 @@ lifecycle::global! {
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static PATH: OnceBox<TracePath> = OnceBox::new();
-    /// The Python namespace in which `profiler.py` was run. It is set once torch has been found.
+    /// The Python namespace in which `profiler.py` was run. The namespace is set once torch has
+    /// been found.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
@@ -59,7 +60,7 @@ pub(crate) fn is_asked_for(settings: &Settings) -> bool {
     settings.torch_trace.is_some() && has_windows
 }
 
-/// Stores the path for traces. The library's constructor calls this function.
+/// Stores the path for traces. Called when the library is loaded.
 pub(crate) fn start(settings: &Settings) {
     if let Some(path) = &settings.torch_trace {
         PATH.get_or_init(|| {
@@ -71,7 +72,8 @@ pub(crate) fn start(settings: &Settings) {
     }
 }
 
-/// The PyTorch profiler as an add-on, which runs in windows.
+/// Runs the PyTorch profiler in windows: it starts when a window opens, and stops when the window
+/// closes.
 pub struct TorchProfiler;
 
 impl AddOn for TorchProfiler {
@@ -99,8 +101,8 @@ impl AddOn for TorchProfiler {
 }
 
 /// Returns true if the profiler can run in windows that are requested later, even if the settings
-/// do not mention it. Other hooks must have been in the interpreter since its start, so that its
-/// end is noticed.
+/// do not mention it. Other hooks must have been in the interpreter since its start, so that the
+/// library notices the end of the interpreter.
 pub(crate) fn can_run() -> bool {
     wants::wants().is_installed() && attached::is_there() && !late::is_late()
 }

@@ -13,14 +13,15 @@ const MAX_ADDRESSES: usize = 1 << 12;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CallInstruction {
     /// A call of the function with this address. The call is direct, or it uses an entry in a table
-    /// that the linker made. It may also lead to a stub of the linker that jumps through such an
-    /// entry.
+    /// that the linker made. The call may also lead to a stub of the linker that jumps through such
+    /// an entry.
     Of(usize),
     /// A call of an address in a register or in memory. The function is unknown.
     Indirect,
 }
 
-/// The results for addresses that were looked up.
+/// The call instruction before each return address that was looked up; `None` if there is no call
+/// instruction.
 #[derive(Default)]
 pub(super) struct CallInstructions(
     HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>,
@@ -129,8 +130,8 @@ mod tests {
             code[7 - tail.len()..].copy_from_slice(tail);
             is_indirect(code)
         };
-        // The calls *%rax, *%r13, *(%rax), *0x18(%rax), *0x8(%rsp), *0x100(%rbx), *0x100(%rsp),
-        // *(%r12).
+        // The indirect calls *%rax, *%r13, *(%rax), *0x18(%rax), *0x8(%rsp), *0x100(%rbx),
+        // *0x100(%rsp), *(%r12).
         for tail in [
             &[0xff, 0xd0][..],
             &[0x41, 0xff, 0xd5],

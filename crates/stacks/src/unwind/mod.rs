@@ -16,7 +16,7 @@ use super::modules::Modules;
 use calls::{CallInstruction, CallInstructions};
 use rules::{Caller, Cfa, Rules, Saved, UnwindInfo, UnwindRule};
 
-/// The most frames of a sleeping thread's stack, and of a copy of a stack.
+/// The most frames that are unwound: of a sleeping thread's stack, and of a copy of a stack.
 const MAX_FRAMES: usize = 32;
 const MAX_FRAMES_OF_COPY: usize = 127;
 /// Number of bytes of the stack that are read at once.
@@ -25,7 +25,7 @@ const CHUNK_BYTES: usize = 8 << 10;
 const SEARCH_WORDS: usize = 512;
 const WORD: usize = size_of::<usize>();
 
-/// The unwinder, with cached facts about the code of the modules.
+/// The unwinder, with cached data about the code of the modules.
 #[derive(Default)]
 pub(crate) struct Unwinder {
     rules: Rules,
@@ -47,13 +47,14 @@ struct Walk<'a> {
     unwinder: &'a mut Unwinder,
     modules: &'a Modules,
     registers: Registers,
-    /// 1 for callers, else 0. It is subtracted from the program counter, because a return address
-    /// may lie beyond the end of a function whose last instruction is a call.
+    /// 1 if the walk has reached a caller, else 0. The number is subtracted from the program
+    /// counter, because a return address may lie beyond the end of a function whose last
+    /// instruction is a call.
     behind_call: usize,
 }
 
 impl Unwinder {
-    /// Clears the cached facts, because modules were loaded or unloaded.
+    /// Clears the cached data, because modules were loaded or unloaded.
     pub(crate) fn forget(&mut self) {
         (self.rules, self.calls) = (Rules::default(), CallInstructions::default());
     }

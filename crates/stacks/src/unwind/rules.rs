@@ -12,9 +12,9 @@ use tllmprof_python::stacks::OfAddress;
 
 use super::Modules;
 
-/// The most addresses whose rules are stored.
+/// The most code addresses whose unwind data is stored.
 const MAX_ADDRESSES: usize = 1 << 12;
-/// Size of the longest table entry that is read, in bytes.
+/// Size of the longest entry of `.eh_frame` that is read, in bytes.
 const MAX_ENTRY_BYTES: usize = 1 << 16;
 
 #[cfg(target_arch = "x86_64")]
@@ -109,7 +109,8 @@ impl UnwindRule {
     }
 }
 
-/// The results for code addresses that were looked up.
+/// The unwind data of each code address that was looked up; `None` if no table contains the
+/// address.
 #[derive(Default)]
 pub(super) struct Rules(HashMap<usize, Option<UnwindInfo>, BuildHasherDefault<OfAddress>>);
 
@@ -212,7 +213,7 @@ fn from_frame_pointer(
 /// both can be read like a section.
 struct UnwindTableEntry {
     bytes: Vec<u8>,
-    /// The offset in `bytes` at which the entry begins.
+    /// The offset in `bytes` at which the table entry begins.
     fde: usize,
     /// The address of the section for which the relative addresses in the entry are right.
     address: usize,
@@ -233,7 +234,8 @@ impl UnwindTableEntry {
             let relative = |bytes| header.wrapping_add_signed(i32::from_le_bytes(bytes) as isize);
             Some([relative([a, b, c, d]), relative([e, f, g, h])])
         };
-        // Search for the last row whose code begins at the address or before it.
+        // Search for the last row of the sorted table whose code begins at the address or before
+        // it.
         let (mut low, mut high) = (0, count);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -258,7 +260,7 @@ impl UnwindTableEntry {
     }
 }
 
-/// Returns the entry at an address, including its length field.
+/// Returns the entry of `.eh_frame` at an address, including its length field.
 fn whole(at: usize) -> Option<Vec<u8>> {
     let length = u32::from_le_bytes(bytes(at)?) as usize;
     let mut entry = vec![

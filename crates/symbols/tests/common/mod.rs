@@ -13,7 +13,7 @@ pub(crate) struct Scratch(TempDir);
 
 impl Scratch {
     pub(crate) fn new() -> Self {
-        // The canonical path, because the dynamic linker and readlink show it in this form.
+        // Use the canonical path, because the dynamic linker and readlink show paths in this form.
         let parent = std::env::temp_dir().canonicalize().unwrap();
         Self(TempDir::with_prefix_in("tllmprof-", parent).unwrap())
     }
@@ -44,7 +44,7 @@ impl Scratch {
     }
 }
 
-/// The source of a library that has most kinds of names.
+/// The source of a library whose functions have names of most kinds.
 pub(crate) const LIBRARY: &str = r#"
 #include <map>
 #include <stdexcept>

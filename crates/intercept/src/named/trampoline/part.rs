@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use tllmprof_platform::entry::{Denied, PatchRefusal};
 
-/// Consecutive pages that hold trampolines. They are not executable at first.
+/// Consecutive pages that hold trampolines. The pages are not executable at first.
 pub(crate) struct TrampolinePages {
     start: usize,
     size: usize,
