@@ -10,8 +10,8 @@ use tllmprof_record::{Used, What};
 use super::record;
 use crate::{iteration_begins, iteration_ends, window_closes, window_opens};
 
-/// In a series of similar iterations only some are fully measured. The page faults of the others are then
-/// recorded for a later iteration.
+/// In a series of similar iterations only some are fully measured. The page faults of the remaining
+/// iterations are recorded for a later, measured one.
 #[test]
 fn page_faults_of_all_iterations_are_in_the_record() {
     const WORDS: usize = 1 << 15;
