@@ -9,10 +9,11 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::lifecycle;
 
-/// Number of words: enough for several generations of forked children. Values beyond that are not kept.
+/// The number of words in the buffer: enough for several generations of forked children. Values that no
+/// longer fit are not kept.
 const WORDS: usize = 1 << 13;
 
-/// A buffer for the values, which is never read.
+/// A buffer for the kept values, which is never read.
 struct AtticWords(UnsafeCell<[MaybeUninit<usize>; WORDS]>);
 
 // SAFETY: each word is written once, by the thread that reserved it in `USED`, and is never read.
@@ -40,7 +41,7 @@ pub fn put<T>(value: T) {
                 .cast::<u8>()
                 .copy_to_nonoverlapping(place.cast(), size_of::<T>());
         }
-        // Without this, the optimizer would remove the stores, because nothing reads them.
+        // Without this line the optimizer would remove the stores, because no code reads the buffer.
         core::hint::black_box(ROOM.0.get());
     }
 }
