@@ -1,4 +1,5 @@
-//! A state machine whose state is one word. The state is read by one load, and changed by compare and exchange.
+//! A state machine whose state is one word. Threads read the state with one load, and change it with compare
+//! and exchange.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -35,8 +36,8 @@ impl<S: States> Machine<S> {
         }
     }
 
-    /// Returns the state. The load is sequentially consistent with all events, and with stores that threads make before
-    /// they call this.
+    /// Returns the current state. The load is sequentially consistent with all events, and with stores that
+    /// threads make before they call this.
     #[inline]
     pub fn state(&self) -> S {
         S::from_bits(self.word.load(Ordering::SeqCst))
