@@ -75,7 +75,7 @@ pub(crate) enum SiteCall {
     Event,
     Context,
     BlockingCopy,
-    /// A wait right after a copy to the device. Such a wait is usually for that copy, and seldom for the work
+    /// A wait right after a copy to the device. Such a wait is usually for the copy, and seldom for the work
     /// of an iteration.
     Upload,
 }

@@ -168,7 +168,7 @@ pub fn uncounted(act: &mut dyn FnMut()) {
     act();
     Block::with(|block| block.trail.set(trail));
     set_outer(before);
-    // Keep `mark` alive until here: its address must belong to this frame.
+    // This keeps `mark` alive until the end, because its address must belong to this frame.
     core::hint::black_box(mark);
 }
 

@@ -27,7 +27,8 @@ lifecycle::global! {
 
     #[fork(keep = "the settings are the same")]
     static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
-    /// Device and inode number of standard error when the library was loaded; 0 if it was closed.
+    /// Device and inode number of the file that was standard error when the library was loaded; 0 if standard
+    /// error was closed.
     #[fork(keep = "descriptor 2 is inherited")]
     static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
     #[fork(keep = "as what standard error is")]

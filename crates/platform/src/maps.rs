@@ -18,7 +18,7 @@ pub struct Mapping {
     path: Option<PathBuf>,
 }
 
-/// The error that the kernel's list of mappings cannot be read, for example in a sandbox without `/proc`.
+/// The error if the kernel's list of mappings cannot be read, for example in a sandbox without `/proc`.
 /// Contains the error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unreadable(pub i32);

@@ -64,7 +64,8 @@ const UNKNOWN_CALL: u16 = 0xff;
 /// The bit of the code that is set for a system call with a time limit.
 const HAS_TIMEOUT: u16 = 0x100;
 
-/// Masks for packed values: `COPY_BYTES` for the size of a copy, `TOKENS` for the tokens in an expert's load.
+/// Masks for the bits of an event's value: `COPY_BYTES` for the size of a copy in bytes, `TOKENS` for the
+/// number of tokens that an expert has got.
 const COPY_BYTES: u64 = (1 << 60) - 1;
 const TOKENS: u64 = (1 << 48) - 1;
 
@@ -299,8 +300,8 @@ events! {
         write (place(device, stream), bytes);
         read |code, value| Self::GpuSet { device: high4(code), stream: low12(code), bytes: value };
 
-    /// The start of kernel recording before `iteration`, or its end after `iteration`. Recording kernels
-    /// makes the GPU times of the iterations in between longer.
+    /// The start of kernel recording before `iteration`, or its end after `iteration`. While kernels are
+    /// recorded, the GPU times of iterations are longer.
     21 KernelWindow { edge: Edge, iteration: u64 }
         write (edge as u16, iteration);
         read |code, value| Self::KernelWindow {

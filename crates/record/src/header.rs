@@ -32,7 +32,7 @@ pub enum Ended {
     AtOnce = 2,
 }
 
-/// The same moment, read on three clocks.
+/// A moment, read on three clocks, so that a time on one clock can be converted to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
     /// The record's clock, in ticks.

@@ -234,7 +234,7 @@ coded! {
         /// A node of the graph contains unknown graphs, so the numbers of the graph's nodes are unknown as
         /// well.
         Nested = 4,
-        /// There was no room to store the graph.
+        /// The recorder had no room to store the graph.
         TooMany = 5,
         /// The graph was changed after its capture, or updated from a graph with other nodes.
         Changed = 6,

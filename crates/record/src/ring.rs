@@ -80,7 +80,8 @@ pub struct Operation {
     pub count: u64,
     /// The data type, as NCCL's number for it.
     pub data_type: u8,
-    /// The root rank of the operation or the other rank, for operations that have one.
+    /// The root rank of the collective (for example of a broadcast), or the other rank of a send or receive;
+    /// `None` for other operations.
     pub peer: Option<u32>,
 }
 

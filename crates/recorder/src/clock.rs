@@ -142,7 +142,7 @@ pub(crate) fn recent_ticks_per_ns() -> f64 {
         LOOKUP_IN.store(calls, Ordering::Release);
         return per_ns;
     }
-    // If several threads get here at the same time, only one call is counted, which does no harm.
+    // If several threads store this at the same time, only one call is counted, which does no harm.
     LOOKUP_IN.store(left - 1, Ordering::Release);
     f64::from_bits(RECENT.load(Ordering::Relaxed))
 }

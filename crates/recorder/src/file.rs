@@ -437,8 +437,8 @@ fn map(file: &fs::File, offset: u64, bytes: usize) -> Result<NonNull<u8>, Failur
     /// Value of `MADV_POPULATE_WRITE` (Linux 5.14 and later). It writes to every page, like a store, but
     /// returns errors instead of raising signals.
     const POPULATE_WRITE: c_int = 23;
-    // SAFETY: a new mapping of a file that has these bytes. A child of a fork has no use for it, and
-    // must not write there; a core file is the host's.
+    // SAFETY: the mapping is new, and the file has these bytes. A child of a fork gets no copy of the
+    // mapping, because it must not write there, and a core file does not contain it.
     unsafe {
         let place = libc::mmap(
             core::ptr::null_mut(),

@@ -18,7 +18,7 @@ const NONE: u64 = u64::MAX;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The number of the open iteration, and the tick when it began.
+    /// The number of the open iteration and, in the second variable, the tick when that iteration began.
     #[fork(reset)]
     #[together(iterations)]
     static OPEN: AtomicU64 = AtomicU64::new(NONE);
@@ -29,8 +29,8 @@ lifecycle::global! {
     #[fork(reset)]
     #[together(iterations)]
     static EXCLUDED: AtomicBool = AtomicBool::new(false);
-    /// The number of the open window's first iteration, and the number of iterations that have ended in the
-    /// window.
+    /// The number of the open window's first iteration (`FIRST`), and the number of iterations that have
+    /// ended in the window (`ENDED`).
     #[fork(keep = "stored where a window opens")]
     static FIRST: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
@@ -46,8 +46,8 @@ const ROWS: usize = 32;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The times in milliseconds when the call counters were last updated, and when ticks were last related
-    /// to the other clocks.
+    /// The times in milliseconds when the call counters were last updated (`COUNTED_AT`), and when ticks were
+    /// last related to the other clocks (`ANCHORED_AT`).
     #[fork(reset)]
     #[together(iterations)]
     static COUNTED_AT: AtomicU64 = AtomicU64::new(0);
@@ -59,8 +59,8 @@ const COUNT_EVERY: u64 = 100;
 const ANCHOR_EVERY: u64 = 10_000;
 
 lifecycle::global! {
-    /// The number of events written before the window opened, and the ticks that writing one event takes.
-    /// Their product is the library's overhead.
+    /// The number of events that had been written when the window opened, and the ticks that writing one
+    /// event takes. From these two, the time that the library took for events of the window is computed.
     #[fork(keep = "stored where a window opens")]
     static EVENTS: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "measured where a record begins")]

@@ -30,8 +30,8 @@ lifecycle::global! {
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "the settings are the same")]
     static HAS_FLIGHT: AtomicBool = AtomicBool::new(false);
-    /// A number that increases when the flight recorder starts or stops keeping iterations, at the end or the
-    /// opening of a window. Chunks that were begun in an earlier generation are not reused here.
+    /// A number that increases when the flight recorder starts or stops keeping iterations, because a window
+    /// closes or opens. A chunk that was begun under an earlier number is not reused for kept iterations.
     #[fork(keep = "only differences matter")]
     static GENERATION: AtomicU64 = AtomicU64::new(0);
     /// A threshold on the number of iterations kept so far: a chunk that was full before this number was

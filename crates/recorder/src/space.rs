@@ -369,7 +369,7 @@ pub(crate) fn finish() -> u64 {
     let Some(mut guard) = FILE.lock_for(GROW_TIMEOUT) else {
         return 0;
     };
-    // This value is beyond all reserved chunks, so that no more chunks are handed out.
+    // `u32::MAX / 2` is larger than the number of any reserved chunk, so no more chunks are handed out.
     let used = live.next.fetch_max(u32::MAX / 2, Ordering::AcqRel);
     guard.as_mut().map_or(0, |growing| {
         let _quiet = Quiet::new(libc::SIGXFSZ);

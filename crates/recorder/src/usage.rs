@@ -24,7 +24,7 @@ use super::{clock, writers};
 lifecycle::global! {
     stage: Sinks;
 
-    /// The thread that was last measured, and its resource usage at that time.
+    /// The thread that was last measured (`THREAD`), and its resource usage at that time (`SO_FAR`).
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
@@ -52,8 +52,8 @@ lifecycle::global! {
     #[fork(hold)]
     static FILE: Lock<Option<(u64, OwnFile)>> = Lock::new(None);
 
-    /// For the wait for the GPU that is being measured: the thread's processor time and the clock, in
-    /// nanoseconds, when the wait began; 0 if no wait is measured.
+    /// Two values from the beginning of the wait for the GPU that is being measured: the thread's processor
+    /// time and the clock, in nanoseconds; 0 if no wait is measured.
     #[fork(keep = "stored where a window opens")]
     static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
@@ -90,8 +90,9 @@ fn in_child(_: &OnlyThread) {
 
 const PARTS: usize = 7;
 
-/// One in this many iterations is fully measured (waits, page faults and the like). Waits do not change
-/// between spinning and sleeping from one iteration to the next, so more measurements would tell nothing new.
+/// One in this many iterations is fully measured (waits, page faults and the like). A thread does not change
+/// between spinning and sleeping in its waits from one iteration to the next, so more measurements would not
+/// help.
 const MEASURE_EVERY: u64 = 8;
 /// Divisors of an iteration's duration. A full measurement is made if the thread was off its processor for
 /// more than 1/64 of the duration, or if the iteration took over 1/8 longer than the iteration that was
@@ -261,8 +262,8 @@ const fn is_alike(ran: u64, took: u64, since: u64, usual: u64) -> bool {
         && took <= usual.saturating_add(usual / LONGER_DIVISOR)
 }
 
-/// Returns the resources that the calling thread has used since it was last measured. Each entry has a kind,
-/// nanoseconds, and a count.
+/// Returns the resources that the calling thread has used since its last full measurement. Each entry has a
+/// kind of resource, nanoseconds, and a count.
 fn taken(now: ThreadUsage) -> [(Used, u64, u64); 4] {
     let [ran, in_kernel, left, preempted, faults, disk, delayed] =
         SO_FAR.each_ref().map(|part| part.load(Ordering::Relaxed));

@@ -1,5 +1,5 @@
-//! Determines the effect of an intercepted call: whether it begins an iteration, and which windows open or
-//! close for that.
+//! Determines the effect of an intercepted call: whether it begins an iteration, and which windows then open
+//! or close.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;

@@ -151,7 +151,8 @@ pub(crate) fn log_choice(step: &Step, rule: &LearnedRule, inner: Option<&Inner>)
     );
 }
 
-/// Describes the other level of a nested loop: the outer loop if the inner one is counted, and the reverse.
+/// Describes the level of a nested loop that is not counted: the outer loop if the inner one is counted,
+/// otherwise the inner loop.
 struct Levels<'a> {
     step: &'a Step,
     rule: &'a LearnedRule,

@@ -281,7 +281,7 @@ pub fn is_detached() -> bool {
 /// Returns the reason why the library was not detached.
 pub fn detach() -> Result<(), &'static str> {
     let is_busy = {
-        // It is not an error if no session exists, because it begins only with the first CUDA call.
+        // A session begins only with the first CUDA call, so it is not an error if none exists.
         let guard = STATE.lock_for(STATE_TIMEOUT);
         let guard = guard.filter(|_| !ending::has_finished());
         let guard = guard.ok_or("the process is ending")?;

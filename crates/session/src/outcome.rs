@@ -37,8 +37,8 @@ pub(crate) struct Ended {
     pub closes: bool,
     /// The iterations that the last window contains, if the end of the process cut the window off.
     cut: Option<Cut>,
-    /// The number of iterations missing from the last window because it was closed in between
-    /// (`TLLMPROF_WHERE_SPLIT`).
+    /// The number of iterations missing from the last window, because it was closed for excluded iterations
+    /// and has not opened again (`TLLMPROF_WHERE_SPLIT`).
     lacks: Option<u64>,
     /// The number of windows that were requested while the process ran.
     pub demands: u64,

@@ -309,8 +309,8 @@ impl SessionState {
             && !self.asks_rank_at(point)
             && !self.begins_record(point)
             && !sink().has_edge_at(point);
-        // The child of a fork inherits the loaded driver even if the child never uses it, so a loaded driver
-        // means nothing there.
+        // The child of a fork inherits the loaded driver even if the child never uses it, so in a child a
+        // loaded driver does not mean that CUDA is used.
         let has_driver = || !lifecycle::is_child() && driver::is_loaded();
         has_none || !(self.uses_cuda || has_driver())
     }

@@ -213,7 +213,7 @@ pub struct Wiring {
 }
 
 /// The library's wiring: one entry, or none in a test of a lower layer. The linker collects it, so it exists
-/// before this library's constructor runs: another library's constructor may use CUDA earlier.
+/// before any code runs: another library's constructor may use CUDA before this library is initialised.
 #[linkme::distributed_slice]
 pub static WIRING: [Wiring];
 

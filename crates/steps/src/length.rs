@@ -171,7 +171,7 @@ mod tests {
         within: Some(Duration::from_millis(300)),
     };
 
-    /// Facts about an iteration in which the program waited neither for requests nor for the GPU.
+    /// An iteration that counts and in which the program waited neither for requests nor for the GPU.
     const OWN: Known = Known {
         counts: true,
         idle: Duration::ZERO,

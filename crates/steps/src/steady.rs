@@ -64,8 +64,8 @@ pub struct Unsettled {
     latest: Option<(u64, Duration, Duration)>,
 }
 
-/// Facts about a step that begins (`counts`), and about the previous step, which has just ended (the other
-/// fields).
+/// The state of a step that begins (`counts`), and the waits in the previous step, which has just ended (the
+/// other fields).
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     /// True if the step that begins counts: no condition excludes it, and its batch has requests.
@@ -132,7 +132,7 @@ fn agree(shortest: Duration, longest: Duration) -> bool {
     longest.saturating_sub(shortest) <= shortest * WITHIN / 100
 }
 
-/// A block of steps that is not full yet.
+/// The durations of successive steps, as a block that is not full yet. Only full blocks are compared.
 #[derive(Clone, Copy, Debug, Default)]
 struct OpenBlock {
     steps: [Duration; BLOCK],
@@ -328,7 +328,7 @@ fn ms(time: &Duration) -> f64 {
 mod tests {
     use super::*;
 
-    /// Facts about a step in which the program waited neither for requests nor for the GPU.
+    /// A step that counts and in which the program waited neither for requests nor for the GPU.
     const OWN: Known = Known {
         counts: true,
         idle: Duration::ZERO,
@@ -395,8 +395,8 @@ mod tests {
         let warms_up = |n: u64| if n < 100 { 3000 - 20 * n } else { 1000 };
         let (_, at) = opens_at(warms_up);
         assert!(at.is_some_and(|at| (100..=128).contains(&at)), "{at:?}");
-        // Simulates four threads that step side by side: their steps begin one right after the other, then
-        // the threads wait for each other.
+        // Simulates four threads whose steps begin one right after the other. Then the threads wait for each
+        // other until all begin again.
         assert_eq!(
             opens_at(|n| if n % 4 == 3 { 4000 } else { 10 }).1,
             Some(NEEDED)

@@ -45,7 +45,8 @@ pub(super) struct Candidate {
     pub longest: u32,
     /// Number of odd intervals: intervals whose work differs clearly from the median (see `usual`).
     pub odd: u32,
-    /// Number of odd intervals with less work than the median: another occurrence came in between.
+    /// Number of odd intervals with less work than the median, because an additional occurrence has split an
+    /// interval.
     pub short: u32,
     /// Number of odd intervals with more work than the median.
     pub long: u32,

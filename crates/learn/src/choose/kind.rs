@@ -44,7 +44,7 @@ impl Scratch {
             let helper = entry.is_some_and(|entry| entry.helper);
             let reads = reads(c);
             (
-                // With only a few occurrences, one deviation means little.
+                // One deviation among only a few occurrences means little, so it is not counted.
                 amiss(c).saturating_sub(u32::from(c.count < 24))
                     + if reads && !(helper && c.level > 0) {
                         0

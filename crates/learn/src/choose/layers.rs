@@ -5,12 +5,12 @@ use super::{BUSY, Candidate, ENDS, LITTLE_TO_EXPLAIN, Scratch};
 
 /// The largest number of layers that a model is assumed to have.
 const MAX_LAYERS: usize = 128;
-/// Minimum number of equal passes before a call site is taken for a layer.
+/// Minimum number of passes with the same number of layers before a call site counts as a layer.
 const MIN_PASSES: u32 = 2;
 /// Minimum work of a model's first and last kernels together, in tenths of a layer's work.
 const ENDS_OF_LAYER: i64 = 3;
 /// A divisor: the number of calls in an interval counts as varying if its mean deviation is at least 1/16 of
-/// the usual number. It varies in a layer that loops over its experts.
+/// the usual number. The number varies in a layer that loops over its experts.
 const VARIES: usize = 16;
 
 impl Scratch {

@@ -31,7 +31,7 @@ const MAX_COUNTED_PASSES: usize = 64;
 /// The reason why a rarer call site replaces a more frequent one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Why {
-    /// The outer call site explains why the work varies.
+    /// The outer call site explains why the work between occurrences of the inner one varies.
     Work,
     /// The inner call site occurs at each layer of a model.
     Layers,
@@ -67,9 +67,9 @@ impl Pass {
     }
 }
 
-/// Returns true if the intervals of `outer` are as large as iterations and alike, and the intervals of
-/// `inner` are not. The additional occurrences of `inner` then follow hardly any work, for example because
-/// some tokens are read twice.
+/// Returns true if the intervals between occurrences of `outer` are alike and have as much work as
+/// iterations, and those of `inner` do not. The additional occurrences of `inner` then follow hardly any
+/// work, for example because some tokens are read twice.
 fn is_steadier(outer: &Candidate, inner: &Candidate) -> bool {
     outer.level <= OUTER_LEVEL
         && !outer.one_helper

@@ -210,7 +210,7 @@ impl Learner {
         *self = Self::new();
     }
 
-    /// Returns the current state of learning.
+    /// Returns the state of the learner: no rule yet, a rule, or a rule whose pattern has ended.
     #[must_use]
     pub fn state(&self) -> LearnerState {
         if self.counts_passes() {
@@ -468,7 +468,8 @@ impl Learner {
         }
     }
 
-    /// Returns true if an iteration ends at this call.
+    /// Handles a wait or a copy of `thread`: checks whether it is at the call site, and records it unless the
+    /// learner rests. Returns true if an iteration ends at this call.
     #[inline]
     fn site(&mut self, trails: &Trails, thread: u32, call: SiteCall, clock: Clock) -> bool {
         let settled = self.state == LearnerState::Settled;

@@ -257,7 +257,7 @@ fn a_kernel_has_its_name_by_either_function() {
 
 #[test]
 fn without_a_driver_a_kernel_is_called_by_its_handle() {
-    // This relies on the fact that no test of this crate loads libcuda.
+    // No test of this crate loads libcuda, so no driver is loaded.
     assert!(!is_loaded());
     let mut text = String::new();
     write_kernel_name(&mut text, 0xabc).unwrap();

@@ -152,7 +152,7 @@ fn after_fork() {
     }
 }
 
-/// Runs in the child after a fork. The parent's walking threads do not exist there.
+/// Runs in the child after a fork, in which the parent's walking threads do not exist.
 fn in_child(_: &OnlyThread) {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }

@@ -63,7 +63,8 @@ fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
 /// true for a jump to an address in a register, because another module's function may be there. Some
 /// compilers also use `x30` as an ordinary register, which counts as a use.
 fn uses_return_address(instruction: u32) -> bool {
-    /// An instruction that removes the signature from `x30`, for a function that needs the address.
+    /// The instruction `xpaclri`, which removes the pointer authentication code from `x30`. A function
+    /// executes it if it needs the plain return address.
     const XPACLRI: u32 = 0xd503_20ff;
     const LINK: u32 = 30;
     const FRAME: u32 = 29;

@@ -64,7 +64,8 @@ unsafe extern "C" fn pass() {
         "str x11, [x9, #{passes}]",
         "str x9, [x29, #0x10]",
         "str x29, [x9, #{flight}]",
-        // The thread that closes the gate runs a barrier on every thread afterwards, so no barrier is needed here.
+        // The thread that closes the gates runs a barrier on every thread afterwards, so the gate itself
+        // needs none.
         "adrp x10, {closed}",
         "ldr w10, [x10, :lo12:{closed}]",
         "cbnz w10, 2f",

@@ -62,8 +62,8 @@ pub fn lead_links() -> Links {
             let to_gate = |name: &CStr, value: Option<usize>| {
                 let real = match value {
                     Some(value) => driver.contains(value).then_some(value)?,
-                    // The slot is not bound yet. It is led to the function that the loader would bind, unless
-                    // this library exports a function of that name.
+                    // The slot is not bound yet. Its gate gets the function that the loader would bind. If
+                    // this library exports a function of that name, the slot is left unchanged.
                     None if is_hooked(name) => return None,
                     None => driver.defines(name, None)?.addr(),
                 };

@@ -1,6 +1,6 @@
-//! Keeps values that are no longer used but must not be dropped, such as the parent's values in a forked child. Their
-//! memory is leaked on purpose. A leak checker would report that as a leak of the program, unless it finds pointers to
-//! the memory: it searches the statics of libraries, and finds the values here.
+//! Keeps values that are no longer used but must not be dropped, such as the parent's values in a forked
+//! child. Their memory is leaked on purpose. A leak checker searches the statics of libraries for pointers.
+//! It finds pointers to this memory in the static buffer of this module, so it reports no leak.
 
 use core::cell::UnsafeCell;
 use core::mem::{ManuallyDrop, MaybeUninit};

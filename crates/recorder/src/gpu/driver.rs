@@ -243,8 +243,8 @@ impl Driver {
 }
 
 /// A guard that sets the calling thread's capture mode to "relaxed". In the other modes, some driver calls
-/// fail and invalidate a stream capture that another thread has in progress. The relaxed mode is safe here,
-/// because the library's calls have nothing to do with any capture.
+/// fail and invalidate a stream capture that another thread has in progress. The relaxed mode is safe for the
+/// library's calls, because they have nothing to do with any capture.
 pub(crate) struct BesideCaptures(Option<(Driver, c_int)>);
 
 impl BesideCaptures {

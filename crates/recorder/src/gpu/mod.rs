@@ -91,8 +91,8 @@ lifecycle::global! {
     #[fork(keep = "stored where an iteration begins")]
     #[together(iterations)]
     static TAKEN: AtomicU64 = AtomicU64::new(NONE);
-    /// The numbers of spans (a stream's work in one iteration) that have begun: those timed with a pair of
-    /// events, and those timed with the host's clock.
+    /// The numbers of spans (a stream's work in one iteration) that have begun: `PAIRS` counts those timed
+    /// with a pair of events, `BY_CLOCK` those timed with the host's clock.
     #[fork(keep = "only differences matter")]
     #[together(iterations)]
     static PAIRS: AtomicU64 = AtomicU64::new(0);
@@ -214,7 +214,8 @@ fn follow() {
     look_for(Looks::GpuTimes, true);
 }
 
-/// Called when an iteration has ended: from here on, work belongs to no iteration.
+/// Called when an iteration has ended. GPU work that is launched before the next one begins belongs to no
+/// iteration.
 pub fn between_iterations() {
     ITERATION.store(NONE, Ordering::Relaxed);
 }

@@ -31,12 +31,12 @@ pub(crate) enum SpanEvent {
     Fails(u64),
     /// The open span ends.
     Ends,
-    /// The stream no longer exists.
+    /// The program has destroyed the stream.
     Forgotten,
 }
 
 impl Has {
-    /// Returns the state after `event`.
+    /// Returns the state of the stream's span after `event`.
     pub(crate) const fn next(self, event: SpanEvent) -> Self {
         match (self, event) {
             (Self::Nothing | Self::Missed(_), SpanEvent::Begins(iteration)) => {

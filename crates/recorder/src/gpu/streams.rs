@@ -159,7 +159,7 @@ lifecycle::global! {
     #[fork(by = in_child)]
     #[together(tables)]
     static ALL: [Stream; STREAMS] = [const { Stream::new() }; STREAMS];
-    /// One bit per entry of the table: set if the stream has an open span.
+    /// The entries of the table whose streams have an open span, as bits: bit n for entry n.
     #[fork(with = ALL)]
     static OPEN: [AtomicU64; STREAMS / 64] = [const { AtomicU64::new(0) }; STREAMS / 64];
     #[fork(free)]
@@ -222,8 +222,8 @@ impl Stream {
         }
     }
 
-    /// Returns true for the legacy default stream. Work enqueued there waits for the context's other streams,
-    /// and these wait for that work.
+    /// Returns true for the legacy default stream. Work in it waits for earlier work in the context's other
+    /// streams, and later work in those streams waits for it.
     pub(crate) fn is_legacy(&self) -> bool {
         self.name.load(Ordering::Relaxed) == LEGACY
     }

@@ -34,7 +34,7 @@ pub(crate) enum SupplyEvent {
 }
 
 impl Supply {
-    /// Returns the state after `event`.
+    /// Returns the pool's state after `event`.
     pub(crate) const fn next(self, event: SupplyEvent) -> Self {
         match (self, event) {
             (Self::Dead, _) | (_, SupplyEvent::Refused) => Self::Dead,

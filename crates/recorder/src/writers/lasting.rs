@@ -26,7 +26,7 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static CHUNK: Bounded<Option<Lasting>> = Bounded::new(None);
-    /// One more than the number of lasting chunks that may still be begun; 0 once there is no more room.
+    /// One more than the number of lasting chunks that may still be begun; 0 once the last of them is full.
     #[fork(keep = "stored where a record begins")]
     static LEFT: AtomicU32 = AtomicU32::new(0);
 }

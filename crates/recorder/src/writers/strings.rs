@@ -331,7 +331,7 @@ fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&TextEntry>) -> S
         return id;
     }
     // No number could be written. For a lasting text the caller tries again with a number that is dropped
-    // with its window, so only other texts count as dropped here.
+    // with its window, so only a text that is not lasting counts as dropped.
     if !stays && let Some(header) = space::header() {
         header.add(Counter::StringsDropped, 1);
     }

@@ -137,7 +137,7 @@ impl Learned {
     }
 
     /// Makes a named function or range count the iterations from now on, so that the learner only observes.
-    /// The counter of that function is not changed here.
+    /// This does not change the counter of the function or range.
     pub fn only_observe(&mut self) {
         self.only_observes = true;
         self.near = false;

@@ -16,7 +16,8 @@ use super::open::OpenRanges;
 /// A limit of a cell that no count exceeds.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// A thread's count of one kind of call, with its limit.
+/// The number of calls of one kind that a thread has made, and the limit up to which the thread may make such
+/// calls without reporting them.
 #[repr(C)]
 pub struct Cell {
     count: AtomicU64,

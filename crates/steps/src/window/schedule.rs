@@ -472,7 +472,7 @@ impl Schedule {
     }
 
     /// Returns the number of captured parts of windows that are not in the list that [`Schedule::captured`]
-    /// returns. In time, they lie between the last two parts of that list.
+    /// returns. These parts come after all parts in the list but the last one.
     pub const fn unkept(&self) -> u64 {
         self.unkept
     }

@@ -8,11 +8,12 @@ use crate::window::Cut;
 /// The reason why a requested window conflicts with another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conflict {
-    /// This window is open.
+    /// Another window is open: the contained one.
     Open(IterationRange),
-    /// This window was requested earlier and has not opened yet.
+    /// Another window was requested earlier and has not opened yet: the contained one.
     Demanded(IterationRange),
-    /// This planned window has an iteration in common with the requested one.
+    /// The contained window was planned from the start, and has an iteration in common with the requested
+    /// one.
     Planned(IterationRange),
     /// A window of steady iterations is still to open, and cannot be moved.
     ToCome,
