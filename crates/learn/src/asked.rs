@@ -9,10 +9,10 @@ use crate::call::SiteCall;
 pub struct EndingCalls(u8);
 
 impl EndingCalls {
-    /// All calls.
+    /// The set of all calls.
     pub const ALL: Self = Self(u8::MAX);
 
-    /// No calls.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
     /// Sampling rate for calls that are not in the set: one in this number is still reported, through

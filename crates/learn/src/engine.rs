@@ -45,7 +45,7 @@ struct Loads {
     found: [u32; THREADS],
     /// Number of waits and copies, without those that helper threads make.
     calls: [u32; THREADS],
-    /// The threads that launched.
+    /// The set of threads that have launched any work.
     present: Threads,
 }
 
@@ -194,7 +194,7 @@ pub(crate) fn is_active(entries: &[HistoryEntry], threads: Threads) -> bool {
     active(LATEST_ENTRIES) || active(LATEST_ENTRIES / 4)
 }
 
-/// Returns the thread that launched most.
+/// Returns the thread that launched most work in these entries.
 pub(crate) fn most_active(entries: &[HistoryEntry]) -> usize {
     Loads::sum(entries).most(!0).unwrap_or(0)
 }

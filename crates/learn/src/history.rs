@@ -64,7 +64,7 @@ impl HistoryEntry {
     }
 }
 
-/// The latest entries, the oldest first.
+/// The latest waits and copies of the process, the oldest first.
 #[derive(Debug)]
 pub(crate) struct History {
     entries: [HistoryEntry; MAX_ENTRIES],

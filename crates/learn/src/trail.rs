@@ -52,7 +52,7 @@ impl ThreadLaunches {
         graphs: 0,
     };
 
-    /// Returns the work since `before`.
+    /// Returns the work between `before`, an earlier value, and this value.
     pub(crate) const fn since(self, before: Self) -> Self {
         Self {
             launches: self.launches.wrapping_sub(before.launches),

@@ -13,7 +13,7 @@ struct Process {
     /// has reported in it.
     boundaries: Vec<u32>,
     last: Option<Boundary>,
-    /// The current time, in nanoseconds.
+    /// The simulated time, in nanoseconds.
     time: u64,
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn record() -> *const c_void {
     arch::word::<{ Block::RECORD }>()
 }
 
-/// Sets the calling thread's record.
+/// Sets the calling thread's record, in which the library keeps its state for the thread.
 pub(crate) fn set_record(record: *const c_void) {
     Block::with(|block| block.record.set(record));
 }

@@ -103,7 +103,7 @@ macro_rules! __at_fork {
 pub use crate::__at_fork as at_fork;
 
 impl Hook {
-    /// A hook without actions.
+    /// A hook that does nothing, as a base for other hooks.
     pub const NONE: Self = Self {
         stage: Stage::Again,
         before: None,

@@ -9,7 +9,7 @@ use core::sync::atomic::{
 
 use tllmprof_sync::Published;
 
-/// Alignment of a mapping in bytes.
+/// The alignment in bytes that every mapping has.
 const PAGE: usize = 4096;
 
 /// A type for which all-zero bytes are a valid value.

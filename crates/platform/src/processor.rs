@@ -1,4 +1,4 @@
-//! Queries information about an x86-64 processor.
+//! Queries the features of an x86-64 processor.
 
 use core::arch::x86_64::{__cpuid_count, CpuidResult};
 

@@ -41,7 +41,7 @@ impl Builder {
         new
     }
 
-    /// Returns the header block.
+    /// Returns the record's header block.
     #[must_use]
     pub const fn header(&self) -> &HeaderBlock {
         self.header.block()

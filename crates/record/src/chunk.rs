@@ -296,7 +296,7 @@ struct Checks {
 /// The result of decoding a chunk's first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begins {
-    /// An unused chunk.
+    /// The chunk is unused: its first bytes are zeros.
     Empty,
     Chunk(Head),
     /// Neither an unused chunk nor a valid header.

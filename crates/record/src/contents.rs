@@ -34,7 +34,7 @@ impl Record {
     }
 }
 
-/// The complete contents of a record.
+/// The complete contents of a record, read into memory.
 pub struct Contents {
     pub header: Header,
     pub strings: Strings,

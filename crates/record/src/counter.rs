@@ -1,4 +1,4 @@
-//! The counters of the header block.
+//! The counters in a record's header block, such as the numbers of iterations and of dropped events.
 
 use crate::layout::COUNTERS;
 
@@ -28,7 +28,7 @@ pub enum Counter {
     Collections,
     /// GPU spans whose times could not be read. A span is the work of one stream in one iteration.
     GpuSpansLost,
-    /// Windows opened.
+    /// Windows that have opened.
     Windows,
     /// Iterations of windows for which no event was written, because later iterations had begun before it
     /// could be written. They are included in [`Counter::Iterations`] and [`Counter::EventsDropped`].

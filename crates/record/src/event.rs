@@ -129,7 +129,7 @@ macro_rules! events {
             $($(#[$doc])* $name $({ $($field: $type),* })?,)*
         }
 
-        /// The kind of an event.
+        /// The kind of an event, without its fields.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum EventKind {
@@ -137,7 +137,7 @@ macro_rules! events {
         }
 
         impl EventKind {
-            /// All kinds.
+            /// All kinds of events.
             pub const ALL: &[Self] = &[$(Self::$name),*];
         }
 

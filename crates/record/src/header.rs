@@ -10,7 +10,7 @@ use crate::counter::Counter;
 use crate::histogram::SharedHistogram;
 use crate::layout::{ANCHORS, CHUNK_BYTES, COUNTERS, EVENT_BYTES, HEADER_BYTES, MAGIC, VERSION};
 
-/// The unit of a record's ticks.
+/// The clock that a record's ticks come from, which determines their unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ClockKind {
@@ -35,11 +35,11 @@ pub enum Ended {
 /// A moment, read on three clocks, so that a time on one clock can be converted to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
-    /// The record's clock, in ticks.
+    /// The time on the record's own clock, in ticks.
     pub ticks: u64,
-    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    /// The time on `CLOCK_MONOTONIC`, in nanoseconds.
     pub monotonic_ns: u64,
-    /// `CLOCK_REALTIME`, in nanoseconds since 1970.
+    /// The time on `CLOCK_REALTIME`, in nanoseconds since 1970.
     pub unix_ns: u64,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Snapshot {
 /// The header block, in memory that is mapped to a file. A block of zeros has not been begun.
 #[repr(C)]
 pub struct HeaderBlock {
-    /// [`MAGIC`], which is written last.
+    /// The constant [`MAGIC`]. It is written after all other fields.
     magic: AtomicU64,
     pub(crate) version: AtomicU32,
     pub(crate) header_bytes: AtomicU32,

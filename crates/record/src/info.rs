@@ -58,7 +58,7 @@ infos! {
     CudaDriver = 11,
     /// The name of a GPU that the process used. May occur any number of times.
     Gpu = 12,
-    /// The process's name.
+    /// The name of the process, as messages show it.
     Process = 13,
     /// An environment variable of tllmprof that was set, as `NAME=value`. May occur any number of times.
     Setting = 14,

@@ -30,9 +30,9 @@ coded! {
         GraphLaunch = 1,
         KernelLaunch = 2,
         AsyncCopy = 3,
-        /// Waits for the device.
+        /// The call waits for the device.
         Wait = 4,
-        /// Begins or ends a stream capture.
+        /// The call begins or ends a stream capture.
         Capture = 5,
     }
 }
@@ -224,7 +224,7 @@ coded! {
 coded! {
     /// The reason why the scopes of an executable graph's nodes are known or unknown.
     pub enum GraphState {
-        /// The scopes are known.
+        /// The scopes of the graph's nodes are known.
         Known = 1,
         /// A kernel at replay differed from the one at capture, so the scopes of the graph's nodes were
         /// discarded.

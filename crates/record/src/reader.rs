@@ -153,7 +153,7 @@ pub enum Entry<'a> {
     },
 }
 
-/// An open record, for reading.
+/// Reads the contents of a record from a file or another source.
 #[derive(Debug)]
 pub struct Reader<S> {
     source: S,

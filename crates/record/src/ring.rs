@@ -27,7 +27,7 @@ const STEPS: usize = 128;
 const CAPTURED: usize = 256;
 const COLLECTIVES: usize = 512;
 
-/// The operation of a collective.
+/// The operation that a call of NCCL performs, such as an all-reduce.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Collective {
@@ -173,7 +173,7 @@ struct GroupPlace {
 /// resolution of some milliseconds.
 #[repr(C)]
 pub struct RingBlock {
-    /// [`RING_MAGIC`], which is written last.
+    /// The constant [`RING_MAGIC`]. It is written after all other fields.
     magic: AtomicU64,
     version: AtomicU32,
     pid: AtomicU32,
@@ -226,7 +226,7 @@ impl OpenCall {
         self.0 as usize
     }
 
-    /// Returns the call with this number; `None` for 0.
+    /// Returns the call that [`Self::number`] has turned into `number`; `None` for 0.
     #[must_use]
     pub const fn from_number(number: usize) -> Option<Self> {
         match number {

@@ -95,7 +95,7 @@ pub fn keeps_span() -> bool {
     KEEPS_SPAN.load(Ordering::Relaxed)
 }
 
-/// Called before each span of time begins.
+/// Called before a span of time begins that is recorded in place of iterations, because no step is known yet.
 pub fn span_begins() {
     KEEPS_SPAN.store(true, Ordering::Relaxed);
 }

@@ -72,7 +72,7 @@ use state::{HAS_FAILED, IS_ON, IS_WANTED, Keeps};
 use tllmprof_platform::log;
 
 lifecycle::global! {
-    /// The function that [`at_launches`] registers.
+    /// The function that [`at_launches`] has registered, which threads run at launches of GPU work.
     #[fork(keep = "set once, at the first window")]
     static AT_LAUNCHES: OnceBox<fn()> = OnceBox::new();
 }

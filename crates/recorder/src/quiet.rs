@@ -13,7 +13,8 @@ pub(crate) struct Quiet {
 }
 
 impl Quiet {
-    /// Blocks signals. `signal` is the signal that the library's work may raise.
+    /// Blocks signals for the calling thread until the value is dropped. `signal` is the signal that the
+    /// library's work may raise.
     pub(crate) fn new(signal: c_int) -> Self {
         // SAFETY: the sets are initialised before use, and the pointers are to locals.
         unsafe {

@@ -109,7 +109,7 @@ pub(crate) fn window_opens() {
     forget_waits();
 }
 
-/// Called when the window closes.
+/// Called when the window closes. Ends the measurement of resources.
 pub(crate) fn window_closes() {
     // The resources used since the last full measurement are recorded for the window's last iteration.
     if SINCE.load(Ordering::Relaxed) > 0

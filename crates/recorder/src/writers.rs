@@ -402,7 +402,7 @@ impl Writer {
         }
     }
 
-    /// Counts an event that was dropped.
+    /// Counts an event of this thread that was dropped.
     #[cold]
     pub fn drop_one(&self) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;

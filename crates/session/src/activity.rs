@@ -153,7 +153,7 @@ fn decide() -> u8 {
     state
 }
 
-/// Returns true if calls are counted.
+/// Returns true if the library counts calls in this process.
 pub fn is_active() -> bool {
     state() == ACTIVE
 }

@@ -152,7 +152,7 @@ fn finish_sinks(ended: &Ended, by: EndReason) -> bool {
     is_unheard
 }
 
-/// Logs the result of all windows.
+/// Logs the result of all windows when the process ends.
 fn report(ended: &Ended, is_unheard: bool, by: EndReason) {
     let settings = ended.settings;
     if !settings.windows.is_empty() {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// The time from the process's first CUDA call to the beginning of the first stretch.
 const FIRST_STRETCH_AFTER: Duration = Duration::from_millis(200);
-/// The shortest stretch that is reported.
+/// The shortest stretch of time that is reported when the process ends.
 const SHORTEST: Duration = Duration::from_millis(250);
 /// The duration after which the next CUDA call ends a stretch and begins another.
 const LONGEST: Duration = Duration::from_secs(4);

@@ -35,7 +35,7 @@ enum Stage {
     /// A thread has the turn and is about to start the profilers. Other threads wait for that thread until
     /// this time.
     Claimed { until: Instant },
-    /// No thread has the turn.
+    /// No thread has the turn (the right to switch windows).
     Free,
     /// A thread has the turn and switches. That thread may make the process's CUDA calls meanwhile. Other
     /// threads wait for it until this time.
@@ -86,7 +86,7 @@ pub enum Action {
     Begin,
     /// Switch to this point, then report [`TurnEvent::GoesOn`] again.
     Switch(Point),
-    /// Continue. The event has been stored.
+    /// Continue: the turn has stored the event.
     Go,
     /// Do nothing. The event is not possible in this stage.
     Refuse,

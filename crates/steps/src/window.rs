@@ -47,9 +47,9 @@ impl Point {
 /// The windows that close and open at a point in the sequence of iterations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Edge {
-    /// The window that closes.
+    /// The window that closes at the point, if any.
     pub close: Option<Taken>,
-    /// The window that opens.
+    /// The window that opens at the point, if any.
     pub open: Option<Taken>,
     /// True if the open window stays open and begins its part in which kernels are recorded.
     pub kernels: bool,

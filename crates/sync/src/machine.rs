@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::OnlyThread;
 
-/// The states of a machine, and the events that change the state.
+/// The states of a [`Machine`], and the events that change its state.
 pub trait States: Copy {
     /// An event that may change the state.
     type Event: Copy;

@@ -43,7 +43,7 @@ const MAX_SUSPECTED_OCCURRENCES: u32 = 192;
 /// The relation between the occurrences of a call site and the steps of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Parts {
-    /// Each occurrence is a step.
+    /// Each occurrence of the call site is a whole step.
     Whole,
     /// The pauses may show that occurrences are parts of a step, but too few steps have been seen.
     Suspected,

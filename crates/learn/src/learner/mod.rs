@@ -33,7 +33,7 @@ pub enum LearnerState {
     Lost,
 }
 
-/// The opening of an iteration.
+/// A boundary between iterations, at which one opens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Boundary {
     /// Number of iterations closed so far, which is also the number, counted from 0, of the iteration that
@@ -139,7 +139,7 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Returns a learner that knows nothing.
+    /// Returns a learner that has seen no calls.
     #[must_use]
     pub const fn new() -> Self {
         Self {

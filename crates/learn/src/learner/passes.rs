@@ -21,7 +21,7 @@ pub struct Inner {
     pub rule: LearnedRule,
     /// Number of parts in an iteration.
     pub each: u32,
-    /// The rule for iterations.
+    /// The rule for the iterations, which consist of these parts.
     pub outer: LearnedRule,
 }
 
@@ -235,7 +235,7 @@ impl Learner {
         self.counts_passes().then(|| self.open())
     }
 
-    /// Begins to count passes as iterations.
+    /// Begins to count passes, which `anchor` marks, as iterations.
     fn settle_on_passes(&mut self, trails: &Trails, anchor: &Recurrence) {
         let Some(rule) = self.pass_rule() else { return };
         self.before = self.standing();

@@ -46,9 +46,9 @@ pub(crate) const UNWAITED_FOR_LONG: u16 = 120;
 /// The launches that have to be reported to the learner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Launches {
-    /// No launch.
+    /// No launch has to be reported.
     None,
-    /// All launches.
+    /// All launches of all threads.
     All,
     /// The launches of this thread, which launches the anchor (the context that marks the beginning of a
     /// pass).

@@ -31,7 +31,7 @@ pub(crate) struct Recurrence {
     pub key: u32,
     pub thread: u8,
     pub is_used: bool,
-    /// Number of occurrences.
+    /// Number of occurrences of the context.
     pub count: u32,
     /// The thread's cumulative work at the last occurrence.
     at: ThreadLaunches,

@@ -257,7 +257,7 @@ fn transducer() -> Vec<Record> {
     program.records()
 }
 
-/// Each request runs one of two models.
+/// A server in which each request runs one of two models.
 fn two_models() -> Vec<Record> {
     let mut program = Program::new(412);
     for _ in 0..500 {

@@ -208,7 +208,7 @@ fn items_of_kinds(parts: u64) -> Vec<Record> {
     program.records()
 }
 
-/// Each step's result is waited for only after the next step has been launched.
+/// A loop that waits for the result of each step only after it has launched the next step.
 fn read_ahead() -> Vec<Record> {
     let mut program = Program::new(103);
     let mut done = 0;

@@ -73,7 +73,7 @@ fn uses_return_address(instruction: u32) -> bool {
     let (target, base, second, index) = (at(0), at(5), at(10), at(16));
     // The classes of instructions are those of the Arm Architecture Reference Manual, C4.1.
     match instruction >> 25 & 0xf {
-        // Loads and stores.
+        // The class of loads and stores.
         0b0100 | 0b0110 | 0b1100 | 0b1110 => {
             let kind = instruction >> 27 & 7;
             let (is_vector, is_scaled) = (instruction >> 26 & 1 != 0, instruction >> 24 & 1 != 0);
@@ -93,7 +93,7 @@ fn uses_return_address(instruction: u32) -> bool {
                 || keeps && base != STACK && base != FRAME
                 || reads_record
         }
-        // Arithmetic on registers.
+        // The class of arithmetic on registers.
         0b0101 | 0b1101 => base == LINK || index == LINK || at(24) == 0x1b && second == LINK,
         // Arithmetic on a register and a constant. Skip the computation of addresses and moves, which have no source
         // register.

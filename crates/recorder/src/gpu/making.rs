@@ -17,7 +17,7 @@ use tllmprof_sync::States;
 /// A state of the worker, which creates CUDA events in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Making {
-    /// No events are being created.
+    /// The worker is creating no events, and may begin to.
     Idle,
     /// The worker is creating events.
     Busy,

@@ -76,7 +76,7 @@ lifecycle::global! {
     #[fork(reset)]
     #[together(calls)]
     static ITERATION: AtomicU64 = AtomicU64::new(NONE);
-    /// The latest iteration that has begun.
+    /// The number of the latest iteration that has begun.
     #[fork(keep = "stored where an iteration begins")]
     #[together(iterations)]
     static LATEST: AtomicU64 = AtomicU64::new(0);

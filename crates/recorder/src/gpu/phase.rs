@@ -21,7 +21,7 @@ pub(crate) enum SamplingPhase {
     Unused,
     /// Between windows: events exist, but no streams are known.
     Resting,
-    /// A window is open.
+    /// A window is open, and GPU times are measured in it.
     Timing,
     /// The window's last times are being read. No other thread may use an event.
     Reading,

@@ -77,7 +77,7 @@ impl Has {
     }
 }
 
-/// The reason why a span ends.
+/// The reason why a span (the work of one stream in one iteration) ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     /// The program is about to wait for the span's work.
@@ -107,7 +107,7 @@ pub(crate) struct Ending {
     pub is_legacy: bool,
 }
 
-/// The consequence of ending a span.
+/// The fate of a span that ends: if its time can be read, is lost, or needs one more event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The span stays open: it has no launch yet, but another thread is about to launch.

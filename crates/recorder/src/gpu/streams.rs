@@ -117,7 +117,7 @@ pub(crate) struct Stream {
     pub span: Lock<Open>,
 }
 
-/// The fields that each launch writes.
+/// The fields of a stream that each launch into it writes, in a cache line of their own.
 #[repr(align(128))]
 struct LaunchCounts {
     /// The number of launches in the span so far.
@@ -378,7 +378,7 @@ impl Stream {
 }
 
 impl Open {
-    /// Returns the iteration of the span.
+    /// Returns the number of the iteration to which the span belongs.
     pub(crate) const fn iteration(&self) -> u64 {
         self.begun.wrapping_sub(1)
     }

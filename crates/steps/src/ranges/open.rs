@@ -4,7 +4,7 @@
 /// next window.
 const MAX_OPEN: usize = 1360;
 
-/// An open range.
+/// An NVTX range that has begun and not ended yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Begun {
     /// The number of the window in which the range began, counted from 1.

@@ -60,7 +60,7 @@ impl Counts {
     }
 }
 
-/// A comparison in progress.
+/// A comparison of an engine's steps with the learnt pattern, in progress.
 pub struct RuleComparison {
     learned: Learned,
     /// The kind of call that counts the engine's steps.

@@ -329,7 +329,8 @@ impl Learned {
         self.given.is_none()
     }
 
-    /// Returns the state of learning.
+    /// Returns the state of the learner: no pattern, an uncertain one, one that has ended, or one that is
+    /// understood.
     pub fn learnt(&self) -> Learnt {
         let learner = &self.memory.learner;
         match learner.state() {

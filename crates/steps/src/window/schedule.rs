@@ -158,7 +158,8 @@ impl Schedule {
             .is_some_and(|settling| settling.verdict().is_none())
     }
 
-    /// Called when `iteration` begins, before [`Schedule::reach`].
+    /// Called when `iteration` begins, before [`Schedule::reach`]. Updates the search for steady iterations
+    /// and the length of the open window.
     pub fn begins(&mut self, iteration: u64, now: Instant, known: Known) {
         let known = Known {
             counts: known.counts && !self.passes_over,
