@@ -455,8 +455,8 @@ pub(crate) mod tests {
         std::fs::remove_file(&path).unwrap();
         let _stderr = Stderr::is(&file);
         redirected(2);
-        // The limit applies to the whole process, so it is set in a forked child. SAFETY: the child sets a
-        // limit, logs a line (which allocates nothing) and exits.
+        // The limit applies to the whole process, so it is set in a forked child.
+        // SAFETY: the child sets a limit, logs a line (which allocates nothing) and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let limit = libc::rlimit {
