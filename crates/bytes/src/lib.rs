@@ -14,7 +14,7 @@
 
 use core::ffi::c_int;
 
-/// The unit that one load and one store copy.
+/// The unit of a copy: the bytes that one load and one store move.
 type Word = u128;
 const WORD: usize = size_of::<Word>();
 
@@ -24,7 +24,8 @@ const WORD: usize = size_of::<Word>();
 /// The requirements of `memmove`.
 pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
     // No panic: the code only handles addresses, and numbers that cannot overflow.
-    /// Copies `length` bytes, where `length` is at least the size of one `T` and at most that of two.
+    /// Copies `length` bytes as two values of type `T`, which may overlap. `length` is at least the size of
+    /// one `T` and at most that of two.
     ///
     /// # Safety
     /// `length` bytes may be read at `from` and written at `to`, and `length` is within these bounds.
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn copy(to: *mut u8, from: *const u8, length: usize) -> *m
             4..8 => ends::<u32>(to, from, length),
             8..WORD => ends::<u64>(to, from, length),
             WORD..=32 => ends::<Word>(to, from, length),
-            // If the target begins inside the source, the copy must start at the end.
+            // If the target begins inside the source, the copy must proceed from the end to the start.
             _ if to.addr().wrapping_sub(from.addr()) < length => backwards(to, from, length),
             _ => forwards(to, from, length),
         }
@@ -142,7 +143,8 @@ pub unsafe extern "C" fn compare(one: *const u8, other: *const u8, length: usize
         while at + 8 <= length {
             let [one, other] = [load::<u64>(one.add(at)), load::<u64>(other.add(at))];
             if one != other {
-                // The first byte that differs decides. In big-endian order it is the highest byte that differs.
+                // The first differing byte decides. In big-endian order it is the most significant byte that
+                // differs.
                 return if one.to_be() < other.to_be() { -1 } else { 1 };
             }
             at += 8;
@@ -224,7 +226,7 @@ names! {
 mod tests {
     use super::*;
 
-    /// Lengths that cover each branch of the functions.
+    /// Lengths of memory areas that cover each branch of the functions.
     const LENGTHS: core::ops::Range<usize> = 0..200;
     const ROOM: usize = 512;
 

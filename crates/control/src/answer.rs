@@ -1,21 +1,24 @@
-//! The answers of the library to `tllmprof attach`: the number that the library's attach function returns.
+//! The results of `tllmprof attach`: the number that the attach function of the library returns to the
+//! command.
 
 /// The result of attaching the library, or of detaching a library that has no control socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Answer {
-    /// The library is attached, or detached if that was requested.
+    /// The request was carried out: the library is attached or, if that was requested, detached.
     Done,
     /// The library was preloaded when the process started.
     Preloaded,
-    /// A variable has an unknown value.
+    /// An environment variable of the library has an unknown value.
     BadVariable,
-    /// Nothing has changed: the library was already attached, or already detached if that was requested.
+    /// The library was already attached or, if detaching was requested, already detached. Nothing has
+    /// changed.
     DoneBefore,
     Failed,
-    /// The library is attached, but not in Python: another thread has held the GIL for too long.
+    /// The library is attached, but its hooks in Python are not installed: another thread has held the GIL
+    /// for too long.
     PythonWaits,
-    /// The library is attached. The process has no Python interpreter.
+    /// The library is attached, in a process without a Python interpreter.
     NoPython,
     /// The library had been detached, and is attached again.
     AttachedAgain,

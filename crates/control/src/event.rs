@@ -1,4 +1,4 @@
-//! The events that a process sends to its clients.
+//! The events that a process sends to the clients of its control socket.
 
 use crate::VERSION;
 use crate::json::{JsonValue, Object};
@@ -6,8 +6,8 @@ use crate::json::{JsonValue, Object};
 #[derive(Clone, Debug, PartialEq)]
 pub enum ControlEvent {
     Status(Box<Status>),
-    /// The request for a window is accepted. The window will contain these steps. Without `last`, it ends
-    /// after the requested duration.
+    /// The request for a window is accepted. The window will contain the steps `first` to `last`. Without
+    /// `last`, it ends after the requested duration.
     Accepted {
         first: u64,
         last: Option<u64>,
@@ -19,14 +19,14 @@ pub enum ControlEvent {
     Closed(Closed),
     Refused {
         why: String,
-        /// The next step, if the requested one has already begun.
+        /// The number of the next step, if the requested one has already begun.
         next: Option<u64>,
         /// The last step of the conflicting window, if it is known.
         ends: Option<u64>,
     },
 }
 
-/// The state of a process.
+/// The state of a process, as the answer to a status request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
     pub pid: u64,
@@ -38,17 +38,17 @@ pub struct Status {
     pub rule: String,
     /// The number of steps so far.
     pub iterations: u64,
-    /// The time at which `iterations` was read, in nanoseconds of the process's monotonic clock.
+    /// The time at which `iterations` was read, in nanoseconds of the machine's monotonic clock.
     pub at_ns: u64,
     /// The median duration of the latest steps, in nanoseconds, if the process measures them.
     pub p50_ns: Option<u64>,
     pub phase: Phase,
-    /// The first and last step of the window that is open or requested.
+    /// The first step of the window that is open or requested. `last` is its last step.
     pub first: Option<u64>,
     pub last: Option<u64>,
-    /// The path of the record, if one has begun.
+    /// The path of the record, if the process has begun one.
     pub record: Option<String>,
-    /// The durations of steps outside windows, if the process measures them.
+    /// The durations of steps outside windows, if the process measures durations.
     pub times: Option<StepHistograms>,
 }
 
@@ -63,7 +63,7 @@ pub struct StepHistograms {
 /// The histogram of the durations of steps in one phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// The phase; `None` for steps whose batches were not read.
+    /// The phase of the batches; `None` for steps whose batches were not read.
     pub phase: Option<String>,
     /// The number of steps in each bucket: those longer than the previous bound and at most as long as the
     /// bucket's bound. The last bucket has no upper bound.
@@ -74,7 +74,7 @@ pub struct Taken {
 /// The state of the window of a process, called `state` in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// No window is open.
+    /// No window is open, but one can be requested.
     #[default]
     Armed,
     Open,
@@ -86,9 +86,9 @@ pub enum Phase {
 /// The report that a requested window has closed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Closed {
-    /// The first and the last step; `None` if the window never opened or has no steps.
+    /// The first and the last step of the window; `None` if it never opened or has no steps.
     pub steps: Option<(u64, u64)>,
-    /// The path of the record that contains the steps, if there is one.
+    /// The path of the record that contains the window's steps, if there is one.
     pub record: Option<String>,
 }
 

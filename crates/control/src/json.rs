@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// The largest depth of nested arrays and objects.
+/// The largest depth of nested arrays and objects that is parsed.
 const MAX_DEPTH: usize = 8;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -100,7 +100,7 @@ impl Object {
         self
     }
 
-    /// Adds a value to the object if there is one, and returns the object.
+    /// Adds a value to the object if `value` is not `None`, and returns the object.
     #[must_use]
     pub fn with_some(self, name: &str, value: Option<impl Into<JsonValue>>) -> Self {
         match value {
@@ -266,7 +266,7 @@ impl JsonParser<'_> {
         Ok(values)
     }
 
-    /// Parses items between two brackets, separated by commas. Calls `item` for each.
+    /// Parses items between the brackets `open` and `close`, separated by commas. Calls `item` for each item.
     fn items(
         &mut self,
         open: &str,
@@ -324,7 +324,7 @@ impl JsonParser<'_> {
     }
 
     /// Parses the rest of a `\u` escape: one character of four hexadecimal digits, or a surrogate pair of two
-    /// escapes.
+    /// such escapes.
     fn escape(&mut self) -> Option<char> {
         let high = self.hex()?;
         if !(0xd800..0xdc00).contains(&high) {

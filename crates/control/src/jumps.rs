@@ -12,7 +12,7 @@ pub const SYMBOL: &str = "tllmprof_jumps";
 pub const LAYOUT: u64 = 1;
 /// The largest number of jumps in the table.
 pub const MAX_JUMPS: usize = 256;
-/// The number of bytes that are written at a function's entry at once: the jump, and unchanged bytes after
+/// The number of bytes at a function's entry that are written at once: the jump, and unchanged bytes after
 /// it.
 pub const WRITTEN: usize = 8;
 
@@ -21,18 +21,18 @@ pub const WRITTEN: usize = 8;
 pub struct Jump {
     /// The address of the driver's function.
     pub function: AtomicU64,
-    /// The address of a copy of the function's first instructions. The copy continues in the function after
-    /// them.
+    /// The address of a copy of the function's first instructions. After them, the copy continues in the
+    /// function.
     pub original: AtomicU64,
     /// The address at which the jump is written, and the length in bytes of the instructions that the jump
     /// replaces. The jump must not be written while a thread is inside these instructions, except at the
     /// first one.
     pub at: AtomicU64,
     pub length: AtomicU64,
-    /// The bytes at address `at` without the jump, and with it.
+    /// The bytes at address `at`: `before` without the jump, `after` with it.
     pub before: AtomicU64,
     pub after: AtomicU64,
-    /// The row of the function in the library's table of calls, or [`NO_CALL`].
+    /// The row of the function in the library's table of calls; [`NO_CALL`] if it has none.
     pub call: AtomicU64,
 }
 
@@ -41,14 +41,14 @@ pub const NO_CALL: u64 = u64::MAX;
 
 #[repr(C)]
 pub struct Jumps {
-    /// The version [`LAYOUT`], which the command checks first.
+    /// The version of the layout ([`LAYOUT`]), which the command checks before it reads anything else.
     pub layout: u64,
-    /// The number of driver functions that the library wants to intercept, including those that cannot be
-    /// patched.
+    /// The number of driver functions that the library wants to intercept, including those whose entries
+    /// cannot be patched.
     pub known: AtomicU64,
     /// The number of entries that are filled in. Filled entries never change.
     pub count: AtomicU64,
-    /// The number of times that the command has written jumps.
+    /// The number of rounds in which the command has written jumps.
     pub rounds: AtomicU64,
     pub all: [Jump; MAX_JUMPS],
 }
@@ -68,7 +68,7 @@ impl Jump {
 }
 
 impl Jumps {
-    /// Returns an empty table.
+    /// Returns an empty table of jumps.
     #[must_use]
     pub const fn none() -> Self {
         Self {

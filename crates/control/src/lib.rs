@@ -22,8 +22,8 @@ pub use request::{Capture, Request};
 /// The version of the protocol. A receiver refuses lines of a later version.
 pub const VERSION: u64 = 1;
 
-/// The largest length of a line in bytes, without its newline.
+/// The largest length of a line of the protocol in bytes, without its newline.
 pub const LONGEST: usize = 16 << 10;
 
-/// The number of steps of a capture whose request gives neither steps nor a duration.
+/// The number of steps of a window whose request gives neither a number of steps nor a duration.
 pub const STEPS: u64 = 50;

@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The longest path of a socket in bytes, as the kernel limits it.
+/// The largest length of a socket's path in bytes, which the kernel limits.
 pub const LONGEST: usize = 107;
 
 /// The extension of a socket's file name.
 const EXTENSION: &str = "sock";
-/// The extension of a socket's file name before the socket listens.
+/// The extension of a socket's file name as long as the socket does not listen yet.
 const BIND_EXTENSION: &str = "bind";
 
 /// Returns the folder for sockets in `$XDG_RUNTIME_DIR`, which only the user can access.
@@ -17,7 +17,7 @@ pub fn below(runtime: &Path) -> PathBuf {
     runtime.join("tllmprof")
 }
 
-/// Returns the folder for a user's sockets if `$XDG_RUNTIME_DIR` cannot be used.
+/// Returns the folder for the sockets of user `user`, for the case that `$XDG_RUNTIME_DIR` cannot be used.
 pub fn of_user(user: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/tllmprof-{user}"))
 }
@@ -35,8 +35,8 @@ pub fn name(pid: u32) -> String {
     format!("{pid}.{EXTENSION}")
 }
 
-/// Returns the file name of a process's socket in a folder that containers share. There several processes may
-/// have the same id, so the name includes the host and the PID namespace.
+/// Returns the file name of a process's socket in a folder that containers share. Processes in different
+/// containers may have the same id, so the name includes the host and the PID namespace.
 pub fn shared_name(host: &OsStr, namespace: u64, pid: u32) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     let host = host.as_bytes().iter().copied();
@@ -47,18 +47,18 @@ pub fn shared_name(host: &OsStr, namespace: u64, pid: u32) -> String {
     format!("{host}-{namespace}-{pid}.{EXTENSION}")
 }
 
-/// Returns the path at which a socket is created. It is renamed once it listens, because a client that finds
+/// Returns the path at which a socket is created. The socket is renamed once it listens: a client that finds
 /// a socket which refuses connections assumes that its process is dead.
 pub fn begun(socket: &Path) -> PathBuf {
     socket.with_extension(BIND_EXTENSION)
 }
 
-/// Returns true if a file with this name may be a socket of tllmprof.
+/// Returns true if a file with this name may be a control socket of tllmprof.
 pub fn is_name(name: &OsStr) -> bool {
     number(name, EXTENSION).is_some()
 }
 
-/// Returns true if a file with this name may be a socket of tllmprof that does not listen yet.
+/// Returns true if a file with this name may be a control socket of tllmprof that does not listen yet.
 pub fn is_begun_name(name: &OsStr) -> bool {
     number(name, BIND_EXTENSION).is_some()
 }
@@ -73,7 +73,7 @@ pub fn process_here(file: &OsStr, host: &OsStr, namespace: u64) -> Option<u32> {
     names.iter().any(is_its).then_some(pid)
 }
 
-/// Returns the process id in a file name with this extension.
+/// Returns the process id in a socket's file name with this extension.
 fn number(name: &OsStr, extension: &str) -> Option<u32> {
     let stem = name.to_str()?.strip_suffix(extension)?.strip_suffix('.')?;
     let pid = stem.rsplit('-').next().unwrap_or(stem);

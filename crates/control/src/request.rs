@@ -1,4 +1,4 @@
-//! The requests that the command sends to a process.
+//! The requests that the command sends to the control socket of a process.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::json::{JsonValue, Object};
 pub enum Request {
     Status,
     Capture(Capture),
-    /// Closes the open window, and cancels the requested one.
+    /// Closes the open window, and cancels a requested window that has not opened.
     Stop,
     /// Makes the library intercept the process's calls again, after a detach.
     Attach,
@@ -17,8 +17,8 @@ pub enum Request {
     Detach,
 }
 
-/// A request for a window. Settings that the request does not contain keep the values with which the process
-/// was started.
+/// A request for a window. Settings that the request does not contain keep the values that the process was
+/// started with.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Capture {
     /// The number of steps in the window.
@@ -29,22 +29,22 @@ pub struct Capture {
     pub first: Option<u64>,
     /// The number of steps to skip before the window begins.
     pub delay: Option<u64>,
-    /// A condition on batches, as in `TLLMPROF_WHERE`. Only steps that meet it count.
+    /// A condition on batches, as in `TLLMPROF_WHERE`. Only steps that meet the condition are counted.
     pub condition: Option<String>,
     /// The number of steps in which GPU kernels are recorded; 0 for none.
     pub kernels: Option<u64>,
-    /// True to require that garbage collections (`gc`), the GIL (`gil`) or sampled stacks (`stacks`) are
-    /// recorded.
+    /// True if garbage collections have to be recorded; the request is refused if they cannot be. `gil` is
+    /// the same for the GIL, and `stacks` for sampled stacks.
     pub gc: bool,
     pub gil: bool,
     pub stacks: bool,
-    /// True for a window for a profiler that waits in the process. The request is refused if there is no such
-    /// profiler, and no record is begun for the window.
+    /// True if the window is for a profiler that waits in the process, such as nsys. The request is refused
+    /// if there is no such profiler. No record is begun for the window.
     pub profiler: bool,
-    /// True to include the steps before the window that the flight recorder has kept.
+    /// True if the steps that the flight recorder has kept before the window belong to the window.
     pub past: bool,
-    /// The absolute path, in the process's file system, for the PyTorch profiler's trace. If given, the
-    /// profiler runs in the window.
+    /// The absolute path, in the process's file system, for the PyTorch profiler's trace. If it is given,
+    /// that profiler runs in the window.
     pub torch_trace: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl Request {
     /// Returns a description of the error in the line, for the answer to the client.
     pub fn from_line(line: &[u8]) -> Result<Self, String> {
         let object = Object::from_line(line)?;
-        // The version is checked first, because the fields may have other meanings in a later version.
+        // The version is checked first, because in a later version the fields may have other meanings.
         if let Some(version) = object.get("version")
             && version.integer().is_none_or(|version| version > VERSION)
         {
@@ -180,7 +180,7 @@ impl Capture {
     }
 }
 
-/// Returns a name from a client in a form that is safe to show in a message.
+/// Returns a name that a client has sent, in a form that is safe to show in a message.
 fn shown(name: &str) -> String {
     let plain = name.chars().filter(|c| !c.is_control());
     plain.take(32).collect()

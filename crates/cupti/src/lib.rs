@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// Major number of the oldest CUDA release whose CUPTI is used. CUPTI 11.8 has hung.
+/// Major number of the oldest CUDA release whose CUPTI is used. CUPTI 11.8 hung in use.
 pub const OLDEST: u32 = 12;
 /// Major number of the newest CUDA release whose CUPTI is searched for.
 pub const NEWEST: u32 = 15;
@@ -45,8 +45,8 @@ pub fn folders(library_path: Option<&OsStr>, runtimes: &[PathBuf], root: &Path) 
     folders
 }
 
-/// Returns the path of the newest CUPTI in these folders that is not newer than `newest`. If several folders have it,
-/// the first one wins.
+/// Returns the path of the newest CUPTI in `folders` that is not newer than `newest`. If several folders have
+/// the same release, the first folder is used.
 #[must_use]
 pub fn find(folders: &[PathBuf], newest: u32) -> Option<PathBuf> {
     names(newest)
@@ -54,8 +54,8 @@ pub fn find(folders: &[PathBuf], newest: u32) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// Returns the CUDA installations under `root`: first `cuda`, which the machine's owner has chosen, then the others,
-/// the newest first.
+/// Returns the CUDA installations under `root`: first `cuda`, which the machine's owner has chosen, then the
+/// other installations, the newest first.
 fn installed(root: &Path) -> Vec<PathBuf> {
     let mut found: Vec<(Vec<u32>, PathBuf)> = std::fs::read_dir(root)
         .into_iter()

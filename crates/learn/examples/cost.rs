@@ -1,5 +1,5 @@
-//! Measures the learner's cost per call, in nanoseconds, on recorded call streams: first while it
-//! learns, then at rest, after it has settled. The lock and the assembler through which the library
+//! Measures the learner's cost per call, in nanoseconds, on recorded call streams: first while it learns,
+//! then at rest, after it has settled on a rule. The lock and the assembly code through which the library
 //! calls the learner are not included.
 //!
 //! `cargo run --release -p tllmprof-learn --example cost -- crates/learn/tests/streams/*.csv.gz`
@@ -14,7 +14,7 @@ use tllmprof_learn::{Call, EndingCalls, Learner, Trails};
 
 /// Number of times that each measurement is repeated. The fastest one counts.
 const REPETITIONS: usize = 15;
-/// Minimum number of calls to replay while waiting for the learner to come to rest.
+/// Minimum number of calls to replay until the learner comes to rest (stops recording calls).
 const MIN_CALLS: usize = 1 << 17;
 /// Minimum number of calls over which the cost at rest is measured.
 const MIN_CALLS_AT_REST: usize = 1 << 18;
@@ -39,8 +39,8 @@ fn rests(learner: &Learner) -> bool {
     learner.asks(false) != EndingCalls::ALL
 }
 
-/// A learner and its trails. Their memory is reused for each measurement, so that no page fault is
-/// measured.
+/// A learner and its trails (lists of recent calls). Their memory is reused for each measurement, so that
+/// page faults are not measured.
 struct Process {
     trails: Trails,
     learner: Box<Learner>,

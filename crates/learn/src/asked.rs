@@ -1,4 +1,4 @@
-//! The set of calls that the intercepting library has to report to the learner.
+//! The set of calls that the preloaded library has to report to the learner.
 
 use tllmprof_calls::Wait;
 
@@ -9,21 +9,21 @@ use crate::call::SiteCall;
 pub struct EndingCalls(u8);
 
 impl EndingCalls {
-    /// All calls.
+    /// The set of all calls.
     pub const ALL: Self = Self(u8::MAX);
 
-    /// No calls.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// Sampling rate for calls that are not in the set: one call in this number is still reported, through
+    /// Sampling rate for calls that are not in the set: one in this number is still reported, through
     /// [`Learner::missed`](crate::Learner::missed). Without these samples the learner would not notice that
     /// its pattern has ended.
     pub const SAMPLE: u32 = 32;
 
     pub(crate) const fn only(call: SiteCall) -> Self {
         match call {
-            // An upload wait is an ordinary wait that follows a copy to the device, so all waits have to be
-            // reported to recognize it. Only copies to the host are left out.
+            // An upload wait is an ordinary wait that follows a copy to the device. To recognize upload
+            // waits, all waits have to be reported, so only copies to the host are left out.
             SiteCall::Upload => Self(!(1 << SiteCall::CopyToHost as u8)),
             call => Self(1 << call as u8),
         }

@@ -2,10 +2,10 @@
 
 use tllmprof_calls::Wait;
 
-/// One call of the process, with the handles that distinguish call sites (see `lib.rs`).
+/// One call of the process, with those handles that distinguish call sites (see `lib.rs`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Call {
-    /// A kernel launch of any form. The value is the kernel's handle.
+    /// A kernel launch, made by any of the launch functions. The value is the kernel's handle.
     Launch(u64),
     /// A graph launch. The graph's handle is left out because programs use a different graph for each batch
     /// size, even at the same place in the code.
@@ -14,7 +14,8 @@ pub enum Call {
     CopyToHost,
     /// A copy to the device.
     CopyToDevice,
-    /// The return of a wait. The thread's trail already has the call, from when it was entered.
+    /// The return of a wait. The wait itself is already in the thread's trail (list of recent calls), from
+    /// the time when it was entered.
     Returned(Wait),
     /// The begin of a stream capture on this thread. The thread's calls during the capture are ignored,
     /// because they run nothing on the GPU.
@@ -50,8 +51,8 @@ impl Call {
     }
 }
 
-/// Tokens that stand for calls other than kernel launches in a thread's trail. A kernel launch is stored as
-/// its handle, a pointer, which is never as small as these numbers.
+/// Tokens that stand for calls in a thread's trail (list of recent calls). A kernel launch is stored as the
+/// kernel's handle, a pointer, which is never as small as these numbers.
 pub(crate) mod token {
     pub(crate) const GRAPH: u64 = 1;
     pub(crate) const COPY_TO_HOST: u64 = 2;
@@ -74,8 +75,8 @@ pub(crate) enum SiteCall {
     Event,
     Context,
     BlockingCopy,
-    /// A wait right after a copy to the device. Such a wait is for that copy, and seldom for the work of an
-    /// iteration.
+    /// A wait right after a copy to the device. Such a wait is usually for the copy, and seldom for the work
+    /// of an iteration.
     Upload,
 }
 

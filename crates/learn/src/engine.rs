@@ -1,23 +1,23 @@
-//! Engines: groups of threads that launch for the same loop.
+//! Engines: groups of threads whose launches belong to the same loop.
 
 use crate::history::HistoryEntry;
 use crate::rule::LearnedRule;
 use crate::trail::{THREADS, Threads};
 
-/// Number of the latest history entries that are examined to find the threads that still launch.
+/// Number of the latest history entries in which a thread must launch to count as one that still launches.
 pub(crate) const LATEST_ENTRIES: usize = 32;
-/// Threads count as taking turns if the waits of other threads find at most an eighth (1 / this number) of
-/// their work unfinished.
+/// A divisor: threads count as taking turns if the waits of other threads find at most an eighth of their
+/// work unfinished.
 const MAX_STRAY_DIVISOR: u32 = 8;
-/// Size, in bits, of the hash set in which a thread's call sites are remembered.
+/// Size, in bits, of the hash set that holds a thread's call sites.
 const SITE_BITS: usize = 2048;
-/// Level of the keys that are compared between threads: the call and the one before it.
+/// Level of the call sites' keys that are compared between threads: the call and the one before it.
 const SITE_LEVEL: usize = 1;
 
-/// An engine: the threads whose launches are followed, and the other threads that launch.
+/// An engine (the threads whose launches are followed), and the other threads that launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Engine {
-    /// The thread that launches most, among those that wait.
+    /// The thread that launches most, among the engine's threads that wait.
     pub lead: usize,
     pub threads: Threads,
     /// Threads outside the engine that launch at least half as much as the lead.
@@ -35,17 +35,17 @@ impl Engine {
     }
 }
 
-/// The work and calls of each thread, indexed by thread slot.
+/// The work (launches) and calls of each thread, indexed by thread slot.
 struct Loads {
     work: [u32; THREADS],
-    /// The part of `work` that the wait of another thread found unfinished: the thread had launched it after
+    /// The part of `work` that was unfinished when another thread waited: this thread had launched it after
     /// its own last wait or copy.
     stray: [u32; THREADS],
-    /// The part of `stray` that was found by the wait of a thread that launches work itself.
+    /// The part of `stray` that was unfinished when a thread waited that launches work itself.
     found: [u32; THREADS],
     /// Number of waits and copies, without those that helper threads make.
     calls: [u32; THREADS],
-    /// The threads that launched.
+    /// The set of threads that have launched any work.
     present: Threads,
 }
 
@@ -69,7 +69,7 @@ impl Loads {
             present: 0,
         };
         let mut by_helper = false;
-        // A wait is recorded after the unfinished work that it found, so reverse order reaches the wait
+        // A wait is recorded after the unfinished work that it found, so in reverse order the wait comes
         // first.
         for entry in entries.iter().rev() {
             let thread = entry.thread as usize % THREADS;
@@ -87,7 +87,7 @@ impl Loads {
         loads
     }
 
-    /// Returns the thread in `among` that launched most.
+    /// Returns the thread in `among` that launched most work.
     fn most(&self, among: Threads) -> Option<usize> {
         each(among & self.present).max_by_key(|&thread| (self.work[thread], THREADS - thread))
     }
@@ -118,13 +118,13 @@ fn add(sum: &mut u32, work: u32) {
     *sum = sum.saturating_add(work);
 }
 
-/// Returns the engine whose waits are examined: that of the thread that launches most, among the threads that
-/// still launch. The engine of `followed` is kept unless another launches more than twice as much.
+/// Returns the engine whose waits are examined: the engine of the thread that launches most, among the
+/// threads that still launch. The engine of `followed` is kept unless another engine launches more than twice
+/// as much.
 pub(crate) fn engine(entries: &[HistoryEntry], followed: Option<&LearnedRule>) -> Option<Engine> {
     let loads = Loads::sum(entries);
     let late = Loads::sum(late(entries, LATEST_ENTRIES));
-    // A thread in `hands` that still launches after the threads it worked for have stopped is an engine
-    // itself.
+    // If a hand still launches after the threads that waited for it have stopped, it is an engine itself.
     let hands = loads.hands() & !(late.that(|_| true) & !late.hands());
     let kept = followed
         .filter(|rule| is_active(entries, rule.threads))
@@ -147,9 +147,9 @@ pub(crate) fn engine(entries: &[HistoryEntry], followed: Option<&LearnedRule>) -
     })
 }
 
-/// Returns the threads that take turns with `lead` at the same work, such as a pool, or one thread for each
-/// request. Two separate engines are not a relay: the waits of one find the other in the middle of an
-/// iteration.
+/// Returns the threads that take turns with `lead` at the same work, such as the threads of a pool, or one
+/// thread for each request. Two separate engines do not take turns: the waits of one find the other in the
+/// middle of an iteration.
 fn relay(entries: &[HistoryEntry], loads: &Loads, lead: usize) -> Threads {
     let takes_turns = |thread| loads.calls[thread] > 0 && loads.takes_turns(thread);
     let candidates = loads.that(takes_turns);
@@ -182,8 +182,8 @@ fn late(entries: &[HistoryEntry], last: usize) -> &[HistoryEntry] {
     entries.get(begin..).unwrap_or(&[])
 }
 
-/// Returns true if the busiest of `threads` launches more than half as much as any other thread, in the
-/// latest entries.
+/// Returns true if, in the latest entries, the busiest of `threads` launches more than half as much as any
+/// other thread.
 pub(crate) fn is_active(entries: &[HistoryEntry], threads: Threads) -> bool {
     let active = |last| {
         let loads = Loads::sum(late(entries, last));
@@ -194,18 +194,18 @@ pub(crate) fn is_active(entries: &[HistoryEntry], threads: Threads) -> bool {
     active(LATEST_ENTRIES) || active(LATEST_ENTRIES / 4)
 }
 
-/// Returns the thread that launched most.
+/// Returns the thread that launched most work in these entries.
 pub(crate) fn most_active(entries: &[HistoryEntry]) -> usize {
     Loads::sum(entries).most(!0).unwrap_or(0)
 }
 
-/// Returns true if the engine that launches now is not the followed one.
+/// Returns true if the engine that launches most now is not the followed one.
 pub(crate) fn handed_over(entries: &[HistoryEntry], followed: &LearnedRule) -> bool {
     engine(entries, Some(followed)).is_some_and(|engine| followed.threads & 1 << engine.lead == 0)
 }
 
-/// Returns the number of entries since the last one of the thread that launched most, if that thread has
-/// stopped and other threads continue with different work. Otherwise returns `None`.
+/// Returns the number of history entries since the last entry of the thread that launched most, if that
+/// thread has stopped and other threads continue with different work; otherwise `None`.
 pub(crate) fn since_stale(entries: &[HistoryEntry]) -> Option<usize> {
     let most = most_active(entries);
     let engine = engine(entries, None)?;

@@ -8,8 +8,8 @@ use crate::trail::ThreadLaunches;
 /// Maximum number of entries in the history.
 pub(crate) const MAX_ENTRIES: usize = 3072;
 
-/// An entry of the history: a wait or a copy. If `call` is `None`, the entry is instead work that
-/// another thread had launched when a wait or copy was recorded.
+/// An entry of the history: a wait or a copy. If `call` is `None`, the entry instead stands for work that
+/// another thread had launched by the time of a wait or copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HistoryEntry {
     pub keys: Keys,
@@ -64,13 +64,13 @@ impl HistoryEntry {
     }
 }
 
-/// The latest entries, the oldest first.
+/// The latest waits and copies of the process, the oldest first.
 #[derive(Debug)]
 pub(crate) struct History {
     entries: [HistoryEntry; MAX_ENTRIES],
     length: usize,
-    /// Number of times that entries were dropped. While it stays the same, entries have only been
-    /// added.
+    /// Number of times that the history has dropped entries. As long as it stays the same, entries have only
+    /// been added.
     drops: u32,
 }
 
@@ -88,7 +88,7 @@ impl History {
         self.drops
     }
 
-    /// Adds an entry. If there is no room, drops the older half first and returns true.
+    /// Adds an entry. If the history is full, drops its older half first and returns true.
     pub(crate) fn push(&mut self, entry: HistoryEntry) -> bool {
         let full = self.length == MAX_ENTRIES;
         if full {

@@ -1,4 +1,4 @@
-//! The host's time between a wait and the next launch, measured while the learner learns.
+//! Measures the host's time between a wait and the next launch (a pause), while the learner learns.
 
 use crate::trail::slot;
 
@@ -8,7 +8,8 @@ pub type Clock<'a> = &'a dyn Fn() -> u64;
 /// The time of a history entry (a wait or a copy), and the pause before its first launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EntryTimes {
-    /// The time of the entry, in units of 2^[`EntryTimes::UNIT`] nanoseconds. It wraps after four minutes.
+    /// The time of the entry, in units of 2^[`EntryTimes::UNIT`] nanoseconds. It wraps around after four
+    /// minutes.
     at: u32,
     /// The pause before the entry's first launch, in nanoseconds; 0 if it was not measured.
     pub pause: u32,
@@ -19,8 +20,8 @@ impl EntryTimes {
     /// The unit of `at`, as the exponent of a power of two nanoseconds.
     const UNIT: u32 = 6;
 
-    /// Returns the nanoseconds from `earlier` to this entry. The result is less than 2^38 because times
-    /// wrap.
+    /// Returns the nanoseconds from the entry `earlier` to this entry. The result is less than 2^38, because
+    /// times wrap around.
     pub(crate) fn since(self, earlier: Self) -> u64 {
         u64::from(self.at.wrapping_sub(earlier.at)) << Self::UNIT
     }
@@ -49,7 +50,7 @@ impl Pauses {
         self.returned.map(|(thread, _)| thread)
     }
 
-    /// Begins a pause: a wait of this thread has returned.
+    /// Begins a pause of `thread`, because a wait of this thread has returned.
     pub(crate) fn returned(&mut self, thread: u32, clock: Clock) {
         self.returned = Some((thread, clock()));
     }

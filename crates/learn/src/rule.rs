@@ -1,4 +1,4 @@
-//! The rule that the learner has chosen, and its description in words.
+//! The rule for iterations that the learner has chosen, and its description in words.
 
 use core::fmt;
 
@@ -6,7 +6,8 @@ use crate::call::{SiteCall, token};
 use crate::site::{Keys, REACH};
 use crate::trail::{DEPTH, ThreadLaunches, Threads};
 
-/// The rule for iterations: the call site at which they end, or the launch with which they begin.
+/// The rule for iterations: the call site (a wait or a copy) at which they end, or the launch with which they
+/// begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LearnedRule {
     /// The type of the call at the call site. `None` before a site is chosen, and if iterations begin with a
@@ -20,10 +21,11 @@ pub struct LearnedRule {
     pub(crate) thread: u8,
     /// The threads whose launches are followed.
     pub(crate) threads: Threads,
-    /// Number of threads outside the engine that launch at least half as much as `thread`.
+    /// Number of threads outside the engine (the followed threads) that launch at least half as much as
+    /// `thread`.
     pub(crate) others: u8,
-    /// Bit set of threads outside the engine that launched a considerable part when the rule was chosen. They
-    /// may not join the followed threads.
+    /// Bit set of threads outside the engine (the followed threads) that launched a considerable part when
+    /// the rule was chosen. These threads may not join the followed ones.
     pub(crate) rivals: u64,
     /// Median work between occurrences, in launches. A graph counts as several launches.
     pub(crate) median: u32,
@@ -33,12 +35,14 @@ pub struct LearnedRule {
     pub(crate) waits: u32,
     pub(crate) periods: u32,
     pub(crate) agreeing: u32,
-    /// Occurrences per iteration in addition to the one that ends it. It is 0 unless an iteration has equal
-    /// parts.
+    /// Occurrences of the call site per iteration, not counting the one that ends the iteration. It is 0
+    /// unless an iteration has equal parts.
     pub(crate) more_parts: u32,
-    /// The work of an iteration, if it begins with a launch and does not end with a wait. Otherwise `None`.
+    /// The work of an iteration that begins with a launch and does not end with a wait; `None` for an
+    /// iteration that ends at a call site.
     pub(crate) period: Option<ThreadLaunches>,
-    /// The thread's last calls before the call site, or its last launches for a `period`, the latest first.
+    /// The thread's last calls before the call site, the latest first. For a rule with a `period`, the
+    /// thread's last launches.
     pub(crate) context: [u64; DEPTH],
 }
 
@@ -87,8 +91,8 @@ impl LearnedRule {
         u32::from(self.thread)
     }
 
-    /// Returns the number of threads outside the engine that launch at least half as much. They may belong to
-    /// further engines in the process.
+    /// Returns the number of threads outside the engine (the followed threads) that launch at least half as
+    /// much. Such threads may belong to further engines in the process.
     #[must_use]
     pub fn other_engines(&self) -> u32 {
         u32::from(self.others)
@@ -163,7 +167,7 @@ impl LearnedRule {
     }
 }
 
-/// Maximum number of context calls that a description names.
+/// Maximum number of preceding calls that a description names.
 const MAX_NAMED_CALLS: usize = 3;
 
 /// A function that writes a kernel's name for its handle.

@@ -4,16 +4,17 @@
 use crate::call::{SiteCall, token};
 use crate::trail::Trails;
 
-/// Number of earlier calls that each level of a context includes.
+/// For each level of context, the number of preceding calls that identify a call site in addition to the call
+/// itself.
 pub(crate) const REACH: [usize; LEVELS] = [0, 1, 2, 4, 8];
 
 pub(crate) const LEVELS: usize = 5;
 
-/// A call site's keys, one for each level: level 0 is only the call, level 4 the call and the eight before
-/// it.
+/// A call site's keys (hashes), one for each level: level 0 includes only the call, level 4 the call and the
+/// eight calls before it.
 pub(crate) type Keys = [u32; LEVELS];
 
-/// Returns the keys of the call that this thread noted last in its trail.
+/// Returns the keys, at all levels, of the latest call in the thread's trail.
 pub(crate) fn keys(trails: &Trails, thread: u32, call: SiteCall, helper: bool) -> Keys {
     let mut keys = [0; LEVELS];
     let mut hash = start(call, helper);
@@ -30,7 +31,7 @@ pub(crate) fn keys(trails: &Trails, thread: u32, call: SiteCall, helper: bool) -
     keys
 }
 
-/// Returns only the key of one level, as [`keys`] computes it.
+/// Returns the key of one level, as [`keys`] computes it.
 #[inline]
 pub(crate) fn key(trails: &Trails, thread: u32, call: SiteCall, helper: bool, level: usize) -> u32 {
     let hash = start(call, helper);
@@ -42,14 +43,14 @@ pub(crate) fn key(trails: &Trails, thread: u32, call: SiteCall, helper: bool, le
     fold(tokens.fold(with_thread(hash, thread, helper), mix))
 }
 
-/// Returns the key of the launch that this thread noted last: a hash of this launch and those before it.
+/// Returns the key of the latest launch in the thread's trail: a hash of this launch and those before it.
 pub(crate) fn launch_key(trails: &Trails, thread: u32) -> u32 {
     let mut hash = u64::from(thread);
     let mut graphs = 0;
     for launch in trails.launches(thread) {
         hash = mix(hash, launch);
         graphs += u32::from(launch == token::GRAPH);
-        // A graph is a large part of a pass, so launches before the previous graph do not matter.
+        // A graph is a large part of a pass, so launches before the second graph from the end do not matter.
         if graphs == 2 {
             break;
         }
@@ -61,9 +62,9 @@ fn start(call: SiteCall, helper: bool) -> u64 {
     mix(call as u64 + 1, u64::from(helper))
 }
 
-/// Adds the thread to the hash for helper threads, which only copy and wait. Helpers are often a pool: they
-/// are one call site at level 0, and one site per thread at the other levels. For threads that launch, the
-/// key does not include the thread, because the learner tracks which of them to follow.
+/// Adds the thread to the hash if it is a helper thread, which only copies and waits. Helper threads often
+/// form a pool: at level 0 the pool is one call site, and at the other levels each thread is one. For threads
+/// that launch, the key does not include the thread, because the learner tracks which of them to follow.
 fn with_thread(hash: u64, thread: u32, helper: bool) -> u64 {
     if helper {
         mix(hash, u64::from(thread))

@@ -1,4 +1,4 @@
-//! Trails: the latest calls of each thread, from which contexts are computed.
+//! Trails: the latest calls of each thread. From them the learner computes the contexts of call sites.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -21,14 +21,14 @@ pub(crate) const DEPTH: usize = 8;
 #[derive(Debug)]
 pub struct Trails {
     trails: [Trail; THREADS],
-    /// One more than the highest thread slot in use.
+    /// One more than the highest index of a trail in use.
     used: AtomicU32,
 }
 
-/// The trail of a thread: its last calls, in a layout that generated machine code can write. A new call's
-/// token is stored at index `calls` modulo [`Trail::LENGTH`], then `calls` is incremented. For a launch,
-/// `launches` or `graphs` is incremented as well. The token is the kernel's handle, or a constant such as
-/// [`Trail::GRAPH`].
+/// The trail of a thread: its latest calls, in a layout that the library's assembly code can write. A new
+/// call's token is stored at index `calls` modulo [`Trail::LENGTH`], then `calls` is incremented. For a
+/// launch, `launches` or `graphs` is incremented as well. The token is the kernel's handle, or a constant
+/// such as [`Trail::GRAPH`].
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Trail {
@@ -39,7 +39,7 @@ pub struct Trail {
     capturing: AtomicBool,
 }
 
-/// The work of a thread: counts of what it has launched. The counts wrap.
+/// The work of a thread: the numbers of kernels and graphs that it has launched. The numbers wrap around.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct ThreadLaunches {
     pub launches: u32,
@@ -52,7 +52,7 @@ impl ThreadLaunches {
         graphs: 0,
     };
 
-    /// Returns the work since `before`.
+    /// Returns the work between `before`, an earlier value, and this value.
     pub(crate) const fn since(self, before: Self) -> Self {
         Self {
             launches: self.launches.wrapping_sub(before.launches),
@@ -79,16 +79,16 @@ impl ThreadLaunches {
 pub(crate) const GRAPH_WEIGHT: u32 = 32;
 
 impl Trail {
-    /// Number of tokens in a trail, a power of two. There is room for a call site with its longest context,
-    /// and for calls that another thread whose id was reused may add at the same time.
+    /// Number of tokens in a trail, a power of two. A trail has room for a call site with its longest
+    /// context. It also has room for a few calls of another thread that uses the same trail at the same time.
     pub const LENGTH: usize = 16;
-    /// Offset of the tokens, in bytes.
+    /// Offset of the tokens in a trail, in bytes.
     pub const TOKENS: usize = core::mem::offset_of!(Self, tokens);
-    /// Offset of the count of all calls, 32 bits that wrap.
+    /// Offset of the count of all calls in a trail, in bytes. The count has 32 bits and wraps around.
     pub const CALLS: usize = core::mem::offset_of!(Self, calls);
-    /// Offset of the count of kernel launches, 32 bits that wrap.
+    /// Offset of the count of kernel launches in a trail, in bytes. The count has 32 bits and wraps around.
     pub const LAUNCHES: usize = core::mem::offset_of!(Self, launches);
-    /// Offset of the count of graph launches, 32 bits that wrap.
+    /// Offset of the count of graph launches in a trail, in bytes. The count has 32 bits and wraps around.
     pub const GRAPHS: usize = core::mem::offset_of!(Self, graphs);
     /// The token of a graph launch.
     pub const GRAPH: u64 = token::GRAPH;
@@ -191,7 +191,7 @@ impl Trails {
         self.get(thread).capturing.load(Relaxed)
     }
 
-    /// Returns the number of graph launches of all threads. It wraps.
+    /// Returns the number of graph launches of all threads. It wraps around.
     #[must_use]
     pub fn graphs(&self) -> u32 {
         (0..self.used()).fold(0, |sum, thread| sum.wrapping_add(self.work(thread).graphs))
@@ -202,7 +202,7 @@ impl Trails {
         self.used.load(Relaxed)
     }
 
-    /// Returns the tokens of the calls before the thread's latest call, in reverse order. A token is 0 if
+    /// Returns the tokens of the calls before the thread's latest call, the latest first. A token is 0 if
     /// there were fewer calls.
     #[inline]
     pub(crate) fn before(&self, thread: u32) -> impl Iterator<Item = u64> {
@@ -211,8 +211,8 @@ impl Trails {
         (2..=DEPTH as u32 + 1).map(move |back| trail.back(calls, back))
     }
 
-    /// Returns the tokens of at most [`DEPTH`] of the thread's last launches, the latest first, as far back
-    /// as its trail reaches.
+    /// Returns the tokens of the thread's last launches, the latest first: at most [`DEPTH`], as far back as
+    /// its trail reaches.
     #[inline]
     pub(crate) fn launches(&self, thread: u32) -> impl Iterator<Item = u64> {
         let trail = self.get(thread);
@@ -221,8 +221,8 @@ impl Trails {
         tokens.filter(|&token| token::launches(token)).take(DEPTH)
     }
 
-    /// Returns true if the thread is a helper: it has launched nothing in the [`DEPTH`] calls before its
-    /// latest one.
+    /// Returns true if the thread is a helper (a thread that only waits and copies): there is no launch among
+    /// the [`DEPTH`] calls before its latest one.
     pub(crate) fn helper(&self, thread: u32) -> bool {
         self.work(thread) == ThreadLaunches::default() || !self.before(thread).any(token::launches)
     }
@@ -253,7 +253,7 @@ impl Default for Trails {
     }
 }
 
-/// Returns the index of the thread in tables.
+/// Returns the index of a thread in the tables of threads.
 pub(crate) const fn slot(thread: u32) -> usize {
     thread as usize % THREADS
 }

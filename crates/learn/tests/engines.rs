@@ -1,18 +1,19 @@
-//! Synthetic call streams of programs whose shape no recorded stream has.
+//! Tests with synthetic call streams, for programs that no recorded stream resembles.
 
 use tllmprof_calls::Wait;
 use tllmprof_learn::{Boundary, Call, Learner, LearnerState, Trails};
 
 const KERNEL: u64 = 1 << 32;
 
-/// A process whose calls are reported to a learner.
+/// A simulated process, whose calls are reported to a learner.
 struct Process {
     trails: Trails,
     learner: Box<Learner>,
-    /// Number of boundaries in each iteration that [`Process::iteration`] has begun.
+    /// For each iteration that [`Process::iteration`] has begun, the number of boundaries that the learner
+    /// has reported in it.
     boundaries: Vec<u32>,
     last: Option<Boundary>,
-    /// The current time, in nanoseconds.
+    /// The simulated time, in nanoseconds.
     time: u64,
 }
 
@@ -112,8 +113,8 @@ fn another_thread_waits_and_nobody_copies() {
     process.assert_each_once(32);
 }
 
-/// A waiting thread that is not scheduled in time returns from the waits of several steps in a row, while
-/// launches continue.
+/// A waiting thread that the kernel does not schedule in time returns from the waits of several steps in a
+/// row, while another thread continues to launch.
 #[test]
 fn another_thread_waits_for_several_steps_at_a_time() {
     for steps_at_a_time in [[1, 1, 2, 3, 1], [1, 3, 2, 1, 2], [3, 1, 3, 1, 3]] {
@@ -201,7 +202,7 @@ fn idle_polling_is_no_iteration() {
         process.read(1);
     }
     process.assert_each_once(32);
-    // A long time with only polling, then work again.
+    // For a long time the process only polls, then it works again.
     for _ in 0..100_000 {
         process.call(1, Call::Returned(Wait::Stream));
     }
@@ -214,7 +215,8 @@ fn idle_polling_is_no_iteration() {
 
 #[test]
 fn the_count_starts_again() {
-    // The count restarts before anything is known, while the learner watches its choice, and when it rests.
+    // The count restarts at three stages: before the learner has a rule, while it watches its choice, and
+    // when it rests.
     for at in [5, 20, 150] {
         let mut process = Process::new();
         for iteration in 0..200 {
@@ -243,10 +245,10 @@ fn layers_are_not_understood_as_steps() {
     }
 }
 
-/// The model is so small that the work between requests resembles a model's first and last kernels.
+/// The simulated model is so small that the work between requests resembles a model's first and last kernels.
 #[test]
 fn requests_are_no_iterations() {
-    // Number of tokens in a request, and number of reads between two requests.
+    // Each pair is the number of tokens in a request, and the number of reads between two requests.
     for (tokens, reads) in [(50, 12), (40, 1), (80, 20), (100, 0)] {
         let mut process = Process::new();
         for iteration in 0..1000 {
@@ -270,7 +272,8 @@ fn requests_are_no_iterations() {
     }
 }
 
-/// Requests differ in length, so they are not the layers of a model, however small the model is.
+/// Requests differ in length, so the learner must not take a request for a pass over layers, however small
+/// the model is.
 #[test]
 fn a_model_always_has_as_many_layers() {
     let mut process = Process::new();

@@ -1,6 +1,6 @@
-//! Two kinds of streams that are hard to distinguish. First, mixture-of-experts models that read the chosen
-//! experts back in each layer, with more or fewer layers than were recorded. Second, requests that all have
-//! the same number of tokens, which resemble layers.
+//! Tests of two kinds of streams that are hard to distinguish. The first are mixture-of-experts models that
+//! read the chosen experts back in each layer, with more or fewer layers than were recorded. The second are
+//! requests that all have the same number of tokens, and therefore resemble layers.
 
 mod judged;
 mod recorded;
@@ -9,7 +9,7 @@ use judged::{assert_holds, take};
 use recorded::Record;
 use tllmprof_learn::{Call, Learner, Trails};
 
-/// The last kernel of the router. The program then reads the chosen experts back.
+/// The last kernel of the router, after which the program reads the chosen experts back.
 const ROUTER: Call = Call::Launch((1 << 32) + 0x2f);
 
 type Records = Vec<Record>;
@@ -63,7 +63,8 @@ impl Random {
     }
 }
 
-/// Replaces the times of records that were assembled from pieces, so that time increases throughout.
+/// Replaces the times of records that were assembled from pieces of a recording, so that time increases
+/// throughout.
 fn in_time(records: Records) -> Records {
     /// `BETWEEN`: the time that is put between two pieces, in nanoseconds. `MAX_APART`: the longest time, in
     /// nanoseconds, between two records of the same piece.
@@ -82,8 +83,8 @@ fn in_time(records: Records) -> Records {
     records.into_iter().map(in_time).collect()
 }
 
-/// Returns the stream of the same model with another number of layers, each with experts picked at random
-/// from the recording.
+/// Returns the stream of the same model with another number of layers. Each layer is picked at random from
+/// the recording.
 fn with_layers(name: &str, layers: usize, count: usize) -> Records {
     let (mut records, iterations) = iterations(name);
     let parts: Vec<_> = iterations.iter().map(cut).collect();
@@ -117,8 +118,8 @@ fn as_many_layers_as_can_be_overlooked() {
     }
 }
 
-/// The history holds so few passes that none is recognized, so the learner must not consider anything
-/// understood.
+/// The history holds so few passes over the layers that none is recognized, so the learner must not count its
+/// rule as reliable.
 #[test]
 fn no_window_opens_on_a_layer() {
     for name in MODELS {
@@ -135,8 +136,8 @@ fn no_window_opens_on_a_layer() {
     }
 }
 
-/// Returns the requests of a recording, each shortened to `tokens(n)` tokens. The first tokens are kept, and
-/// the last one, which includes the work between requests.
+/// Returns the requests of a recording, with request n shortened to `tokens(n)` tokens. The first tokens of a
+/// request are kept, and the last one, which includes the work between requests.
 fn requests(name: &str, recorded: usize, tokens: impl Fn(usize) -> usize) -> Records {
     let (mut records, iterations) = iterations(name);
     let requests = iterations.len() / recorded;

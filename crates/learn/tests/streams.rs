@@ -17,7 +17,8 @@ fn holds(name: &str) {
     let mut records = stream(name);
     assert_holds(name, &records);
     assert_windows_open_on_true_iterations(name, &records);
-    // The streams must also work without copies to the device, which are not always reported.
+    // The streams must also work without copies to the device, because the library does not always report
+    // these copies.
     records.retain(|record| !matches!(record, Record::Call(_, Call::CopyToDevice, _)));
     assert_holds(name, &records);
 }
@@ -55,21 +56,21 @@ fn equal_parts_are_counted_together() {
     }
 }
 
-/// Other threads read each token several steps late. The boundaries of an early window are wherever those
-/// threads happen to read, so windows are not checked here.
+/// In this stream other threads read each token several steps late. The boundaries of an early window are
+/// wherever those threads happen to read, so windows are not checked.
 #[test]
 fn late_reads_give_way_to_launches() {
     assert_holds("jax_late", &stream("jax_late"));
 }
 
-/// Every ninth step has more work, so windows open too late for the check of windows.
+/// In this stream every ninth step has more work, so windows open too late to be checked.
 #[test]
 fn two_streams_tied_by_events() {
     assert_holds("nested_tied", &stream("nested_tied"));
 }
 
-/// Each image ends with a wait and consists of several passes. The images are the iterations, and the passes
-/// are the inner level.
+/// In these streams each image ends with a wait and consists of several passes. The images are the
+/// iterations, and the passes are the inner level.
 #[test]
 fn passes_are_the_inner_level() {
     for (name, images, passes) in [
@@ -118,12 +119,12 @@ fn no_period_is_made_up() {
     assert!(boundaries.iter().all(|&count| count == 0));
 }
 
-/// Known limits: true iterations that no wait distinguishes from each other.
+/// Known limits of the learner: streams in which no wait distinguishes a true iteration from the next.
 mod limits {
     use super::*;
 
-    /// The program reads the loss at every tenth step. Nine reads are too few to show that the reads recur.
-    /// With more reads, the learner takes ten steps for one iteration.
+    /// The program reads the loss at every tenth step. The stream has nine reads, too few to show that they
+    /// recur. With more reads, the learner would take ten steps for one iteration.
     #[test]
     fn train_every10() {
         let records = stream("train_every10");
@@ -141,7 +142,8 @@ mod limits {
     }
 }
 
-/// Asserts that the learner finds the iterations of `second` in a process that has run `first` before.
+/// Asserts that the learner finds the iterations of stream `second` in a process that has run stream `first`
+/// before.
 fn follows(first: &str, second: &str) {
     let mut records = stream(first);
     let (_, before) = replay(&records);
@@ -182,8 +184,8 @@ fn the_first_iterations_were_missed() {
 
 /// Streams with fewer than 50 iterations.
 const SHORT: [&str; 2] = ["hf_cb", "train_accumulate"];
-/// Streams with so little work in an iteration that it could be a layer of a model. Windows open later in
-/// them.
+/// Streams with so little work in an iteration that it could be a layer of a model. In these streams windows
+/// open later.
 const LITTLE: [&str; 10] = [
     "async_engine_eager",
     "compiled_default",

@@ -1,5 +1,5 @@
-//! Checks the learner on synthetic loops of shapes that no recorded stream has. The times of the
-//! host and the GPU are simulated.
+//! Checks the learner on synthetic loops that no recorded stream resembles. The times of the host and the GPU
+//! are simulated.
 
 #[expect(dead_code, reason = "shared with the tests of recorded streams")]
 mod judged;
@@ -9,7 +9,7 @@ mod recorded;
 
 use judged::{replay_level, share, take};
 
-/// Minimum share of true iterations that have exactly one boundary.
+/// Minimum share of true iterations in which the learner must report exactly one boundary.
 const MIN_SHARE: f64 = 0.95;
 
 /// Programs that do not wait at each iteration. Their true iterations are the inner level, below
@@ -23,8 +23,8 @@ const INNER: [&str; 6] = [
     "stop_check_16",
 ];
 
-/// The iteration by which the learner must understand the step: more than the number of layers of
-/// any model, plus the distance between two looks at the history.
+/// The number of the iteration by which the learner must understand the step: more than the number of layers
+/// of any model, plus the distance between two examinations of the history.
 const UNDERSTOOD_BY: u64 = 160;
 
 #[test]

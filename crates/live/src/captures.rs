@@ -1,5 +1,5 @@
-//! Follows a window from its request to its end. Stores the clients that wait for it, and the time at which
-//! it must be stopped.
+//! Follows a window from its request to its end. Knows which clients wait for the window, and when it must be
+//! stopped.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -7,10 +7,10 @@ use std::time::Instant;
 use tllmprof_session::live::DemandProgress;
 
 /// The longest time that a stopped window waits for the current iteration to end. In an engine that waits for
-/// requests no iteration ends, so the window is then closed at once.
+/// requests no iteration ends, so after this time the window is closed in the middle of the iteration.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A window that clients wait for.
+/// A window on which clients wait.
 pub(crate) struct WindowWait {
     /// The number of the client that has requested the window, if any.
     owner: Option<u64>,
@@ -23,23 +23,23 @@ pub(crate) struct WindowWait {
     stopped: Option<Instant>,
 }
 
-/// The next task of the server thread for the window.
+/// The next task of the listening thread for the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerTask {
     Nothing,
-    /// Report to the client that requested the window that it has opened with this iteration.
+    /// Tell the client that has requested the window that the window has opened with this iteration.
     SayOpened(u64),
     /// Close the window at the end of the current iteration.
     Stop,
-    /// Close the window at once, because no iteration ends.
+    /// Close the window immediately, because no iteration ends.
     CloseIdle,
     /// Report to all waiting clients that the window has closed, with its first and last iteration. After
-    /// this the window is no longer followed.
+    /// this report the window is no longer followed.
     SayClosed(Option<(u64, u64)>),
 }
 
 impl WindowWait {
-    /// Follows a window that the client `owner` has requested.
+    /// Returns the state for a window that the client `owner` has requested.
     pub(crate) const fn requested_by(owner: u64, duration: Option<Duration>) -> Self {
         Self {
             owner: Some(owner),
@@ -51,7 +51,7 @@ impl WindowWait {
         }
     }
 
-    /// Follows a window that no client has requested and that a client is about to stop.
+    /// Returns the state for a window that no client has requested and that a client is about to stop.
     pub(crate) const fn planned() -> Self {
         Self {
             owner: None,
@@ -63,7 +63,7 @@ impl WindowWait {
         }
     }
 
-    /// Notes that `client` has asked to stop the window, and waits for its end.
+    /// Notes that `client` has asked to stop the window, and now waits for the window's end.
     pub(crate) fn stops(&mut self, client: u64, now: Instant) {
         self.stopped.get_or_insert(now);
         if self.owner != Some(client) && !self.stoppers.contains(&client) {
@@ -91,8 +91,8 @@ impl WindowWait {
         self.stopped.is_some()
     }
 
-    /// Returns the task that follows from the window's progress. After the task is done, call this again for
-    /// the next one.
+    /// Returns the task that the window's progress requires. After the task is done, the caller has to call
+    /// this function again for the next one.
     pub(crate) fn on(&mut self, progress: DemandProgress, now: Instant) -> ServerTask {
         match progress {
             DemandProgress::Waits => ServerTask::Nothing,
@@ -131,7 +131,8 @@ mod tests {
     use DemandProgress::{Closed, Open, Waits};
     use ServerTask::{CloseIdle, Nothing, SayClosed, SayOpened, Stop};
 
-    /// Checks that the given tasks result from the given progress, at these times in milliseconds.
+    /// Passes each progress in `events` at its time (in milliseconds), and checks that the given task
+    /// results.
     fn drive(mut watch: WindowWait, events: &[(u64, DemandProgress, ServerTask)]) {
         let start = Instant::now();
         for (at, progress, action) in events {

@@ -1,4 +1,5 @@
-//! The connected clients: reads their lines and writes answers. The sizes of both are limited.
+//! The connected clients: reads their requests and writes answers. The sizes of requests and answers are
+//! limited.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -7,12 +8,13 @@ use tllmprof_control::{ControlEvent, LONGEST};
 
 use crate::socket::{Moved, Socket};
 
-/// The largest number of bytes that are read from a client before the next client is served.
+/// The largest number of bytes that are read from a client before another client is served.
 const READ_BYTES: usize = 4 << 10;
-/// The largest number of bytes that are queued for a client that does not read. If there are more, it is
-/// disconnected.
+/// The largest number of bytes that are queued for a client that does not read. A client with more queued
+/// bytes is disconnected.
 const MAX_QUEUED_BYTES: usize = 64 << 10;
-/// The longest time without data from a client that waits for nothing. After it the client is disconnected.
+/// The longest time without data from a client that waits for no window. After this time the client is
+/// disconnected.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The bytes received from a client, which are split into lines.
@@ -49,7 +51,7 @@ pub(crate) struct Client {
     out: Vec<u8>,
     /// The time at which the client last sent something.
     since: Instant,
-    /// True if nothing more is to be read from the client.
+    /// True if nothing more is to be read from the client, and only queued data has to be written.
     is_done: bool,
     is_gone: bool,
 }
@@ -81,15 +83,15 @@ impl Client {
         !self.out.is_empty()
     }
 
-    /// Returns true if the connection can be closed. `waits` is true if the client waits for a window, in
-    /// which case it may be silent.
+    /// Returns true if the connection can be closed. `waits` is true if the client waits for a window; such a
+    /// client may be silent.
     pub(crate) fn is_over(&self, waits: bool, now: Instant) -> bool {
         let is_idle = !waits && now.saturating_duration_since(self.since) >= SILENCE_TIMEOUT;
         self.is_gone || is_idle || self.is_done && self.out.is_empty()
     }
 
-    /// Reads the received bytes, and returns the first line if it is complete. Further lines are returned by
-    /// later calls, after other clients have been served.
+    /// Reads the received bytes, and returns the first line if it is complete. Later calls return further
+    /// lines, after other clients have been served.
     pub(crate) fn line(&mut self) -> Option<Vec<u8>> {
         let mut buffer = [0; READ_BYTES];
         let has_room = self.lines.0.len() <= LONGEST;

@@ -7,18 +7,19 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if the listening thread must end.
+    /// True if the listening thread was asked to end.
     #[fork(reset)]
     static IS_ASKED: AtomicBool = AtomicBool::new(false);
 }
 
 /// Asks the listening thread to end. The store is sequentially consistent with the accesses to the listening
-/// socket's number: either the thread sees the flag, or the caller sees the socket and shuts it down.
+/// socket's number. So either the thread sees the flag, or the caller sees the socket and shuts it down,
+/// which wakes the thread.
 pub(crate) fn ask() {
     IS_ASKED.store(true, Ordering::SeqCst);
 }
 
-/// Returns true if the listening thread must end.
+/// Returns true if the listening thread was asked to end.
 pub(crate) fn is_asked() -> bool {
     IS_ASKED.load(Ordering::SeqCst)
 }

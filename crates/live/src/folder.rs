@@ -1,5 +1,5 @@
-//! Chooses the folder for the control socket: one that only the user can write to, or the one that the
-//! variable names.
+//! Chooses the folder for the control socket: one that only the user can write to, or the one that
+//! `TLLMPROF_CONTROL` names.
 
 use std::fmt;
 use std::fs::{self, DirBuilder};
@@ -14,7 +14,7 @@ use tllmprof_platform::log;
 
 use crate::surroundings::Surroundings;
 
-/// The reason why a folder cannot be used for the socket.
+/// The reason why a folder cannot be used for the control socket.
 #[derive(Debug)]
 pub(crate) enum FolderRefusal {
     /// The folder cannot be created, or its attributes cannot be read.
@@ -36,7 +36,7 @@ impl fmt::Display for FolderRefusal {
     }
 }
 
-/// Returns the path for this process's socket. Creates its folder if needed.
+/// Returns the path for this process's control socket. Creates the socket's folder if needed.
 ///
 /// # Errors
 /// Returns the reason why no folder can be used.
@@ -66,8 +66,8 @@ pub(crate) fn socket(
         .map(|runtime| place::below(&runtime))
         .filter(is_short);
     let folder = match below {
-        // The user's runtime folder may not be writable, for example in a sandbox. Then the folder in `/tmp`
-        // is used.
+        // The user's runtime folder may not be writable, for example in a sandbox. In that case the folder in
+        // `/tmp` is used.
         Some(folder) if prepare(&folder, user, false).is_ok() => folder,
         _ => {
             let folder = place::of_user(user);
@@ -81,14 +81,14 @@ pub(crate) fn socket(
 /// Creates the folder if it does not exist. The folder must not belong to another user, who could rename
 /// files in it and so replace a socket.
 ///
-/// `is_named` is true if the user has set the folder. Then it may also belong to root, like the volume of a
-/// Kubernetes pod.
+/// `is_named` is true if the user has chosen the folder. Such a folder may also belong to root, like the
+/// volume of a Kubernetes pod.
 fn prepare(folder: &Path, user: u32, is_named: bool) -> Result<(), FolderRefusal> {
     let failed = |error| FolderRefusal::Failed(folder.to_owned(), error);
     let unfit = |why: String| Err(FolderRefusal::Unfit(folder.to_owned(), why));
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-        // This is logged because the name may be mistyped.
+        // The new folder is logged because the user may have mistyped its name.
         Ok(()) if is_named => log::once!(
             Info,
             "TLLMPROF_CONTROL={}: there was no such folder, it was made",

@@ -42,13 +42,13 @@ lifecycle::global! {
     /// True if the listening thread has been started.
     #[fork(reset)]
     static HAS_THREAD: AtomicBool = AtomicBool::new(false);
-    /// Facts about the process that the listening thread needs.
+    /// Data about the process that the listening thread needs.
     #[fork(reset)]
     static SURROUNDINGS: Published<Surroundings> = Published::none();
 }
 
-/// The stack size of the listening thread in bytes. It is large because a window may be closed on this thread
-/// while the process waits for work, and closing it runs a profiler's code.
+/// The stack size of the listening thread in bytes. It is large because the thread may close a window while
+/// the process waits for work, and closing a window runs a profiler's code.
 const STACK_BYTES: usize = 1 << 20;
 
 /// The session's listener, which opens the control socket.
@@ -83,8 +83,8 @@ impl Listener for ControlSocket {
     }
 }
 
-/// Wakes the listening thread when the main thread ends. From then on the listening thread must check if it
-/// is the only thread left, so that it does not keep the process alive.
+/// Wakes the listening thread when the main thread ends. From then on the listening thread must check whether
+/// it is the only thread left, so that it does not keep the process alive.
 fn wake() {
     socket::hang_up();
 }

@@ -19,14 +19,15 @@ use crate::folder;
 use crate::socket::{self, MAX_DESCRIPTORS, Socket};
 use crate::surroundings::Surroundings;
 
-/// The interval at which the thread checks for clients that have been silent for too long. After the main
-/// thread has ended, also the interval at which it checks if it is the only thread left.
+/// The interval at which the listening thread checks for clients that have been silent for too long. After
+/// the main thread has ended, it also checks at this interval whether it is the only thread left.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The interval at which the thread checks the progress of a window.
+/// The interval at which the listening thread checks the progress of a window.
 const WINDOW_CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// A pause after requests, so that no client can keep the thread and the process's locks busy.
+/// The time that the listening thread sleeps after requests, so that no client can keep the thread and the
+/// process's locks busy.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The largest number of times that the socket is created again after the host has closed it.
+/// The largest number of times that the control socket is created again after the host has closed it.
 const MAX_SOCKETS_MADE: u32 = 16;
 
 struct Server {
@@ -88,11 +89,11 @@ fn listen(surroundings: &Surroundings) -> Option<Socket> {
 }
 
 impl Server {
-    /// Serves clients. Returns true if the socket must be created again.
+    /// Serves clients. Returns true if the control socket must be created again.
     fn serve(mut self) -> bool {
         loop {
-            // If another thread requests the end after this check, it finds the socket and shuts it down,
-            // which wakes this thread.
+            // If another thread asks this thread to end after this check, that thread finds the socket and
+            // shuts it down, which wakes this thread.
             if end::is_asked() {
                 return false;
             }
@@ -112,7 +113,7 @@ impl Server {
             if end::is_asked() || own_threads::are_alone() {
                 return false;
             }
-            // The socket was shut down: by another process, by the host, or to wake this thread.
+            // The listening socket was shut down: by another process, by the host, or to wake this thread.
             if has_hung_up || !self.listener.is_own() {
                 return true;
             }
@@ -133,7 +134,7 @@ impl Server {
         }
     }
 
-    /// Handles the next line of the client at index `place`. Returns true if there was one.
+    /// Handles the next line of the client at index `place`. Returns true if there was a line.
     fn serve_client(&mut self, place: usize) -> bool {
         let client = &mut self.clients[place];
         client.write();
@@ -155,8 +156,8 @@ impl Server {
         true
     }
 
-    /// Accepts a new client. If there is no room, first closes the connection that has been silent for
-    /// longest.
+    /// Accepts a new client. If there is no room, first closes the connection of the client that has been
+    /// silent for longest.
     fn accept(&mut self) {
         if self.clients.len() + 1 >= MAX_DESCRIPTORS {
             let waits = |client: &Client| {
@@ -189,7 +190,8 @@ impl Server {
         });
     }
 
-    /// Checks the progress of the window that clients wait for, and does what follows from it.
+    /// Checks the progress of the window that clients wait for, and carries out the tasks that follow from
+    /// it.
     fn follow(&mut self) {
         while let Some(watch) = &mut self.watch {
             let progress = match watch.owner() {
@@ -260,7 +262,7 @@ impl Server {
         })))
     }
 
-    /// Returns the status if the action was done, or the refusal with its reason.
+    /// Returns the process's status if `done` is `Ok`, otherwise the refusal with its reason.
     fn after(&self, done: Result<(), &'static str>) -> Option<ControlEvent> {
         match done {
             Ok(()) => self.status(),
@@ -319,8 +321,8 @@ fn times() -> Option<control::StepHistograms> {
     })
 }
 
-/// Translates a client's request to the session's form, or returns the reason why this process cannot meet
-/// it.
+/// Translates a client's request for a window to the session's form, or returns the reason why this process
+/// cannot meet the request.
 fn wanted(capture: Capture, settings: &Settings) -> Result<WindowRequest, String> {
     let has = |name: &str, is_asked: bool, is_there: bool, option: &str| match is_asked && !is_there
     {

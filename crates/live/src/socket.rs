@@ -15,18 +15,20 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_sync::Lock;
 use tllmprof_sync::kernel;
 
-/// The lowest descriptor number used here. Programs may expect to get lower numbers for files that they open.
+/// The lowest descriptor number for sockets. The program may expect to get lower numbers for files that it
+/// opens.
 const LOWEST_DESCRIPTOR: c_int = 64;
-/// The largest number of connections that wait to be accepted.
+/// The largest number of clients that wait to be accepted.
 const BACKLOG: c_int = 16;
-/// The largest number of descriptors that are open at the same time.
+/// The largest number of sockets (the listening one and its clients) that are open at the same time.
 pub(crate) const MAX_DESCRIPTORS: usize = 9;
 /// The longest time that the end of the process waits for a thread that is creating the socket's file.
 const NAME_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest time that the end of the process waits for the lock on the table of descriptors.
 const TABLE_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A descriptor: its number, -1 for none, and the inode that shows if it is still ours.
+/// A descriptor: its number (-1 for none), and the inode by which the library recognizes that the descriptor
+/// still belongs to it.
 #[derive(Clone, Copy)]
 struct DescriptorEntry {
     number: c_int,
@@ -38,7 +40,7 @@ const NO_ENTRY: DescriptorEntry = DescriptorEntry {
     inode: 0,
 };
 
-/// The state of the socket's file.
+/// The state of the socket's file, through which clients connect.
 enum SocketName {
     /// The file has not been created yet.
     None,
@@ -46,24 +48,24 @@ enum SocketName {
         path: CString,
         inode: u64,
     },
-    /// The process is ending, so no file is created any more.
+    /// The process is ending, so the file is not created any more.
     Over,
 }
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// The open descriptors, which the child of a fork has to close. The lock is held while a descriptor is
-    /// opened or closed.
+    /// The open descriptors, which have to be closed in the child of a fork. The lock is held while a
+    /// descriptor is opened or closed.
     #[fork(by = close_in_child)]
     #[exec = "the descriptors are closed"]
     static OPEN: Lock<[DescriptorEntry; MAX_DESCRIPTORS]> = Lock::new([NO_ENTRY; MAX_DESCRIPTORS]);
     /// The descriptor number of the listening socket; -1 for none.
     #[fork(reset)]
     static LISTENER: AtomicI32 = AtomicI32::new(-1);
-    /// The socket's file. The child of a fork gets a file of its own. The lock is held while the file is
-    /// created and while it is removed. So at the end of the process the file either exists and is removed,
-    /// or is never created.
+    /// The file of the listening socket. The child of a fork gets a file of its own. The lock is held while
+    /// the file is created and while it is removed. So at the end of the process the file either exists and
+    /// is removed, or is never created.
     #[fork(reset)]
     #[exit = "the socket's file is removed"]
     #[exec = "the file stays until a command that lists processes or starts one removes it"]
@@ -114,7 +116,7 @@ fn close(entry: DescriptorEntry) {
 /// An open socket, which is entered in the table of descriptors.
 pub(crate) struct Socket(DescriptorEntry);
 
-/// The result of reading or writing.
+/// The result of reading from a socket or writing to it.
 pub(crate) enum Moved {
     Bytes(usize),
     /// No data can be read or written now.
@@ -124,8 +126,8 @@ pub(crate) enum Moved {
 }
 
 impl Socket {
-    /// Opens a descriptor with `open`, moves it to a number that no program expects, and enters it in the
-    /// table.
+    /// Opens a descriptor with `open`, moves it to a high number that no program expects, and enters it in
+    /// the table of descriptors.
     fn new(open: impl FnOnce() -> c_int) -> io::Result<Self> {
         let mut table = OPEN.lock();
         let place = table.iter_mut().find(|entry| entry.number < 0);
@@ -140,8 +142,8 @@ impl Socket {
             libc::close(low);
             number
         };
-        // The limit for descriptors is below the number (EINVAL), or no descriptor is free (EMFILE). In both
-        // cases the host has none to spare.
+        // The process's limit for descriptors is below the wanted number (EINVAL), or no descriptor is free
+        // (EMFILE). In both cases the host has none to spare.
         if number < 0 {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
@@ -154,7 +156,7 @@ impl Socket {
     /// has left there. Returns `None` if this process is ending.
     ///
     /// # Errors
-    /// Returns an error of the system, for example because a filter forbids sockets.
+    /// Returns an error of the system, for example because a system call filter forbids sockets.
     pub(crate) fn listen(path: &Path) -> io::Result<Option<Self>> {
         let text = CString::new(path.as_os_str().as_bytes())?;
         let before = place::begun(path);
@@ -180,7 +182,7 @@ impl Socket {
         }
         // SAFETY: the strings end with a zero byte, and the address is passed with the length of its type.
         let failed = unsafe {
-            // The file that `bind` creates gets its mode from the socket.
+            // `bind` creates the socket's file with the mode of the descriptor.
             libc::fchmod(socket.0.number, 0o600) != 0
                 || {
                     libc::unlink(begun.as_ptr());
@@ -201,7 +203,7 @@ impl Socket {
         Ok(Some(socket))
     }
 
-    /// Returns true if the descriptor still belongs to this socket. The host may have closed it.
+    /// Returns true if the descriptor still belongs to this socket, because the host may have closed it.
     pub(crate) fn is_own(&self) -> bool {
         is_still(self.0)
     }
@@ -305,8 +307,8 @@ fn moved(result: isize) -> Moved {
     }
 }
 
-/// Waits until one of the sockets has data to read or, if its flag is true, accepts data to write, but for at
-/// most `patience`. Returns the ready sockets as bits, and true if the first socket was shut down.
+/// Waits, for at most `patience`, until one of the sockets has data to read, or accepts data if its flag is
+/// true. Returns the ready sockets as bits (bit n for socket n), and true if the first socket was shut down.
 pub(crate) fn wait(sockets: &[(&Socket, bool)], patience: Option<Duration>) -> (u64, bool) {
     let mut all = [libc::pollfd {
         fd: -1,
@@ -336,8 +338,8 @@ fn inode_at(path: &CString) -> Option<u64> {
     }
 }
 
-/// Removes the socket's file, if it is still this process's. No file is created after this. Neither allocates
-/// nor frees memory.
+/// Removes the socket's file, if it still belongs to this process. No file is created after this call.
+/// Neither allocates nor frees memory.
 pub(crate) fn remove() {
     let Some(mut name) = NAME.lock_for(NAME_LOCK_TIMEOUT) else {
         return;
@@ -362,7 +364,7 @@ mod tests {
     fn a_socket_is_the_users_alone_lies_high_and_goes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("7.sock");
-        // Another process has left a file at the path.
+        // Simulates another process that has left a file at the path.
         std::fs::write(&path, "").unwrap();
         let socket = Socket::listen(&path).unwrap().unwrap();
         assert!(socket.0.number >= LOWEST_DESCRIPTOR && socket.is_own());
@@ -387,7 +389,8 @@ mod tests {
         let mut answer = String::new();
         BufReader::new(&peer).read_line(&mut answer).unwrap();
         assert_eq!(answer, "answer\n");
-        // Without MSG_NOSIGNAL, writing after the peer has closed would raise SIGPIPE.
+        // If the socket were written to without MSG_NOSIGNAL, this would raise SIGPIPE, because the peer has
+        // closed the connection.
         drop(peer);
         assert!(matches!(client.read(&mut buffer), Moved::Gone));
         assert!(matches!(client.write(b"x"), Moved::Gone));
@@ -403,7 +406,8 @@ mod tests {
         assert_eq!(still.st_ino, other.metadata().unwrap().ino());
         // SAFETY: closes the descriptor that `dup2` made above.
         unsafe { libc::close(number) };
-        // Another process has created a file with the same name, which must not be removed.
+        // Simulates another process that has created a file with the same name. That file must not be
+        // removed.
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "another's").unwrap();
         remove();
@@ -413,7 +417,7 @@ mod tests {
             .read_to_string(&mut left)
             .unwrap();
         assert_eq!(left, "another's");
-        // The process has ended: a thread that listens late must create no file.
+        // The process is ending, so a thread that begins to listen now must create no file.
         let late = folder.path().join("late");
         std::fs::create_dir(&late).unwrap();
         assert!(Socket::listen(&late.join("7.sock")).unwrap().is_none());

@@ -1,11 +1,11 @@
-//! Facts about the process that the listening thread gets when it is started.
+//! Data about the process that the listening thread gets when it is started.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use tllmprof_config::Settings;
 
-/// Facts that the listening thread must not look up itself, because another thread may change the environment
+/// Data that the listening thread must not look up itself, because another thread may change the environment
 /// meanwhile.
 pub(crate) struct Surroundings {
     pub settings: &'static Settings,

@@ -3,16 +3,17 @@
 use libc::c_int;
 use tllmprof_sync::kernel;
 
-/// Runs a memory barrier on every thread: all earlier stores become visible, and later loads are fresh. So threads can
-/// count without fences. Returns false if the kernel does not support it.
+/// Runs a memory barrier on every thread of the process. Each thread's earlier stores become visible, and its
+/// later loads return current values. So threads can count calls without memory fences of their own. Returns
+/// false if the kernel does not support this.
 pub fn process_wide() -> bool {
     const PRIVATE_EXPEDITED: c_int = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
     run(PRIVATE_EXPEDITED) || (run(REGISTER_PRIVATE_EXPEDITED) && run(PRIVATE_EXPEDITED))
 }
 
-/// Makes every thread refetch its next instructions. Old kernels do not support it; then a processor sees changed code
-/// a little later.
+/// Makes every thread refetch its next instructions, after code was changed. On an old kernel that does not
+/// support this, a processor may execute the old code for a short time.
 pub fn instructions() {
     const SYNC_CORE: c_int = 1 << 5;
     const REGISTER_SYNC_CORE: c_int = 1 << 6;
@@ -32,7 +33,7 @@ mod tests {
     #[test]
     fn an_unknown_command_is_refused() {
         assert!(!run(1 << 30));
-        // The result must be the same each time.
+        // The answer must be the same each time.
         assert_eq!(process_wide(), process_wide());
         instructions();
     }

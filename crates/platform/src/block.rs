@@ -1,5 +1,6 @@
-//! The few thread-local words that the assembler reads: for example the address of the thread's call counters, its
-//! outermost intercepted call, and whether it runs the library's own code.
+//! The block: a few thread-local words that the library's assembly code reads. Among them are the address of
+//! the thread's call counters, its outermost intercepted call, and a flag that is set while the thread runs
+//! the library's own code.
 
 #[cfg_attr(target_arch = "aarch64", path = "block/aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "block/x86_64.rs")]
@@ -22,21 +23,21 @@ pub struct Block {
     outer_return: Cell<usize>,
     /// The thread's [`crate::thread::ThreadRecord`]; null before its first event.
     record: Cell<*const c_void>,
-    /// The trail, which notes the thread's calls for the step learner. Null if they must not be noted, for example
-    /// while the thread captures a stream.
+    /// The thread's trail (the list of its recent calls, which the step learner reads). Null if calls must
+    /// not be noted, for example while the thread captures a stream.
     trail: Cell<*const c_void>,
     /// 1 while the thread runs the library's own code.
     inside: Cell<usize>,
     /// 1 while a symbol look-up of the thread (such as `dlsym`) is being handled.
     looking_up: Cell<usize>,
-    /// The thread's writer to the record; null before its first event. Also reachable through `record`; stored here to
-    /// save a load.
+    /// The thread's writer to the record; null before its first event. `record` leads to the same writer, but
+    /// this copy saves a load.
     writer: Cell<*const c_void>,
 }
 
 const _: () = assert!(size_of::<Block>() == Block::SIZE);
 
-/// Offsets of the words in bytes, for the assembler.
+/// Offsets of the words in bytes, for the library's assembly code.
 impl Block {
     pub const SIZE: usize = 64;
     pub const CELLS: usize = offset_of!(Self, cells);
@@ -55,7 +56,8 @@ impl Block {
     }
 }
 
-/// Returns a number that no other living thread has: the address of the calling thread's block.
+/// Returns the address of the calling thread's block, which serves as a thread number: no other living thread
+/// has the same one.
 #[inline]
 pub fn address() -> usize {
     arch::block().addr()
@@ -67,7 +69,7 @@ pub(crate) fn record() -> *const c_void {
     arch::word::<{ Block::RECORD }>()
 }
 
-/// Sets the calling thread's record.
+/// Sets the calling thread's record, in which the library keeps its state for the thread.
 pub(crate) fn set_record(record: *const c_void) {
     Block::with(|block| block.record.set(record));
 }
@@ -89,8 +91,8 @@ pub fn cells() -> *const c_void {
     Block::with(|block| block.cells.get())
 }
 
-/// Sets the calling thread's call counters and its trail (its notes for the step learner). Returns the number that
-/// [`set_counting_of`] takes.
+/// Sets the calling thread's call counters and its trail (the list of recent calls for the step learner).
+/// Returns a number for the thread, which [`set_counting_of`] takes.
 pub fn set_counting(cells: *const c_void, trail: *const c_void) -> usize {
     Block::with(|block| {
         block.cells.set(cells);
@@ -117,8 +119,8 @@ pub unsafe fn set_counting_of(thread: usize, cells: *const c_void, trail: *const
     }
 }
 
-/// An intercepted call that other calls may be nested in: the stack address of its return address, and the return
-/// address.
+/// An intercepted call of the program, in which other calls may be nested. `place` is the stack address at
+/// which its return address lies.
 #[derive(Clone, Copy)]
 pub struct Outer {
     pub place: usize,
@@ -134,8 +136,8 @@ pub fn outer() -> Outer {
     })
 }
 
-/// Sets the calling thread's outermost intercepted call. The stack address must stay readable until the next one is
-/// set.
+/// Sets the calling thread's outermost intercepted call. The stack address in `outer` must stay readable
+/// until another outermost call is set.
 pub fn set_outer(outer: Outer) {
     Block::with(|block| {
         block.outer_return.set(outer.return_address);
@@ -151,8 +153,8 @@ pub fn leave_outer() {
     });
 }
 
-/// Runs `act` so that none of its calls on this thread count: they seem to be nested in a call that was already
-/// counted.
+/// Runs `act` so that no CUDA call that it makes on this thread is counted: to the hooks, the calls seem to
+/// be nested in a call that was already counted.
 #[inline(never)]
 pub fn uncounted(act: &mut dyn FnMut()) {
     let mark: usize = 0;
@@ -166,12 +168,13 @@ pub fn uncounted(act: &mut dyn FnMut()) {
     act();
     Block::with(|block| block.trail.set(trail));
     set_outer(before);
-    // Keep `mark` alive until here: its address must belong to this frame.
+    // This keeps `mark` alive until the end, because its address must belong to this frame.
     core::hint::black_box(mark);
 }
 
-/// A mark that the calling thread runs the library's own code. Calls from this code must not be handled: a rule may
-/// name a function that the code uses, such as an allocator's, and a signal handler may make calls.
+/// A mark that the calling thread runs the library's own code. While it is set, hooks pass calls on without
+/// handling them: a rule may name a function that the library itself uses, such as an allocator's, and a
+/// signal handler may make calls.
 pub struct Inside(());
 
 impl Inside {
@@ -181,12 +184,12 @@ impl Inside {
         (was_inside == 0).then(|| Self(()))
     }
 
-    /// Keeps the mark after this value is gone, until [`Inside::leave`].
+    /// Keeps the mark set after this value is gone, until [`Inside::leave`].
     pub fn stay(self) {
         core::mem::forget(self);
     }
 
-    /// Removes the mark that [`Inside::stay`] kept, in the same thread or in its copy after a fork.
+    /// Removes the mark that [`Inside::stay`] has kept, in the same thread or in its copy after a fork.
     pub fn leave() {
         drop(Self(()));
     }
@@ -198,8 +201,9 @@ impl Drop for Inside {
     }
 }
 
-/// A mark that a symbol look-up of the thread is being handled. The handling may call functions that the program looks
-/// up at their first call. This inner look-up must not be handled, so it is passed to the real `dlsym`.
+/// A mark that a symbol look-up of the calling thread is being handled. While it is set, a look-up is passed
+/// to the real `dlsym`: handling the first look-up may call functions that are themselves looked up at their
+/// first call.
 pub struct LookingUp(());
 
 impl LookingUp {

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::MetadataExt;
 
-/// Lowest descriptor number for these files. Programs may expect to get lower numbers.
+/// The lowest descriptor number for the library's files. The program may expect to get lower numbers.
 const LOWEST: c_int = 64;
 
 /// An open file, whose descriptor is checked before each use.
@@ -32,7 +32,8 @@ impl OwnFile {
         })
     }
 
-    /// Returns the file if the descriptor still belongs to it, or else `None`.
+    /// Returns the file, or `None` if its descriptor no longer belongs to it (the program has closed or
+    /// reused the number).
     pub fn get(&self) -> Option<&File> {
         self.file.as_ref().filter(|file| self.is(file))
     }
@@ -42,7 +43,8 @@ impl OwnFile {
         identity_of(file).is_ok_and(|is| is == self.identity)
     }
 
-    /// Replaces the file, whose descriptor the program closed, by `file`. Returns false if `file` is a different file.
+    /// Replaces the file by `file`, after the program has closed its descriptor. Returns false if `file` is a
+    /// different file on disk.
     pub fn reopen(&mut self, file: File) -> bool {
         let is_same = self.is(&file);
         if is_same {
@@ -69,7 +71,8 @@ impl Drop for OwnFile {
     }
 }
 
-/// Moves a file to a high descriptor number. The lower number, which the program may expect to get, is closed.
+/// Duplicates a file's descriptor to a high number and closes the lower one, which the program may expect to
+/// get.
 fn move_up(file: File) -> File {
     // SAFETY: the descriptor belongs to `file`, and nothing else owns the new one.
     unsafe {

@@ -1,9 +1,10 @@
 //! Functions of the CUDA driver that the library calls itself.
 //!
-//! The profiler is started and stopped through the driver and not through a runtime, so that it works for all ways in
-//! which a program can be linked. The driver's functions are found in its symbol tables. `dlsym` would take the
-//! loader's lock in the middle of a launch, and would clear a `dlerror` that the program has not read yet. `libloading`
-//! calls `dlsym` and `dlerror`, so it is used only where no call of the program is in progress.
+//! A profiler is started and stopped through the driver and not through a runtime, so that it works for all
+//! ways in which a program can be linked. The driver's functions are found in its symbol tables. `dlsym`
+//! would take the loader's lock in the middle of a launch, and would clear a `dlerror` that the program has
+//! not read yet. `libloading` calls `dlsym` and `dlerror`, so it is used only where no call of the program is
+//! in progress.
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +33,8 @@ const INVALID_CONTEXT: CuResult = 201;
 const CONTEXT_IS_DESTROYED: CuResult = 709;
 
 functions! {
-    /// The functions of libcuda that are used; `None` for a function that this version lacks.
+    /// The functions of libcuda that the library calls; `None` for a function that the installed version
+    /// lacks.
     Driver
 
     profiler_start: fn() = c"cuProfilerStart";
@@ -64,8 +66,9 @@ pub fn is_loaded() -> bool {
     Driver::is_known()
 }
 
-/// Returns true if the process uses or has used `driver`, which may lie in another linker namespace. That is so if the
-/// calling thread or a device has a context, or if the driver has shut down but memory of a context is still mapped.
+/// Returns true if the process uses or has used `driver`, which may lie in another linker namespace. The
+/// driver is in use if the calling thread or a device has a context. It was in use if it has shut down but
+/// memory of a context is still mapped.
 pub fn is_in_use(driver: &ElfModule) -> bool {
     type Current = extern "C" fn(&mut Context) -> CuResult;
     type Count = extern "C" fn(&mut c_int) -> CuResult;
@@ -84,8 +87,8 @@ pub fn is_in_use(driver: &ElfModule) -> bool {
     };
     let mut context = core::ptr::null_mut();
     match current(&mut context) {
-        // The driver also returns this code if it was loaded but not used. Only a process with a context has this file
-        // mapped.
+        // The driver returns `DEINITIALIZED` after a shutdown, but also if it was loaded and never used. Only
+        // a process that has had a context has this file mapped.
         DEINITIALIZED => Maps::read().is_ok_and(|maps| maps.has_file(Path::new("/dev/nvidia-uvm"))),
         SUCCESS if context.is_null() => {
             let mut devices = 0;
@@ -99,10 +102,11 @@ pub fn is_in_use(driver: &ElfModule) -> bool {
     }
 }
 
-/// Writes the name of the kernel that is launched through `handle`, or the handle itself if the name is unknown.
+/// Writes the name of the kernel that a program launches through `handle`, or the handle itself if the name
+/// is unknown.
 ///
 /// # Errors
-/// Errors of `out`.
+/// Returns an error if writing to `out` fails.
 pub fn write_kernel_name(out: &mut dyn core::fmt::Write, handle: u64) -> core::fmt::Result {
     let mut name = [0; Driver::NAME_LENGTH];
     match Driver::get().and_then(|driver| driver.kernel_name(handle, &mut name)) {
@@ -119,7 +123,7 @@ impl Driver {
         let known = DRIVER.get();
         known.filter(|driver| driver.place.is_valid()).or_else(|| {
             let driver = DRIVER.publish(known, Self::load()?);
-            // Keep the old value instead of freeing it: other threads may still use it.
+            // The old value is kept and not freed, because other threads may still use it.
             attic::put(known);
             driver
         })
@@ -130,7 +134,7 @@ impl Driver {
         DRIVER.get().is_some() || Self::get().is_some()
     }
 
-    /// Starts the profiler that waits for `cuProfilerStart`. Returns true on success.
+    /// Starts the profiler that waits for `cuProfilerStart` (such as nsys). Returns true on success.
     pub fn start_profiler(&self) -> bool {
         let Some(start) = self.profiler_start else {
             log::once!(
@@ -152,20 +156,21 @@ impl Driver {
         }
     }
 
-    /// Starts the profiler without logging, if an earlier attempt has failed. Returns true on success.
+    /// Retries to start the profiler after an earlier attempt has failed. Does not log a failure. Returns
+    /// true on success.
     pub fn start_profiler_late(&self) -> bool {
         self.profiler_start
             .is_some_and(|start| self.in_a_context(|| start()) == 0)
     }
 
-    /// Stops the profiler that waits for `cuProfilerStop`.
+    /// Stops the profiler that waits for `cuProfilerStop` (such as nsys).
     pub fn stop_profiler(&self) {
         let Some(stop) = self.profiler_stop else {
             return;
         };
         match self.in_a_context(|| stop()) {
             0 => {}
-            // The program has shut CUDA down before the window was closed at the end of the process.
+            // The process is ending, and the program has shut CUDA down before the window was closed.
             status @ (DEINITIALIZED | CONTEXT_IS_DESTROYED) => {
                 log::say!(Debug, "cuProfilerStop came too late: error {status}");
             }
@@ -222,7 +227,7 @@ impl Driver {
         Some(take(unsafe { CStr::from_ptr(place) }.to_bytes()))
     }
 
-    /// Remembers the calling thread's context for the library's worker thread.
+    /// Stores the calling thread's context, so that the library's worker thread can use it.
     pub fn remember_context(&self) {
         let context = self.context();
         if !context.is_null() {
@@ -257,7 +262,7 @@ impl Driver {
         if remembered {
             self.synchronize();
         }
-        // If there is only one device, the code above has already waited for it.
+        // If the process has one device and a stored context, that device is already idle.
         if !remembered || self.devices() > 1 {
             self.each_primary_context(|| {
                 self.synchronize();
@@ -281,8 +286,8 @@ impl Driver {
         count
     }
 
-    /// Runs `act` in a context: that of the calling thread if it has one. Otherwise in a primary context that the
-    /// program uses, or in the context that was remembered last.
+    /// Runs `act` in a CUDA context: the calling thread's context if it has one, otherwise a primary context
+    /// that the program uses, otherwise the context that [`Self::remember_context`] stored.
     fn in_a_context(&self, act: impl Fn() -> CuResult) -> CuResult {
         if !self.context().is_null() {
             return act();
@@ -315,7 +320,7 @@ impl Driver {
         let set = self.ctx_set_current?;
         let (mut device, mut flags, mut active) = (0, 0, 0);
         let mut context = core::ptr::null_mut();
-        // Retain the primary context while it is used, but only if the program has created it.
+        // The primary context is retained while `act` runs, but only if the program has created it.
         let is_usable = get(&mut device, ordinal) == 0
             && state(device, &mut flags, &mut active) == 0
             && active != 0

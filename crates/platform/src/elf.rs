@@ -1,8 +1,8 @@
-//! Symbol look-up in loaded modules, without the dynamic loader's lock.
+//! Symbol look-up in loaded modules (the executable and shared libraries), without the dynamic loader's lock.
 //!
-//! `dlsym` takes the lock that `dlopen` holds while it runs constructors. A thread that makes its first CUDA call must
-//! not wait for a constructor that itself waits for that call. So the doors (the library's entry points) read the
-//! modules' tables directly, like the loader does when it binds a symbol lazily. Layouts: the System V ABI, and GNU
+//! `dlsym` takes the lock that `dlopen` holds while it runs constructors. A thread that makes its first CUDA
+//! call must not wait for a constructor that itself waits for that call. So this library reads the modules'
+//! tables directly, like the loader does when it binds a symbol lazily. Layouts: the System V ABI, and GNU
 //! hash tables and symbol versions as in glibc's `elf/dl-lookup.c`.
 
 use core::ffi::{CStr, c_char, c_void};
@@ -82,7 +82,7 @@ struct Verdef {
     next: u32,
 }
 
-/// The fields of a symbol table entry that are used.
+/// The used fields of a symbol table entry.
 struct ElfSymbol {
     name: usize,
     kind: u8,
@@ -107,7 +107,7 @@ struct Tables {
     relocations: [(usize, usize); 2],
 }
 
-/// A loaded module: its address range and its tables.
+/// A loaded module (the executable or a shared library): its address range and its tables.
 ///
 /// Valid as long as the module stays loaded. [`walk`] ensures that while it visits the module.
 #[derive(Clone, Copy)]
@@ -150,7 +150,8 @@ impl ElfModule {
             memory,
             tables: Tables::default(),
         };
-        // Index small tags directly: a starting process reads about a hundred dynamic sections, so this must be fast.
+        // Entries with small tags are collected in an array. A starting process reads about a hundred dynamic
+        // sections, so this must be fast.
         let mut values = [0; DT_JMPREL as usize + 1];
         let (mut gnu_hash, mut versym, mut verneed, mut verdef) = (0, 0, 0, 0);
         module.each_dynamic(|tag, value| {
@@ -168,7 +169,7 @@ impl ElfModule {
                 _ => {}
             }
         });
-        // glibc makes these addresses absolute, except where it cannot write, for example in the vDSO.
+        // glibc makes these addresses absolute, except in a module that it cannot write to, such as the vDSO.
         let place = |value: usize| match value {
             0 => 0,
             value if value < start => module.base.wrapping_add(value),
@@ -257,7 +258,7 @@ impl ElfModule {
             .unwrap_or_default()
     }
 
-    /// Returns the soname: the name under which other modules require this one.
+    /// Returns the module's soname: the name under which other modules require it.
     pub fn soname(&self) -> Option<&CStr> {
         let mut name = None;
         self.each_dynamic(|tag, value| {
@@ -279,8 +280,9 @@ impl ElfModule {
         });
     }
 
-    /// Returns the address of the function that the module defines under `name`. If the module has symbol versions, the
-    /// version must be `version`, or the default version if that is `None`. Returns `None` for an IFUNC.
+    /// Returns the address of the function that the module defines under `name`; `None` for an IFUNC. If the
+    /// module has symbol versions, the function must have the version `version` or, if that is `None`, be the
+    /// default version.
     pub fn defines(&self, name: &CStr, version: Option<&CStr>) -> Option<*mut c_void> {
         let found = self.definition(name, version)?;
         (!found.is_ifunc).then(|| core::ptr::with_exposed_provenance_mut(found.address))
@@ -291,11 +293,12 @@ impl ElfModule {
         if self.tables.verneed == 0 || self.tables.versym == 0 {
             return None; // skip the search
         }
-        // Undefined symbols need not be in a GNU hash table, so search the whole list. That is rarely needed.
+        // The GNU hash table need not contain undefined symbols, so the whole symbol table is searched. That
+        // is rarely needed.
         self.version_wanted(self.undefined(name)?)
     }
 
-    /// Returns the version number of symbol `index`, as the module numbers its versions.
+    /// Returns the number of the symbol version of symbol `index`, as the module numbers its versions.
     fn version(&self, index: usize) -> Option<u16> {
         let table = self.tables.versym;
         (table != 0).then(|| {
@@ -345,7 +348,7 @@ impl ElfModule {
         }
     }
 
-    /// Returns the name of version number `index`, if the module defines it.
+    /// Returns the name of the symbol version with number `index`, if the module defines it.
     fn version_name(&self, index: u16) -> Option<&CStr> {
         let mut definition = self.tables.verdef;
         loop {
@@ -363,8 +366,8 @@ impl ElfModule {
         }
     }
 
-    /// Returns the index of the first symbol named `name` for which `fits` returns true. Uses the hash table that the
-    /// module has.
+    /// Returns the index of the first symbol named `name` for which `fits` returns true. Uses the module's
+    /// GNU hash table, or the System V one if there is no GNU table.
     fn find(&self, name: &CStr, fits: impl Fn(usize, &ElfSymbol) -> bool) -> Option<usize> {
         let matches = |index: usize| {
             self.symbol(index).is_some_and(|symbol| {
@@ -410,7 +413,7 @@ impl ElfModule {
         let (buckets, chains) = (word(0)?, word(1)?);
         let chain = 2 + buckets as usize;
         let mut index = word(2 + sysv_hash(name).checked_rem(buckets)? as usize)?;
-        // Limit the number of steps: in a damaged table a chain may be circular.
+        // The number of steps is limited, because in a damaged table a hash chain may be circular.
         for _ in 0..chains {
             if index == 0 || index >= chains {
                 return None;
@@ -428,7 +431,8 @@ impl ElfModule {
         self.undefined(name).is_some()
     }
 
-    /// Returns true if the module has functions that run before the constructors of the modules that it needs.
+    /// Returns true if the module has `DT_PREINIT_ARRAY`: functions that run before the constructors of the
+    /// modules that it needs.
     pub fn runs_early(&self) -> bool {
         let mut runs_early = false;
         self.each_dynamic(|tag, _| runs_early |= tag == DT_PREINIT_ARRAY);
@@ -437,7 +441,7 @@ impl ElfModule {
 
     /// Returns the symbol index of the undefined symbol `name`.
     fn undefined(&self, name: &CStr) -> Option<usize> {
-        // Stop where the segment ends: a damaged table may state a larger size.
+        // The search stops where the segment ends, because a damaged table may claim a larger size.
         let mut symbols =
             (1..self.undefined_end()).map_while(|index| Some((index, self.symbol(index)?)));
         let is_it =
@@ -448,8 +452,8 @@ impl ElfModule {
 
     /// Returns a symbol index that is greater than those of all undefined symbols.
     fn undefined_end(&self) -> usize {
-        // Both hash tables state their sizes at the start. In a GNU table the symbols before the first hashed one are
-        // the undefined ones, unless no symbol is hashed.
+        // Both kinds of hash table state their size in the second word. In a GNU table all undefined symbols
+        // come before the first hashed symbol, unless no symbol is hashed.
         let second =
             |table: usize| (table != 0).then(|| self.memory.word(table.wrapping_add(4)))?;
         if let Some(first) = second(self.tables.gnu_hash).filter(|first| *first > 1) {
@@ -458,7 +462,8 @@ impl ElfModule {
         if let Some(chains) = second(self.tables.hash) {
             return chains as usize;
         }
-        // The symbol table ends at the latest where the next table begins in memory, or at the end of the segment.
+        // Without a usable hash table, the symbol table ends at the latest where the next table begins in
+        // memory, or where the segment ends.
         let symbols = self.tables.symbols;
         let tables = [
             self.tables.strings,

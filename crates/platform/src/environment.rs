@@ -18,7 +18,8 @@ pub fn is_there() -> bool {
     unsafe { !environ.load(Ordering::Acquire).is_null() }
 }
 
-/// Returns true if a variable is set for whose name `is_meant` returns true. Calls no function of the C library.
+/// Returns true if a variable is set for whose name `is_meant` returns true. Calls no function of the C
+/// library.
 pub fn has(is_meant: impl Fn(&[u8]) -> bool) -> bool {
     !find(|entry| is_meant(entry.name())).is_null()
 }
@@ -81,10 +82,11 @@ fn find(is_it: impl Fn(Variable) -> bool) -> *const c_char {
 
 /// Sets each variable to a value, or removes it if the value is `None`.
 ///
-/// `setenv` may free the list of variables while another thread is reading it, for example a thread of another
-/// preloaded profiler. So this function makes a new list, installs it by one store, and does not free the old one. The
-/// first and last variable keep their places: a program that writes its title over its arguments and variables computes
-/// the length from these two, and some programs do not check that all variables lie in between.
+/// `setenv` may free the list of variables while another thread is reading it, for example a thread of
+/// another preloaded profiler. So this function makes a new list, installs it with one store, and does not
+/// free the old one. The first and the last variable keep their places in the list: a program that writes its
+/// title over its arguments and variables computes the length from these two, and some programs do not check
+/// that all variables lie in between.
 pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
     let is_changed = |entry: &CStr| {
         let entry = entry.to_bytes();
@@ -124,8 +126,8 @@ pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
 /// Type of `__msan_unpoison` (sanitizer/msan_interface.h).
 type Unpoison = unsafe extern "C" fn(*const c_void, usize);
 
-/// Returns MemorySanitizer's function `__msan_unpoison`, if the program was built with this sanitizer. Such a program
-/// aborts when it reads memory that uninstrumented code has written, unless that code calls this function.
+/// Returns `__msan_unpoison`, if the program was built with MemorySanitizer. Such a program aborts when it
+/// reads memory that uninstrumented code has written, unless that code calls this function.
 fn memory_sanitizer() -> Option<Unpoison> {
     let mut found = None;
     elf::walk(|module| {

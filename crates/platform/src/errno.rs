@@ -2,7 +2,8 @@
 
 use core::ffi::c_int;
 
-/// Restores `errno` when dropped. Cannot move to another thread, so it asks the C library only once for the address.
+/// Saves `errno`, and restores it when dropped. The value must not move to another thread, because it keeps
+/// the address of the thread's `errno`.
 pub struct SavedErrno {
     place: *mut c_int,
     value: c_int,

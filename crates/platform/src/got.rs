@@ -14,17 +14,18 @@ use crate::maps::{Maps, Unreadable, page_size};
 use crate::modules::{is_relocated, relro};
 use crate::resolve;
 
-/// A function name, and the address that its slots shall hold.
+/// A function name, and the address that the name's GOT slots are to hold.
 pub struct Redirect {
     pub name: &'static CStr,
     pub to: usize,
 }
 
-/// Redirects the slots of `module` for these functions, if the module is completely loaded. Returns true if it has such
-/// slots.
+/// Redirects the GOT slots of `module` for the functions in `redirects`, if the module is completely loaded.
+/// Returns true if the module has such slots.
 ///
 /// # Errors
-/// The memory mappings cannot be read, so it is unknown whether the slots may be written.
+/// Returns an error if the memory mappings cannot be read, because it is then unknown whether the slots may
+/// be written.
 pub fn redirect(module: &ElfModule, redirects: &[Redirect]) -> Result<bool, Unreadable> {
     let maps = Maps::read()?;
     if !is_relocated(module, &maps) {
@@ -46,10 +47,10 @@ pub fn redirect(module: &ElfModule, redirects: &[Redirect]) -> Result<bool, Unre
     Ok(count > 0)
 }
 
-/// Redirects slots of `module`, if it is completely loaded. `wanted` selects slots by name. `elsewhere` gets the name
-/// and the slot's value (`None` if the slot is not bound yet) and returns the new address, or `None` to leave the slot
-/// unchanged. Returns the number of redirected slots, or `None` if the module is being loaded or a slot cannot be
-/// written.
+/// Redirects GOT slots of `module`, if it is completely loaded. `wanted` selects slots by name. `elsewhere`
+/// gets the name and the slot's value (`None` if the slot is not bound yet) and returns the new address, or
+/// `None` to leave the slot unchanged. Returns the number of redirected slots; `None` if the module is still
+/// being loaded or a slot cannot be written.
 pub fn lead(
     module: &ElfModule,
     wanted: impl Fn(&CStr) -> bool,
@@ -79,8 +80,8 @@ pub fn lead(
     is_whole.then_some(count)
 }
 
-/// Returns the function that the loader binds to `name` for `module`, as far as can be determined. Searches the
-/// initially loaded modules in load order, then `module` itself and the modules that it needs.
+/// Returns the function that the loader would bind to `name` for `module`, as far as can be determined.
+/// Searches the initially loaded modules in load order, then `module` itself and the modules that it needs.
 pub fn binding(
     module: &ElfModule,
     name: &CStr,
@@ -115,8 +116,8 @@ pub fn binding(
         })
 }
 
-/// Returns true if other modules require `module` under the name `needed`. A module without a soname is required by its
-/// path or file name.
+/// Returns true if another module that requires the name `needed` means `module`. A module without a soname
+/// is required by its path or file name.
 fn is_called(module: &ElfModule, needed: &CStr) -> bool {
     module.soname() == Some(needed)
         || module.path() == needed
@@ -139,15 +140,15 @@ pub fn store(slot: &Slot<'_>, to: usize, maps: &Maps, relro: &Range<usize>) -> b
     if !is_writable && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return false;
     }
-    // A caller loads the slot and jumps to the address. On AArch64 the code at this address could still load data older
-    // than the slot's value. So a barrier makes that data visible to all threads before the slot changes.
+    // A caller loads the slot and jumps to the address. On AArch64 the code there could load data that is
+    // older than the slot's value. The barrier makes the data visible to all threads before the slot changes.
     if cfg!(target_arch = "aarch64") {
         barrier::process_wide();
     }
     // Write the slot with one store: a thread that calls at this moment uses either the old or the new address.
     slot.place.store(to, Ordering::Release);
-    // Protect only this page. Another thread may have to write the next page: the list of mappings may be wrong while
-    // the loader changes them (qemu does not change them atomically).
+    // Only this page is protected again. Another thread may have to write the next page, because the list of
+    // mappings may be wrong while the loader changes them (qemu does not change them atomically).
     if !is_writable && relro.contains(&page) {
         protect(libc::PROT_READ);
     }
@@ -175,7 +176,7 @@ mod tests {
         unsafe { libc::getppid() }
     }
 
-    /// Returns the values of this module's slots for a function name.
+    /// Returns the values of this module's GOT slots for the function `wanted`.
     fn slots(wanted: &CStr) -> Vec<usize> {
         let mut slots = Vec::new();
         let visit = |slot: Slot<'_>| slots.push(slot.place.load(Ordering::Relaxed));

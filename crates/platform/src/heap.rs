@@ -20,10 +20,10 @@ use regions::Regions;
 
 mod regions;
 
-/// Longest time that an allocation waits for another thread's allocation.
+/// The longest time that an allocation waits while another thread allocates.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Size in bytes from which a block is a separate mapping.
+/// The size in bytes from which on a block gets a separate mapping.
 const LARGE: usize = 256 * 1024;
 
 type Heap = Dlmalloc<Pages>;
@@ -33,7 +33,8 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static HEAP: Lock<Heap> = Lock::new(Dlmalloc::new_with_allocator(Pages));
-    /// True after a wait for the lock has timed out. Then no thread waits until the lock is free again.
+    /// True after a wait for the heap's lock has timed out. From then on no thread waits, until the lock is
+    /// free again.
     #[fork(reset)]
     static IS_LOST: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "the child has the same pages")]
@@ -46,8 +47,8 @@ lifecycle::at_fork! {
     parent: || HEAP.release_after_fork(),
 }
 
-/// Runs in the child. If another thread was allocating during the fork, the heap stays locked, and the program's
-/// allocator is used instead.
+/// Runs in the child of a fork. If another thread was allocating during the fork, the heap stays locked for
+/// good, and the program's allocator is used instead.
 fn in_child(alone: &OnlyThread) {
     HEAP.break_open_if_held(alone);
 }
@@ -140,7 +141,7 @@ unsafe impl GlobalAlloc for OwnHeap {
             // SAFETY: the heap has allocated the block with this size and alignment.
             unsafe { heap.free(block, layout.size(), layout.align()) };
         }
-        // If the heap's lock cannot be acquired, the block is leaked.
+        // If the heap's lock cannot be acquired, the block is never freed.
     }
 
     #[inline(never)]

@@ -1,10 +1,11 @@
 //! The library that receives NVTX calls in this process (NVTX calls it an injection library).
 //!
-//! Each module that uses NVTX loads the library that `NVTX_INJECTION64_PATH` names, at its first range. So only one
-//! library is notified, unless it passes everything on to the next. If a rule needs NVTX ranges, this library puts
-//! itself first, and the *tool* that the variable named before becomes the next. Child processes inherit the variable,
-//! with or without the preload, so its former value is kept in a second variable. With it, the library in a child finds
-//! the tool, or restores the variable, and never chains to itself.
+//! Each module that uses NVTX loads the library that `NVTX_INJECTION64_PATH` names, at its first range. So
+//! only one library is notified, unless that library passes the calls on to another one. If a rule needs NVTX
+//! ranges, this library puts its own path into the variable, and passes calls on to the *tool* that the
+//! variable named before. Child processes inherit the variable, with or without the preload, so its former
+//! value is kept in a second variable. With it, the library in a child finds the tool, or restores the
+//! variable, and never passes calls to itself.
 
 use core::ffi::CStr;
 use std::ffi::{CString, OsStr, OsString};
@@ -20,7 +21,8 @@ use crate::resolve;
 
 /// Environment variable that names the library to which NVTX sends its calls.
 pub const VARIABLE: &str = "NVTX_INJECTION64_PATH";
-/// Environment variable with the value that [`VARIABLE`] had before this library was put there. Empty if it had none.
+/// The environment variable that keeps the former value of [`VARIABLE`] while that one names this library.
+/// Empty if [`VARIABLE`] was not set before.
 const BEFORE: &str = "TLLMPROF_NVTX_CHAIN";
 
 /// Prefixes of environment variables that profilers set in the processes that they start. The first one is set by nsys;
@@ -38,13 +40,13 @@ lifecycle::global! {
     static FOUND: OnceBox<InitialVariables> = OnceBox::new();
 }
 
-/// The values of the two variables when this library was loaded.
+/// The values of the two NVTX variables when this library was loaded.
 struct InitialVariables {
     /// Path of this library's file, if it can be determined.
     us: Option<PathBuf>,
     /// Path of the tool: the library to which this one passes NVTX calls. `None` if there is none.
     tool: Option<CString>,
-    /// True if the variable already named this library, because a parent process had set it.
+    /// True if the variable already named this library, because a parent process had put it there.
     inherited: bool,
 }
 
@@ -53,7 +55,7 @@ fn found() -> &'static InitialVariables {
 }
 
 impl InitialVariables {
-    /// Reads the current variables. `us` is the path of this library's file.
+    /// Reads the variables now. `us` is the path of this library's file.
     fn from_variables(us: Option<PathBuf>) -> Self {
         let named = variable(VARIABLE);
         let inherited = named.as_deref().is_some_and(|named| {
@@ -69,10 +71,10 @@ impl InitialVariables {
     }
 }
 
-/// Makes NVTX send its calls to this library if `wanted`, or else stops it. The constructor calls this, because NVTX
-/// may read the variable at any time afterwards.
+/// Puts this library into the NVTX variable, so that NVTX sends its calls here, if `wanted`; otherwise takes
+/// it out. Called when the library is loaded, because NVTX may read the variable at any time after that.
 pub fn start(wanted: bool) {
-    // In most processes neither is needed, so no file has to be searched.
+    // In most processes the variable is to stay as it is. Then this library's file need not be searched.
     if !wanted && !has_chain() {
         return;
     }
@@ -81,7 +83,8 @@ pub fn start(wanted: bool) {
         tool,
         inherited,
     } = found();
-    // If only NVTX has loaded this library, it has nothing to count, and other threads may be using the environment.
+    // If NVTX and not the preload has loaded this library, it has nothing to count, and other threads may be
+    // reading the environment.
     if !is_preloaded() {
         return;
     }
@@ -117,7 +120,7 @@ pub fn has_profiler() -> bool {
     environment::has(is_set) || has_tool()
 }
 
-/// Returns true if NVTX would still load this library, because the variable was not changed. Allocates nothing.
+/// Returns true if the variable still names this library, so that NVTX would load it. Allocates nothing.
 pub fn is_in_place() -> bool {
     // SAFETY: the name is terminated. The result is null or a terminated string in the environment, which is read
     // immediately.
@@ -139,12 +142,14 @@ fn is(us: Option<&Path>, path: &OsStr) -> bool {
     us.is_some_and(|us| us == path || std::fs::canonicalize(path).is_ok_and(|path| us == path))
 }
 
-/// Returns true if the file has the same name as this library. Then a parent may have run another copy of the library.
+/// Returns true if `path` has the same file name as this library. A parent process may have used another copy
+/// of the library.
 fn is_like(us: Option<&Path>, path: &OsStr) -> bool {
     us.is_some_and(|us| us.file_name() == Path::new(path).file_name())
 }
 
-/// Returns true if this library, or a copy of it, has put itself before the tool in this process or in a parent.
+/// Returns true if this library, or a copy of it, has put its path into the NVTX variable in this process or
+/// in a parent.
 fn has_chain() -> bool {
     std::env::var_os(BEFORE).is_some()
 }
@@ -172,8 +177,8 @@ mod tests {
         Some(text.as_bytes())
     }
 
-    /// Returns the state that a library with this test's file name would find in the environment: the tool, and true if
-    /// a parent has put the library before the tool.
+    /// Returns the data that a library with this test's file name would find in the environment: the tool,
+    /// and true if a parent process has put the library's path into the NVTX variable.
     fn seen() -> (Option<String>, bool) {
         let InitialVariables {
             tool, inherited, ..
@@ -203,7 +208,7 @@ mod tests {
         publish(bytes("/proc/self/exe"), bytes(""));
         assert_eq!(seen(), (None, true), "by another name, and before nothing");
 
-        // Simulate a parent that has run another copy of the library.
+        // Simulates a parent process that has used another copy of the library.
         let name = us.rsplit('/').next().unwrap();
         let copy = format!("/elsewhere/{name}");
         publish(bytes(&copy), bytes(TOOL));

@@ -4,8 +4,8 @@ use std::panic::{PanicHookInfo, set_hook};
 
 use crate::log;
 
-/// Installs a hook that logs the first panic as a normal log line, and ignores further ones. The
-/// constructor calls this.
+/// Installs a panic hook that logs the first panic as a normal log line, and ignores further ones. Called
+/// when the library is loaded.
 pub fn start() {
     set_hook(Box::new(report));
 }

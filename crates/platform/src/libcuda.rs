@@ -15,8 +15,8 @@ use crate::elf;
 /// The driver's soname.
 pub const NAME: &CStr = c"libcuda.so.1";
 
-/// Returns true if `function` lies in a library other than the driver, and the driver is loaded. Parts of the driver
-/// may have similar sonames (under WSL, `libcuda.so.1.1`).
+/// Returns true if the driver is loaded and `function` lies in another library. Parts of the driver, whose
+/// sonames are similar (under WSL, `libcuda.so.1.1`), count as the driver.
 pub fn is_elsewhere(function: usize) -> bool {
     let is_driver = |module: &elf::ElfModule| {
         let soname = module.soname().map_or(&[][..], CStr::to_bytes);
@@ -33,14 +33,15 @@ pub fn is_elsewhere(function: usize) -> bool {
 /// Location of the driver in memory.
 pub struct DriverLocation {
     start: usize,
-    /// True if the module has the driver's soname. False for a unit test, which stands in for the driver itself.
+    /// True if the module has the driver's soname. False in a unit test, where the test program stands for
+    /// the driver.
     is_named: bool,
-    /// Value of [`elf::changes`] at the last check that found the driver still loaded.
+    /// The value of [`elf::changes`] at the last check that found the driver still loaded.
     seen: AtomicU64,
 }
 
 impl DriverLocation {
-    /// Location of a driver that is not loaded.
+    /// A location for tests: that of a driver that is not loaded.
     #[cfg(test)]
     #[allow(
         clippy::declare_interior_mutable_const,
@@ -58,7 +59,8 @@ impl DriverLocation {
         Self {
             start: module.start,
             is_named: module.soname() == Some(NAME),
-            // Modules may have changed since the walk began, so make the next check search again.
+            // Modules may have been loaded or unloaded since the walk began. This value makes the next check
+            // search for the driver again.
             seen: AtomicU64::new(u64::MAX),
         }
     }
@@ -67,10 +69,11 @@ impl DriverLocation {
         (self.start, self.is_named) == (other.start, other.is_named)
     }
 
-    /// Returns true if the driver is still loaded. After it was unloaded, another module may be at its address.
+    /// Returns true if the driver is still loaded. After the driver was unloaded, another module may be at
+    /// its address.
     ///
-    /// All modules are checked if some were loaded or unloaded since the last check. That takes microseconds in a
-    /// process with hundreds of modules.
+    /// If modules were loaded or unloaded since the last check, all modules are searched. That takes
+    /// microseconds in a process with hundreds of modules.
     pub fn is_valid(&self) -> bool {
         let changes = elf::changes();
         if self.seen.load(Ordering::Relaxed) == changes {

@@ -35,23 +35,23 @@ pub mod attic;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// The order of the hooks. Before a fork and in the child they run from first to last, in the parent from last to
-/// first.
+/// The order of the hooks (actions at a fork). Before a fork and in the child they run from the first stage
+/// to the last, in the parent from the last to the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
     /// The library's heap. It comes first because the child's hooks may allocate.
     Heap,
-    /// The session. Its lock is taken before all others.
+    /// The session. Its lock is taken before all other locks.
     Session,
-    /// The tables of the doors (the entry points for intercepted calls).
+    /// The tables of the hooks through which calls are intercepted.
     Doors,
     /// The walks over loaded modules.
     Modules,
-    /// The crates that record and capture.
+    /// The crates that record and that control profilers.
     Sinks,
-    /// The records of the threads. They come after the stages that handle their parts.
+    /// The records of the threads. This stage comes after the stages that handle the parts of these records.
     Last,
-    /// State that depends on the new state of the earlier stages.
+    /// State that depends on the state that the earlier stages have set.
     Again,
 }
 
@@ -103,7 +103,7 @@ macro_rules! __at_fork {
 pub use crate::__at_fork as at_fork;
 
 impl Hook {
-    /// A hook without actions.
+    /// A hook that does nothing, as a base for other hooks.
     pub const NONE: Self = Self {
         stage: Stage::Again,
         before: None,
@@ -170,7 +170,7 @@ macro_rules! __global {
     (stage: $stage:ident; $($statics:tt)+) => {
         $crate::__global!(@ [$stage] $($statics)+);
     };
-    // Matches a block without `stage`: it begins with a doc comment or an attribute.
+    // This arm matches a block without `stage`: such a block begins with a doc comment or an attribute.
     (# $($statics:tt)+) => {
         $crate::__global!(@ [] # $($statics)+);
     };
@@ -293,11 +293,11 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A static that can be reset to its initial value.
 pub trait Reset: Sized {
-    /// Sets this static to `initial`. The old value is kept elsewhere, not dropped. Does nothing if a lock cannot be
-    /// acquired.
+    /// Sets this static to `initial`. The old value is kept elsewhere, not dropped. Does nothing if the
+    /// static has a lock that cannot be acquired.
     fn reset(&self, initial: Self);
 
-    /// Does the same as [`Reset::reset`] in the child of a fork, even if a thread of the parent held the lock.
+    /// Sets this static to `initial` in the child of a fork, even if a thread of the parent held its lock.
     fn in_child(&self, initial: Self, _: &OnlyThread) {
         self.reset(initial);
     }
@@ -369,11 +369,13 @@ global! {
     /// continues without the locks.
     #[fork(keep = "`in_child` gives it up when the hooks are through")]
     static FORKER: AtomicI32 = AtomicI32::new(0);
-    /// True if the forking thread was not in the library's code before. Calls that other fork handlers make during the
-    /// fork are passed through, because this thread holds the library's locks.
+    /// True if the forking thread was not in the library's own code before. During the fork it counts as
+    /// being there, so that calls that other libraries' fork handlers make are passed on: this thread holds
+    /// the library's locks.
     #[fork(keep = "it belongs to the forking thread, which continues in the child")]
     static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
-    /// True if the library must not make system calls any more, because the program has installed a filter for them.
+    /// True if the library must not make system calls any more, because the program has installed a filter
+    /// for them (seccomp).
     #[fork(keep = "a child has its parent's filters")]
     static IS_FILTERED: AtomicBool = AtomicBool::new(false);
     /// True if the process is a child that was forked from another one.
@@ -381,8 +383,8 @@ global! {
     static IS_CHILD: AtomicBool = AtomicBool::new(false);
 }
 
-/// Called when the program installs a filter for system calls (seccomp). Such a filter may end the process for any call
-/// that the program does not make itself, so from now on the library makes none.
+/// Called when the program installs a filter for system calls (seccomp). Such a filter may end the process
+/// for any system call that the program itself does not make, so from now on the library makes none.
 pub fn filter_is_installed() {
     IS_FILTERED.store(true, Ordering::Release);
 }
@@ -475,7 +477,8 @@ extern "C" fn in_parent() {
     }
 }
 
-/// Resets the library's state in the child of a fork: nothing counted, nothing open, one thread.
+/// Resets the library's state in the child of a fork: nothing is counted, no window is open, and there is one
+/// thread.
 extern "C" fn in_child() {
     if is_filtered() {
         return;
@@ -491,7 +494,8 @@ extern "C" fn in_child() {
     {
         contained((), || child(&alone));
     }
-    // Compare with 0 only: the number is that of the parent's thread, and the child's thread has another.
+    // The number is only compared with 0, because it belongs to the parent's thread, and the child's thread
+    // has another.
     if FORKER.swap(0, Ordering::Relaxed) != 0 && HAS_ENTERED.load(Ordering::Relaxed) {
         Inside::leave();
     }

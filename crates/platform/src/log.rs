@@ -15,11 +15,11 @@ use tllmprof_sync::kernel;
 
 const PREFIX: &str = "tllmprof: ";
 const LONGEST: usize = 1024;
-/// Number of bytes at the end of a long line that are kept, because the reason comes after the names. The next constant
-/// is the number of bytes at its beginning.
+/// A long line is cut in the middle: `BEGINNING` bytes at its start and `END` bytes at its end are kept. The
+/// end matters, because a message's reason comes after the names in it.
 const END: usize = 400;
 const BEGINNING: usize = LONGEST - 1 - END;
-/// Text that replaces the middle of a long line.
+/// The text that replaces the middle of a long line.
 const CUT: &str = "…";
 
 lifecycle::global! {
@@ -27,32 +27,34 @@ lifecycle::global! {
 
     #[fork(keep = "the settings are the same")]
     static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
-    /// Device and inode number of standard error when the library was loaded; 0 if it was closed.
+    /// Device and inode number of the file that was standard error when the library was loaded; 0 if standard
+    /// error was closed.
     #[fork(keep = "descriptor 2 is inherited")]
     static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
     #[fork(keep = "as what standard error is")]
     static STARTED: AtomicBool = AtomicBool::new(false);
     #[fork(by = in_child)]
     static PROCESS: AtomicI32 = AtomicI32::new(0);
-    /// The function that also receives warnings and errors, in addition to standard error.
+    /// The function that receives warnings and errors, in addition to standard error.
     #[fork(keep = "set once, at the start")]
     static KEEPER: OnceBox<fn(&str)> = OnceBox::new();
 }
 
-/// Runs in the child: from now on, descriptor 2 belongs to the child.
+/// Runs in the child of a fork: from now on, descriptor 2 of the child is used.
 fn in_child(_: &OnlyThread) {
     PROCESS.store(ids::process(), Ordering::Relaxed);
 }
 
-/// Registers `keep`, which is then called with each warning and error. Only the first function is registered. It may be
-/// called in any context.
+/// Registers the function `keep`, which then receives each warning and error. Only the first function is
+/// registered. It may be called in any context, for example in a signal handler.
 pub fn keep(keep: fn(&str)) {
     let _ = KEEPER.set(Box::new(keep));
 }
 
-/// Remembers the file of standard error. If descriptor 2 is closed now, its number belongs to the program: if the
-/// program opens a file there later, the library must not write its lines to this file. Called by the constructor if
-/// one of the library's environment variables is set, and by the first line.
+/// Stores the identity of the file that is standard error. If descriptor 2 is closed now, a file that the
+/// program later opens under this number belongs to the program, and the library must not write its lines
+/// there. Called when the library is loaded if one of its environment variables is set, and before the first
+/// line.
 pub fn start() {
     if !STARTED.swap(true, Ordering::AcqRel) {
         PROCESS.store(ids::process(), Ordering::Relaxed);
@@ -63,7 +65,7 @@ pub fn start() {
 /// Called when the program has redirected descriptor `new`. Ignored in a child that shares its parent's memory until it
 /// runs another program (`vfork`), because the child has separate descriptors.
 pub fn redirected(new: i32) {
-    // If no line has been or will be written, make no system call here either.
+    // If no line has been or will be written, no system call is needed.
     let matters = new == 2 && STARTED.load(Ordering::Relaxed) && !lifecycle::is_filtered();
     if matters && is_own_process() {
         let _errno = SavedErrno::new();
@@ -83,7 +85,7 @@ fn learn() {
     STDERR[1].store(inode, Ordering::Relaxed);
 }
 
-/// Sets the log level: less important lines are not written.
+/// Sets the log level: lines that are less important than `level` are not written.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
 }
@@ -116,8 +118,8 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
     write_quietly(text.line());
 }
 
-/// Does the same as [`line`], but makes no system call other than `write`: the process has a filter that may end it for
-/// other calls.
+/// Writes a line like [`line`], but makes no system call other than `write`. Used if the process has a filter
+/// (seccomp) that may end it for other calls.
 pub fn line_by_one_call(level: Level, message: fmt::Arguments<'_>) {
     if is_logged(level) {
         let text = LineText::format(message);
@@ -155,7 +157,7 @@ pub use crate::__once as once;
 struct LineText {
     bytes: [u8; LONGEST],
     length: usize,
-    /// True if the middle was left out, after [`BEGINNING`] bytes.
+    /// True if the middle of the line, after [`BEGINNING`] bytes, was left out.
     is_cut: bool,
 }
 
@@ -166,8 +168,8 @@ impl LineText {
             length: 0,
             is_cut: false,
         };
-        // `Printing` replaces unprintable characters, because names in the message come from the program. Writing never
-        // fails.
+        // `Printing` replaces unprintable characters, because names in the message come from the program.
+        // Writing to it never fails.
         let _ = write!(Printing(&mut text), "{PREFIX}{message}");
         if text.is_cut {
             text.mark_cut();
@@ -211,7 +213,7 @@ impl Write for LineText {
             let (first, rest) = text.split_at(first.min(text.len()));
             self.push(first);
             text = &rest[rest.len().saturating_sub(END)..];
-            // Drop as much of the end so far as the new text needs.
+            // Drops as much of the line's end so far as the new text needs.
             let excess = (self.length + text.len()).saturating_sub(LONGEST - 1);
             self.bytes
                 .copy_within(BEGINNING + excess..self.length, BEGINNING);
@@ -226,17 +228,17 @@ fn stat() -> Option<libc::stat> {
     kernel::status(2)
 }
 
-/// Returns true if descriptor 2 is still the file that the library knows, or the one that the program redirected it to.
-/// A file that got the number after a close belongs to the program.
+/// Returns true if descriptor 2 is still the file whose identity is stored: the original file, or one to
+/// which the program has redirected descriptor 2. Another file under that number belongs to the program.
 fn is_ours() -> bool {
     let known = STDERR.each_ref().map(|part| part.load(Ordering::Relaxed));
     known != [0, 0] && stat().is_some_and(|now| [now.st_dev, now.st_ino] == known)
 }
 
-/// Writes without raising a signal in the program, and without waiting. The line is lost if the reader is gone or does
-/// not read, or if the file must not grow.
+/// Writes to standard error without raising a signal in the program, and without waiting. The line is lost if
+/// the reader is gone or does not read, or if the file must not grow.
 fn write_quietly(bytes: &[u8]) {
-    /// Errors of a failed write, each with the signal that the kernel raises.
+    /// Errors of a failed write, each with the signal that the kernel raises for it.
     const RAISED: [(c_int, c_int); 2] = [
         (libc::EPIPE, libc::SIGPIPE),
         (libc::EFBIG, libc::SIGXFSZ), // the file has reached RLIMIT_FSIZE
@@ -307,7 +309,7 @@ pub(crate) mod tests {
     }
 
     impl Stderr {
-        /// Makes `to` descriptor 2, in place of the file that the library knows.
+        /// Makes `to` standard error (descriptor 2), as a redirection by the program would.
         pub(crate) fn is(to: &impl AsRawFd) -> Self {
             let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
             start();
@@ -453,7 +455,7 @@ pub(crate) mod tests {
         std::fs::remove_file(&path).unwrap();
         let _stderr = Stderr::is(&file);
         redirected(2);
-        // The limit applies to the whole process, so set it in a forked child.
+        // The limit applies to the whole process, so it is set in a forked child.
         // SAFETY: the child sets a limit, logs a line (which allocates nothing) and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {

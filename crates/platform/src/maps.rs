@@ -18,8 +18,8 @@ pub struct Mapping {
     path: Option<PathBuf>,
 }
 
-/// The error that the kernel does not list the mappings, for example in a sandbox without `/proc`. Contains the error
-/// number.
+/// The error if the kernel's list of mappings cannot be read, for example in a sandbox without `/proc`.
+/// Contains the error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unreadable(pub i32);
 
@@ -74,7 +74,7 @@ impl Maps {
             .is_some_and(|path| path.as_os_str().as_bytes().ends_with(DELETED))
     }
 
-    /// Returns the address ranges within `reach` of `address` that are free, in whole pages, the nearest first.
+    /// Returns the free address ranges within `reach` bytes of `address`, in whole pages, the nearest first.
     #[cfg(target_arch = "x86_64")]
     pub fn free_near(&self, address: usize, reach: usize) -> Vec<Range<usize>> {
         const PAGE: usize = 4096;
@@ -125,7 +125,8 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// Returns the inode number, which is the fifth word of a line. `line` begins after the first word.
+/// Returns the inode number in a line of `/proc/self/maps`, which is the line's fifth word. `line` begins
+/// after the first word.
 fn inode(line: &[u8]) -> Option<u64> {
     let mut words = line
         .split(|&byte| byte == b' ')

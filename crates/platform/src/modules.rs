@@ -1,4 +1,5 @@
-//! The modules of the process: lists them, knows those that must not be patched, and reports changes.
+//! The modules of the process (the executable and shared libraries): lists them, recognizes those that must
+//! not be patched, and reports when modules are loaded or unloaded.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,8 +16,8 @@ use crate::resolve;
 use crate::stack;
 use crate::system;
 
-/// Start of the names of modules that the library's hooks depend on: their functions are not hooked and their slots are
-/// not changed.
+/// The beginnings of the names of modules that the library's hooks depend on. Functions of these modules are
+/// not hooked, and their GOT slots are not changed.
 const LEFT_ALONE: [&[u8]; 7] = [
     b"libc.so",
     b"ld-linux",
@@ -37,7 +38,7 @@ pub struct LoadedModule {
 }
 
 impl LoadedModule {
-    /// Returns true if both describe the same module at the same address.
+    /// Returns true if `self` and `other` describe the same module at the same address.
     pub fn is(&self, other: &Self) -> bool {
         self.start == other.start && self.end == other.end && self.path == other.path
     }
@@ -90,8 +91,8 @@ pub fn relro(module: &ElfModule) -> Range<usize> {
     start & !(page - 1)..end & !(page - 1)
 }
 
-/// Returns true if the file at `path` is not the one that `module` was loaded from, for example after an upgrade. Then
-/// the file's symbols are not those of the running code.
+/// Returns true if the file at `path` is not the file that `module` was loaded from, for example after an
+/// upgrade. Then the symbols in the file are not those of the running code.
 pub fn is_replaced(module: &ElfModule, maps: &Maps, path: &Path) -> bool {
     if maps.is_deleted_at(module.start) {
         return true;
@@ -100,8 +101,8 @@ pub fn is_replaced(module: &ElfModule, maps: &Maps, path: &Path) -> bool {
         return false;
     };
     let inode = file.metadata().map(|status| status.ino());
-    // Some file systems report another inode number than the mapping has. Then compare the notes, which contain the
-    // build ID.
+    // Some file systems report another inode number than the mapping has. In this case the ELF notes, which
+    // contain the build ID, are compared.
     if inode.is_ok_and(|inode| {
         maps.at(module.start)
             .is_some_and(|mapping| mapping.inode == inode)
@@ -124,7 +125,7 @@ pub fn is_replaced(module: &ElfModule, maps: &Maps, path: &Path) -> bool {
     let mut ranges: Vec<_> = notes
         .map(|header| (header.p_vaddr as usize, header.p_filesz as usize))
         .collect();
-    // Also compare the file header, which contains the positions of the file's parts.
+    // The file header, which contains the positions of the file's parts, is compared as well.
     ranges.push((
         module.start.wrapping_sub(module.base),
         size_of::<libc::Elf64_Ehdr>(),
@@ -169,12 +170,12 @@ pub fn is_alone() -> bool {
 }
 
 lifecycle::global! {
-    /// True if a part of the library needs to know about modules that are loaded or unloaded. The look-up doors read
-    /// this flag.
+    /// True if a part of the library has to be notified when modules are loaded or unloaded. The hooks for
+    /// symbol look-ups read this flag.
     #[fork(keep = "the child's modules are its parent's")]
     pub static ARE_WATCHED: AtomicBool = AtomicBool::new(false);
-    /// The function to call when modules were loaded or unloaded. This is in addition to the search for native
-    /// functions that a rule names.
+    /// The function to call when modules were loaded or unloaded. (The search for native functions that a
+    /// rule names is separate.)
     #[fork(keep = "set once, at the start")]
     static WATCHER: OnceBox<fn()> = OnceBox::new();
     /// Value of [`elf::changes`] when the watcher was last called.
@@ -182,7 +183,7 @@ lifecycle::global! {
     static SEEN: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Registers `watch`, which is then called after modules were loaded or unloaded: at the next symbol look-up or
+/// Registers `watch`, which is called after modules were loaded or unloaded, at the next symbol look-up or
 /// `dlclose`. Only one function can be registered.
 pub fn watch(watch: fn()) {
     SEEN.store(elf::changes(), Ordering::Relaxed);
@@ -212,7 +213,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Lock that lets only one test at a time change the pages of this module's GOT, or read their protection.
+    /// A lock that lets only one test at a time change the pages of this module's GOT, or read their
+    /// protection.
     pub(crate) static PAGES: Mutex<()> = Mutex::new(());
 
     fn us() -> ElfModule {

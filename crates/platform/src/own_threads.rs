@@ -1,11 +1,12 @@
 //! The library's own threads. They must neither keep a process from ending nor run while it shuts down.
 //!
-//! A process whose main thread has left by `pthread_exit` ends with its last thread. So afterwards, each of the
-//! library's threads regularly checks whether only these threads are left, and then ends. Until then an idle thread
-//! sleeps in one system call, without a time limit: the main thread's end wakes it ([`main_thread_leaves`]).
+//! If a process's main thread has left by `pthread_exit`, the process ends with its last thread. So from then
+//! on, each of the library's threads regularly checks whether only the library's threads are left, and in
+//! that case ends. Until the main thread leaves, an idle thread sleeps in one system call, without a time
+//! limit, and is woken when the main thread leaves ([`main_thread_leaves`]).
 //!
-//! When the process exits, the threads are asked to end and awaited for a bounded time ([`await_end`]), because
-//! destructors that run afterwards may free data that the threads use.
+//! When the process exits, the threads are asked to end and awaited for a limited time ([`await_end`]),
+//! because destructors that run afterwards may free data that the threads use.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
@@ -33,7 +34,7 @@ const KINDS: usize = 4;
 
 /// Value in [`NUMBERS`] for a thread that was started but has not stored its ID yet.
 const BEGINS: i32 = -1;
-/// Interval between checks whether a thread has ended.
+/// The interval between two checks whether a thread has ended.
 const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 lifecycle::global! {
@@ -44,7 +45,7 @@ lifecycle::global! {
     /// The kernel's ID of the latest thread of each type; 0 if there was none.
     #[fork(reset)]
     static NUMBERS: [AtomicI32; KINDS] = [const { AtomicI32::new(0) }; KINDS];
-    /// For each type: true if its thread was asked to end.
+    /// One flag for each type of thread: true if the thread was asked to end.
     #[fork(reset)]
     static END: [AtomicBool; KINDS] = [const { AtomicBool::new(false) }; KINDS];
     /// True if the main thread has ended, or is about to end.
@@ -54,10 +55,10 @@ lifecycle::global! {
 lifecycle::global! {
     stage: Last;
 
-    /// For each type: the function that wakes its thread.
+    /// For each type of thread, the function that wakes it.
     #[fork(keep = "functions of this library")]
     static WAKE: [Published<fn()>; KINDS] = [const { Published::none() }; KINDS];
-    /// True if the library will notice the main thread's end.
+    /// True if the library is sure to notice when the main thread ends.
     #[fork(by = in_child)]
     static MAIN_THREAD_IS_WATCHED: AtomicBool = AtomicBool::new(false);
 }
@@ -71,7 +72,7 @@ impl OwnThread {
         Self::begin(ThreadKind::Passing)
     }
 
-    /// Marks a thread that sleeps until it is woken by `wake`.
+    /// Marks the calling thread as one of the library's threads, which sleeps until `wake` wakes it.
     pub fn new(kind: ThreadKind, wake: &'static fn()) -> Self {
         WAKE[kind as usize].set(Some(wake));
         Self::begin(kind)
@@ -107,13 +108,13 @@ pub fn start(
     is_started
 }
 
-/// Called when the thread of this type is about to end.
+/// Notes that the thread of this type is about to end, so that [`await_end`] waits for it.
 pub fn ends(kind: ThreadKind) {
     END[kind as usize].store(true, Ordering::Release);
 }
 
-/// Waits until the threads that were asked to end are gone, including their clean-up in the C library. Does not wait
-/// for the calling thread.
+/// Waits until the threads that were asked to end are gone, including their clean-up in the C library, or
+/// until `patience` has passed. Does not wait for the calling thread.
 pub fn await_end(patience: Duration) {
     let deadline = Instant::now() + patience;
     let us = ids::thread();
@@ -136,8 +137,8 @@ fn exists(number: i32) -> bool {
     unsafe { kernel::call(libc::SYS_tgkill, arguments) == 0 }
 }
 
-/// Makes the library notice the calling thread's end, if it is the main thread. Called by the constructor, which the
-/// main thread runs.
+/// If the calling thread is the main thread, makes sure that the library notices the thread's end. Called
+/// when the library is loaded, which usually happens on the main thread.
 pub fn watch_main_thread() {
     thread::when_main_thread_leaves(&(main_thread_leaves as fn()));
     let is_main = ids::thread() == ids::process();
@@ -161,11 +162,12 @@ fn main_thread_leaves() {
         .for_each(|wake| wake());
 }
 
-/// Returns true if there is enough memory for the calling thread's thread-local variables of modules that it has not
-/// called yet. Without it, the first call of such a module ends the process: "cannot allocate memory for thread-local
-/// data: ABORT".
+/// Returns true if there is enough memory for those thread-local variables of modules that the calling thread
+/// has not used yet. If there is not enough, the thread's first call of such a module ends the process:
+/// "cannot allocate memory for thread-local data: ABORT".
 pub fn has_memory_for_thread_locals() -> bool {
-    /// Number of bytes that an allocator requests at a time: glibc's takes 1 MiB, jemalloc's 2 MiB.
+    /// The number of bytes that an allocator requests from the system at a time: glibc's takes 1 MiB,
+    /// jemalloc's 2 MiB.
     const ALLOCATOR_BYTES: usize = 2 << 20;
     match elf::unallocated_thread_locals() {
         0 => true,
@@ -173,9 +175,9 @@ pub fn has_memory_for_thread_locals() -> bool {
     }
 }
 
-/// Returns the time that an idle thread may sleep until it calls [`are_alone`]; `None` means no limit. There is no
-/// limit while the main thread runs, if the library will notice its end. The library will not notice it if it was
-/// attached to a process whose main thread has made no call since.
+/// Returns the time that an idle thread may sleep until it has to call [`are_alone`]; `None` means no limit.
+/// There is no limit while the main thread runs, if the library is sure to notice that thread's end. It is
+/// not sure if it was attached to a process whose main thread has made no call since.
 pub fn look_after(closely: Duration) -> Option<Duration> {
     const UNWATCHED: Duration = Duration::from_secs(1);
     if MAIN_THREAD_LEFT.load(Ordering::Acquire) {
@@ -184,10 +186,11 @@ pub fn look_after(closely: Duration) -> Option<Duration> {
     (!MAIN_THREAD_IS_WATCHED.load(Ordering::Acquire)).then_some(UNWATCHED)
 }
 
-/// Returns true if the main thread has ended, so that only its entry in the process's list of threads is left.
+/// Returns true if the main thread has ended, so that only its entry in the process's list of threads is
+/// left.
 ///
-/// An ended thread has no memory, and a read of its memory fails. This check opens no file: even for a short time, a
-/// descriptor of the library could have the number that the program expects to get.
+/// A thread that has ended has no memory, so reading its memory fails. No file is opened for this check: even
+/// for a short time, a descriptor of the library could have the number that the program expects to get.
 fn main_thread_has_left() -> bool {
     let (byte, mut copy) = (0u8, 0u8);
     let from = libc::iovec {
@@ -205,7 +208,7 @@ fn main_thread_has_left() -> bool {
     if copied == 1 {
         return false;
     }
-    // If the kernel refuses the request, rely on the flag that the main thread has set.
+    // If the kernel refuses the request, the flag that the main thread has set is used.
     std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
         || MAIN_THREAD_LEFT.load(Ordering::Acquire)
 }
@@ -240,7 +243,7 @@ mod tests {
             core::ptr::null_mut()
         }
         assert!(start(ThreadKind::Stacks, 256 << 10, main));
-        // The thread was not asked to end, so this returns at once.
+        // The thread was not asked to end, so this call does not wait for it.
         await_end(Duration::from_secs(3600));
         ends(ThreadKind::Stacks);
         await_end(Duration::from_millis(1));

@@ -9,7 +9,7 @@ use core::sync::atomic::{
 
 use tllmprof_sync::Published;
 
-/// Alignment of a mapping in bytes.
+/// The alignment in bytes that every mapping has.
 const PAGE: usize = 4096;
 
 /// A type for which all-zero bytes are a valid value.
@@ -18,7 +18,7 @@ const PAGE: usize = 4096;
 /// All-zero bytes are a valid value of the type.
 pub unsafe trait Zeroed {}
 
-/// Implements [`Zeroed`] for types for which zeros are documented as a valid value.
+/// Implements [`Zeroed`] for types whose documentation says that zeros are a valid value.
 macro_rules! zeroed {
     ($($type:ty),* $(,)?) => {
         $(
@@ -61,7 +61,7 @@ pub fn batch<T: Zeroed>(count: usize) -> Option<&'static mut [T]> {
     Some(unsafe { core::slice::from_raw_parts_mut(place.cast(), count) })
 }
 
-/// Does the same as [`batch`], with values that `make` returns.
+/// Returns `count` values in new pages, like [`batch`], each of them made by `make`.
 pub fn batch_with<T>(count: usize, make: impl Fn() -> T) -> Option<&'static mut [T]> {
     let places = batch::<MaybeUninit<T>>(count)?;
     for place in places.iter_mut() {
@@ -71,9 +71,9 @@ pub fn batch_with<T>(count: usize, make: impl Fn() -> T) -> Option<&'static mut 
     Some(unsafe { &mut *(core::ptr::from_mut(places) as *mut [T]) })
 }
 
-/// Does the same as [`batch`], with values that become zeros again in every copy of the process, even in one that runs
-/// no fork handler. If the kernel does not support this (before Linux 4.14), the fork handlers have to reset the
-/// values.
+/// Returns `count` values of all zeros in new pages, like [`batch`]. The values become zeros again in every
+/// child process, even in one that runs no fork handler. If the kernel does not support this (before Linux
+/// 4.14), the fork handlers have to reset the values.
 pub fn batch_wiped_on_fork<T: Zeroed>(count: usize) -> Option<&'static mut [T]> {
     let batch = batch::<T>(count)?;
     // SAFETY: these are all pages of the mapping. A copy of the process finds zeros there, which are valid for the
@@ -88,20 +88,20 @@ pub fn batch_wiped_on_fork<T: Zeroed>(count: usize) -> Option<&'static mut [T]> 
     Some(batch)
 }
 
-/// A value that can be an element of a chain of [`Spare`] values.
+/// A value that can be an element of a linked list of [`Spare`] values.
 pub trait Chained: Sync + Sized + 'static {
-    /// Returns the link to the next value in the chain.
+    /// Returns the link to the next value in the list.
     fn next(&self) -> &Published<Self>;
 }
 
-/// A chain of values that were allocated together and that no thread has used yet. It needs no lock: each value is
-/// taken once, by any thread.
+/// A linked list of values that were allocated together and that no thread has used yet. It needs no lock:
+/// each value is taken once, by any thread.
 pub struct Spare<T: 'static> {
     first: Published<T>,
 }
 
 impl<T: Chained> Spare<T> {
-    /// Returns an empty chain.
+    /// Returns an empty list.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -109,25 +109,28 @@ impl<T: Chained> Spare<T> {
         }
     }
 
-    /// Returns a value that no thread has used. If none is left, `make` allocates a batch. Returns `None` if there is
-    /// no memory.
+    /// Takes a value that no thread has used from the list. If the list is empty, `make` allocates a batch of
+    /// values. Returns `None` if there is no memory.
     pub fn take(&self, make: impl FnOnce() -> Option<&'static mut [T]>) -> Option<&'static T> {
-        // Take the whole chain for a moment, so that no other thread has access. Then put the rest back.
+        // The whole list is taken for a moment, so that no other thread has access to it. The rest of the
+        // list is put back afterwards.
         let value = self.first.take().or_else(|| chained(make()?))?;
         if let Some(rest) = value.next().take() {
-            // If another thread has put back its rest at the same time, this rest is lost: at most one batch.
+            // If another thread has put its rest of the list back at the same time, this rest is lost: at
+            // most one batch.
             let _ = self.first.set_if_none(rest);
         }
         Some(value)
     }
 
-    /// Forgets all values. For the child of a fork, where their memory was wiped.
+    /// Forgets all values in the list. For the child of a fork, where the kernel has filled their memory with
+    /// zeros.
     pub fn forget(&self) {
         self.first.set(None);
     }
 }
 
-/// Links the values of a batch into a chain, and returns the first value.
+/// Links the values of a batch into a list, and returns the first value.
 fn chained<T: Chained>(batch: &'static [T]) -> Option<&'static T> {
     for pair in batch.windows(2) {
         pair[0].next().set(pair.get(1));

@@ -1,18 +1,19 @@
 //! Contains panics: they are bugs of this library, and must not reach the host program.
 //!
-//! A panic must not leave a function that the program or the assembler calls, because it would end the process. So each
-//! of these functions runs its code in [`contained`]. [`crate::internal_error`] logs the panic.
+//! A panic must not leave a function that the program or the library's assembly code calls, because it would
+//! end the process. So each of these functions runs its code in [`contained`]. [`crate::internal_error`] logs
+//! the panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs `act`, and returns `otherwise` if it panics. The unwinding releases the locks and marks that the thread holds.
-/// Not for code of the program, which may throw exceptions.
+/// Runs `act`, and returns `otherwise` if `act` panics. Unwinding releases the locks and marks that the
+/// thread holds. Not to be used around code of the program, which may throw exceptions.
 #[inline(always)]
 pub fn contained<R>(otherwise: R, act: impl FnOnce() -> R) -> R {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(result) => result,
         Err(payload) => {
-            // Forget the payload instead of dropping it, so that no more of the failed code runs.
+            // The payload is not dropped, so that no more of the code that failed runs.
             core::mem::forget(payload);
             otherwise
         }

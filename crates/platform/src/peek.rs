@@ -18,11 +18,12 @@ const _: () = assert!(size_of::<MemoryRange>() == size_of::<libc::iovec>());
 /// Largest number of memory ranges (spans) that the kernel accepts in one call.
 pub const MAX_SPANS: usize = 1024;
 
-/// Copies the spans, one after the other. Returns the number of copied bytes, up to the first span that is not mapped.
+/// Copies memory ranges (spans) of a process into `into`, one after the other. Returns the number of copied
+/// bytes, up to the first span that is not mapped.
 ///
 /// # Errors
-/// The kernel's error number if not even the first span was copied: `EFAULT` if it is not mapped, or another error if
-/// the process has no permission.
+/// Returns the kernel's error number if not even the first span was copied: `EFAULT` if it is not mapped, or
+/// another error if the process has no permission.
 pub fn read(process: i32, spans: &[MemoryRange], into: &mut [u8]) -> Result<usize, c_int> {
     let total = spans
         .iter()

@@ -1,8 +1,9 @@
-//! Queries information about an x86-64 processor.
+//! Queries the features of an x86-64 processor.
 
 use core::arch::x86_64::{__cpuid_count, CpuidResult};
 
-/// Returns the result of the instruction `cpuid` for a leaf and a subleaf (`part`, 0 if the leaf has no subleaves).
+/// Returns the result of the instruction `cpuid` for a leaf and its subleaf `part` (0 if the leaf has no
+/// subleaves).
 #[must_use]
 pub fn cpuid(leaf: u32, part: u32) -> CpuidResult {
     #[allow(

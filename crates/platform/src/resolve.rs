@@ -1,7 +1,7 @@
-//! Finds the real function that a caller means by a name.
+//! Finds the real function that the program means by a name, for a hook that has to call it.
 //!
-//! This does not use `dlsym` or `libloading`: the caller is in the middle of a call, which must neither wait for the
-//! loader's lock nor change the program's `dlerror`.
+//! `dlsym` and `libloading` are not used: the program is in the middle of a call, which must neither wait for
+//! the loader's lock nor change the program's `dlerror`.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,35 +10,37 @@ use crate::elf;
 use crate::elf::ElfModule;
 use crate::lifecycle;
 
-/// Largest number of initially loaded modules that are remembered.
+/// The largest number of initially loaded modules that are stored.
 const INITIAL: usize = 512;
 
 lifecycle::global! {
     #[fork(keep = "the child's modules are its parent's")]
     static INITIAL_BASES: [AtomicUsize; INITIAL] = [const { AtomicUsize::new(0) }; INITIAL];
-    /// True if this library is not one of the initially loaded modules.
+    /// True if this library was loaded after the process had started, so it is not one of the initially
+    /// loaded modules.
     #[fork(keep = "as the modules")]
     static IS_LATE: AtomicBool = AtomicBool::new(false);
 }
 
-/// The set of modules to search.
+/// The set of modules in which a name is searched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// The modules that the loader would search for the caller: the initially loaded ones, then the caller's module and
     /// the modules that it needs.
     Caller,
-    /// The same modules, and then any loaded module if those do not define the name.
+    /// The modules of [`Self::Caller`], and then any other loaded module if none of these defines the name.
     All,
 }
 
-/// Remembers the initially loaded modules: the global scope. Called by the constructor, or earlier by code that needs
-/// them.
+/// Stores which modules were loaded when the process started (the global scope). Called when the library is
+/// loaded, or earlier by code that needs the list.
 pub fn remember_initial() {
     if INITIAL_BASES[0].load(Ordering::Relaxed) != 0 {
         return;
     }
-    // If this library was loaded later, for example by NVTX or `tllmprof attach`, it comes after the C library, and
-    // other modules that were loaded later may, too.
+    // If this library was loaded after the start, for example by NVTX or `tllmprof attach`, it comes after
+    // the C library in the list. Other modules that were loaded after the start may come before this library,
+    // too.
     let is_late = next(c"setenv").is_none();
     let mut count = usize::MAX;
     if is_late {
@@ -55,8 +57,8 @@ pub fn remember_initial() {
     });
 }
 
-/// Returns the number of initially loaded modules: all up to the last one that the executable needs, directly or
-/// indirectly.
+/// Returns the number of modules at the beginning of the list that were loaded at the start. The last of them
+/// is the last module that the executable needs, directly or indirectly.
 fn initial_among(modules: &[ElfModule]) -> usize {
     let mut last = 0;
     let mut needed = vec![0];
@@ -84,7 +86,7 @@ pub fn is_late() -> bool {
     IS_LATE.load(Ordering::Relaxed)
 }
 
-/// Returns the function `name` of the C library itself, even if another library replaces it.
+/// Returns the function `name` of the C library itself, even if another library has a function of this name.
 pub fn of_c_library(name: &CStr) -> Option<*mut c_void> {
     let mut found = None;
     elf::walk(|module| {
@@ -132,8 +134,8 @@ pub fn comes_before_us(address: usize) -> bool {
     is_before
 }
 
-/// Returns the function `name` of the first module after this library in load order: the one that the process would use
-/// without this library.
+/// Returns the function `name` of the first module after this library in load order. The process would use
+/// this function if the library were not preloaded.
 pub fn next(name: &CStr) -> Option<*mut c_void> {
     let us = is_ours as *const () as usize;
     let (mut passed, mut found) = (false, None);
@@ -147,8 +149,8 @@ pub fn next(name: &CStr) -> Option<*mut c_void> {
     found
 }
 
-/// Returns the function `name` of a module that comes before this library in load order, so that other modules bind to
-/// it. Returns `None` if this library was loaded late.
+/// Returns the function `name` of a module that comes before this library in load order. Other modules bind
+/// to that function and not to this library's. Returns `None` if this library was loaded after the start.
 pub fn before_us(name: &CStr) -> Option<*mut c_void> {
     if is_late() {
         return None;
@@ -165,7 +167,8 @@ pub fn before_us(name: &CStr) -> Option<*mut c_void> {
 
 /// Returns the function that the code at `caller` means by `name`.
 ///
-/// The caller's module determines the version, so that with two runtimes in a process each caller gets the right one.
+/// The caller's module determines the symbol version, so that with two CUDA runtimes in a process each caller
+/// gets the right function.
 pub fn resolve(
     caller: usize,
     name: &CStr,
@@ -206,13 +209,13 @@ fn search(
     found
 }
 
-/// Largest number of modules that are searched in a caller's local scope. More than twice the number seen in any
-/// process.
+/// The largest number of modules that are searched in a caller's local scope: more than twice the number seen
+/// in any process.
 const NEEDED: usize = 256;
 
-/// Searches a module and, breadth first, the modules that it needs: its local scope. The modules stay loaded during the
-/// search, because code of the first one is running. Allocates nothing, because the caller may be the program's
-/// allocator.
+/// Searches the local scope of a module: the module itself and, breadth first, the modules that it needs.
+/// They stay loaded during the search, because code of the first one is running. Allocates nothing, because
+/// the caller may be the program's allocator.
 fn in_needed(
     module: &ElfModule,
     name: &CStr,
@@ -253,7 +256,7 @@ mod tests {
         here as *const () as usize
     }
 
-    /// Returns the function that the loader finds.
+    /// Returns the function that the loader finds under `name`.
     fn expected(name: &CStr) -> *mut c_void {
         // SAFETY: the name is terminated. RTLD_DEFAULT searches the modules that the process started with.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };

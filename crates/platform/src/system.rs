@@ -28,8 +28,8 @@ fn nanoseconds_of(time: &libc::timespec) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Returns the time of the clock in nanoseconds. Within the preloaded library this calls the C library's own function,
-/// even if another library replaces it.
+/// Returns the time of the clock in nanoseconds. In the preloaded library the call reaches the C library's
+/// own function, even if another library has a function of this name.
 #[inline]
 pub fn nanoseconds(clock: SystemClock) -> u64 {
     let mut time = libc::timespec {
@@ -44,8 +44,8 @@ pub fn nanoseconds(clock: SystemClock) -> u64 {
 /// Returns the processor time in nanoseconds that a thread of this process has used so far. Returns `None` if there is
 /// no such thread.
 pub fn processor_time(thread: i32) -> Option<u64> {
-    // The kernel's encoding of a thread's clock: the complement of the thread ID, then these bits for the type of
-    // clock.
+    // The kernel encodes the clock of a thread as the complement of the thread ID, followed by these bits for
+    // the type of clock.
     const OF_THREAD: libc::clockid_t = 4;
     const SCHEDULER: libc::clockid_t = 2;
     let clock = !thread << 3 | OF_THREAD | SCHEDULER;
@@ -55,14 +55,16 @@ pub fn processor_time(thread: i32) -> Option<u64> {
 /// The resources that a thread has used since it began. Times are in nanoseconds.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ThreadUsage {
-    /// The time on a processor. The next field is the part of it in the kernel, accurate to a few milliseconds.
+    /// The time on a processor in nanoseconds. `in_kernel` is the part of that time spent in the kernel,
+    /// accurate to a few milliseconds.
     pub ran: u64,
     pub in_kernel: u64,
-    /// Number of times that the thread left the processor to wait. The next field is the number of times that it was
-    /// preempted.
+    /// The number of times that the thread left its processor in order to wait. `preempted` is the number of
+    /// times that the kernel took its processor away.
     pub left: u64,
     pub preempted: u64,
-    /// Number of page faults without a disk read. The next field is the number of those with one.
+    /// The number of page faults without a disk read. `disk_faults` is the number of page faults with a disk
+    /// read.
     pub faults: u64,
     pub disk_faults: u64,
 }
@@ -73,8 +75,8 @@ pub fn own_processor_time() -> Option<u64> {
     kernel::time(libc::CLOCK_THREAD_CPUTIME_ID).map(|time| nanoseconds_of(&time))
 }
 
-/// Returns the resources that the calling thread has used. The caller passes its processor time as `ran`. Returns
-/// `None` if the process may not ask for them. Makes a system call.
+/// Returns the resources that the calling thread has used; `None` if the process may not ask for them. `ran`
+/// is the thread's processor time, which the caller has read before. Makes a system call.
 pub fn used(ran: u64) -> Option<ThreadUsage> {
     let usage = kernel::thread_usage()?;
     let in_kernel = usage.ru_stime;
@@ -98,13 +100,13 @@ pub fn thread_name() -> [u8; 16] {
     name
 }
 
-/// Returns the number of threads of the process. Does not use `/proc/self/task`, because the C library allocates to
-/// read a folder.
+/// Returns the number of threads of the process. Does not use `/proc/self/task`, because the C library
+/// allocates memory to read a folder.
 pub fn threads() -> Option<u64> {
     let stat = std::fs::read("/proc/self/stat").ok()?;
-    // Skip the program's name, which is in brackets and may contain any character.
+    // Skips the program's name, which is in brackets and may contain any character.
     let after = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    // In proc(5) `num_threads` is the 20th field, and the name is the second, so 17 fields lie between them.
+    // In proc(5) `num_threads` is field 20 and the name is field 2, so 17 fields lie between them.
     let field = str::from_utf8(&stat[after..])
         .ok()?
         .split_whitespace()
@@ -118,12 +120,12 @@ pub fn at_exit(handler: extern "C" fn()) {
     unsafe { libc::atexit(handler) };
 }
 
-/// Starts a detached thread that runs `main` on a stack of `stack` bytes, with the calling thread's signal mask.
-/// Returns true on success. `main` may be unwound, for example by `pthread_exit`.
+/// Starts a detached thread that runs `main` on a stack of `stack` bytes, with the calling thread's signal
+/// mask. Returns true on success. `main` may be unwound, for example by `pthread_exit`.
 ///
-/// `std::thread` is not used. It looks up functions by name, which takes the loader's lock and changes `dlerror`. It
-/// also needs a thread key, and aborts if there is none left. `pthread_create` may be that of a sanitizer, which has to
-/// know the threads that call the driver.
+/// `std::thread` is not used, because it looks up functions by name, which takes the loader's lock and
+/// changes `dlerror`. It also needs a thread key, and aborts if none is left. `pthread_create` may be a
+/// sanitizer's function, because a sanitizer has to know the threads that call the driver.
 pub fn start_thread(stack: usize, main: extern "C-unwind" fn(*mut c_void) -> *mut c_void) -> bool {
     // SAFETY: the declaration is that of pthread.h, except that `main` may be unwound, which the C library expects.
     unsafe extern "C" {
@@ -160,7 +162,7 @@ pub fn name_thread(name: &CStr) {
     unsafe { kernel::call(libc::SYS_prctl, arguments) };
 }
 
-/// Runs `act` with all signals blocked for the calling thread. Threads that `act` starts keep them blocked.
+/// Runs `act` with all signals blocked for the calling thread. Threads that `act` starts inherit this mask.
 pub fn without_signals<R>(act: impl FnOnce() -> R) -> R {
     let mut all = MaybeUninit::uninit();
     let mut old = MaybeUninit::uninit();
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn threads_are_counted() {
-        // Try repeatedly, because other tests start threads at the same time.
+        // Repeated, because other tests start threads at the same time.
         let listed = || std::fs::read_dir("/proc/self/task").unwrap().count() as u64;
         let agree = || {
             let before = listed();

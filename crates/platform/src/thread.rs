@@ -1,9 +1,10 @@
 //! The state that the library keeps for each thread.
 //!
-//! A thread has a [`Block`], the few thread-local words that the assembler reads. From its first event on it also has a
-//! [`ThreadRecord`], which holds one part for each component of the library ([`Part`]). All components share one thread
-//! key and one list of records. Records are never freed. A new thread takes over the record of an ended thread, with
-//! its parts. So ten thousand short threads need only as many records as there were threads at the same time.
+//! A thread has a [`Block`], the few thread-local words that the library's assembly code reads. From its
+//! first event on it also has a [`ThreadRecord`], which holds one part for each component of the library
+//! ([`Part`]). All components share one thread key and one list of records. Records are never freed. A new
+//! thread takes over the record of an ended thread, with its parts. So ten thousand short threads need only
+//! as many records as there were threads at the same time.
 
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
@@ -24,15 +25,16 @@ use crate::panics::contained;
 use crate::{function, resolve};
 use tllmprof_sync::Published;
 
-/// The components that keep state for each thread, in the order in which they are notified of a thread's end. The
-/// earlier ones may still count and record then.
+/// The components of the library that keep state for each thread, in the order in which they are notified of
+/// a thread's end. An earlier component may still use the later ones at that time.
 #[derive(Clone, Copy)]
 pub enum ThreadComponent {
     /// The thread's state for calls of Python functions.
     Python,
     /// The thread's call counters.
     Slot,
-    /// The thread's open scopes, to which GPU work is attributed.
+    /// The thread's open scopes (torch modules, NVTX ranges and marked functions), to which GPU work is
+    /// attributed.
     Scopes,
     /// The thread's writer to the record.
     Writer,
@@ -47,26 +49,28 @@ const KINDS: usize = 4;
 pub unsafe trait Part: Sync + Sized + 'static {
     const KIND: ThreadComponent;
 
-    /// Called when the thread ends. Afterwards another thread may take over this part.
+    /// Called when the thread ends. From then on another thread may take over this part.
     fn thread_ends(&'static self);
 }
 
-/// The state of one thread at a time. A free record consists of zeros.
+/// The record of one thread at a time. A record that no thread uses consists of zeros.
 #[repr(C, align(64))]
 pub struct ThreadRecord {
-    /// Stack address of the frame of the thread's call that is in progress in the driver; 0 if there is none. If there
-    /// is a gate in front of the driver, its assembler writes this field and `passes`.
+    /// The stack address of the frame of the thread's call that is in progress in the driver; 0 if there is
+    /// none. The assembly code of the gates in front of the driver writes this field and `passes`.
     flight: AtomicUsize,
-    /// Number of the thread's calls that may have given the GPU work.
+    /// The number of the thread's calls that may have enqueued work on the GPU.
     passes: AtomicU64,
     is_taken: AtomicBool,
     /// The kernel's ID of the thread.
     number: AtomicI32,
-    /// A stack address, or 0. If a call's return address lies there, the call does not run on a signal handler's stack.
+    /// A stack address, or 0. A call whose return address lies at this address does not run on a signal
+    /// handler's stack.
     own_stack: AtomicUsize,
-    /// The parts that the thread uses, indexed by [`ThreadComponent`]. Its block also has a pointer to the writer.
+    /// The parts that the thread uses now, indexed by [`ThreadComponent`]. The thread's block also has a
+    /// pointer to the writer.
     active: [AtomicPtr<c_void>; KINDS],
-    /// The parts that exist, including those left by ended threads.
+    /// All parts that belong to the record, including those that an ended thread has left.
     parts: [AtomicPtr<c_void>; KINDS],
     next: Published<Self>,
 }
@@ -90,14 +94,14 @@ lifecycle::global! {
     /// The thread key whose destructor runs when a thread with a record ends.
     #[fork(keep = "keys are inherited")]
     static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
-    /// Address of `pthread_setspecific`. Set if there is a key.
+    /// The address of `pthread_setspecific`. Stored once the thread key exists.
     #[fork(keep = "the C library stays where it is")]
     static SET_SPECIFIC: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
     /// The function to call when the main thread ends while the process continues.
     #[fork(keep = "a function of this library")]
     static MAIN_THREAD_LEAVES: Published<fn()> = Published::none();
-    /// For each kind of part: the function that notifies a part of its thread's end. `None` before the first part of
-    /// that kind.
+    /// For each component, the function that notifies a part of its thread's end. `None` before the first
+    /// part of that component.
     #[fork(keep = "functions of this library")]
     static THREAD_ENDS: [Published<fn(&ThreadRecord)>; KINDS] =
         [const { Published::none() }; KINDS];
@@ -106,7 +110,7 @@ lifecycle::global! {
 const BATCH: usize = 4096 / size_of::<ThreadRecord>();
 
 impl ThreadRecord {
-    /// Offsets in bytes of the two fields that the assembler of the gate uses.
+    /// Offsets in bytes of the two fields that the assembly code of the gates uses.
     pub const FLIGHT: usize = offset_of!(Self, flight);
     pub const PASSES: usize = offset_of!(Self, passes);
 
@@ -115,22 +119,22 @@ impl ThreadRecord {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Returns the frame address of the thread's call that is in progress in the driver, or 0 if there is none.
+    /// Returns the frame address of the thread's call that is in progress in the driver; 0 if there is none.
     pub fn flight(&self) -> usize {
         self.flight.load(Ordering::SeqCst)
     }
 
-    /// Sets the frame address of the call that is in progress in the driver.
+    /// Sets the frame address of the thread's call that is in progress in the driver.
     pub fn set_flight(&self, frame: usize) {
         self.flight.store(frame, Ordering::SeqCst);
     }
 
-    /// Returns the number of the thread's calls that may have given the GPU work.
+    /// Returns the number of the thread's calls that may have enqueued work on the GPU.
     pub fn passes(&self) -> u64 {
         self.passes.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the last call of [`set_on_own_stack`](Self::set_on_own_stack) had this address.
+    /// Returns true if `place` is the address that [`set_on_own_stack`](Self::set_on_own_stack) has stored.
     pub fn is_on_own_stack(&self, place: usize) -> bool {
         self.own_stack.load(Ordering::Relaxed) == place
     }
@@ -185,8 +189,8 @@ fn set_active<P: Part>(record: &ThreadRecord, part: *mut c_void) {
     }
 }
 
-/// Gives the calling thread a part, which `make` returns. `make` gets the part that an earlier thread has left in the
-/// record, if there is one. Returns `None` if `make` does, or if there is no memory.
+/// Gives the calling thread the part that `make` returns. `make` gets the part that an earlier thread has
+/// left in the record, if there is one. Returns `None` if `make` returns `None`, or if there is no memory.
 pub fn begin_part<P: Part>(
     make: impl FnOnce(&'static ThreadRecord, Option<&'static P>) -> Option<&'static P>,
 ) -> Option<&'static P> {
@@ -209,20 +213,20 @@ pub fn begin_part<P: Part>(
     Some(part)
 }
 
-/// Makes the calling thread stop using its part, until the next [`begin_part`].
+/// Makes the calling thread stop using its part of type `P`, until the next [`begin_part`].
 pub fn leave_part<P: Part>() {
     if let Some(record) = current() {
         set_active::<P>(record, null_mut());
     }
 }
 
-/// Returns the parts of this kind of all threads, including ended threads.
+/// Returns the parts of type `P` of all threads, including ended threads.
 pub fn parts<P: Part>() -> impl Iterator<Item = &'static P> {
     records().filter_map(|record| record.part_in::<P>(&record.parts))
 }
 
-/// Forgets the parts of this kind of all threads. Not allowed for writers: their address is also in the thread's block,
-/// which other threads never change.
+/// Forgets the parts of type `P` of all threads. Not allowed for writers: their address is also in the
+/// thread's block, which other threads never change.
 pub fn forget_parts<P: Part>() {
     const { assert!(!matches!(P::KIND, ThreadComponent::Writer)) };
     for record in records() {
@@ -249,8 +253,8 @@ fn take() -> Option<&'static ThreadRecord> {
     Some(record)
 }
 
-/// Registers `leaves`, which is called when the main thread ends while the process continues. Works only if the main
-/// thread has made a call that the library handled, or called [`watch_end`].
+/// Registers `leaves`, which is called when the main thread ends while the process continues. This works only
+/// if the main thread has made a call that the library handled, or has called [`watch_end`].
 pub fn when_main_thread_leaves(leaves: &'static fn()) {
     MAIN_THREAD_LEAVES.set(Some(leaves));
 }
@@ -264,8 +268,8 @@ pub fn watch_end() -> bool {
     set_key(value)
 }
 
-/// Sets the thread key, so that its destructor runs when the calling thread ends. Returns true on success. The value is
-/// never read; it only must not be null.
+/// Sets a value for the thread key, so that the key's destructor runs when the calling thread ends. Returns
+/// true on success. The value is never read, but it must not be null.
 fn set_key(value: *const c_void) -> bool {
     let Some(key) = key() else { return false };
     let found = SET_SPECIFIC.load(Ordering::Acquire);
@@ -291,8 +295,8 @@ fn more() -> Option<&'static ThreadRecord> {
     batch.first()
 }
 
-/// Returns the key whose destructor reports the end of a thread. It is created at the first call. Without a key the
-/// records of ended threads cannot be reused.
+/// Returns the thread key whose destructor reports the end of a thread. The first call creates the key.
+/// Without a key the records of ended threads cannot be reused.
 fn key() -> Option<u32> {
     extern "C" fn ends(_: *mut c_void) {
         contained((), || {
@@ -340,7 +344,7 @@ fn thread_ends(record: &'static ThreadRecord) {
     record.is_taken.store(false, Ordering::Release);
 }
 
-/// Runs in the child of a fork. Its only thread keeps its record, and is in no driver function.
+/// Runs in the child of a fork. The only thread there keeps its record, and is in no driver function.
 fn in_child(_: &OnlyThread) {
     let us = current();
     for record in records() {
@@ -363,9 +367,9 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Lock that lets only one test run at a time: threads of other tests could take over a record.
+    /// A lock that lets only one test run at a time, because threads of other tests could take over a record.
     pub(crate) static ONE: Mutex<()> = Mutex::new(());
-    /// The kinds of the parts that were notified of their thread's end, in order.
+    /// The components whose parts were notified of their thread's end, in order.
     static ENDED: Mutex<Vec<&str>> = Mutex::new(Vec::new());
 
     struct Python;

@@ -10,13 +10,15 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemMod, ItemStatic, Macro, Meta, StaticMutability, Type};
 
-/// Crates that are not in the library: those of the command, and those that only the fuzzer uses.
+/// Crates that are not part of the preloaded library: the crates of the command, and those that only the
+/// fuzzer uses.
 const OUTSIDE: [&str; 6] = ["cli", "export", "fuzzed", "nsys", "page", "report"];
-/// Crates that know the Python interpreter, so their statics must state the effect of a restart.
+/// Crates that know the Python interpreter. Their statics must also state the effect of a restart of the
+/// interpreter.
 const INTERPRETER: [&str; 2] = ["crates/python/", "crates/router/"];
-/// The file that defines the macros. The statics in the bodies of its macros are not checked.
+/// The file that defines `global!`. Statics in the bodies of its macros are not checked.
 const MACROS: &str = "crates/platform/src/lifecycle.rs";
-/// Types without interior mutability.
+/// Types without interior mutability, whose statics need no declaration.
 const PLAIN: [&str; 21] = [
     "bool",
     "char",
@@ -41,7 +43,7 @@ const PLAIN: [&str; 21] = [
     "Wiring",
 ];
 
-/// Returns the errors in the statics of a file, one line for each error.
+/// Returns the errors in the statics of a file: a line for each static that is not declared as required.
 fn wrong(path: &str, source: &str) -> Vec<String> {
     let file = syn::parse_file(source).unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut statics = Statics {
@@ -65,7 +67,7 @@ impl Statics<'_> {
         self.wrong.push(format!("{}:{line}: {what}", self.path));
     }
 
-    /// Checks the statics that a call of `global!` defines.
+    /// Checks the statics that a call of `global!` declares.
     fn declared(&mut self, tokens: &TokenStream) {
         let body = |input: ParseStream<'_>| {
             if input.peek2(syn::Token![:]) {
@@ -140,7 +142,8 @@ fn is_plain(kind: &Type) -> bool {
         Type::Slice(slice) => is_plain(&slice.elem),
         Type::Reference(reference) => reference.mutability.is_none() && is_plain(&reference.elem),
         Type::Tuple(tuple) => tuple.elems.iter().all(is_plain),
-        // A reference to a trait object is allowed: its target has no state, or is a static that is checked by itself.
+        // A reference to a trait object is allowed: its target has no state, or is a static that is checked
+        // itself.
         Type::FnPtr(_) | Type::TraitObject(_) => true,
         Type::Path(path) => path.path.segments.last().is_some_and(|last| {
             last.arguments.is_none() && PLAIN.iter().any(|plain| last.ident == plain)

@@ -1,4 +1,4 @@
-//! The batch that an engine computed in an iteration.
+//! The batch (requests and tokens) that an inference engine computed in an iteration.
 
 use core::fmt;
 
@@ -6,9 +6,9 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Batch {
     pub requests: u16,
-    /// Scheduled tokens, not counting those that a CUDA graph adds to pad the batch.
+    /// The number of scheduled tokens, not counting those that a CUDA graph adds to pad the batch.
     pub tokens: u32,
-    /// Tokens of prompts (the rest are decoded tokens); at most `tokens`.
+    /// The number of tokens that belong to prompts (the rest are decoded tokens); at most `tokens`.
     pub prefill_tokens: u32,
     /// True if the step is a pass of the draft model of speculative decoding.
     pub is_draft: bool,
@@ -27,7 +27,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// All phases.
+    /// All phases, in a fixed order.
     pub const ALL: [Self; 5] = [
         Self::Prefill,
         Self::Decode,
@@ -65,7 +65,7 @@ impl fmt::Display for Batch {
     }
 }
 
-/// The number of bits for each token count in an event.
+/// The number of bits that each token count takes in an event.
 const TOKEN_BITS: u32 = 24;
 const MAX_TOKENS: u32 = (1 << TOKEN_BITS) - 1;
 
@@ -78,8 +78,8 @@ impl Batch {
         is_draft: true,
     };
 
-    /// Returns a batch. Returns `None` if a number is negative, the numbers contradict each other, or they do
-    /// not fit into an event.
+    /// Returns a batch; `None` if a number is negative, if there are more prompt tokens than tokens, or if a
+    /// number does not fit into an event.
     #[must_use]
     pub fn new(requests: i64, tokens: i64, prefill_tokens: i64) -> Option<Self> {
         let batch = Self {
@@ -92,7 +92,7 @@ impl Batch {
         fits.then_some(batch)
     }
 
-    /// Parses the name of a batch's NVTX range. Returns `None` for another range.
+    /// Parses the name of a batch's NVTX range. Returns `None` if the name has another form.
     #[must_use]
     pub fn of_range(name: &str) -> Option<Self> {
         if name == Self::DRAFT.to_string() {
@@ -127,8 +127,8 @@ impl Batch {
         }
     }
 
-    /// Returns the value of the batch's event. `iteration` is the iteration's number modulo 2^16. A draft
-    /// batch is stored as one with more prompt tokens than tokens, which no other batch has.
+    /// Encodes the batch as the value of its event. `iteration` is the iteration's number modulo 2^16. A
+    /// draft batch is stored as a batch with more prompt tokens than tokens, which no other batch has.
     pub(crate) const fn value(self, iteration: u16) -> u64 {
         let prefill_tokens = if self.is_draft {
             MAX_TOKENS

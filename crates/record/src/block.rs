@@ -1,4 +1,4 @@
-//! Heap memory for headers and chunks that are not mapped to a file.
+//! Heap memory for header blocks and chunks that are not mapped to a file.
 
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
@@ -27,7 +27,7 @@ impl OwnHeader {
     }
 }
 
-/// A chunk in heap memory, with its writer.
+/// A chunk in heap memory, with the writer that appends events to it.
 #[derive(Debug)]
 pub(crate) struct OwnChunk {
     memory: Block,

@@ -22,7 +22,7 @@ pub struct Builder {
 #[derive(Debug)]
 struct ThreadChunk {
     tid: u32,
-    /// The index of the chunk that the thread writes into.
+    /// The index of the chunk that the thread writes into now.
     chunk: usize,
 }
 
@@ -41,7 +41,7 @@ impl Builder {
         new
     }
 
-    /// Returns the header block.
+    /// Returns the record's header block.
     #[must_use]
     pub const fn header(&self) -> &HeaderBlock {
         self.header.block()
@@ -73,7 +73,7 @@ impl Builder {
         id
     }
 
-    /// Ends thread `from`. Thread `to` continues in its chunk.
+    /// Ends thread `from`. Thread `to` continues to write into its chunk.
     pub fn hand_over(&mut self, from: u32, to: u32) {
         let index = self.thread(from);
         let thread = &mut self.threads[index];

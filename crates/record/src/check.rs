@@ -1,10 +1,12 @@
-//! Checksums over the words of a record, with which a reader detects changes. They are called *checks*.
+//! Checksums over the words of a record, with which a reader detects changed data. The record's format calls
+//! them *checks*.
 //!
 //! A check multiplies 64 by 64 bits and combines both halves of the product. This takes a few cycles on every
 //! processor and needs no checksum instructions, which some processors lack. A change goes unnoticed once in
 //! 2^32 cases (events) or 2^64 cases (header).
 
-/// Odd numbers without a pattern: the fractional parts of the square roots of 2, 3, 5 and 7.
+/// Constants that are mixed into the checks. They are odd and have no regular pattern: the fractional parts
+/// of the square roots of 2, 3, 5 and 7.
 const KEYS: [u64; 4] = [
     0x6a09_e667_f3bc_c909,
     0xbb67_ae85_84ca_a73b,
@@ -18,8 +20,8 @@ const fn fold(a: u64, b: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// Returns the check of all events of a chunk up to this one, from the check up to the previous event and
-/// this event's words.
+/// Returns the check (checksum) of a chunk's events up to and including this event. `before` is the check up
+/// to the previous event, and the array holds this event's words.
 #[inline(always)]
 pub(crate) const fn next(before: u32, [a, b, c]: [u64; 3]) -> u32 {
     let event = fold(a ^ KEYS[0], b ^ KEYS[1]);
@@ -27,13 +29,14 @@ pub(crate) const fn next(before: u32, [a, b, c]: [u64; 3]) -> u32 {
     all as u32 ^ (all >> 32) as u32
 }
 
-/// Returns the check of a chunk without events. It depends on the record, the chunk's number and the thread.
+/// Returns the check (checksum) with which an empty chunk begins. It depends on the record, the chunk's
+/// number and the thread.
 #[inline]
 pub(crate) const fn first(record: u64, number: u32, thread: u32) -> u32 {
     next(0, [record, (number as u64) << 32 | thread as u64, 0])
 }
 
-/// The check of a sequence of words, computed word by word.
+/// The check (checksum) of a sequence of words, computed word by word.
 #[derive(Clone, Copy)]
 pub(crate) struct Words(u64);
 
@@ -51,7 +54,7 @@ impl Words {
         self.0
     }
 
-    /// Returns the check of all of `words`.
+    /// Returns the check (checksum) of all of `words`.
     pub(crate) fn check_all(words: impl IntoIterator<Item = u64>) -> u64 {
         let mut all = Self::new();
         words.into_iter().for_each(|word| all.add(word));

@@ -17,23 +17,23 @@ use crate::layout::{
 struct ChunkHeader {
     /// [`CHUNK_MAGIC`], written last; 0 in an unused chunk.
     magic: AtomicU32,
-    /// The chunk's index in the file.
+    /// The chunk's index in the file, counted from 0.
     number: AtomicU32,
-    /// The number of bytes of events after the header in the lower half, and the check of these bytes in the
-    /// upper half. One store writes both, so they always agree.
+    /// The number of bytes of events after the header in the lower half, and the check (checksum) of these
+    /// bytes in the upper half. One store writes both, so they always agree.
     committed: AtomicU64,
-    /// The thread that the chunk's events belong to, up to the first `Thread` event, which names another
-    /// thread.
+    /// The thread that the chunk's events belong to. From the first `Thread` event on, they belong to the
+    /// thread that this event names.
     thread: AtomicU32,
     reserved: AtomicU32,
-    /// The checks of all events up to the end of each full block.
+    /// For each full block of events, the check (checksum) of all events up to the block's end.
     blocks: [AtomicU32; BLOCKS],
     more: [AtomicU32; 4],
 }
 
 const _: () = assert!(size_of::<ChunkHeader>() == CHUNK_HEADER_BYTES);
 
-/// The memory of a chunk: [`CHUNK_BYTES`], mapped to a file. It has no other writer.
+/// The memory of a chunk: [`CHUNK_BYTES`], mapped to a file. At most one writer uses it.
 #[derive(Debug)]
 pub struct Chunk(NonNull<u8>);
 
@@ -60,16 +60,17 @@ impl Chunk {
 
 /// Appends events to a chunk.
 ///
-/// The header's byte count and check are stored (with release ordering) after the bytes themselves. So a
-/// reader of the file finds only complete events below the count, even if the process ends during a write.
+/// The header's byte count and check (checksum) are stored with release ordering after the events themselves.
+/// So a reader of the file finds only complete events below the count, even if the process ends during a
+/// write.
 #[derive(Debug)]
 pub struct EventWriter {
     chunk: Chunk,
     committed: Committed,
 }
 
-/// The number of bytes of events and their check, in one word. If a signal handler jumps out of a write,
-/// either both are updated or neither.
+/// The number of bytes of events and their check (checksum), in one word. If a signal handler jumps out of a
+/// write, either both have changed or neither has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Committed(u64);
 
@@ -89,7 +90,7 @@ impl Committed {
         (self.0 >> 32) as u32
     }
 
-    /// Returns the state after one more row.
+    /// Returns the count and the check after one more row (an event, or a part of a string).
     #[inline(always)]
     const fn and(self, words: [u64; 3]) -> Self {
         let used = self.used() + EVENT_BYTES;
@@ -113,9 +114,9 @@ impl EventWriter {
         Self { chunk, committed }
     }
 
-    /// Begins chunk `number` of the record `record` again, to overwrite it. The chunk has old contents, but
-    /// no thread writes to it any more. A single store discards the contents, so the record stays readable
-    /// even if the process is killed at this moment.
+    /// Begins chunk `number` of the record with the id `record` again, to overwrite it. The chunk has old
+    /// contents, but no thread writes to it any more. A single store discards the contents, so the record
+    /// stays readable even if the process is killed at this moment.
     #[must_use]
     pub fn again(chunk: Chunk, record: u64, number: u32, thread: u32) -> Self {
         let header = chunk.header();
@@ -135,11 +136,11 @@ impl EventWriter {
 
     /// Passes the writer to another thread: later events belong to `thread`.
     pub fn hand_over(&mut self, thread: u32) {
-        // If this event does not fit, no other event fits either, so the result can be ignored.
+        // If this event does not fit, no later event fits either, so the result can be ignored.
         let _ = self.push(&Event::new(0, 0, What::Thread { tid: thread }));
     }
 
-    /// Returns the number of events that still fit.
+    /// Returns the number of events for which the chunk still has room.
     #[must_use]
     #[inline]
     pub const fn room(&self) -> usize {
@@ -165,8 +166,8 @@ impl EventWriter {
         true
     }
 
-    /// Writes a row like [`EventWriter::push_row`], but also returns false without writing if the event ends
-    /// a block. Few events do, and leaving out that case makes the code shorter.
+    /// Writes a row like [`EventWriter::push_row`], but also returns false without writing if the event would
+    /// end a block. Few events do, and leaving out that case makes the code shorter.
     #[must_use]
     #[inline(always)]
     pub fn push_within_block(&mut self, EncodedEvent(words): EncodedEvent) -> bool {
@@ -205,8 +206,8 @@ impl EventWriter {
         };
         let words = Event::new(0, 0, what).words();
         *head = Event::bytes(words);
-        // The padding is written explicitly, because a signal handler that jumped out of an earlier write may
-        // have left other bytes there.
+        // The rest of the last row is filled with zeros, because a signal handler that jumped out of an
+        // earlier write may have left other bytes there.
         let padding = std::iter::repeat(&0);
         for (to, byte) in place.iter_mut().zip(text.iter().chain(padding)) {
             *to = *byte;
@@ -215,7 +216,7 @@ impl EventWriter {
         true
     }
 
-    /// Returns the free space after the events.
+    /// Returns the chunk's free space, which follows its events.
     #[inline(always)]
     const fn free(&mut self) -> &mut [u8] {
         let used = self.committed.used();
@@ -228,8 +229,8 @@ impl EventWriter {
         }
     }
 
-    /// Makes consecutive rows that were written into the free space valid, by updating the byte count and the
-    /// checks.
+    /// Makes consecutive rows valid that were already written into the free space, by updating the byte count
+    /// and the checks (checksums).
     #[inline(always)]
     fn commit(&mut self, rows: impl Iterator<Item = [u64; 3]>) {
         let mut committed = self.committed;
@@ -255,8 +256,8 @@ impl EventWriter {
     }
 }
 
-/// Returns true if a block ends after this number of bytes, which must be a multiple of an event's size. The
-/// function avoids a division, because it runs for each event.
+/// Returns true if a block of events ends after `used` bytes, which must be a multiple of an event's size.
+/// Runs for each event, so it avoids a division.
 #[inline(always)]
 const fn ends_block(used: usize) -> bool {
     const LOW: usize = 1 << BLOCK_BYTES.trailing_zeros();
@@ -280,11 +281,11 @@ pub(crate) struct Head {
     pub thread: u32,
     /// The number of bytes of events that the file claims. Damage can make it more than the chunk has.
     pub used: u32,
-    /// `None` if the record has no checks.
+    /// The stored checks (checksums); `None` if the record's format has none.
     checks: Option<Checks>,
 }
 
-/// The checks stored in a chunk's header.
+/// The checks (checksums) that are stored in a chunk's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Checks {
     first: u32,
@@ -295,24 +296,25 @@ struct Checks {
 /// The result of decoding a chunk's first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begins {
-    /// An unused chunk.
+    /// The chunk is unused: its first bytes are zeros.
     Empty,
     Chunk(Head),
     /// Neither an unused chunk nor a valid header.
     Damaged,
 }
 
-/// The number of bytes of a chunk's events whose checks are right, counted from the first event.
+/// The part of a chunk's events whose checks (checksums) are right, counted in bytes from the first event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Checked {
-    /// All bytes that the chunk claims are unchanged.
+    /// All bytes of events that the header claims are unchanged.
     All(usize),
-    /// Only this number of bytes is unchanged. The bytes after them are damaged.
+    /// Only the first events, with this number of bytes, are unchanged. The events after them are damaged.
     UpTo(usize),
 }
 
 impl Begins {
-    /// Decodes the start of a chunk. `record` is the id of the record, or `None` for a record without checks.
+    /// Decodes the first bytes of a chunk. `record` is the id of the record; `None` for a record without
+    /// checks (checksums).
     pub(crate) fn decode(bytes: &[u8], record: Option<u64>) -> Self {
         let word = |at: usize| {
             let bytes = bytes.get(at..).and_then(<[u8]>::first_chunk);
@@ -349,7 +351,8 @@ impl Begins {
         })
     }
 
-    /// Returns the size of a chunk's header in bytes. `record` is `None` for a record without checks.
+    /// Returns the size of a chunk's header in bytes. `record` is the id of the record; `None` for a record
+    /// without checks (checksums), whose headers are shorter.
     pub(crate) const fn bytes(record: Option<u64>) -> usize {
         match record {
             Some(_) => CHUNK_HEADER_BYTES,
@@ -359,7 +362,7 @@ impl Begins {
 }
 
 impl Head {
-    /// Returns how many bytes of `payload` (the bytes that were read after the header) are unchanged.
+    /// Returns the part of `payload` (the bytes that were read after the header) that is unchanged.
     pub(crate) fn checked(&self, payload: &[u8]) -> Checked {
         let used = self.used as usize;
         let events = payload.get(..used);
@@ -382,7 +385,7 @@ impl Head {
     }
 }
 
-/// Returns the check after these rows. `before` is the check before them.
+/// Returns the check (checksum) up to and including `rows`. `before` is the check before these rows.
 fn check(before: u32, rows: &[u8]) -> u32 {
     let (rows, _) = rows.as_chunks();
     rows.iter().fold(before, |before, row| {

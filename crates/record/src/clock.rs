@@ -10,7 +10,7 @@ pub type MonotonicNs = u64;
 /// record.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// The anchors, sorted by ticks. Their times are in the same order. Never empty.
+    /// The anchors, sorted by ticks. Their times increase as well. The list is never empty.
     anchors: Vec<Anchor>,
     /// Nanoseconds per tick over the whole record.
     rate: f64,
@@ -63,8 +63,8 @@ impl Clock {
         self.rate
     }
 
-    /// Returns the time between the first and the last anchor, in nanoseconds. If it is below some
-    /// milliseconds, the rate of the processor's counter is imprecise.
+    /// Returns the time between the first and the last anchor, in nanoseconds. If it is shorter than some
+    /// milliseconds, the measured rate of the processor's counter is imprecise.
     #[must_use]
     pub fn tied_ns(&self) -> u64 {
         match (self.anchors.first(), self.anchors.last()) {
@@ -93,15 +93,15 @@ impl Clock {
         }
     }
 
-    /// Converts a duration in ticks that begins at tick `start` to nanoseconds.
+    /// Converts the duration `duration`, in ticks from tick `start` on, to nanoseconds.
     #[must_use]
     pub fn duration_ns(&self, start: u64, duration: u64) -> u64 {
         self.ns(start.saturating_add(duration))
             .saturating_sub(self.ns(start))
     }
 
-    /// Returns the difference to add to a monotonic time to get nanoseconds since 1970. Uses the anchor
-    /// nearest to `at`.
+    /// Returns the number to add to a time of `CLOCK_MONOTONIC` to get nanoseconds since 1970. Uses the
+    /// anchor that is nearest to `at`.
     #[must_use]
     pub fn unix_minus_monotonic(&self, at: MonotonicNs) -> i64 {
         let nearest = self
@@ -143,7 +143,8 @@ mod tests {
         assert_eq!(clock.ns(1500), 750);
         assert_eq!(clock.ns(2500), 1500);
         assert_eq!(clock.duration_ns(1500, 1000), 750);
-        // Outside the anchors the rate of the whole record is used, which is 0.75 here.
+        // Before the first anchor and after the last one, the rate of the whole record is used, which is 0.75
+        // here.
         assert_eq!(clock.ns(3100), 2075);
         assert_eq!(clock.ns(900), 425);
         assert_eq!(clock.ns(0), 0);

@@ -1,4 +1,4 @@
-//! Reads the record of the test process itself, while the record still grows.
+//! Reads the record of the test process itself, to which tests may still be writing.
 
 #![cfg(feature = "builder")]
 
@@ -34,11 +34,11 @@ impl Record {
     }
 }
 
-/// The complete contents of a record.
+/// The complete contents of a record, read into memory.
 pub struct Contents {
     pub header: Header,
     pub strings: Strings,
-    /// Events, each with the id of its thread.
+    /// The record's events, each with the id of the thread that wrote it.
     pub events: Vec<(u32, Event)>,
 }
 
@@ -73,7 +73,7 @@ impl Contents {
             .collect()
     }
 
-    /// Returns all texts that the record holds for a fact.
+    /// Returns all texts that the record holds for an item of data about the process.
     #[must_use]
     pub fn facts(&self, wanted: Info) -> Vec<&str> {
         let text = |(_, event): &(u32, Event)| match event.what {

@@ -1,4 +1,4 @@
-//! The counters of the header block.
+//! The counters in a record's header block, such as the numbers of iterations and of dropped events.
 
 use crate::layout::COUNTERS;
 
@@ -12,7 +12,7 @@ pub enum Counter {
     CallsOutside(u8),
     /// Calls inside windows of the function with this row in the table of CUDA calls.
     CallsInside(u8),
-    /// Iterations counted inside and outside windows.
+    /// Iterations, both inside and outside windows.
     Iterations,
     /// Events that were dropped because the record or its disk was full.
     EventsDropped,
@@ -24,26 +24,26 @@ pub enum Counter {
     OwnTicks,
     /// Hand-overs of the GIL, including those too short to be recorded.
     GilHandoffs,
-    /// Python garbage collections inside and outside windows.
+    /// Python garbage collections, both inside and outside windows.
     Collections,
     /// GPU spans whose times could not be read. A span is the work of one stream in one iteration.
     GpuSpansLost,
-    /// Windows opened.
+    /// Windows that have opened.
     Windows,
-    /// Iterations of windows that have no event, because later iterations had begun before the event could be
-    /// written. They are included in [`Counter::Iterations`] and [`Counter::EventsDropped`].
+    /// Iterations of windows for which no event was written, because later iterations had begun before it
+    /// could be written. They are included in [`Counter::Iterations`] and [`Counter::EventsDropped`].
     IterationsPassed,
     /// Nanoseconds of GPU spans, which are measured only inside windows. Spans of concurrent streams are
     /// added up.
     GpuNs,
-    /// Nanoseconds of the iterations inside windows whose GPU spans are measured.
+    /// The total duration in nanoseconds of those iterations inside windows whose GPU spans were measured.
     NsInside,
     /// The number of iterations outside windows that the flight recorder keeps; 0 if it is off.
     Flight,
-    /// The number of windows, of those counted in [`Counter::Windows`], that were dropped because their
-    /// chunks are reused. These are the oldest ones.
+    /// The number of windows that were dropped because their chunks were overwritten: the oldest of those
+    /// counted in [`Counter::Windows`].
     WindowsDropped,
-    /// The latest tick of dropped windows. All windows that are kept opened after this tick.
+    /// The latest tick in any dropped window. All windows that are kept opened after this tick.
     DroppedUntil,
     /// The record's size limit in bytes, above which the oldest windows are dropped; 0 for no limit.
     Keep,

@@ -1,4 +1,4 @@
-//! Keeps an existing record by renaming it when a new record needs its name. Used for the library's records
+//! Keeps an existing record by renaming it when a new record needs its name. Used for records of the library
 //! and for records of GPU metrics.
 
 use std::ffi::{CString, OsString};
@@ -6,12 +6,12 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The largest number of names that are tried.
+/// The largest number of file names that are tried until one is free.
 const MAX_NAMES: u32 = 10_000;
 
 /// Renames an existing record by adding the next free number to its name, and returns the new name. The
-/// caller must have locked the record, so that no other process renames it. Returns `None` if the record
-/// cannot be renamed without the danger of replacing another file.
+/// caller must have locked the record, so that no other process renames it. Returns `None` if no free name
+/// was found or renaming could replace another file.
 pub fn keep_earlier(path: &Path) -> Option<PathBuf> {
     for number in 1..MAX_NAMES {
         let kept = with_suffix(path, &format!("-{number}"));
@@ -24,7 +24,8 @@ pub fn keep_earlier(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Returns the path with a suffix before its extension, so that patterns such as `*.tllmprof` still match it.
+/// Returns the path with `suffix` before its extension, so that patterns such as `*.tllmprof` still match the
+/// new name.
 pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path.file_stem().unwrap_or_default());
     name.push(suffix);

@@ -17,17 +17,17 @@ use crate::kinds::{
 use crate::layout::EVENT_BYTES;
 use crate::metric::Metric;
 
-/// The id of a string in the record. The same text may have several ids.
+/// The id of a string in the record, by which events refer to it. The same text may have several ids.
 pub type StringId = u32;
 
-/// The id that stands for no string, such as a text that could not be written.
+/// The id that means "no string", for example if a text could not be written.
 pub const NO_STRING: StringId = 0;
 
-/// The last id of a lasting string. Strings with larger ids are dropped together with the windows of their
-/// time, if the record drops its oldest windows.
+/// The largest id of a lasting string, which stays as long as the record. If the record drops its oldest
+/// windows, strings with larger ids are dropped together with the windows of their time.
 pub const LAST_LASTING: StringId = 1 << 20;
 
-/// The NVTX domain of the ranges that tllmprof itself pushes. They repeat information of other events.
+/// The NVTX domain of the ranges that tllmprof itself pushes. Other events hold the same information.
 pub const OWN_DOMAIN: &str = "tllmprof";
 
 /// An event of a record.
@@ -59,38 +59,38 @@ const CUT: u8 = 0x40;
 const FAILED: u8 = 0x80;
 
 const CAPTURING: u16 = 0x100;
-/// The code for an unknown system call (`None`).
+/// The code of an unknown system call, for which the event's field is `None`.
 const UNKNOWN_CALL: u16 = 0xff;
 /// The bit of the code that is set for a system call with a time limit.
 const HAS_TIMEOUT: u16 = 0x100;
 
-/// Masks: the bits of a copy's value that hold its size in bytes, and the bits of an expert load's value that
-/// hold its tokens.
+/// Masks for the bits of an event's value: `COPY_BYTES` for the size of a copy in bytes, `TOKENS` for the
+/// number of tokens that an expert has got.
 const COPY_BYTES: u64 = (1 << 60) - 1;
 const TOKENS: u64 = (1 << 48) - 1;
 
 /// The mask for the bits of a stack frame's id.
 const FRAME: u32 = (1 << 24) - 1;
 
-/// The mask for the bits of a captured graph's number, and of a node's number.
+/// The mask for the number of a captured graph, and for the number of a node in a graph.
 const PLACES: u64 = (1 << 20) - 1;
 
-/// Packs a device and the number of a stream or metric into a code.
+/// Packs a device's ordinal and the number of a stream or metric into an event's code.
 const fn place(device: u8, number: u16) -> u16 {
     (device as u16 & 0xf) << 12 | number & 0xfff
 }
 
-/// Returns the device that is packed into a code.
+/// Returns the device's ordinal that is packed into an event's code.
 const fn high4(code: u16) -> u8 {
     (code >> 12) as u8
 }
 
-/// Returns the number of the stream or metric that is packed into a code.
+/// Returns the number of the stream or metric that is packed into an event's code.
 const fn low12(code: u16) -> u16 {
     code & 0xfff
 }
 
-/// Packs two 32-bit numbers, such as the ids of a domain and of a name, into a value.
+/// Packs two 32-bit numbers, such as the ids of a domain and of a name, into an event's value.
 const fn pair(high: u32, low: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
@@ -103,7 +103,8 @@ const fn high(value: u64) -> u32 {
     (value >> 32) as u32
 }
 
-/// Unwraps an `Option` that decoding a code has returned. `None` means that the event is invalid.
+/// Unwraps an `Option` that decoding a code has returned. For `None`, returns from the calling function with
+/// the error that the event is invalid.
 macro_rules! known {
     ($found:expr) => {
         match $found {
@@ -113,8 +114,8 @@ macro_rules! known {
     };
 }
 
-/// Defines the kinds of events. Each kind has a row with its number in a record, its fields, an expression
-/// that encodes them as (code, value), and one that decodes them.
+/// Defines the kinds of events. Each kind has an entry with its number in a record, its fields, an expression
+/// that encodes the fields as (code, value), and one that decodes them.
 macro_rules! events {
     ($(
         $(#[$doc:meta])*
@@ -128,7 +129,7 @@ macro_rules! events {
             $($(#[$doc])* $name $({ $($field: $type),* })?,)*
         }
 
-        /// The kind of an event.
+        /// The kind of an event, without its fields.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum EventKind {
@@ -136,7 +137,7 @@ macro_rules! events {
         }
 
         impl EventKind {
-            /// All kinds.
+            /// All kinds of events.
             pub const ALL: &[Self] = &[$(Self::$name),*];
         }
 
@@ -149,8 +150,8 @@ macro_rules! events {
                 }
             }
 
-            /// Returns the kind, the code and the value, as stored in a record.
-            // The kind is known at compile time at each call site, so the compiler removes the match there.
+            /// Returns the kind's number, the code and the value, as stored in a record.
+            // At each call site the kind is known at compile time, so the compiler removes the `match` there.
             #[inline(always)]
             const fn parts(self) -> (u8, u16, u64) {
                 match self {
@@ -175,7 +176,7 @@ macro_rules! events {
 }
 
 events! {
-    /// Later events in the chunk belong to the thread `tid`.
+    /// The end of another thread's events: later events in the chunk belong to the thread `tid`.
     1 Thread { tid: u32 }
         write (0, tid as u64);
         read |_, value| Self::Thread { tid: low(value) };
@@ -190,12 +191,14 @@ events! {
         write (bytes, id as u64);
         read |code, value| Self::String { id: low(value), bytes: code };
 
-    /// A fact about the process. [`Info`] defines the meaning of `value`; `None` for an unknown key.
+    /// An item of data about the process. [`Info`] defines the meaning of `value`. `key` is `None` if the
+    /// item's kind is unknown.
     4 Info { key: Option<Info>, value: u64 }
         write (match key { Some(key) => key as u16, None => 0 }, value);
         read |code, value| Self::Info { key: Info::from_code(code), value };
 
-    /// The name and kind of a row of the table of CUDA calls. `kind` is `None` if it is unknown.
+    /// The name and the kind of a CUDA function, which other events refer to by `row` (its row in the table
+    /// of calls). `kind` is `None` if it is unknown.
     5 CallName { row: u8, kind: Option<CallKind>, name: StringId }
         write (row as u16, pair(match kind { Some(kind) => kind as u32, None => u32::MAX }, name));
         read |code, value| Self::CallName {
@@ -221,14 +224,14 @@ events! {
         write (edge as u16, iteration);
         read |code, value| Self::Window { edge: known!(Edge::from_code(code as u32)), iteration: value };
 
-    /// An NVTX range, written when it ends. The domain is `NO_STRING` for the default domain.
+    /// An NVTX range, written when it ends. `domain` is `NO_STRING` for the default domain.
     9 Range { kind: RangeKind, domain: StringId, name: StringId }
         write (kind as u16, pair(domain, name));
         read |code, value| Self::Range {
             kind: known!(RangeKind::from_code(code as u32)), domain: high(value), name: low(value)
         };
 
-    /// An NVTX mark. The domain is `NO_STRING` for the default domain.
+    /// An NVTX mark (a named moment). `domain` is `NO_STRING` for the default domain.
     10 Mark { domain: StringId, name: StringId }
         write (0, pair(domain, name));
         read |_, value| Self::Mark { domain: high(value), name: low(value) };
@@ -274,7 +277,8 @@ events! {
 
     /// A kernel, launched separately or as a node of a CUDA graph. Its duration is in *nanoseconds*, like
     /// that of [`What::GpuCopy`] and [`What::GpuSet`]. All work that one call launched has the same
-    /// `correlation`. `device` and `stream` are as in [`What::GpuSpan`], here and in the kinds below.
+    /// `correlation`. `device` and `stream` have the same meaning as in [`What::GpuSpan`], for this kind and
+    /// the following ones.
     18 GpuKernel { device: u8, stream: u16, name: StringId, correlation: u32 }
         write (place(device, stream), pair(correlation, name));
         read |code, value| Self::GpuKernel {
@@ -296,8 +300,8 @@ events! {
         write (place(device, stream), bytes);
         read |code, value| Self::GpuSet { device: high4(code), stream: low12(code), bytes: value };
 
-    /// The start of kernel recording before `iteration`, or its end after `iteration`. Recording kernels
-    /// makes the GPU times of the iterations in between longer.
+    /// The start of kernel recording before `iteration`, or its end after `iteration`. While kernels are
+    /// recorded, the GPU times of iterations are longer.
     21 KernelWindow { edge: Edge, iteration: u64 }
         write (edge as u16, iteration);
         read |code, value| Self::KernelWindow {
@@ -318,7 +322,7 @@ events! {
             layer: code, expert: (value >> 48) as u16, tokens: value & TOKENS
         };
 
-    /// The batch of an iteration. `iteration` is the iteration's number modulo 2^16. It means the latest
+    /// The batch of an iteration. `iteration` is the iteration's number modulo 2^16: it refers to the latest
     /// iteration with this remainder that had begun at `start`.
     24 Batch { iteration: u16, batch: Batch }
         write (batch.requests, batch.value(iteration));
@@ -350,26 +354,26 @@ events! {
             frame: low(value)
         };
 
-    /// Resources of the machine that a thread used during `iteration`, which it ended. The event's duration
-    /// is in *nanoseconds*. `iteration` is the iteration's number modulo 2^32. `what` is the kind of
-    /// resource; `None` if unknown.
+    /// A resource of the machine (such as processor time) that a thread used during `iteration`, which the
+    /// thread ended. The event's duration is in *nanoseconds*. `iteration` is the iteration's number modulo
+    /// 2^32. `what` is the kind of resource; `None` if unknown.
     27 Used { what: Option<Used>, iteration: u32, count: u32 }
         write (match what { Some(what) => what as u16, None => 0 }, pair(iteration, count));
         read |code, value| Self::Used {
             what: Used::from_code(code as u32), iteration: high(value), count: low(value)
         };
 
-    /// From `iteration` on, the recorded kernels are only a sample: those of `steps` iterations in each
-    /// period of `every_ms` milliseconds, as far as they fit. `iteration` is the iteration's number modulo
-    /// 2^32.
+    /// The beginning of sampling: from `iteration` on, only a sample of kernels is recorded, those of `steps`
+    /// iterations in each period of `every_ms` milliseconds, as far as they fit. `iteration` is the
+    /// iteration's number modulo 2^32.
     28 KernelSample { steps: u16, every_ms: u32, iteration: u32 }
         write (steps, pair(every_ms, iteration));
         read |code, value| Self::KernelSample {
             steps: code, every_ms: high(value), iteration: low(value)
         };
 
-    /// The window that opens with `iteration` consists of iterations recorded before the window was
-    /// requested.
+    /// A note about the window that opens with `iteration`: its iterations were recorded before the window
+    /// was requested.
     29 Past { iteration: u64 }
         write (0, iteration);
         read |_, value| Self::Past { iteration: value };
@@ -397,10 +401,10 @@ events! {
             scope: low(value) & FRAME
         };
 
-    /// Facts about an executable graph. `exec` is CUPTI's number for it. If `state` is [`GraphState::Known`],
-    /// `graph` is the captured graph that it was created from. The event applies to kernels after the
-    /// previous event for the same `exec` and up to this event's start, because CUPTI may reuse the number
-    /// for another graph.
+    /// The origin of an executable graph. `exec` is CUPTI's number for it. If `state` is
+    /// [`GraphState::Known`], `graph` is the captured graph that it was created from. The event applies to
+    /// kernels after the previous event for the same `exec` and up to this event's start, because CUPTI may
+    /// reuse the number for another graph.
     32 GraphExec { state: Option<GraphState>, exec: u32, graph: u32 }
         write (match state { Some(state) => state as u16, None => 0 }, pair(exec, graph));
         read |code, value| Self::GraphExec {
@@ -415,7 +419,8 @@ events! {
             device: high4(code), stream: low12(code), exec: high(value), node: low(value)
         };
 
-    /// From here on this thread's calls are made in `scope`, up to the thread's next event of this kind.
+    /// The scope in which this thread makes its calls from here on, until the thread's next event of this
+    /// kind.
     34 InScope { scope: u32 }
         write (0, scope as u64);
         read |_, value| Self::InScope { scope: low(value) };
@@ -435,7 +440,7 @@ events! {
             frame: low(value)
         };
 
-    /// The number of iterations outside windows, before the window that is open, in one bucket of the
+    /// The number of iterations outside windows that came before the open window, for one bucket of the
     /// header's histogram ([`Histogram::of_buckets`](crate::Histogram::of_buckets)).
     36 OutsideBefore { bucket: u16, iterations: u64 }
         write (bucket, iterations);
@@ -443,8 +448,8 @@ events! {
 }
 
 impl What {
-    /// Returns true if the event describes the whole process and not a moment. Such an event is written once,
-    /// or the latest one is valid.
+    /// Returns true if the event describes the whole process and not a moment. Such an event is written only
+    /// once, or only the latest one is valid.
     #[must_use]
     pub const fn is_fact(&self) -> bool {
         matches!(
@@ -463,13 +468,14 @@ impl What {
     }
 }
 
-/// An encoded event. Encoding it before the write keeps it in registers. Otherwise the event would be stored
-/// to memory and loaded again in pieces of other sizes, which takes longer than all the rest of the write.
+/// An encoded event. If an event is encoded before it is written, it stays in registers. Otherwise it would
+/// be stored to memory and loaded again in pieces of other sizes, which takes longer than all the rest of the
+/// write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EncodedEvent(pub(crate) [u64; 3]);
 
 impl Event {
-    /// Returns an event with a start and a duration, not cut and not failed.
+    /// Returns an event with a start and a duration that is neither cut nor failed.
     #[must_use]
     #[inline]
     pub const fn new(start: u64, duration: u64, what: What) -> Self {
@@ -482,14 +488,14 @@ impl Event {
         }
     }
 
-    /// Returns the encoded event.
+    /// Returns the event in the form in which it is written.
     #[must_use]
     #[inline(always)]
     pub const fn row(&self) -> EncodedEvent {
         EncodedEvent(self.words())
     }
 
-    /// Returns the three words of the encoded event, in the order of the bytes of [`Event::encode`].
+    /// Returns the encoded event as three words, in the order of the bytes of [`Event::encode`].
     #[inline(always)]
     pub(crate) const fn words(&self) -> [u64; 3] {
         let (kind, code, value) = self.what.parts();
@@ -506,7 +512,7 @@ impl Event {
         [self.start, middle, value]
     }
 
-    /// Returns the bytes of an encoded event's words.
+    /// Returns the bytes of an event that is encoded as three words.
     #[inline(always)]
     pub(crate) const fn bytes(words: [u64; 3]) -> [u8; EVENT_BYTES] {
         let mut bytes = [0; EVENT_BYTES];
@@ -518,7 +524,7 @@ impl Event {
         bytes
     }
 
-    /// Returns the words of a row, which is an event or a piece of a string's text.
+    /// Returns the words of a row (24 bytes of a chunk), which holds an event or a piece of a string's text.
     #[inline(always)]
     pub(crate) const fn words_of(bytes: &[u8; EVENT_BYTES]) -> [u64; 3] {
         [word(bytes, 0), word(bytes, 1), word(bytes, 2)]

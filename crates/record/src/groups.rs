@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use crate::check::Words;
 
-/// The largest plausible number of ranks in a group. A larger number means that the record is damaged.
+/// The largest plausible number of ranks in a group. A larger number in a record means that the record is
+/// damaged.
 const MAX_RANKS: u32 = 1 << 20;
 
 /// A communicator's id, which is the same on all of its ranks.
@@ -14,11 +15,11 @@ const MAX_RANKS: u32 = 1 << 20;
 pub struct CommunicatorId(u64);
 
 impl CommunicatorId {
-    /// The id of communicators whose `ncclUniqueId` was not seen.
+    /// The id of a communicator whose `ncclUniqueId` the library has not seen.
     pub const UNKNOWN: Self = Self(0);
 
-    /// Returns the id of a communicator from the bytes of its `ncclUniqueId`, or of several. These bytes, and
-    /// so the id, are the same on all ranks.
+    /// Returns the id of a communicator, computed from the bytes of one or several `ncclUniqueId`s. The
+    /// bytes, and so the id, are the same on all ranks.
     #[must_use]
     pub fn from_bytes(unique: &[u8]) -> Self {
         let words = unique.chunks(8).map(|chunk| {
@@ -35,8 +36,8 @@ impl CommunicatorId {
         self.0
     }
 
-    /// Returns the id of the communicator that a split of this one creates for `color`. `number` is the
-    /// number of the split, counted from 1.
+    /// Returns the id of the communicator that a split of this communicator creates for `color`. `number` is
+    /// the number of the split, counted from 1.
     #[must_use]
     pub fn part(self, number: u32, color: u32) -> Self {
         let split = u64::from(number) << 32 | u64::from(color);
@@ -61,14 +62,14 @@ pub struct Member {
 }
 
 impl Member {
-    /// The membership in a communicator about which nothing is known.
+    /// The membership in a communicator whose id, rank and size are not known.
     pub const UNKNOWN: Self = Self {
         id: CommunicatorId::UNKNOWN,
         rank: 0,
         size: 0,
     };
 
-    /// Returns the membership with this rank and size, or the unknown one if rank and size are impossible.
+    /// Returns the membership with this rank and size; [`Self::UNKNOWN`] if they are impossible.
     #[must_use]
     pub fn from_place(id: CommunicatorId, (rank, size): (u64, u64)) -> Self {
         match (u32::try_from(rank), u32::try_from(size)) {
@@ -79,7 +80,7 @@ impl Member {
         }
     }
 
-    /// Returns true if the communicator is known.
+    /// Returns true if the communicator's id is known.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.id != CommunicatorId::UNKNOWN
@@ -115,7 +116,7 @@ pub struct GroupRank<N = String> {
     pub rank: u32,
     /// The number of ranks in the group.
     pub size: Option<u32>,
-    /// The rank in the whole job of the group's first rank. It distinguishes groups of the same name.
+    /// The rank of the group's first member in the whole job. It distinguishes groups of the same name.
     pub first: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The header block of a record: facts about the process, its clock and its counters.
+//! The header block of a record: data about the process, its clock and its counters.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -10,7 +10,7 @@ use crate::counter::Counter;
 use crate::histogram::SharedHistogram;
 use crate::layout::{ANCHORS, CHUNK_BYTES, COUNTERS, EVENT_BYTES, HEADER_BYTES, MAGIC, VERSION};
 
-/// The unit of a record's ticks.
+/// The clock that a record's ticks come from, which determines their unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ClockKind {
@@ -32,27 +32,29 @@ pub enum Ended {
     AtOnce = 2,
 }
 
-/// The same moment, read on three clocks.
+/// A moment, read on three clocks, so that a time on one clock can be converted to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
-    /// The record's clock, in ticks.
+    /// The time on the record's own clock, in ticks.
     pub ticks: u64,
-    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    /// The time on `CLOCK_MONOTONIC`, in nanoseconds.
     pub monotonic_ns: u64,
-    /// `CLOCK_REALTIME`, in nanoseconds since 1970.
+    /// The time on `CLOCK_REALTIME`, in nanoseconds since 1970.
     pub unix_ns: u64,
 }
 
 #[repr(C)]
 pub(crate) struct AnchorPlace {
-    /// 1 plus the number of anchors stored before this one; 0 while this one is being written. Written last.
+    /// 1 plus the number of anchors that were stored before this one; 0 while this anchor is being written.
+    /// Written last.
     pub(crate) order: AtomicU64,
     pub(crate) ticks: AtomicU64,
     pub(crate) monotonic_ns: AtomicU64,
     pub(crate) unix_ns: AtomicU64,
 }
 
-/// The part of the header that changes while the process runs. Any number of threads may write it.
+/// The part of the header that changes while the process runs. Any number of threads may write it at the same
+/// time.
 #[repr(C)]
 pub(crate) struct Figures {
     pub(crate) anchors: [AnchorPlace; ANCHORS],
@@ -70,12 +72,12 @@ impl Figures {
     }
 }
 
-/// A copy of the figures as of one moment, with a check.
+/// A copy of the figures as of one moment, with a check (checksum).
 #[repr(C)]
 pub(crate) struct Snapshot {
-    /// 1 plus the number of snapshots taken before this one.
+    /// 1 plus the number of snapshots that were taken before this one.
     pub(crate) order: AtomicU64,
-    /// The check of the record's id, the order, and everything after this field.
+    /// The check (checksum) of the record's id, `order`, and everything after this field.
     pub(crate) check: AtomicU64,
     /// The final size of the file in bytes; 0 while the process runs, or if the size is not known.
     pub(crate) length: AtomicU64,
@@ -88,7 +90,7 @@ pub(crate) struct Snapshot {
 /// The header block, in memory that is mapped to a file. A block of zeros has not been begun.
 #[repr(C)]
 pub struct HeaderBlock {
-    /// [`MAGIC`], which is written last.
+    /// The constant [`MAGIC`]. It is written after all other fields.
     magic: AtomicU64,
     pub(crate) version: AtomicU32,
     pub(crate) header_bytes: AtomicU32,
@@ -99,9 +101,9 @@ pub struct HeaderBlock {
     pub(crate) ended: AtomicU32,
     pub(crate) clock: AtomicU32,
     pub(crate) anchors_taken: AtomicU64,
-    /// The record's id, which is part of its chunks' checks.
+    /// The record's id, which is included in the checks (checksums) of its chunks.
     pub(crate) id: AtomicU64,
-    /// The check of the constant fields: versions, sizes, processes, clock and id.
+    /// The check (checksum) of the fields that never change: versions, sizes, processes, clock and id.
     pub(crate) check: AtomicU64,
     pub(crate) length: AtomicU64,
     pub(crate) snapshots_taken: AtomicU64,
@@ -124,7 +126,8 @@ const _: () = assert!(offset_of!(HeaderBlock, snapshots) == 20480);
 const _: () = assert!(size_of::<Snapshot>() == 20480);
 
 impl HeaderBlock {
-    /// The offsets of the words that are written once, in the order in which their check is computed.
+    /// The offsets of the words that are written once, in the order in which their check (checksum) is
+    /// computed.
     pub(crate) const STAYS: [usize; 7] = [
         core::mem::offset_of!(Self, version),
         core::mem::offset_of!(Self, header_bytes),
@@ -182,8 +185,8 @@ impl HeaderBlock {
         u64::from_le(self.id.load(Ordering::Relaxed))
     }
 
-    /// Stores the way in which the process ended, and the file's size in bytes (0 if it is not known). A
-    /// reader sees events that are added later, but no later changes of the header.
+    /// Stores the way in which the process ended, and the file's size in bytes (0 if it is not known). After
+    /// this call a reader still sees events that are added, but no changes of the header.
     pub fn finish(&self, ended: Ended, length: u64) {
         self.length.store(length.to_le(), Ordering::Relaxed);
         self.take_snapshot(ended, length);
@@ -191,8 +194,8 @@ impl HeaderBlock {
     }
 
     /// Takes a snapshot of counters, histogram and anchors. A reader sees the values of the snapshot, plus
-    /// the growth of the counters since. It takes some microseconds. Any number of threads may call it: while
-    /// one thread takes a snapshot, calls by other threads return at once.
+    /// the growth of the counters since. Taking it needs some microseconds. Any number of threads may call
+    /// this: while one thread takes a snapshot, calls by other threads return at once.
     pub fn snapshot(&self) {
         if self.is_busy.swap(1, Ordering::Acquire) == 0 {
             self.take_snapshot(Ended::Not, 0);
@@ -200,8 +203,8 @@ impl HeaderBlock {
         }
     }
 
-    /// Takes a snapshot even if another thread is still taking one, which may happen at the end. The other
-    /// thread's snapshot has another order, so it is in the other slot.
+    /// Takes a snapshot even if another thread is still taking one, which may happen at the end of the
+    /// process. The other thread's snapshot has another number, so it is in the other of the two entries.
     fn take_snapshot(&self, ended: Ended, length: u64) {
         let order = self.snapshots_taken.fetch_add(1, Ordering::AcqRel) + 1;
         let snapshot = &self.snapshots[order as usize % 2];
@@ -228,7 +231,7 @@ impl HeaderBlock {
         self.figures.counters[counter.index()].fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Stores the value of a counter that is counted elsewhere.
+    /// Stores the value of a counter whose events another part of the library counts.
     #[inline]
     pub fn set(&self, counter: Counter, value: u64) {
         self.figures.counters[counter.index()].store(value, Ordering::Relaxed);
@@ -271,7 +274,7 @@ impl HeaderBlock {
     }
 }
 
-// Counters and histograms are incremented in place, in the processor's byte order, which must be that of the
-// file.
+// Counters and histograms are incremented in place, in the processor's byte order. The file's byte order is
+// little-endian, so the processor's must be, too.
 #[cfg(target_endian = "big")]
 compile_error!("records are written in place, in little-endian memory");

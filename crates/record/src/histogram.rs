@@ -1,7 +1,7 @@
 //! Histograms of durations, with a fixed number of buckets.
 //!
-//! Values below 64 have a bucket each. Every octave (range up to twice a value) above has 32 buckets of equal
-//! width. A bucket's middle is within 1/64 (1.6 %) of every value in the bucket.
+//! Each value below 64 has its own bucket. Every octave above (the values from one power of two to the next)
+//! has 32 buckets of equal width. A bucket's middle is within 1/64 (1.6 %) of every value in the bucket.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -44,7 +44,7 @@ pub struct SharedHistogram {
 }
 
 impl SharedHistogram {
-    /// The size in bytes.
+    /// The size of a histogram in the file, in bytes.
     pub(crate) const BYTES: usize = size_of::<Self>();
 
     /// Adds a value. Several threads may call it at the same time.
@@ -64,7 +64,7 @@ impl SharedHistogram {
     }
 }
 
-/// A histogram that was read from a record.
+/// A histogram that was read from a record, and that only this process uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Histogram {
     count: u64,
@@ -127,8 +127,8 @@ impl Histogram {
         histogram
     }
 
-    /// Returns true if the maximum fits the buckets. If it does not, replaces it with the middle of the last
-    /// bucket that has values.
+    /// Replaces the maximum with the middle of the last bucket that has values, if the maximum contradicts
+    /// the buckets. Returns true if it did not.
     pub(crate) fn keep_possible(&mut self) -> bool {
         let last = self.buckets.iter().rposition(|n| *n > 0);
         // A smaller maximum is possible: a writer may have ended after it updated a bucket and before it
@@ -149,8 +149,8 @@ impl Histogram {
         self.max >= before.max && buckets.all(|(now, then)| now >= then)
     }
 
-    /// Returns the values that were added since `before`. The maximum is that of all values. So is the sum,
-    /// if `before` belongs to another histogram.
+    /// Returns the histogram of the values that were added since `before`. Its maximum is that of all values,
+    /// and so is its sum if `before` belongs to another histogram.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let buckets = self.buckets.iter().zip(&before.buckets);
@@ -165,7 +165,8 @@ impl Histogram {
         }
     }
 
-    /// Returns the number of values that are at most `value`, which is compared within 1.6 %.
+    /// Returns the number of values that are at most `value`. Values within 1.6 % of `value` may be counted
+    /// wrongly.
     #[must_use]
     pub fn at_most(&self, value: u64) -> u64 {
         let buckets = self.buckets.iter().enumerate();
@@ -199,8 +200,8 @@ impl Histogram {
         self.max
     }
 
-    /// Returns the smallest value that at least the fraction `share` (0 to 1) of the values does not exceed
-    /// (nearest rank), within 1.6 %. Returns `None` if there are no values.
+    /// Returns the quantile for the fraction `share` (0 to 1): the smallest value that is at least as large
+    /// as this fraction of the values (nearest rank), within 1.6 %. Returns `None` if there are no values.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<u64> {
         if self.count == 0 {

@@ -1,8 +1,9 @@
-//! Facts about the process that a record stores.
+//! The items of data about the process that a record stores, such as its command line and its rank.
 
 macro_rules! infos {
     ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        /// The kind of a fact. The fact's value is the id of a string, unless the description says *number*.
+        /// The kind of an item of data about the process. The item's value is the id of a string, unless the
+        /// description says *number*.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u16)]
         pub enum Info {
@@ -10,7 +11,7 @@ macro_rules! infos {
         }
 
         impl Info {
-            /// Returns true if the value is a number and not a string's id.
+            /// Returns true if the item's value is a number and not a string's id.
             #[must_use]
             pub const fn is_number(self) -> bool {
                 matches!(
@@ -32,21 +33,22 @@ macro_rules! infos {
 }
 
 infos! {
-    /// The command line, with its arguments separated by spaces.
+    /// The command line of the process, with its arguments separated by spaces.
     CommandLine = 1,
     /// The host name of the machine.
     Host = 2,
-    /// The rank in the job, a *number*. The latest value is valid, because engines set the rank late.
+    /// The process's rank in the distributed job, a *number*. The latest value is valid, because engines set
+    /// the rank late.
     Rank = 3,
     /// The rule that defines an iteration, in the form of `TLLMPROF_STEP`. The latest value is valid.
     Rule = 4,
     /// The reason for the choice of the rule, if the user did not set the rule.
     RuleWhy = 5,
-    /// The version of the library that wrote the record.
+    /// The version of tllmprof's library, which wrote the record.
     Version = 6,
     /// The version of Python in the process.
     Python = 7,
-    /// A request that could not be met, and the reason. May occur any number of times.
+    /// A request of the user that could not be met, and the reason. May occur any number of times.
     Refused = 8,
     /// The requested windows, in the form of `TLLMPROF_START_STOP`.
     Windows = 9,
@@ -54,24 +56,24 @@ infos! {
     Engine = 10,
     /// The version of the CUDA driver, a *number*: 13000 means 13.0.
     CudaDriver = 11,
-    /// The name of a GPU that was used. May occur any number of times.
+    /// The name of a GPU that the process used. May occur any number of times.
     Gpu = 12,
-    /// The process's name.
+    /// The name of the process, as messages show it.
     Process = 13,
-    /// An environment variable that was set, as `NAME=value`. May occur any number of times.
+    /// An environment variable of tllmprof that was set, as `NAME=value`. May occur any number of times.
     Setting = 14,
     /// The id of the machine's current boot. Records with the same id share a monotonic clock.
     Boot = 15,
-    /// The name of an MoE layer: its number (as in expert loads) << 32 | the id of a string. May occur any
-    /// number of times.
+    /// The name of an MoE layer: the layer's number (as in expert loads) << 32 | the id of a string. May
+    /// occur any number of times.
     Router = 16,
-    /// The source of the rank. The latest value is valid.
+    /// The source of the rank, such as an environment variable. The latest value is valid.
     RankSource = 17,
-    /// The number of ranks in the job, a *number*. The latest value is valid.
+    /// The number of ranks in the distributed job, a *number*. The latest value is valid.
     WorldSize = 18,
-    /// The identifier of the run that the process belongs to.
+    /// The identifier of the run that the process belongs to, the same for all of its processes.
     Run = 19,
-    /// The condition for iterations of windows, in the form of `TLLMPROF_WHERE`.
+    /// The condition that iterations of windows have to meet, in the form of `TLLMPROF_WHERE`.
     Where = 20,
     /// The sampling rate of stacks, a *number* in Hz.
     StacksRate = 21,
@@ -85,6 +87,6 @@ infos! {
     /// latest value for each name is valid.
     Group = 24,
     /// A *number*: 1 if no step was known when the rule was written, so that a span of time is recorded in
-    /// place of iterations. If a later rule comes without this fact, iterations follow.
+    /// place of iterations. If a later rule comes without this item, iterations are recorded from then on.
     Span = 25,
 }

@@ -1,8 +1,8 @@
-//! The kinds of calls, ranges, copies and so on that events distinguish.
+//! The kinds of CUDA calls, NVTX ranges, copies and other things that events distinguish.
 
 use tllmprof_calls::{CallPurpose, DeviceWork};
 
-/// Defines an enum whose variants have codes in the record.
+/// Defines an enum whose variants have numbers (codes) in the record.
 macro_rules! coded {
     ($(#[$doc:meta])* pub enum $name:ident { $($(#[$of:meta])* $variant:ident = $code:literal,)* }) => {
         $(#[$doc])*
@@ -30,19 +30,19 @@ coded! {
         GraphLaunch = 1,
         KernelLaunch = 2,
         AsyncCopy = 3,
-        /// Waits for the device.
+        /// The call waits for the device.
         Wait = 4,
-        /// Begins or ends a stream capture.
+        /// The call begins or ends a stream capture.
         Capture = 5,
     }
 }
 
 coded! {
-    /// The pair of NVTX functions that delimited a range.
+    /// The way in which a range was delimited: one of two pairs of NVTX functions.
     pub enum RangeKind {
         /// A push and a pop, nested on one thread.
         PushPop = 0,
-        /// A start and an end, on any threads.
+        /// A start and an end, on the same thread or on different ones.
         StartEnd = 1,
     }
 }
@@ -65,7 +65,7 @@ pub enum CopyKind {
 }
 
 impl CopyKind {
-    /// Returns the direction with this number.
+    /// Returns the direction with the number `code`.
     #[must_use]
     pub const fn from_code(code: u8) -> Self {
         match code {
@@ -83,7 +83,7 @@ impl CopyKind {
         }
     }
 
-    /// Returns the name that nsys and the PyTorch profiler use.
+    /// Returns the name of the direction, as nsys and the PyTorch profiler print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -136,7 +136,7 @@ coded! {
     }
 }
 
-/// Defines [`SystemCall`], with the code and the name of each system call.
+/// Defines [`SystemCall`], with the record's code and the name of each system call.
 macro_rules! system_calls {
     ($($(#[$of:meta])* $variant:ident = $code:literal $name:literal;)*) => {
         coded! {
@@ -201,14 +201,14 @@ system_calls! {
 }
 
 coded! {
-    /// Resources of the machine that a thread used in an iteration. If several iterations are alike and the
-    /// thread stayed on a processor, the last of them may have the figures of [`Self::Kernel`],
-    /// [`Self::Delayed`] and [`Self::Disk`] for all of them.
+    /// A resource of the machine that a thread used in an iteration. Not every iteration is fully measured:
+    /// among similar iterations, the last one may have the figures of [`Self::Kernel`], [`Self::Delayed`] and
+    /// [`Self::Disk`] for all of them.
     pub enum Used {
         /// Time on a processor, and the number of times that the thread left the processor to wait.
         Ran = 1,
-        /// The part of that time spent in the kernel, and the number of page faults that read nothing from a
-        /// disk.
+        /// The part of the time on a processor that was spent in the kernel, and the number of page faults
+        /// that read nothing from a disk.
         Kernel = 2,
         /// Time in which the thread was ready but had no processor, and the number of times that it was
         /// preempted.
@@ -224,21 +224,22 @@ coded! {
 coded! {
     /// The reason why the scopes of an executable graph's nodes are known or unknown.
     pub enum GraphState {
-        /// The scopes are known.
+        /// The scopes of the graph's nodes are known.
         Known = 1,
-        /// A kernel at replay differed from the one at capture, so the scopes were discarded.
+        /// A kernel at replay differed from the one at capture, so the scopes of the graph's nodes were
+        /// discarded.
         Differs = 2,
         /// The graph was not captured while tllmprof watched captures.
         NotCaptured = 3,
         /// A node of the graph contains unknown graphs, so the numbers of the graph's nodes are unknown as
         /// well.
         Nested = 4,
-        /// There was no room to store the graph.
+        /// The recorder had no room to store the graph.
         TooMany = 5,
-        /// The graph was changed after its capture, or updated by a graph of another shape.
+        /// The graph was changed after its capture, or updated from a graph with other nodes.
         Changed = 6,
-        /// The program's graph is unknown: it was created before tllmprof watched graphs, or destroyed while
-        /// kernels were recorded.
+        /// The program's graph is unknown, because it was created before tllmprof watched graphs, or
+        /// destroyed while kernels were recorded.
         Unnamed = 7,
     }
 }

@@ -3,11 +3,11 @@
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"TLLMPROF";
 
-/// The version of the format. A reader refuses later versions. New kinds of events, counters, facts and flags
-/// do not change the version, because a reader skips those that it does not know.
+/// The version of the format. A reader refuses later versions. New kinds of events, counters, items and flags
+/// do not change the version, because a reader skips kinds that it does not know.
 pub const VERSION: u32 = 2;
 
-/// The version of the format that has no checks. Records of this version can still be read.
+/// The version of the format without checks (checksums). Records of this version can still be read.
 pub(crate) const UNCHECKED: u32 = 1;
 
 /// The size of the header block in bytes. It is at the start of the file.
@@ -20,7 +20,7 @@ pub const CHUNK_BYTES: usize = 64 * 1024;
 /// The size of a chunk's header in bytes.
 pub const CHUNK_HEADER_BYTES: usize = 208;
 
-/// The size of a chunk's header in [`UNCHECKED`] records, in bytes.
+/// The size of a chunk's header in bytes, in records of version [`UNCHECKED`].
 pub(crate) const UNCHECKED_HEADER_BYTES: usize = 64;
 
 /// The number of bytes of a chunk that can hold events.
@@ -29,8 +29,8 @@ pub const PAYLOAD_BYTES: usize = CHUNK_BYTES - CHUNK_HEADER_BYTES;
 /// The size of an event in bytes.
 pub const EVENT_BYTES: usize = 24;
 
-/// The size of a block of events in bytes. A chunk's header has a check for each block, so that the whole
-/// blocks before the damage in a damaged chunk can be read.
+/// The size of a block of events in bytes. A chunk's header has a check (checksum) for each block. So in a
+/// damaged chunk, the whole blocks before the damage can be read.
 pub(crate) const BLOCK_BYTES: usize = 64 * EVENT_BYTES;
 
 /// The number of whole blocks in a chunk.
@@ -46,7 +46,7 @@ pub const COUNTERS: usize = 256;
 /// is a ring of the latest anchors.
 pub const ANCHORS: usize = 64;
 
-/// The first word of a chunk that is in use (`TLCK`).
+/// The first word of a chunk that is in use (`TLCK`); an unused chunk has 0 there.
 pub(crate) const CHUNK_MAGIC: u32 = u32::from_le_bytes(*b"TLCK");
 
 /// Returns the offset of chunk `number` in the file.

@@ -1,4 +1,4 @@
-//! The format of tllmprof's records (see `docs/format.md`). The preloaded library writes them, and the
+//! The format of tllmprof's records (see `docs/format.md`). The preloaded library writes records, and the
 //! command reads them.
 //!
 //! Writing ([`Chunk`], [`EventWriter`], [`HeaderBlock`]) happens in the program's process, in memory that is

@@ -1,4 +1,4 @@
-//! Metrics of a whole GPU, which a process outside the program measures.
+//! Metrics of a whole GPU, which a process of tllmprof outside the profiled program measures.
 
 macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal, $unit:literal;)*) => {
@@ -10,7 +10,7 @@ macro_rules! metrics {
         }
 
         impl Metric {
-            /// All metrics.
+            /// All metrics, in the order of their codes.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// Returns the metric with this code, or `None` if it is unknown.

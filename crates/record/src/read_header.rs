@@ -1,4 +1,4 @@
-//! Reads a header block, using its newest intact snapshot.
+//! Reads a header block, using its newest intact snapshot (a copy of the counters with a checksum).
 
 use std::mem::offset_of;
 
@@ -11,10 +11,11 @@ use crate::layout::{
     chunk_offset,
 };
 
-/// The largest plausible growth of a counter since the last snapshot. Larger growth means damage.
+/// The largest plausible growth of a counter since the last snapshot. If a counter has grown more, the header
+/// is damaged.
 const MAX_GROWTH: u64 = 1 << 44;
 
-/// The contents of a header block that was read.
+/// The contents of a record's header block.
 #[derive(Clone, Debug)]
 pub struct Header {
     pub pid: u32,
@@ -23,12 +24,13 @@ pub struct Header {
     /// The way in which the process ended; `None` for a value that this version does not know.
     pub ended: Option<Ended>,
     pub clock: ClockKind,
-    /// The anchors that were completely written, in the order in which they were taken.
+    /// The anchors (the same moment on several clocks) that were completely written, in the order in which
+    /// they were taken.
     pub anchors: Vec<Anchor>,
     /// The durations, in ticks, of the iterations outside windows.
     pub outside: Histogram,
     counters: [u64; COUNTERS],
-    /// The record's id; `None` in a record without checks.
+    /// The record's id; `None` in a record without checks (checksums).
     pub(crate) id: Option<u64>,
     /// The final size of the file in bytes, if it is known.
     pub(crate) length: Option<u64>,
@@ -36,7 +38,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Returns a header for data from another profiler: without counters and iterations outside windows.
+    /// Returns a header for data from another profiler, with all counters 0 and no iterations outside
+    /// windows.
     #[must_use]
     pub fn new(pid: u32, clock: ClockKind, anchors: Vec<Anchor>) -> Self {
         Self {
@@ -59,7 +62,7 @@ impl Header {
         self.counters[counter.index()]
     }
 
-    /// Decodes a header block from `bytes`, which may be fewer than the whole block.
+    /// Decodes a header block from `bytes`, which may be only its beginning.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Wrong> {
         let magic = bytes.get(..MAGIC.len()).unwrap_or(bytes);
         if !MAGIC.starts_with(magic) || bytes.is_empty() {
@@ -108,10 +111,11 @@ impl Header {
         Ok(header)
     }
 
-    /// Decodes the rest of the header of a record without checks.
+    /// Decodes the rest of the header of a record whose format has no checks (checksums).
     fn decode_unchecked(&mut self, at: At<'_>) {
         self.ended = ended(at.u32(offset_of!(HeaderBlock, ended)).into());
-        // The check must be zero in a record without checks. Otherwise the version number is damaged.
+        // A record without checks has zeros where the check would be. Other values mean that the version
+        // number is damaged.
         self.is_damaged = at.u64(offset_of!(HeaderBlock, check)) != 0;
         self.figures(at, offset_of!(HeaderBlock, figures));
         self.is_damaged |= !self.outside.keep_possible();
@@ -128,7 +132,7 @@ impl Header {
             .map(|place| at.u32(place).into());
         self.is_damaged =
             Words::check_all(stays.chain([id])) != at.u64(offset_of!(HeaderBlock, check));
-        // The writer stores this value after the last snapshot.
+        // The writer stores `ended` in the header itself after it has taken the last snapshot.
         let said = at.u32(offset_of!(HeaderBlock, ended)).into();
         let live = offset_of!(HeaderBlock, figures);
         match newest(at, id) {
@@ -141,8 +145,8 @@ impl Header {
                 if last == Ended::Not as u64 {
                     self.grow(at, live);
                     if said != last {
-                        // The values disagree, so the newest snapshot is damaged and this one is an earlier
-                        // snapshot.
+                        // The header and the snapshot disagree about the end of the process. So the newest
+                        // snapshot is damaged, and this is an earlier one.
                         self.ended = ended(said);
                         self.is_damaged = true;
                     }
@@ -174,13 +178,13 @@ impl Header {
         );
     }
 
-    /// For a process that has not ended, adds the growth of the figures since the snapshot, as far as it is
-    /// plausible.
+    /// Adds the growth of the figures since the snapshot, as far as it is plausible. For a process that has
+    /// not ended.
     fn grow(&mut self, at: At<'_>, place: usize) {
         let mut grown = Self::new(self.pid, self.clock, Vec::new());
         grown.figures(at, place);
-        // `DroppedUntil` holds a tick, so it may jump from 0 to hours. But no window opened long after the
-        // last anchor.
+        // `DroppedUntil` holds a tick, so it may grow by hours at once. But no window has opened long after
+        // the last anchor, which limits its value.
         let latest = grown.anchors.iter().map(|anchor| anchor.ticks).max();
         let until = Counter::DroppedUntil.index();
         for (index, (counter, live)) in self.counters.iter_mut().zip(grown.counters).enumerate() {
@@ -224,7 +228,7 @@ fn newest(at: At<'_>, id: u64) -> Option<usize> {
     whole.max_by_key(|place| at.u64(place + offset_of!(Snapshot, order)))
 }
 
-/// Returns the anchors in the figures at offset `place`, in the order in which they were taken.
+/// Returns the anchors of the figures at offset `place` in the header, in the order in which they were taken.
 fn anchors(at: At<'_>, place: usize) -> Vec<Anchor> {
     let places = (0..ANCHORS)
         .map(|index| place + offset_of!(Figures, anchors) + index * size_of::<AnchorPlace>());
@@ -252,7 +256,7 @@ const fn ended(number: u64) -> Option<Ended> {
     }
 }
 
-/// Bytes from which fields are read at offsets. Missing bytes are read as zeros.
+/// Bytes from which fields are read by offset. Missing bytes are read as zeros.
 #[derive(Clone, Copy)]
 struct At<'a>(&'a [u8]);
 
@@ -277,7 +281,7 @@ impl<'a> At<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wrong {
     Magic,
-    /// The bytes end before the fields that a header block has in every version.
+    /// The bytes end before the fields that every version of the header has.
     Cut,
     Version(u32),
     Sizes,

@@ -16,10 +16,10 @@ use crate::source::Source;
 use reused::Reused;
 
 /// The number of consecutive unused chunks after which reading stops. Chunks are used in order, so no used
-/// chunk follows. The limit is needed because a sparse file may claim any length.
+/// chunk follows. The limit is needed because a sparse file can have any length.
 pub(crate) const EMPTY_LIMIT: u32 = 4096;
 
-/// The number of attempts to read a chunk that its thread may be writing to.
+/// The number of attempts to read a chunk into which its thread may be writing.
 const MAX_READS: u32 = 3;
 
 /// Damage found in a record, and data left out because of it. All fields are zero if there was none.
@@ -27,17 +27,17 @@ const MAX_READS: u32 = 3;
 pub struct Damage {
     /// The file ends before the end of the data that was written.
     pub cut: Option<Cut>,
-    /// The header block is damaged: counters, clock or facts of the process are lost.
+    /// True if the header block is damaged, so that counters, clock or data about the process are lost.
     pub header: bool,
-    /// The number of chunks that are invalid, at another chunk's index, or damaged.
+    /// The number of damaged chunks: invalid ones, and those that are at another chunk's index.
     pub chunks: u64,
-    /// The number of chunks that were begun but are missing.
+    /// The number of chunks that the process has begun but that are missing in the file.
     pub missing: u64,
-    /// The approximate number of events in damaged chunks that are left out because they may have been
+    /// The approximate number of events in damaged chunks that are left out, because they may have been
     /// changed.
     pub left_out: u64,
-    /// The number of events of unknown kinds in a record without checks: the record is damaged or from a
-    /// later version.
+    /// The number of events of unknown kinds in a record without checks (checksums). Such a record is damaged
+    /// or from a later version.
     pub unknown: u64,
     /// The number of events with impossible contents.
     pub bad: u64,
@@ -48,7 +48,7 @@ pub struct Damage {
 pub struct Cut {
     /// The size of the file in bytes.
     pub at: u64,
-    /// The number of bytes that were written, if it is known.
+    /// The number of bytes that the process wrote, if it is known.
     pub of: Option<u64>,
 }
 
@@ -102,10 +102,10 @@ pub enum RecordError {
     Io(io::Error),
     /// The file is not a record.
     NoRecord,
-    /// A file of this number of bytes that contains no data: its process was killed before it recorded
+    /// A file of this size in bytes that contains no data, because its process was killed before it recorded
     /// anything.
     Empty(u64),
-    /// The beginning of a record that ends after this number of bytes, within the header.
+    /// The beginning of a record. The file ends after this number of bytes, within the header.
     Cut(u64),
     /// A record in a later version of the format.
     Version(u32),
@@ -141,8 +141,8 @@ impl From<io::Error> for RecordError {
 /// An event or a string in a record.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'a> {
-    /// An event of the thread with this id. The events of a thread come in the order in which they ended.
-    /// Events of other threads may come between a thread's chunks.
+    /// An event of the thread with this id. A thread's events come in the order in which they ended. Between
+    /// two chunks of a thread, events of other threads may come.
     Event {
         thread: u32,
         event: Event,
@@ -153,7 +153,7 @@ pub enum Entry<'a> {
     },
 }
 
-/// An open record, for reading.
+/// Reads the contents of a record from a file or another source.
 #[derive(Debug)]
 pub struct Reader<S> {
     source: S,
@@ -216,8 +216,8 @@ impl<S: Source> Reader<S> {
         &self.header
     }
 
-    /// Calls `each` for every string and event, in the order of the file. A growing record is read in its
-    /// current state. A damaged chunk is read up to the damage.
+    /// Calls `each` for every string and event, in the order of the file. If the record is still growing, its
+    /// current state is read. A damaged chunk is read up to the damage.
     ///
     /// # Errors
     /// Returns an error if the source cannot be read.
@@ -225,9 +225,9 @@ impl<S: Source> Reader<S> {
         let Some(mut reused) = Reused::new(&self.header) else {
             return self.read_chunks(|_, entry| each(entry));
         };
-        // Chunks are reused, so they are not in the order of their events, and they may hold data that is
-        // older than the kept data. Strings are read first, because a string may be in a later chunk than the
-        // events that refer to it.
+        // In this record chunks were overwritten, so their order in the file is not the order of their
+        // events, and some data are older than the data that are kept. Strings are read first, because a
+        // string may be in a later chunk than the events that refer to it.
         let damage = self.read_chunks(|chunk, entry| {
             reused.see(chunk, &entry);
             if let Entry::String { .. } = entry {
@@ -302,8 +302,8 @@ impl<S: Source> Reader<S> {
         Ok(damage)
     }
 
-    /// Calls `each` for the entries of a chunk. `there` is the number of bytes that were read. Returns true
-    /// if the chunk is unused.
+    /// Calls `each` for the strings and events of a chunk. `there` is the number of bytes of the chunk that
+    /// were read. Returns true if the chunk is unused.
     fn entries(
         &self,
         number: u32,
@@ -342,8 +342,8 @@ impl<S: Source> Reader<S> {
         });
     }
 
-    /// Classifies a chunk. `there` is the number of bytes that were read. If the chunk seems damaged, it is
-    /// read again, because its thread may have been writing to it.
+    /// Returns the state of a chunk. `there` is the number of bytes of the chunk that were read. If the chunk
+    /// seems damaged, it is read again, because its thread may have been writing to it.
     fn chunk(&self, number: u32, bytes: &mut [u8], mut there: usize) -> io::Result<ChunkState> {
         let is_running = matches!(self.header.ended, Some(Ended::Not));
         let mut looks = if is_running { MAX_READS } else { 1 };
@@ -358,14 +358,15 @@ impl<S: Source> Reader<S> {
     }
 }
 
-/// The state of a chunk: its header, and the number of bytes of its events that are unchanged.
+/// The state of a chunk. `Whole` and `Part` hold its header, and the number of bytes of its events that are
+/// unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ChunkState {
     /// An unused chunk.
     Empty,
     Whole(Head, usize),
     Part(Head, usize),
-    /// Not a valid chunk, or a chunk at another chunk's index.
+    /// Not a valid chunk, or a chunk that belongs at another index.
     Nothing,
 }
 
@@ -374,8 +375,8 @@ impl ChunkState {
         let header = Begins::bytes(record);
         let payload = bytes.get(header..).unwrap_or_default();
         match Begins::decode(bytes, record) {
-            // Zeros after an empty header mean an unused chunk, because a writer writes the header before any
-            // event.
+            // If the header and all bytes after it are zeros, the chunk is unused, because a writer writes
+            // the header before any event.
             Begins::Empty if is_zero(payload) => Self::Empty,
             Begins::Chunk(head) if head.number == number => match head.checked(payload) {
                 Checked::All(length) => Self::Whole(head, length),
@@ -393,8 +394,8 @@ fn is_zero(bytes: &[u8]) -> bool {
     pieces.iter().all(|piece| *piece == [0; 256]) && rest.iter().all(|byte| *byte == 0)
 }
 
-/// Returns the size of a file that a process has created for a record but not written to. Returns `None` for
-/// any other file. Some of the first words may be written, because the magic number is written last.
+/// If the file was created for a record but nothing was recorded, returns the file's size; otherwise `None`.
+/// Some of the header's first words may be written, because the magic number is written last.
 fn empty(source: &impl Source, header: &[u8]) -> io::Result<Option<u64>> {
     /// The offset of the first anchor in a header block.
     const FIRST_ANCHOR: usize = 256;
@@ -434,8 +435,8 @@ fn entries(
                     if is_checked {
                         return; // the rest of the text is damaged
                     }
-                    // The length in this record may be damaged, so the bytes after it may be events and are
-                    // not skipped.
+                    // The length in this `String` event may be damaged. The bytes after it may be events, so
+                    // they are not skipped.
                     damage.bad += 1;
                     continue;
                 };

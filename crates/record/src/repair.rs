@@ -1,4 +1,5 @@
-//! Corrects the checks (checksums) of a record that was changed, so that a fuzzer gets past them.
+//! Corrects the checks (checksums) of a record that a fuzzer has changed, so that the reader does not reject
+//! it for them.
 
 use std::mem::offset_of;
 
@@ -9,7 +10,7 @@ use crate::layout::{
     PAYLOAD_BYTES, VERSION,
 };
 
-/// Offsets in a chunk's header: of the byte count, the thread and the blocks' checks.
+/// Offsets in a chunk's header, in bytes: of the byte count, the thread, and the blocks' checks (checksums).
 const COMMITTED: usize = 8;
 const THREAD: usize = 16;
 const BLOCK_CHECKS: usize = 24;
@@ -26,8 +27,8 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-/// Recomputes the checks in a record's header, in both snapshots and in all chunks. Does not change a record
-/// of version 1, or one without a complete header block.
+/// Recomputes the checks (checksums) in a record's header, in both snapshots and in all chunks. Does not
+/// change a record of version 1, or one without a complete header block.
 pub fn repair(record: &mut [u8]) {
     if record.len() < HEADER_BYTES || u32_at(record, offset_of!(HeaderBlock, version)) != VERSION {
         return;
@@ -86,7 +87,7 @@ mod tests {
     use crate::builder::Builder;
     use crate::{ClockKind, Ended, Entry, Event, Reader, What};
 
-    /// Returns a record with this number of iterations, counted from 0.
+    /// Returns a record with `events` iterations, numbered from 0.
     fn record(events: u64, is_over: bool) -> Vec<u8> {
         let mut builder = Builder::new(1, ClockKind::Monotonic);
         for n in 0..events {

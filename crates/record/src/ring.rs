@@ -1,5 +1,6 @@
-//! The ring of a process's latest steps and NCCL collectives (see `docs/hang.md`). It is in a file that is
-//! mapped into the process. It has a fixed size, and can be read even after the process was killed.
+//! The file with a process's latest steps and NCCL collectives (see `docs/hang.md`), the oldest of which are
+//! overwritten (a ring). The file is mapped into the process. It has a fixed size, and can be read even after
+//! the process was killed.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -8,16 +9,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::groups::CommunicatorId;
 use crate::header::Ended;
 
-/// The first bytes of a ring.
+/// The first bytes of a ring's file.
 pub const RING_MAGIC: [u8; 8] = *b"TLLMRING";
-/// The version of the format. A reader refuses later versions.
+/// The version of a ring's format. A reader refuses later versions.
 pub const RING_VERSION: u32 = 1;
-/// The size of the file in bytes.
+/// The size of a ring's file in bytes.
 pub const RING_BYTES: usize = 64 << 10;
 
-/// The longest name of a host or a run in a ring, in bytes. Longer names are cut.
+/// The longest name of a host or a run that a ring stores, in bytes. Longer names are cut.
 const NAME_BYTES: usize = 64;
-/// The longest name of a group, in bytes.
+/// The longest name of a group that a ring stores, in bytes. Longer names are cut.
 const GROUP_BYTES: usize = 16;
 const MAX_GROUPS: usize = 8;
 /// The number of communicators that the ring can hold at a time.
@@ -26,7 +27,7 @@ const STEPS: usize = 128;
 const CAPTURED: usize = 256;
 const COLLECTIVES: usize = 512;
 
-/// The operation of a collective.
+/// The operation that a call of NCCL performs, such as an all-reduce.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Collective {
@@ -75,11 +76,12 @@ impl fmt::Display for Collective {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Operation {
     pub collective: Collective,
-    /// The number of elements.
+    /// The number of elements that the operation works on.
     pub count: u64,
     /// The data type, as NCCL's number for it.
     pub data_type: u8,
-    /// The root rank of the operation or the other rank, for operations that have one.
+    /// The root rank of the collective (for example of a broadcast), or the other rank of a send or receive;
+    /// `None` for other operations.
     pub peer: Option<u32>,
 }
 
@@ -115,18 +117,19 @@ impl Operation {
     }
 }
 
-/// An entry for a step. `order` is 1 plus the number of earlier steps. It is 0 while the entry is being
-/// written, and is written last.
+/// An entry of the ring for a step. `order` is 1 plus the number of earlier steps. It is 0 while the entry is
+/// being written, and is written last.
 #[repr(C)]
 struct StepPlace {
     order: AtomicU64,
     number: AtomicU64,
     begin_ns: AtomicU64,
-    /// 0 if the step has not ended.
+    /// The time when the step ended; 0 if it has not ended.
     end_ns: AtomicU64,
 }
 
-/// An entry for a collective. `order` has the same meaning as for a step.
+/// An entry of the ring for a collective. `order` is 1 plus the number of earlier collectives, and is written
+/// last.
 #[repr(C)]
 struct CollectivePlace {
     order: AtomicU64,
@@ -139,8 +142,8 @@ struct CollectivePlace {
     /// The time when the call returned; 0 if it has not. For captured calls, the number of times in a row
     /// that the call was captured.
     end_ns: AtomicU64,
-    /// The thread in the low half. In the high half, 1 plus the root rank or the other rank; 0 if there is
-    /// none.
+    /// The thread in the low half. In the high half, 1 plus the root rank or the other rank; 0 if there is no
+    /// such rank.
     thread: AtomicU64,
 }
 
@@ -152,9 +155,9 @@ struct CommunicatorPlace {
     /// The rank of the process in the low half and the communicator's size in the high half; 0 if they are
     /// not known.
     rank: AtomicU64,
-    /// The number of collectives among all ranks that were called so far.
+    /// The number of calls so far on this communicator that all ranks make.
     sequence: AtomicU64,
-    /// The number of calls between two ranks so far.
+    /// The number of calls so far on this communicator between two ranks (send and receive).
     between: AtomicU64,
     captured: AtomicU64,
 }
@@ -170,7 +173,7 @@ struct GroupPlace {
 /// resolution of some milliseconds.
 #[repr(C)]
 pub struct RingBlock {
-    /// [`RING_MAGIC`], which is written last.
+    /// The constant [`RING_MAGIC`]. It is written after all other fields.
     magic: AtomicU64,
     version: AtomicU32,
     pid: AtomicU32,
@@ -199,7 +202,7 @@ pub struct RingBlock {
 
 const _: () = assert!(size_of::<RingBlock>() <= RING_BYTES);
 
-/// Facts about a process that its ring stores once.
+/// Data about a process that its ring stores once, when it begins.
 #[derive(Clone, Copy, Debug)]
 pub struct RingFacts<'a> {
     pub pid: u32,
@@ -223,7 +226,7 @@ impl OpenCall {
         self.0 as usize
     }
 
-    /// Returns the call with this number; `None` for 0.
+    /// Returns the call that [`Self::number`] has turned into `number`; `None` for 0.
     #[must_use]
     pub const fn from_number(number: usize) -> Option<Self> {
         match number {
@@ -250,11 +253,11 @@ fn store_text(words: &[AtomicU64], text: &[u8]) {
 }
 
 impl RingBlock {
-    /// Returns the ring at an address.
+    /// Returns the ring at `address`.
     ///
     /// # Safety
-    /// The [`RING_BYTES`] from there must be aligned to 8, readable and writable for `'a`, and written only
-    /// through rings.
+    /// The [`RING_BYTES`] from `address` on must be aligned to 8, readable and writable for `'a`, and written
+    /// only through rings.
     #[must_use]
     pub const unsafe fn at<'a>(address: NonNull<u8>) -> &'a Self {
         // SAFETY: the caller promises memory of this size and alignment for `'a`. The block consists of
@@ -351,15 +354,16 @@ impl RingBlock {
         Some(place)
     }
 
-    /// Removes a communicator that the program destroys.
+    /// Removes a communicator that the program destroys from the ring.
     pub fn forget_communicator(&self, handle: u64) {
         if let Some(place) = self.communicator(handle).filter(|_| handle != 0) {
             place.handle.store(0, Ordering::Release);
         }
     }
 
-    /// Adds a call that begins now. `member` returns the id, rank and size of a communicator that is not in
-    /// the ring yet. A call that is captured into a graph is only listed.
+    /// Adds a call of NCCL that begins now. `member` returns the id, rank and size of a communicator that is
+    /// not in the ring yet. A call that is captured into a graph does not run now, so it is only added to the
+    /// list of captured calls.
     #[inline]
     pub fn call_begins(
         &self,
@@ -396,7 +400,7 @@ impl RingBlock {
         Some(OpenCall(index as u32 + 1))
     }
 
-    /// Marks a call as ended.
+    /// Marks a call of NCCL as ended.
     #[inline]
     pub fn call_ends(&self, call: OpenCall, now_ns: u64) {
         if let Some(place) = self.collective_places.get(call.number() - 1) {
@@ -404,7 +408,7 @@ impl RingBlock {
         }
     }
 
-    /// Lists a call that is captured into a graph. Equal calls in a row share one entry.
+    /// Adds a call to the list of calls that are captured into a graph. Equal calls in a row share one entry.
     #[cold]
     fn list(&self, communicator: &CommunicatorPlace, call: &RingCall, now_ns: u64) {
         let sequence = communicator.captured.fetch_add(1, Ordering::Relaxed);
@@ -535,11 +539,11 @@ pub struct RingStep {
     pub end_ns: Option<u64>,
 }
 
-/// A collective that was called.
+/// A collective that the program has called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Called {
     pub communicator: u64,
-    /// The number of the collective in its communicator, counted from 0.
+    /// The number of the collective among those of its communicator, counted from 0.
     pub sequence: u64,
     pub operation: Operation,
     pub stream: u64,
@@ -560,9 +564,9 @@ pub struct CapturedCollective {
 /// The reason why a file cannot be read as a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoRing {
-    /// The file is not a ring, or it is too short.
+    /// The file is not a ring, or it is too short for one.
     Other,
-    /// The file has a later version of the format.
+    /// The file is a ring in a later version of the format.
     Version(u32),
 }
 
@@ -647,7 +651,7 @@ impl RingBlock {
     }
 }
 
-/// Returns the contents of the entries that are completely written, the oldest first.
+/// Returns the contents of the completely written entries, the oldest first.
 fn in_order<P, T>(
     places: &[P],
     order: impl Fn(&P) -> &AtomicU64,
@@ -733,7 +737,7 @@ impl CollectivePlace {
 mod tests {
     use super::*;
 
-    /// A ring in memory, and its bytes.
+    /// A ring in heap memory, for the tests.
     struct InMemory(Box<[u64; RING_BYTES / 8]>);
 
     impl InMemory {

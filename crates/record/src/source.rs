@@ -1,4 +1,4 @@
-//! The source from which a record's bytes are read.
+//! The source (such as a file) from which a record's bytes are read.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};

@@ -1,11 +1,12 @@
 //! Copies a record whose process still runs and overwrites chunks. The copy shows the record as of one
 //! moment: it can be read several times, and every window in it is complete.
 //!
-//! The process marks windows as dropped before it overwrites them, and the header is copied after all chunks.
-//! So the chunks of a window that is not marked in the copy were not overwritten before they were copied.
-//! Events that ended after a certain moment are left out, so that all threads have events of the last window
-//! up to the same time. Chunks are copied from the last to the first: the beginning of the kept iterations
-//! outside windows is in an early chunk, and it must be newer than the iterations in the copy.
+//! The process marks windows as dropped before it overwrites their chunks, and the header is copied after all
+//! chunks. So if a window is not marked in the copied header, its chunks were not overwritten before they
+//! were copied. Events that ended after a certain moment are left out, so that the last window has events of
+//! all threads up to the same time. Chunks are copied from the last to the first: the event that marks the
+//! beginning of the kept iterations outside windows is in an early chunk, and must be newer than the
+//! iterations in the copy.
 
 #[cfg(test)]
 mod tests;
@@ -25,17 +26,17 @@ use crate::read_header::Header;
 use crate::reader::{ChunkState, EMPTY_LIMIT, RecordError};
 use crate::source::Source;
 
-/// The number of attempts to copy a chunk that is overwritten meanwhile. Also the number of searches for
-/// chunks that were begun meanwhile.
+/// The number of attempts to copy a chunk that the process overwrites meanwhile. Also the number of searches
+/// for chunks that the process has begun meanwhile.
 const MAX_ATTEMPTS: u32 = 16;
 
-/// Number of names that are tried for a copy.
+/// The largest number of names that are tried for the file of a copy.
 const MAX_NAMES: u32 = 1000;
 
-/// Opens a record for reading: a copy without a name if its process may overwrite chunks, otherwise the
-/// record itself. The copy is in the record's folder or in the folder for temporary files, on a disk with
-/// free space for twice the record, because the program may need that space, too. Without such a disk, or if
-/// the process ends meanwhile, the record itself is opened.
+/// Opens a record for reading. If its process may overwrite chunks, opens a copy of the record without a
+/// name, otherwise the record itself. The copy is in the record's folder or in the folder for temporary
+/// files, on a disk with free space for twice the record, because the program may need that space, too.
+/// Without such a disk, or if the process ends meanwhile, the record itself is opened.
 ///
 /// # Errors
 /// Returns an error if the record cannot be read.
@@ -49,7 +50,7 @@ pub fn open_still(path: &Path) -> Result<File, RecordError> {
         return Ok(file);
     }
     let bytes = file.metadata()?.len();
-    // The parent of a path without a folder is empty.
+    // If the path has no folder, `parent` returns an empty path.
     let folder = path.parent().unwrap_or(path);
     let folder = if folder.as_os_str().is_empty() {
         Path::new(".")
@@ -65,14 +66,14 @@ pub fn open_still(path: &Path) -> Result<File, RecordError> {
         copy_still(&file, &copy).ok().map(|()| copy)
     });
     match copy {
-        // If the process has ended in the meantime, the record itself is complete and is used.
+        // If the process has ended in the meantime, the record itself no longer changes and is used.
         Some(copy) if is_used_again(&file)? => Ok(copy),
         _ => Ok(file),
     }
 }
 
-/// Returns true if the file's disk has free space for twice this number of bytes. A file system in memory
-/// does not count, because the copy could leave the program without memory.
+/// Returns true if the file's disk has free space for twice `bytes`. A file system in memory does not count,
+/// because the copy could leave the program without memory.
 fn has_room(file: &File, bytes: u64) -> bool {
     const TMPFS: u64 = 0x0102_1994;
     const RAMFS: u64 = 0x8584_58f6;
@@ -82,7 +83,7 @@ fn has_room(file: &File, bytes: u64) -> bool {
         && room.is_ok_and(|room| room / 2 >= bytes)
 }
 
-/// Copies a record to another path.
+/// Copies a record to the path `to`.
 ///
 /// # Errors
 /// Returns an error if the record cannot be read or the copy cannot be written.
@@ -90,8 +91,8 @@ pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let file = File::open(from)?;
     let which = |of: &Metadata| (of.dev(), of.ino());
     if fs::metadata(to).map(|to| which(&to)).ok() == Some(which(&file.metadata()?)) {
-        // Opening the target truncates it. If it were the record, the running process would die of SIGBUS at
-        // its next write.
+        // Opening `to` for writing truncates it. If it were the record itself, the process that writes the
+        // record would die of SIGBUS at its next write.
         let what = "a record cannot be copied to itself";
         return Err(io::Error::new(ErrorKind::InvalidInput, what));
     }
@@ -115,8 +116,8 @@ fn is_used_again(file: &File) -> io::Result<bool> {
     Ok(is_wanted && !has_no_process(file))
 }
 
-/// Returns true if the process that wrote the record has ended without recording that. The process locks the
-/// record while it lives.
+/// Returns true if the process that wrote the record has ended without recording its end. A process locks its
+/// record as long as it lives.
 fn has_no_process(file: &File) -> bool {
     let is_free = file.try_lock_shared().is_ok();
     if is_free {
@@ -131,8 +132,8 @@ fn without_name(folder: &Path) -> io::Result<File> {
     let options = options.read(true).write(true).create_new(true).mode(0o600);
     let mut number = 0;
     loop {
-        // The name may be in use for a moment, by another thread or by a process with the same id (in another
-        // container) that shares the folder.
+        // The name may be in use for a moment, by another thread or by a process in another container that
+        // has the same id and shares the folder.
         let path = folder.join(format!(".tllmprof-{}-{number}", std::process::id()));
         match options.open(&path) {
             Ok(file) => {
@@ -147,7 +148,7 @@ fn without_name(folder: &Path) -> io::Result<File> {
     }
 }
 
-/// Copies a record whose chunks are overwritten meanwhile into an empty file.
+/// Copies a record into an empty file, while its process overwrites chunks.
 fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
     let mut header = vec![0; HEADER_BYTES];
     let length = source.read_at(&mut header, 0)?;
@@ -160,8 +161,8 @@ fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
         latest: 0,
     };
     copy.take(source, u64::MAX)?;
-    // The copy ends at this time. All threads have written the events that ended by then, but only some of
-    // the later events.
+    // The copy ends at the time `until`. All threads have written the events that ended by then, but only
+    // some threads have written later events.
     let until = copy.latest;
     for _ in 0..MAX_ATTEMPTS {
         copy.take(source, until)?;
@@ -179,11 +180,11 @@ fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
 
 /// The number of bytes at the start of a chunk that change when an event is written.
 const HEAD: usize = 16;
-/// The offset of the byte count of the events and their check.
+/// The offset in a chunk of the word with the events' byte count and their check (checksum).
 const COMMITTED: usize = 8;
 
 struct Copy<'a> {
-    /// The record's id; `None` if it has no checks.
+    /// The record's id; `None` if the record has no checks (checksums).
     id: Option<u64>,
     to: &'a File,
     bytes: Vec<u8>,
@@ -229,7 +230,7 @@ impl Copy<'_> {
             match ChunkState::classify(self.id, number, &self.bytes[..there]) {
                 ChunkState::Empty => break (there, 0),
                 ChunkState::Whole(head, length) => {
-                    // This must come before `cut`, which changes the bytes.
+                    // `see` must come before `cut`, which changes the bytes.
                     self.see(number);
                     let length = self.cut(&head, length, until);
                     break (there, header + length);
@@ -256,8 +257,8 @@ impl Copy<'_> {
         }
     }
 
-    /// Cuts the chunk at its first event that ended after `until`. Returns the number of bytes of events
-    /// left.
+    /// Cuts the chunk before its first event that ended after `until`. Returns the number of bytes of events
+    /// that are left.
     fn cut(&mut self, head: &Head, length: usize, until: u64) -> usize {
         let Some(id) = self.id else { return length };
         let header = Begins::bytes(self.id);
@@ -288,7 +289,7 @@ impl Copy<'_> {
     }
 }
 
-/// Returns the end of an event, if it is a kind of event that is written when it ends; 0 otherwise.
+/// Returns the end of an event, if it is of a kind that is written when it ends; otherwise 0.
 const fn end(event: &Event) -> u64 {
     match event.what {
         What::Iteration { .. }

@@ -1,5 +1,5 @@
-//! Writes a record of one thread to a file as the record grows. For tllmprof's own processes, which need not
-//! map the file.
+//! Writes a record with the events of one thread to a file as the record grows. Used by tllmprof's own
+//! processes, which need not map the file.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ pub struct StreamWriter {
     chunk: OwnChunk,
     thread: u32,
     number: u32,
-    /// The number of bytes of the chunk's payload that are in the file.
+    /// The number of bytes of the current chunk's events that are in the file.
     flushed: usize,
     strings: StringId,
 }
@@ -45,7 +45,8 @@ impl StreamWriter {
             strings: 0,
         };
         new.header().begin(id, pid, parent, clock);
-        // The first word is written last, so that a reader sees either an empty file or a complete header.
+        // The first word of the header is written last, so that a reader sees either an empty file or a
+        // complete header.
         let (first, rest) = new.header.bytes().split_at(MAGIC.len());
         new.file.write_all_at(rest, first.len() as u64)?;
         new.file.write_all_at(first, 0)?;
@@ -90,7 +91,7 @@ impl StreamWriter {
         Ok(self.strings)
     }
 
-    /// Writes everything to the file.
+    /// Writes all events and the header to the file.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written. Data that was flushed before stays intact.
@@ -100,7 +101,8 @@ impl StreamWriter {
         self.file.write_all_at(self.header.bytes(), 0)
     }
 
-    /// Writes everything to the file for the last time, together with the way in which the process ended.
+    /// Writes all events and the header to the file for the last time, together with the way in which the
+    /// process ended.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written. Data that was flushed before stays intact.
@@ -117,7 +119,7 @@ impl StreamWriter {
         let new = payload.get(self.flushed..used).unwrap_or_default();
         let place = at + (CHUNK_HEADER_BYTES + self.flushed) as u64;
         self.file.write_all_at(new, place)?;
-        // The start of the chunk has the byte count, so it is written after the events.
+        // The start of the chunk has the events' byte count, so it is written after the events.
         self.file.write_all_at(head, at)?;
         self.flushed = used;
         Ok(())

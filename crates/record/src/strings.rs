@@ -1,11 +1,11 @@
-//! The strings of a record, while it is read.
+//! The strings of a record, as a reader keeps them.
 
 use std::collections::HashMap;
 
 use crate::event::StringId;
 
-/// The largest amount of text in bytes, and the largest number of strings, that are kept. Further strings are
-/// only counted, and read as `?`.
+/// Limits for the strings that a reader keeps: the total size of the texts in bytes, and the number of
+/// strings. Further strings are only counted, and read as `?`.
 const TEXT_LIMIT: usize = 256 << 20;
 const COUNT_LIMIT: usize = 1 << 22;
 

@@ -8,7 +8,7 @@ use tllmprof_record::{
     Anchor, ClockKind, Counter, Ended, Entry, Event, HEADER_BYTES, Header, Reader, What,
 };
 
-/// The contents that a reader finds in a record.
+/// The contents that a reader finds in a record, in a form that can be compared.
 #[derive(PartialEq, Debug)]
 struct Content {
     header: String,
@@ -116,7 +116,8 @@ fn a_record_that_was_changed_never_passes_for_whole() {
     assert!(noticed > changes() / 3, "{noticed}");
 }
 
-/// Checks also protect the events of a killed process. Its counters may be slightly out of date.
+/// The checks (checksums) also protect the events of a process that was killed. Only the counters may be
+/// slightly out of date.
 #[test]
 fn the_events_of_an_unfinished_record_are_those_that_were_written() {
     let bytes = small(None);
@@ -144,8 +145,8 @@ fn what_is_left_is_what_was_written() {
         let Some((found, ..)) = content(&changed) else {
             continue;
         };
-        // The blocks may have been moved, so the order may differ, but each event must be one of the
-        // record's.
+        // The damage may have moved blocks, so the order may differ, but each event must be one of the
+        // original record's.
         let first = found.events.first().map_or(0, |(_, event)| event.start);
         let is_there = |event: &(u32, Event)| original.events.contains(event);
         assert!(
@@ -156,7 +157,8 @@ fn what_is_left_is_what_was_written() {
     }
 }
 
-/// Simulates a kill at each moment while a snapshot is written. The previous snapshot, if any, must be used.
+/// Simulates a kill at each moment while a snapshot of the header is written. A reader must then use the
+/// previous snapshot, if there is one.
 #[test]
 fn a_kill_between_two_words_of_a_snapshot_costs_nothing() {
     let mut builder = Builder::new(7, ClockKind::Counter);
@@ -191,7 +193,8 @@ fn killed_between(before: Vec<u8>, after: &[u8], counts: &[u64]) {
 fn impossible_figures_of_an_unfinished_record_are_left_out() {
     let mut bytes = small(None);
     let original = Reader::new(&bytes[..]).unwrap().header().clone();
-    // The offsets of the number of iterations, and of the largest duration outside windows.
+    // The offsets in the header of two figures: the number of iterations, and the largest duration outside
+    // windows.
     for at in [2304 + 64 * 8, 4352 + 16] {
         bytes[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
         let reader = Reader::new(&bytes[..]).unwrap();

@@ -51,7 +51,7 @@ fn the_header_says_who_wrote_it() {
     assert_eq!(read.counter(Counter::Windows), 2);
     assert_eq!(read.counter(Counter::Iterations), 0);
     assert_eq!((read.outside.count(), read.outside.max()), (3, 500));
-    // The first half of the anchors is kept, and the latest ones fill the second half.
+    // The header has kept the first 32 anchors and the latest 32.
     let ticks: Vec<_> = read.anchors.iter().map(|anchor| anchor.ticks).collect();
     let expected: Vec<_> = (0..32).chain(968..1000).collect();
     assert_eq!(ticks, expected);
@@ -89,7 +89,7 @@ fn any_prefix_reads() {
                 for (tid, events) in &found.threads {
                     assert!(is_part(events, &written.threads[tid]), "{length}: {tid}");
                 }
-                // At least the complete blocks of 64 events in the prefix must be read.
+                // At least the complete blocks of 64 events in the remaining part of the file must be read.
                 let events = prefix
                     .len()
                     .saturating_sub(HEADER_BYTES + CHUNK_HEADER_BYTES);
@@ -179,7 +179,7 @@ fn an_event_that_was_changed_costs_those_behind_it_in_its_chunk() {
     }
 }
 
-/// Returns a record in the earlier format without checks, with these rows in its only chunk.
+/// Returns a record in the earlier format without checks (checksums), with these events in its only chunk.
 fn unchecked(rows: &[[u8; EVENT_BYTES]]) -> Vec<u8> {
     let mut bytes = Builder::new(1, ClockKind::Monotonic).bytes();
     bytes[8] = 1;
@@ -236,7 +236,7 @@ fn what_is_no_record_is_refused() {
     assert!(matches!(read(&bytes), Err(RecordError::Damaged(_))));
 }
 
-/// A process that is killed while it creates its record leaves a file of zeros.
+/// Tests the file of zeros that a process leaves if it is killed while it creates its record.
 #[test]
 fn what_was_only_begun_is_empty() {
     for length in [0, 65_536, 100_000, 131_072] {
@@ -270,7 +270,7 @@ fn one_byte_in_a_chunk_without_a_header_is_damage() {
     }
 }
 
-/// A sparse file may claim any number of zeros, so reading has to stop at some point.
+/// Tests a sparse file, which may have any number of zeros: reading has to stop at some point.
 #[test]
 fn an_endless_file_is_left() {
     struct Endless(Vec<u8>);

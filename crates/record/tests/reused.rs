@@ -1,4 +1,5 @@
-//! Tests records that reuse chunks to keep only the latest iterations outside windows, or the latest windows.
+//! Tests records in which chunks are overwritten, to keep only the latest iterations outside windows, or only
+//! the latest windows.
 
 mod common;
 
@@ -33,8 +34,8 @@ fn given(bytes: &[u8]) -> (Vec<u64>, usize) {
     (starts, strings)
 }
 
-/// Returns a record in which a thread has written iterations into three chunks. The first chunk was reused
-/// for the last iterations. `edges` are the openings and closings of windows.
+/// Returns a record in which a thread has written iterations into three chunks. The first chunk was
+/// overwritten with the last iterations. `edges` are the openings and closings of windows.
 fn kept(steps: u64, edges: &[Event]) -> Vec<u8> {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     builder.header().set(Counter::Flight, steps);
@@ -54,7 +55,7 @@ fn kept(steps: u64, edges: &[Event]) -> Vec<u8> {
 fn events_come_in_their_order_and_those_that_are_not_kept_any_more_do_not() {
     let open = [edge(500, Edge::Open, 5)];
     assert_eq!(given(&kept(5, &open)), (vec![500, 600, 700, 800, 900], 1));
-    // The kept iterations are those of the windows, and earlier windows are kept as well.
+    // The iterations that are kept are those inside the windows, also inside earlier windows.
     let windows = [
         edge(300, Edge::Open, 3),
         edge(395, Edge::Close, 3),
@@ -63,12 +64,13 @@ fn events_come_in_their_order_and_those_that_are_not_kept_any_more_do_not() {
     ];
     assert_eq!(given(&kept(5, &windows)).0, [300, 800]);
     assert_eq!(given(&kept(5, &[])).0, []);
-    // A record that reuses no chunks is read completely.
+    // A record without overwritten chunks is read completely.
     let all = [800, 900, 200, 300, 400, 500, 600, 700];
     assert_eq!(given(&kept(0, &open)).0, all);
 }
 
-/// The first of three windows is dropped, because the chunk with its beginning was reused for the third.
+/// The first of three windows is dropped, because the chunk with its beginning was overwritten by the third
+/// window.
 #[test]
 fn what_is_left_of_windows_that_are_dropped_is_not_given() {
     let given_where = |dropped_until: u64| {
@@ -114,7 +116,8 @@ fn what_is_left_of_windows_that_are_dropped_is_not_given() {
     assert_eq!(given_where(0).len(), 9);
 }
 
-/// A snapshot may be in progress when the first window is dropped, hours after the process began.
+/// A process may drop its first window hours after it began. The counter in the last snapshot then differs
+/// greatly from the current one.
 #[test]
 fn windows_that_were_dropped_since_the_last_snapshot_are_dropped() {
     const HOURS: u64 = 1 << 50;
@@ -126,7 +129,7 @@ fn windows_that_were_dropped_since_the_last_snapshot_are_dropped() {
             unix_ns: 5,
         });
         let mut bytes = builder.bytes();
-        // Changes the counter outside the snapshots, which is the one that grows.
+        // Changes the current counter in the header, not its copies in the snapshots.
         let at = 2304 + 8 * Counter::DroppedUntil.index();
         bytes[at..at + 8].copy_from_slice(&dropped_until.to_le_bytes());
         let reader = Reader::new(&bytes[..]).unwrap();
@@ -134,7 +137,7 @@ fn windows_that_were_dropped_since_the_last_snapshot_are_dropped() {
     };
     assert_eq!(until(HOURS, HOURS - 7), HOURS - 7);
     assert_eq!(until(HOURS, HOURS + 7), HOURS + 7);
-    // The value is implausible, so it counts as damage.
+    // The third value is implausible, so it counts as damage and is ignored.
     assert_eq!(until(HOURS, 3 * HOURS), 0);
 }
 

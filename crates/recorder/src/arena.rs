@@ -10,13 +10,14 @@ use tllmprof_sync::Published;
 
 use tllmprof_platform::lifecycle;
 
-/// The size in bytes of a block, which is mapped at once, and the largest number of blocks: 8 MiB in all.
+/// Two limits of the memory that [`take`] hands out: the size in bytes of one block, and the largest number
+/// of blocks (8 MiB in all).
 const BLOCK: usize = 64 << 10;
 const BLOCKS: usize = 128;
-/// The number of bytes of a block that can be handed out.
+/// The number of bytes in a block that [`take`] can hand out: all but the block's counter.
 const ROOM: usize = BLOCK - size_of::<AtomicUsize>();
 
-/// A block of memory that is mapped at once.
+/// A block of memory, mapped with one system call and handed out piece by piece.
 #[repr(C)]
 struct ArenaBlock {
     used: AtomicUsize,
@@ -56,8 +57,8 @@ pub(crate) fn take(bytes: usize) -> Option<NonNull<u8>> {
     }
 }
 
-/// Replaces `full` with a new block. If another thread has already done so, the memory of the new block is
-/// wasted.
+/// Maps a new block and makes it the current one in place of `full`. If another thread has already replaced
+/// `full`, the new mapping is never used.
 fn begin_block(full: Option<&'static ArenaBlock>) -> Option<()> {
     if MAPPED.fetch_add(1, Ordering::Relaxed) >= BLOCKS {
         MAPPED.fetch_sub(1, Ordering::Relaxed);

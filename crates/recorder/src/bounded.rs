@@ -1,6 +1,6 @@
-//! A lock for which the program's threads wait until a time-out only once. If a signal handler jumps out of a
-//! thread that holds the lock, the lock is never released. Without this module, every later full chunk or
-//! dropped event would wait for the whole time-out again.
+//! A lock with a time-out, for which only one wait lasts that long. If a signal handler jumps out of a thread
+//! that holds the lock, the lock is never released. An ordinary lock would then make each thread that records
+//! an event wait for the whole time-out again.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -8,7 +8,8 @@ use core::time::Duration;
 use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_sync::{Guard, Lock};
 
-/// A lock that does not wait again after a time-out, until some thread has acquired it.
+/// A lock on which no thread waits after one wait has timed out, until some thread has acquired the lock
+/// again.
 pub(crate) struct Bounded<T> {
     lock: Lock<T>,
     is_stuck: AtomicBool,
@@ -33,7 +34,8 @@ impl<T> Bounded<T> {
         guard
     }
 
-    /// Frees the lock, whichever thread held it. The value that the lock guards may be only partly changed.
+    /// Releases the lock, even if another thread held it when the process forked. The value that the lock
+    /// guards may be only partly changed.
     pub(crate) fn break_open(&self, alone: &OnlyThread) {
         self.lock.break_open(alone);
         self.is_stuck.store(false, Ordering::Relaxed);
@@ -49,7 +51,7 @@ mod tests {
         let lock = Bounded::new(());
         let guard = lock.lock_for(Duration::ZERO);
         assert!(lock.lock_for(Duration::from_millis(1)).is_none());
-        // If this call waited again, the test would take a day.
+        // If this second call waited, too, the test would take a day.
         assert!(lock.lock_for(Duration::from_secs(100_000)).is_none());
         drop(guard);
         assert!(lock.lock_for(Duration::ZERO).is_some());

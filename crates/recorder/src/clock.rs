@@ -1,4 +1,5 @@
-//! The clock of a record: the processor's counter if it runs at a constant rate, otherwise `CLOCK_MONOTONIC`.
+//! The clock for the times in a record: the processor's time-stamp counter if it runs at a constant rate,
+//! otherwise `CLOCK_MONOTONIC`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,13 +10,13 @@ use tllmprof_record::{Anchor, ClockKind};
 use super::state::{Looks, look_for, looks_for};
 
 lifecycle::global! {
-    /// The start of the process on three clocks: ticks of the processor's counter, `CLOCK_MONOTONIC` and Unix
-    /// time. Ticks of 0 mean that nothing was stored.
+    /// The time of the library's start on three clocks: ticks of the processor's counter, `CLOCK_MONOTONIC`
+    /// and Unix time. Ticks of 0 mean that no time was stored.
     #[fork(keep = "clocks continue")]
     static FIRST: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-    /// Ticks per nanosecond, as the bits of an `f64`, and the number of calls until this ratio is measured
-    /// again. The ratio gets more precise with the time since the start.
+    /// The ratio of ticks to nanoseconds, as the bits of an `f64`, for [`recent_ticks_per_ns`]. The second
+    /// variable is the number of calls until the ratio is measured again.
     #[fork(keep = "clocks continue")]
     #[together(iterations)]
     static RECENT: AtomicU64 = AtomicU64::new(0);
@@ -25,12 +26,13 @@ lifecycle::global! {
 }
 
 const LOOKUP_EVERY: u64 = 1024;
-/// The ratio is reused for one call per this number of nanoseconds since the start, up to [`LOOKUP_EVERY`]
-/// calls. So it is measured more often in the first second.
+/// A measured ratio is reused for one call for each of these intervals (in nanoseconds) since the start, up
+/// to [`LOOKUP_EVERY`] calls. So the ratio is measured more often soon after the start, while it is
+/// imprecise.
 const SURE_NS: u64 = 1_000_000;
 
-/// Stores the current time on all clocks, so that ticks can later be converted over the longest possible
-/// interval. Cheap, and independent of the clock that [`choose`] picks later. Called by the constructor.
+/// Stores the current time on all clocks, as the start of the interval over which ticks are later converted.
+/// Called when the library is loaded, before [`choose`] picks the clock.
 pub(crate) fn start() {
     if !may_read_counter() {
         return;
@@ -57,7 +59,7 @@ pub(crate) fn first() -> Option<Anchor> {
 pub(crate) fn choose() -> ClockKind {
     let is_counter = counter_is_even();
     look_for(Looks::Clock, !is_counter);
-    // A ratio measured so far belongs to the other clock.
+    // A ratio measured before this choice may belong to the other clock.
     LOOKUP_IN.store(0, Ordering::Release);
     if is_counter {
         ClockKind::Counter
@@ -77,7 +79,8 @@ pub fn ticks() -> u64 {
     if is_counter() { counter() } else { monotonic() }
 }
 
-/// A separate cold function, so that it is not inlined into the code of each call.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds. It is a separate cold function, so that it is not inlined into
+/// the code of each recorded call.
 #[cold]
 fn monotonic() -> u64 {
     nanoseconds(SystemClock::Monotonic)
@@ -139,7 +142,7 @@ pub(crate) fn recent_ticks_per_ns() -> f64 {
         LOOKUP_IN.store(calls, Ordering::Release);
         return per_ns;
     }
-    // If several threads get here at the same time, only one call is counted, which does no harm.
+    // If several threads store this at the same time, only one call is counted, which does no harm.
     LOOKUP_IN.store(left - 1, Ordering::Release);
     f64::from_bits(RECENT.load(Ordering::Relaxed))
 }

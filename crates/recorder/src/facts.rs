@@ -1,4 +1,5 @@
-//! Writes the facts about a process that its record holds once, such as its rank and the rule for a step.
+//! Writes the data about the process itself that a record holds, such as the process's rank and the rule that
+//! defines a step. Unlike events, these data have no duration.
 
 use core::fmt::{Display, Write};
 use core::time::Duration;
@@ -14,7 +15,8 @@ use super::writers::{self, strings};
 use super::{clock, is_on, is_wanted, ring};
 use tllmprof_sync::Lock;
 
-/// Warnings that were logged before the record began, each followed by a line feed.
+/// Warnings that were logged before the record existed, each followed by a line feed. They are written once
+/// the record begins.
 struct Pending {
     bytes: [u8; 4096],
     length: usize,
@@ -31,7 +33,7 @@ lifecycle::global! {
     });
 }
 
-/// Writes a fact whose value is a string.
+/// Writes an item about the process whose value is a string.
 pub(crate) fn write_text(key: Info, text: &str) {
     let id = strings::lasting_id_of(text);
     if id != NO_STRING {
@@ -58,8 +60,9 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     }
 }
 
-/// Writes the name that Python gives a thread. Returns the era in which that name is valid, which is
-/// [`strings::lasting_era`] for a name that is never dropped.
+/// Writes the name that Python gives a thread. The name may be dropped from the record when the oldest
+/// windows are. Returns the era (a number that changes when texts are forgotten) in which the name is valid,
+/// or [`strings::lasting_era`] for a name that is never dropped.
 pub fn thread_name(thread: u32, name: &str) -> u32 {
     let lasting = strings::lasting_era();
     let era = strings::era();
@@ -74,7 +77,7 @@ pub fn thread_name(thread: u32, name: &str) -> u32 {
     era
 }
 
-/// Writes the name of an object that has a number, such as a thread or a layer.
+/// Writes the name of a numbered object, such as a thread or a layer of the model.
 fn write_latest(key: Info, number: u32, name: StringId) {
     writers::write_latest(&named(key, number, name));
 }
@@ -87,7 +90,7 @@ fn named(key: Info, number: u32, name: StringId) -> Event {
     Event::new(clock::ticks(), 0, what)
 }
 
-/// Writes a fact whose value is a number.
+/// Writes an item about the process whose value is a number.
 pub(crate) fn write_number(key: Info, value: u64) {
     let what = What::Info {
         key: Some(key),
@@ -130,7 +133,7 @@ pub(crate) fn write_pending() {
     }
 }
 
-/// Writes the facts that are known when the record begins.
+/// Writes the data about the process that are known when the record begins.
 pub(crate) fn write(settings: &Settings, facts: &SessionFacts<'_>, host: &[u8]) {
     for row in CALLS {
         let what = What::CallName {
@@ -185,7 +188,8 @@ pub(crate) fn write(settings: &Settings, facts: &SessionFacts<'_>, host: &[u8]) 
     }
 }
 
-/// Writes the rank of the process, and the source of that number (a variable, torch, the engine or NCCL).
+/// Writes the process's rank in the distributed job, and the source of that number (a variable, torch, the
+/// engine or NCCL).
 pub fn write_rank(ranked: &Ranked) {
     ring::set_rank(ranked.rank);
     write_number(Info::Rank, ranked.rank);

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::io;
 
-/// The operation that failed, and its error number.
+/// A failed operation on the record's file, and the error number it failed with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure {
     pub tried: &'static str,

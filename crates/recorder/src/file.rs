@@ -26,10 +26,10 @@ use tllmprof_platform::descriptor::OwnFile;
 const MODE: u32 = 0o600;
 const CREATED: &str = "it could not be created";
 
-/// The largest number of names that are tried for a record.
+/// The largest number of file names that are tried until one is free.
 const MAX_NAMES: u32 = 10_000;
 
-/// The file of a record.
+/// The file of a record, and the name that it has or will get.
 pub(crate) struct File {
     file: OwnFile,
     name: FileName,
@@ -46,7 +46,8 @@ enum FileName {
     },
 }
 
-/// The reason why the record has another name than the wanted one, or why an earlier record was renamed.
+/// The reason why the new file did not get the wanted name, or why an earlier record was renamed to free that
+/// name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NameTaken {
     /// The wanted name belonged to a record that no process writes to. That record has been renamed to this
@@ -57,13 +58,13 @@ pub(crate) enum NameTaken {
 }
 
 impl File {
-    /// Creates a file for `path`. The file has no name until it is published. If the file system does not
-    /// support files without a name, the file has its name from the start.
+    /// Creates a file that will get the name `path`. The file has no name until [`File::publish`] is called.
+    /// If the file system does not support files without a name, the file has its name from the start.
     pub(crate) fn create(path: &Path, process: u32) -> Result<Self, Failure> {
         let (file, name) = match open_unnamed(path) {
             Ok(file) => {
-                // The lock shows other processes that this file is in use. Where locks are not supported,
-                // other processes treat every file as in use.
+                // This lock tells other processes that the file is in use. On a file system without locks,
+                // other processes treat every record as in use.
                 let _ = file.try_lock();
                 let path = path.to_owned();
                 (file, FileName::Wanted { path, process })
@@ -91,10 +92,10 @@ impl File {
         })
     }
 
-    /// Gives the file its name. Returns the reason if this is not the wanted name or if an earlier record was
-    /// renamed. An existing record is never replaced, because its data would be lost. If no process writes to
-    /// the existing record, it is renamed with the next free number before its extension. If a process does,
-    /// the new record's name gets the number of this process.
+    /// Gives the file its name. If the wanted name belongs to a record that no process writes to, that record
+    /// is renamed with the next free number before its extension. If a process may be writing to that record,
+    /// the new file's name gets the number of this process instead. Returns the reason in both cases. No
+    /// existing record is replaced.
     pub(crate) fn publish(&mut self) -> Result<Option<NameTaken>, Failure> {
         match &mut self.name {
             FileName::Given { taken, .. } => Ok(taken.take()),
@@ -141,8 +142,8 @@ impl File {
         if end > largest_file() {
             return Err(Failure::new(TRIED, libc::EFBIG));
         }
-        // If another thread lowers the limit at the same moment, the kernel sends SIGXFSZ, which would end
-        // the process.
+        // `reserve` checks the process's file size limit first. If another thread lowers that limit at the
+        // same moment, the kernel sends SIGXFSZ, which would end the process.
         let _quiet = Quiet::new(libc::SIGXFSZ);
         if let Err(error) = reserve(file, offset, bytes) {
             let _ = file.set_len(offset);
@@ -153,7 +154,7 @@ impl File {
         Ok(mapped)
     }
 
-    /// Cuts the file to `size` bytes. No thread may use the memory beyond that any more.
+    /// Cuts the file to `size` bytes. From here on no thread may use the mapped memory beyond `size`.
     pub(crate) fn cut(&mut self, size: u64) {
         if size < self.size
             && let Some(file) = self.file.get()
@@ -163,7 +164,7 @@ impl File {
         }
     }
 
-    /// Removes the file if it still has its name. For a file into which nothing was written.
+    /// Removes the file if its path still leads to it. For a file into which nothing was written.
     pub(crate) fn discard(&mut self) {
         if self.file.get().is_some_and(|file| is_at(file, self.path())) {
             let _ = fs::remove_file(self.path());
@@ -181,13 +182,14 @@ fn failure(tried: &'static str, error: &io::Error) -> Failure {
     Failure::new(tried, error.raw_os_error().unwrap_or(0))
 }
 
-/// An existing file that has the wanted name. A file held here is locked until its descriptor is closed.
+/// The file that already has the wanted name. A variant that holds an open file also holds its lock, until
+/// the file is closed.
 enum Existing {
-    /// Another process has renamed the file in the meantime.
+    /// The file no longer has the wanted name, because another process has renamed it in the meantime.
     Gone,
     /// The start of a record whose process was killed before it wrote anything.
     Nothing(fs::File),
-    /// A record that no process writes to.
+    /// A record that no process writes to any more.
     Left(fs::File),
     /// A record that a process writes to. Also any record on a file system without locks, because a process
     /// may be writing to it.
@@ -237,9 +239,9 @@ impl Existing {
     }
 }
 
-/// Creates a file with `make` at `path`, or at a similar name if a record there is in use. Returns what
-/// `make` returned, the path, and the reason for another name. `make` returns `None` if another process took
-/// the new file for an abandoned record.
+/// Creates a file with `make` at `path`, or at a similar name if a record there is in use. Returns the new
+/// file, its path, and the reason for another name. `make` returns `None` if another process took the new
+/// file for an abandoned record; then the next attempt follows.
 fn take_name<T>(
     path: &Path,
     process: u32,
@@ -276,7 +278,8 @@ fn take_name<T>(
     Err(failure(CREATED, &io::ErrorKind::AlreadyExists.into()))
 }
 
-/// Creates a file at `path` and locks it. Returns `None` if another process took it for an abandoned record.
+/// Creates a file at `path` and locks it. Returns `None` if another process took the file for an abandoned
+/// record before it was locked.
 fn make_locked(path: &Path) -> io::Result<Option<fs::File>> {
     let file = open(path, true)?;
     // If locks are not supported, other processes treat the file as in use.
@@ -331,8 +334,9 @@ fn open_unnamed(path: &Path) -> io::Result<fs::File> {
     }
 }
 
-/// Returns true if the error says that files without a name are not supported. A kernel that does not know
-/// `O_TMPFILE` tries to open the folder instead, which fails with `EISDIR`.
+/// Returns true if the error says that the file system or the kernel does not support `O_TMPFILE` (files
+/// without a name). A kernel that does not know the flag tries to open the folder instead, which fails with
+/// `EISDIR`.
 fn lacks_unnamed(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     matches!(
@@ -345,7 +349,7 @@ fn own_link(file: &fs::File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// Gives a name to a file without one.
+/// Gives the name `path` to a file that has none yet.
 fn link(file: &fs::File, path: &Path) -> io::Result<()> {
     let [from, to] = [
         CString::new(own_link(file))?,
@@ -359,7 +363,7 @@ fn link(file: &fs::File, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the size limit for files of this process, in bytes.
+/// Returns the file size limit of this process (`RLIMIT_FSIZE`), in bytes.
 fn largest_file() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -372,8 +376,8 @@ fn largest_file() -> u64 {
     }
 }
 
-/// Makes btrfs overwrite data in place. By default btrfs writes each change to a new location. If the disk is
-/// full, a store into the mapping would then raise a signal. This works only for an empty file.
+/// Makes btrfs overwrite this file's data in place. By default btrfs writes each change to a new location, so
+/// on a full disk a store into the mapping would raise SIGBUS. The change works only for an empty file.
 fn write_in_place(file: &fs::File) {
     const BTRFS: libc::c_long = 0x9123_683e;
     const GET_FLAGS: libc::Ioctl = 0x8008_6601;
@@ -433,8 +437,8 @@ fn map(file: &fs::File, offset: u64, bytes: usize) -> Result<NonNull<u8>, Failur
     /// Value of `MADV_POPULATE_WRITE` (Linux 5.14 and later). It writes to every page, like a store, but
     /// returns errors instead of raising signals.
     const POPULATE_WRITE: c_int = 23;
-    // SAFETY: a new mapping of a file that has these bytes. A child of a fork has no use for it, and
-    // must not write there; a core file is the host's.
+    // SAFETY: the mapping is new, and the file has these bytes. A child of a fork gets no copy of the
+    // mapping, because it must not write there, and a core file does not contain it.
     unsafe {
         let place = libc::mmap(
             core::ptr::null_mut(),

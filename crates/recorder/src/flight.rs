@@ -1,14 +1,16 @@
-//! The flight recorder: keeps the latest iterations outside windows in the record, either always or until the
-//! first window opens.
+//! The flight recorder (keeps the latest iterations): iterations outside windows are recorded all the time,
+//! and the oldest are overwritten. Depending on the settings this lasts for the whole run, or until the first
+//! window opens.
 //!
 //! Only cheap events are kept: times and batches, CUDA calls, garbage collections, waits for the GIL, and the
-//! thread's use of the processor and memory. The program's ranges, GPU times and kernels are not kept. The
-//! chunks are overwritten in turn ([`reuse`]).
+//! thread's use of the processor and memory. NVTX ranges, GPU times and kernels are not kept. The chunks
+//! (pieces of the record's file) are overwritten in turn ([`reuse`]).
 //!
 //! The kept iterations are readable even if the process is killed: after each iteration, an event that marks
 //! their start as the opening of a window is rewritten in a separate chunk.
 //!
-//! All functions are called with the session's turn or lock held, so by one thread at a time.
+//! All functions are called with the session's lock held, or on the thread that is switching windows. So only
+//! one thread at a time calls them.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -25,15 +27,16 @@ const NONE: u32 = u32::MAX;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The kept iterations, as a ring. Iteration number p, counted since the recorder began, is at index p
-    /// modulo the ring's length.
+    /// The kept iterations, as a ring. The iteration that was kept as number p, counted since the flight
+    /// recorder began, is at index p modulo the ring's length.
     #[fork(keep = "none of them is kept in the child")]
     static KEPT: OnceBox<Vec<KeptIteration>> = OnceBox::new();
-    /// The number of the chunk with the event that marks the start of the kept iterations; `NONE` without
-    /// one.
+    /// The number of the chunk with the event that marks the start of the kept iterations; `NONE` if there is
+    /// no such chunk.
     #[fork(keep = "stored where a record begins")]
     static EDGE: AtomicU32 = AtomicU32::new(NONE);
-    /// True once the first window has opened. From then on iterations outside windows are no longer kept.
+    /// True once a window has opened that ends the flight recorder. From then on iterations outside windows
+    /// are no longer kept.
     #[fork(reset)]
     static IS_OVER: AtomicBool = AtomicBool::new(false);
     /// True while no step is known, so that spans of time are recorded in place of iterations. Only the
@@ -54,14 +57,15 @@ struct KeptIteration {
     took: AtomicU64,
 }
 
-/// Enables the flight recorder if the settings ask for it. Called by the library's constructor.
+/// Enables the flight recorder if the settings ask for it. Called when the library is loaded.
 pub(crate) fn start(settings: &Settings) {
     if let Some(steps) = settings.latest {
         KEPT.get_or_init(|| Box::new((0..steps).map(|_| KeptIteration::default()).collect()));
     }
 }
 
-/// Called when the record has begun. Reserves the chunk for the opening event.
+/// Called when the record has begun. Reserves the chunk for the event that opens the window of kept
+/// iterations, and starts keeping iterations.
 pub(crate) fn begin() {
     let (Some(kept), Some(header)) = (KEPT.get(), space::header()) else {
         return;
@@ -77,7 +81,8 @@ pub(crate) fn begin() {
     resume();
 }
 
-/// Starts or resumes keeping iterations, if the settings ask for it and no window has ended it.
+/// Starts or resumes keeping iterations, if the settings ask for the flight recorder and no window has ended
+/// it.
 pub(crate) fn resume() {
     if KEPT.get().is_some() && !IS_OVER.load(Ordering::Relaxed) {
         usage::window_opens();
@@ -90,7 +95,7 @@ pub fn keeps_span() -> bool {
     KEEPS_SPAN.load(Ordering::Relaxed)
 }
 
-/// Called before each span of time begins.
+/// Called before a span of time begins that is recorded in place of iterations, because no step is known yet.
 pub fn span_begins() {
     KEEPS_SPAN.store(true, Ordering::Relaxed);
 }
@@ -105,7 +110,7 @@ pub(crate) fn forget_span() {
     }
 }
 
-/// Adds iteration `n`, which began at `start` and took `took` ticks.
+/// Adds iteration `n`, which began at tick `start` and took `took` ticks.
 pub(crate) fn add(n: u64, start: u64, took: u64) {
     let Some(kept) = KEPT.get() else { return };
     let most = kept.len() as u64;
@@ -114,8 +119,8 @@ pub(crate) fn add(n: u64, start: u64, took: u64) {
     let is_span = keeps_span();
     let is_full = !is_span && end - first >= most;
     if is_full {
-        // The oldest kept iteration is overwritten, so it is counted in the histogram of iterations outside
-        // windows.
+        // The new iteration overwrites the oldest kept one, which is therefore counted in the histogram of
+        // iterations outside windows.
         count_outside(place);
     }
     place.n.store(n, Ordering::Relaxed);
@@ -152,7 +157,8 @@ fn opening() -> Option<Event> {
     Some(Event::new(oldest.start.load(Ordering::Relaxed), 0, what))
 }
 
-/// Returns the event that marks this window as one whose iterations were kept before it opened.
+/// Returns an event to follow `opening`. It says that the window's iterations were kept before the window
+/// opened.
 fn past(opening: &Event) -> Event {
     let iteration = match opening.what {
         What::Window { iteration, .. } => iteration,
@@ -171,7 +177,8 @@ pub(crate) fn left() -> u64 {
     LEFT.load(Ordering::Relaxed)
 }
 
-/// Writes the event that opens the window of the kept iterations. With `None`, empties its chunk.
+/// Writes `event`, which opens the window of the kept iterations, into its own chunk. With `None`, empties
+/// that chunk.
 fn write_opening(event: Option<&Event>) {
     let number = EDGE.load(Ordering::Relaxed);
     if number != NONE
@@ -180,14 +187,14 @@ fn write_opening(event: Option<&Event>) {
     {
         let mut writer = EventWriter::again(chunk, header.id(), number, 0);
         if let Some(event) = event {
-            // Both events fit, because the chunk holds only these two.
+            // Both `push` calls succeed, because the chunk holds only these two events.
             let _ = writer.push(event) && writer.push(&past(event));
         }
     }
 }
 
 /// Called when a window opens or the process ends. If `stays`, the kept iterations become a window that ends
-/// here. Otherwise they are dropped.
+/// now. Otherwise they are dropped.
 pub(crate) fn ends(stays: bool) {
     if !reuse::end(stays) {
         return;

@@ -1,5 +1,5 @@
-//! The NCCL communicators and named groups of ranks that the process belongs to. Those that the program
-//! creates before the record begins are stored here and written later.
+//! The NCCL communicators and named groups of ranks that the process belongs to. Communicators that the
+//! program creates before the record begins are stored in this module and written later.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,19 +10,20 @@ use tllmprof_sync::Lock;
 use super::facts::write_shown;
 use super::{is_on, is_wanted, ring};
 
-/// The largest number of communicators that are stored. The last entry stands for all further ones, whose
-/// rank and size are unknown.
+/// The largest number of communicators that are stored. If there are more, the last entry stands for all that
+/// do not fit, and its rank and size are unknown.
 const MAX_COMMUNICATORS: usize = 256;
 
 /// An NCCL communicator that the program created.
 #[derive(Clone, Copy)]
 struct Communicator {
     member: Member,
-    /// The address of the variable in which the program stores its handle; 0 if it is not known.
+    /// The address of the variable in which the program stores the communicator's handle; 0 if the address is
+    /// not known.
     slot: usize,
     /// The number of times that this communicator was split.
     splits: u32,
-    /// The identifier of a communicator that a split created and whose rank and size are not known yet.
+    /// For a communicator that a split created and whose rank and size are not known yet: its identifier.
     open: Option<CommunicatorId>,
 }
 
@@ -98,11 +99,11 @@ fn add(communicator: Communicator) {
 }
 
 /// Called when the program splits a communicator. Returns the identifier of the new communicator for `color`.
-/// The identifier is the same on all its ranks, because all ranks split a communicator equally often.
+/// All ranks compute the same identifier, because all ranks split a communicator equally often.
 ///
-/// `place` is the process's rank in the split communicator, and its size. `holds` returns true for a slot
-/// that contains the handle of the split communicator. If no slot does, the only communicator with that rank
-/// and size is used.
+/// `place` is the process's rank in the communicator that is split, and the size of that communicator.
+/// `holds` returns true for an address at which the handle of that communicator is stored. If no known
+/// address holds it, the only communicator with that rank and size is used.
 pub fn split(
     holds: impl Fn(usize) -> bool,
     place: Option<(u64, u64)>,
@@ -117,7 +118,8 @@ pub fn split(
 }
 
 /// Adds the communicator that a split creates. `id` is its identifier, the same on all its ranks. `place` is
-/// the process's rank in it, and its size; `None` if they are not known before [`part_is_ready`].
+/// the process's rank in the new communicator, and its size; `None` if NCCL cannot be asked for them before
+/// [`part_is_ready`].
 pub fn part(id: CommunicatorId, slot: usize, place: Option<(u64, u64)>) {
     let member = place.map_or(Member::UNKNOWN, |place| Member::from_place(id, place));
     let is_open = !member.is_known() && id != CommunicatorId::UNKNOWN;
@@ -133,9 +135,9 @@ pub fn are_parts_open() -> bool {
     ARE_OPEN.load(Ordering::Relaxed)
 }
 
-/// Called when NCCL can be asked about a communicator, for which `holds` returns true. If a split created it
-/// and its rank is not known yet, calls `place` to ask NCCL. A communicator that is already in the record is
-/// not written again.
+/// Called when NCCL can be asked about the communicator whose handle is stored at an address for which
+/// `holds` returns true. If a split created the communicator and its rank is not known yet, calls `place` to
+/// ask NCCL. A communicator that is already in the record is not written again.
 pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Option<(u64, u64)>) {
     let is_it = |one: &Communicator| one.open.is_some() && holds(one.slot);
     let found = {
@@ -156,14 +158,15 @@ pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Opti
     ARE_OPEN.store(are_open, Ordering::Relaxed);
 }
 
-/// Returns the communicator that is being split.
+/// Finds the communicator that is being split, by the stored handle or by rank and size.
 fn parent(
     all: &mut [Communicator],
     holds: impl Fn(usize) -> bool,
     place: Option<(u64, u64)>,
 ) -> Option<&mut Communicator> {
     let known = |one: &Communicator| one.member.is_known();
-    // The latest match counts, because the program may have stored another handle at this address before.
+    // The latest match counts: an earlier communicator's handle may have been stored at the same address
+    // before.
     let holder = all
         .iter()
         .rposition(|one| known(one) && one.slot != 0 && holds(one.slot));

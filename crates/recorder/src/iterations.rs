@@ -1,6 +1,8 @@
-//! Records iterations and windows: in a histogram and counters outside windows, and as events inside them.
+//! Records iterations and windows. Outside windows an iteration only adds to a histogram and counters; inside
+//! a window its events are written.
 //!
-//! All functions are called with the session's turn or lock held, so by one thread at a time.
+//! All functions are called with the session's lock held, or on the thread that is switching windows. So only
+//! one thread at a time calls them.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,7 +18,7 @@ const NONE: u64 = u64::MAX;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The number of the open iteration, and the tick when it began.
+    /// The number of the open iteration and, in the second variable, the tick when that iteration began.
     #[fork(reset)]
     #[together(iterations)]
     static OPEN: AtomicU64 = AtomicU64::new(NONE);
@@ -27,16 +29,16 @@ lifecycle::global! {
     #[fork(reset)]
     #[together(iterations)]
     static EXCLUDED: AtomicBool = AtomicBool::new(false);
-    /// The number of the open window's first iteration, and the number of iterations that have ended in the
-    /// window.
+    /// The number of the open window's first iteration (`FIRST`), and the number of iterations that have
+    /// ended in the window (`ENDED`).
     #[fork(keep = "stored where a window opens")]
     static FIRST: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static ENDED: AtomicU64 = AtomicU64::new(0);
 
-    /// The number of calls, by row of the table of CUDA calls, that are already added to the header's
-    /// counters.
+    /// The number of calls of each CUDA function, by row of the function table, that the counters in the
+    /// record's header already include.
     #[fork(reset)]
     static COUNTED: [AtomicU64; ROWS] = [const { AtomicU64::new(0) }; ROWS];
 }
@@ -44,8 +46,8 @@ const ROWS: usize = 32;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The times in milliseconds when the counters were last updated, and when ticks were last related to the
-    /// other clocks.
+    /// The times in milliseconds when the call counters were last updated (`COUNTED_AT`), and when ticks were
+    /// last related to the other clocks (`ANCHORED_AT`).
     #[fork(reset)]
     #[together(iterations)]
     static COUNTED_AT: AtomicU64 = AtomicU64::new(0);
@@ -57,7 +59,8 @@ const COUNT_EVERY: u64 = 100;
 const ANCHOR_EVERY: u64 = 10_000;
 
 lifecycle::global! {
-    /// The number of events when the window opened, and the time that writing one event takes, in ticks.
+    /// The number of events that had been written when the window opened, and the ticks that writing one
+    /// event takes. From these two, the time that the library took for events of the window is computed.
     #[fork(keep = "stored where a window opens")]
     static EVENTS: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "measured where a record begins")]
@@ -72,7 +75,7 @@ fn replace(at: &AtomicU64, value: u64) -> u64 {
     old
 }
 
-/// Called when a record has begun. Measures the cost of an event.
+/// Called when a record has begun. Measures the time that writing one event takes.
 pub(crate) fn start() {
     EVENT_COSTS.store(writers::measure(), Ordering::Relaxed);
 }
@@ -86,7 +89,7 @@ pub fn iteration_begins(n: u64, excluded: bool) {
         EXCLUDED.store(excluded, Ordering::Relaxed);
         let now = clock::ticks();
         let ended = replace(&SINCE, now);
-        // The time between the end of one iteration and the beginning of the next was spent in this library.
+        // The time between the end of the previous iteration and this beginning was spent in this library.
         if is_recording()
             && let Some(header) = space::header()
         {
@@ -100,13 +103,13 @@ pub fn open_iteration() -> Option<u64> {
     Some(OPEN.load(Ordering::Relaxed)).filter(|n| *n != NONE)
 }
 
-/// Ends the open iteration, if one is open. It is recorded only if `counts`.
+/// Ends the open iteration, if one is open. It is recorded only if `counts` is true.
 pub fn iteration_ends(counts: bool) {
     end(counts, false);
 }
 
-/// Ends the open iteration, if one is open. It is recorded only if `counts`. `cut` is true if the end of the
-/// process interrupted it.
+/// Ends the open iteration, if one is open. It is recorded only if `counts` is true. `cut` is true if the
+/// process ends in the middle of the iteration.
 fn end(counts: bool, cut: bool) {
     let n = replace(&OPEN, NONE);
     if n != NONE {
@@ -150,14 +153,15 @@ fn end(counts: bool, cut: bool) {
     }
 }
 
-/// Drops the span of time that was recorded in place of iterations, because a step is now known.
+/// Drops the open span of time, which was recorded while no step was known. From here on iterations are
+/// recorded instead.
 pub fn span_is_replaced() {
     end(false, false);
     flight::forget_span();
 }
 
-/// Opens a window that begins with iteration `first`. If `past`, the kept iterations before it stay in the
-/// record.
+/// Opens a window that begins with iteration `first`. If `past`, the iterations that the flight recorder has
+/// kept stay in the record.
 pub fn window_opens(first: u64, past: bool) {
     if !is_on() {
         return;
@@ -169,7 +173,8 @@ pub fn window_opens(first: u64, past: bool) {
     space::make_room();
     header.anchor(clock::anchor());
     header.add(Counter::Windows, 1);
-    // The clock is read first, so that events written again for this window come after its opening.
+    // The clock is read before anything is written, so that the events that are repeated for this window have
+    // a later time than its opening.
     let opened = clock::ticks();
     writers::strings::window_opens();
     FIRST.store(first, Ordering::Relaxed);
@@ -183,7 +188,7 @@ pub fn window_opens(first: u64, past: bool) {
     state::keep(Keeps::Window, true);
 }
 
-/// Writes a histogram of the iterations that came before the open window.
+/// Writes the histogram of the iterations that came before the open window.
 pub fn write_before() {
     if !is_recording() {
         return;
@@ -210,12 +215,13 @@ fn close(next: u64) -> bool {
     ranges::window_closes();
     usage::window_closes();
     let first = FIRST.load(Ordering::Relaxed);
-    // True if no iteration has ended in the window. Its last iteration is then the open one, which is cut
-    // off.
+    // True if no iteration has ended in the window. The window's last iteration is then the open one, which
+    // is cut off.
     let is_empty = next <= first;
     let last = next.saturating_sub(1).max(first);
     write_edge(Edge::Close, clock::ticks(), last, is_empty);
-    // Iterations of the window that were skipped: the next one had begun before the library processed them.
+    // The number of the window's iterations that were skipped, because the library noticed their end only
+    // after the next iteration had begun.
     let passed = next
         .saturating_sub(first)
         .saturating_sub(ENDED.load(Ordering::Relaxed));
@@ -261,9 +267,9 @@ pub fn wants_calls() -> bool {
     is_time
 }
 
-/// Updates the counters of calls. `calls` yields the number of calls that the process has made so far, by row
-/// of the table of calls. New calls count for the window if one is open, otherwise for the time outside
-/// windows.
+/// Updates the counters of CUDA calls. `calls` yields the number of calls that the process has made so far of
+/// each function, by row of the function table. New calls count for the window if one is open, otherwise for
+/// the time outside windows.
 pub fn count_calls(calls: impl Iterator<Item = u64>) {
     let Some(header) = space::header() else {
         return;

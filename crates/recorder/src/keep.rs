@@ -1,5 +1,5 @@
-//! Keeps only the latest windows (`TLLMPROF_KEEP`): once the record has reached its size limit, the chunks of
-//! the oldest windows are overwritten.
+//! Keeps only the latest windows (`TLLMPROF_KEEP`): once the record has reached its size limit, the chunks
+//! (pieces of the file) of the oldest windows are overwritten.
 //!
 //! A full chunk is labelled with the number of windows that had opened by then, because it may hold events of
 //! the latest window and of earlier ones. Before the chunk is overwritten, all these windows are marked in
@@ -27,46 +27,47 @@ lifecycle::global! {
 
     #[fork(keep = "the settings are the same")]
     static IS_ON: AtomicBool = AtomicBool::new(false);
-    /// True once the record is finished: then no more windows are dropped.
+    /// True once the record is finished. From then on no window is dropped.
     #[fork(reset)]
     static HAS_ENDED: AtomicBool = AtomicBool::new(false);
     /// Full chunks, in the order in which they were filled.
     #[fork(by = in_child)]
     static FULL: Bounded<VecDeque<Full>> = Bounded::new(VecDeque::new());
-    /// A counter that changes when [`take`], which may have returned no chunk before, may return one again.
+    /// A counter that changes when [`take`] may return a chunk again after it has returned none.
     #[fork(keep = "only differences matter")]
     static CHANGES: AtomicU64 = AtomicU64::new(0);
     /// True if no chunk was free because threads were writing into most of them.
     #[fork(reset)]
     static HAS_TOO_MANY: AtomicBool = AtomicBool::new(false);
-    /// The number of threads when [`window_closes`] last logged that there are too many.
+    /// The number of threads when [`window_closes`] last logged that there are too many threads for the
+    /// record's size.
     #[fork(reset)]
     static SAID_OF: AtomicU64 = AtomicU64::new(0);
 }
 
-/// The largest number of full chunks noted in [`MISSED`] while [`FULL`] was locked. The next thread that gets
-/// the lock moves them to the list.
+/// The largest number of full chunks that wait in [`MISSED`] because [`FULL`] was locked. The next thread
+/// that locks the list moves them into it.
 const MOST_MISSED: usize = 64;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The number of each missed chunk plus one; 0 for an unused entry.
+    /// The number, plus one, of each full chunk that could not be added to the list; 0 for an unused entry.
     #[fork(reset)]
     static MISSED: [AtomicU32; MOST_MISSED] = [const { AtomicU32::new(0) }; MOST_MISSED];
     #[fork(reset)]
     static HAS_MISSED: AtomicBool = AtomicBool::new(false);
 }
 
-/// A chunk that no thread writes to any more.
+/// A full chunk, to which no thread writes any more.
 struct Full {
     number: u32,
-    /// The number of windows that had opened when the chunk was full.
+    /// The number of windows that had opened by the time the chunk was full.
     windows: u64,
     /// The time when the chunk was full, in ticks.
     filled: u64,
 }
 
-/// Enables the dropping of old windows if the settings ask for it. Called by the library's constructor.
+/// Enables the dropping of old windows if the settings ask for it. Called when the library is loaded.
 pub(crate) fn start(settings: &Settings) {
     if settings.keep.is_some() {
         // Reserves room for all possible chunks, so that the list never has to allocate.
@@ -112,7 +113,8 @@ pub(crate) fn is_full(number: u32) {
     }
 }
 
-/// Locks and returns the list of full chunks, after adding the chunks that were missed while it was locked.
+/// Locks and returns the list of full chunks, after adding the chunks that could not be added while the list
+/// was locked.
 fn full(header: &HeaderBlock) -> Option<Guard<'static, VecDeque<Full>>> {
     let mut full = FULL.lock_for(LOCK_TIMEOUT)?;
     if HAS_MISSED.load(Ordering::Relaxed) && HAS_MISSED.swap(false, Ordering::Acquire) {
@@ -128,8 +130,8 @@ fn full(header: &HeaderBlock) -> Option<Guard<'static, VecDeque<Full>>> {
 fn add(full: &mut VecDeque<Full>, header: &HeaderBlock, number: u32) {
     // A chunk beyond the capacity is dropped from the list, because the list must not allocate.
     if full.len() < full.capacity() {
-        // The clock is read before the count of windows, so that a window that is not yet counted opens after
-        // `filled`.
+        // The clock is read before the number of windows. So a window that is not included in `windows` opens
+        // after `filled`.
         let filled = clock::ticks();
         fence(Ordering::SeqCst);
         full.push_back(Full {
@@ -158,8 +160,8 @@ pub(crate) fn changes() -> u64 {
     CHANGES.load(Ordering::Acquire).wrapping_add(windows)
 }
 
-/// Called when iterations recorded before a window become part of it. It has the number `windows` and now
-/// begins at `since`, so the chunks filled since then hold events of it.
+/// Called when the kept iterations before a window become part of it. The window has number `windows` and now
+/// begins at tick `since`, so chunks filled after `since` hold events of the window.
 pub(crate) fn has_past(since: u64, windows: u64) {
     if is_on()
         && let Some(mut full) = FULL.lock_for(LOCK_TIMEOUT)
@@ -173,8 +175,8 @@ pub(crate) fn has_past(since: u64, windows: u64) {
     }
 }
 
-/// Takes the oldest full chunk if all its events belong to windows before the latest, and marks these windows
-/// as dropped. Returns `Some(None)` if there is no such chunk, and `None` if the list is locked.
+/// Takes the oldest full chunk if all its events belong to windows before the latest one, and marks these
+/// windows as dropped. Returns `Some(None)` if there is no such chunk, and `None` if the list is locked.
 pub(crate) fn take() -> Option<Option<u32>> {
     if !is_on() {
         return Some(None);
@@ -200,8 +202,9 @@ pub(crate) fn take() -> Option<Option<u32>> {
     Some(Some(oldest.number))
 }
 
-/// Called when every chunk belongs to the latest window or is being written by a thread. Logs this once. If
-/// threads hold most chunks, the message waits until the window closes, because more threads may come.
+/// Called when no chunk can be reused: every chunk belongs to the latest window or is being written by a
+/// thread. Logs this once. If threads hold most chunks, the message waits until the window closes, when the
+/// final number of threads is known.
 pub(crate) fn has_none() {
     if !is_on() {
         return;
@@ -242,10 +245,10 @@ pub(crate) fn window_closes(threads: impl FnOnce() -> u64) {
     }
 }
 
-/// Returns the record size, in megabytes, in which `threads` threads have a chunk each and as many chunks
-/// remain for earlier windows.
+/// Returns the smallest suitable record size, in megabytes: each of `threads` threads has a chunk, and the
+/// same number of chunks remains for earlier windows.
 const fn least_for(threads: u64) -> u64 {
-    // Adds room for the header and for the lasting chunks, which take an eighth.
+    // Adds room for the header, and for the chunks with lasting strings, which take an eighth of the record.
     let chunks = (2 * threads + 4) * 8;
     (chunks.div_ceil(7) * CHUNK_BYTES as u64).div_ceil(1 << 20)
 }

@@ -72,7 +72,7 @@ use state::{HAS_FAILED, IS_ON, IS_WANTED, Keeps};
 use tllmprof_platform::log;
 
 lifecycle::global! {
-    /// The function that [`at_launches`] registers.
+    /// The function that [`at_launches`] has registered, which threads run at launches of GPU work.
     #[fork(keep = "set once, at the first window")]
     static AT_LAUNCHES: OnceBox<fn()> = OnceBox::new();
 }
@@ -86,8 +86,8 @@ pub fn event(start: u64, duration: u64, what: What) {
     }
 }
 
-/// Records a range of the calling thread that began at tick `since` in window `window`. A range that is still
-/// open when its window closes is recorded as ending with that window.
+/// Records an NVTX range of the calling thread that began at tick `since` in the window with number `window`.
+/// If that window has closed, the range is recorded as ending with the window.
 pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
     let now = ticks();
     if ranges::is_kept(window)
@@ -105,7 +105,7 @@ pub fn batch(iteration: u64, batch: Batch) {
     event(ticks(), 0, What::Batch { iteration, batch });
 }
 
-/// Records an event that happened inside a window, even if the window has closed since then.
+/// Records an event that belongs to a window, even if the window has closed in the meantime.
 pub fn late(event: &Event) {
     if is_on() {
         writers::write_late(event);
@@ -122,15 +122,16 @@ pub fn windows() -> (u64, u64) {
     })
 }
 
-/// Like [`late`], for an event that later events refer to for as long as [`era`] stays the same.
+/// Records an event that later events refer to, like [`late`]. The reference is valid as long as [`era`]
+/// stays the same.
 pub fn latest(event: &Event) {
     if is_on() {
         writers::write_latest(event);
     }
 }
 
-/// Like [`event`], for a call that succeeded, in as few instructions as possible. Returns false without
-/// recording anything if writing the event needs more than the fast path.
+/// Records a call that succeeded, like [`event`], in as few instructions as possible. Returns false without
+/// recording anything if the event cannot be written on the fast path.
 #[inline(always)]
 pub fn call_at_once(start: u64, until: u64, what: What) -> bool {
     // The clock may jump backwards when a virtual machine migrates.
@@ -146,8 +147,8 @@ pub fn at_launches(act: fn()) {
     let _ = AT_LAUNCHES.set(Box::new(act));
 }
 
-/// Like [`event`], for a call that has returned. A launch also runs the function that [`at_launches`]
-/// registered.
+/// Records a call that has returned, like [`event`]. After a launch of GPU work, also runs the function that
+/// [`at_launches`] registered.
 pub fn call(start: u64, until: u64, failed: bool, what: What) {
     if is_keeping() {
         if let What::Call { row, .. } = what
@@ -163,7 +164,7 @@ pub fn call(start: u64, until: u64, failed: bool, what: What) {
     }
 }
 
-/// Stores what the settings ask for. Called by the constructor.
+/// Notes which recordings the settings ask for. Called when the library is loaded.
 pub fn start(settings: &Settings) {
     watch::start(settings);
     gpu::start(settings.gpu_times);
@@ -183,14 +184,14 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// Called when a planned window opens, as opposed to one that a user requests from a running process.
+/// Called when a planned window opens, as opposed to a window that a user requests from the running process.
 pub fn planned_opens(settings: &Settings) {
     if settings.flight.is_none() {
         flight::is_over();
     }
 }
 
-/// Called when the settings plan no window.
+/// Called when the settings plan no window at all.
 pub fn plans_none(settings: &Settings) {
     planned_opens(settings);
     if settings.flight.is_none() {
@@ -204,7 +205,7 @@ pub fn latest_left() -> u64 {
     flight::left()
 }
 
-/// Returns true if the settings ask for a record. May be called before the constructor has run.
+/// Returns true if the settings ask for a record. May be called before [`start`].
 pub fn is_asked_for(settings: &Settings) -> bool {
     settings.trace.is_some() && may_write()
 }
@@ -219,8 +220,8 @@ pub fn path() -> Option<PathBuf> {
     is_on().then(space::path).flatten()
 }
 
-/// Creates the file and writes the facts known about the process. Called once per process, with no lock held
-/// and not from inside a hooked function.
+/// Creates the record's file and writes the known data about the process. Called once per process, with no
+/// lock held and not from inside a hooked function.
 pub fn begin(settings: &Settings, facts: &SessionFacts<'_>) {
     let Some(template) = &settings.trace else {
         return;

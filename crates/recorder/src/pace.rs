@@ -1,7 +1,7 @@
-//! The durations of the latest iterations, for queries while the process runs.
+//! The durations of the latest iterations, for queries from outside while the process runs.
 //!
-//! Written at the end of each iteration with the session's turn or lock held, so by one thread at a time. The
-//! cost is one store per iteration.
+//! Written at the end of each iteration, with the session's lock held or on the thread that is switching
+//! windows. So there is only one writer at a time. The cost is one store per iteration.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use super::clock;
 
-/// The number of iterations that are remembered.
+/// The number of latest iterations whose durations are remembered.
 const KEPT: usize = 128;
 
 lifecycle::global! {

@@ -9,12 +9,12 @@ use tllmprof_config::{PathTemplate, Placeholders};
 use tllmprof_platform::lifecycle;
 
 lifecycle::global! {
-    /// The working directory when the process began. Relative paths are resolved against it.
+    /// The working directory when the library was loaded. Relative paths are resolved against it.
     #[fork(keep = "paths are from where the first process began")]
     static FOLDER: OnceBox<PathBuf> = OnceBox::new();
 }
 
-/// Stores the working directory. Called by the library's constructor.
+/// Stores the working directory. Called when the library is loaded.
 pub(crate) fn start() {
     if let Ok(folder) = std::env::current_dir() {
         let _ = FOLDER.set(Box::new(folder));
@@ -38,7 +38,8 @@ pub fn host_name() -> OsString {
     OsString::from_vec(name)
 }
 
-/// Returns the path that `template` yields for this process.
+/// Returns the path for this process: the template with its placeholders filled in, relative to the first
+/// working directory.
 pub(crate) fn fill(template: &PathTemplate, place: &Placeholders<'_>) -> PathBuf {
     let path = template.fill(place, |name| std::env::var_os(name));
     FOLDER

@@ -1,4 +1,5 @@
-//! Blocks the host's signal handlers during a piece of work, and discards a signal that this work may raise.
+//! Blocks signals during a piece of the library's work, so that no handler of the host runs. Discards a
+//! signal that this work may raise.
 
 use core::ffi::c_int;
 use core::mem::zeroed;
@@ -12,13 +13,15 @@ pub(crate) struct Quiet {
 }
 
 impl Quiet {
-    /// Blocks signals. `signal` is the signal that the library's work may raise.
+    /// Blocks signals for the calling thread until the value is dropped. `signal` is the signal that the
+    /// library's work may raise.
     pub(crate) fn new(signal: c_int) -> Self {
         // SAFETY: the sets are initialised before use, and the pointers are to locals.
         unsafe {
             let (mut set, mut old, mut pending) = (zeroed(), zeroed(), zeroed());
             libc::sigfillset(&raw mut set);
-            // Signals that report faults must not be blocked.
+            // Signals that report faults (such as SIGSEGV) must not be blocked, because the kernel kills a
+            // process that raises a blocked one.
             for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE] {
                 libc::sigdelset(&raw mut set, fault);
             }
@@ -41,7 +44,7 @@ impl Drop for Quiet {
             tv_nsec: 0,
         };
         // SAFETY: the set is initialised before use, and the pointers are to locals and to the signal mask
-        // saved in `new`. A signal that was already pending there stays pending.
+        // saved in `new`. A signal that was already pending when `new` was called stays pending.
         unsafe {
             let mut set = zeroed();
             libc::sigemptyset(&raw mut set);
@@ -62,7 +65,8 @@ impl Drop for Quiet {
 mod tests {
     use super::*;
 
-    /// Returns two flags: true if `signal` is blocked for the calling thread, and true if it is pending.
+    /// Returns two flags: the first is true if `signal` is blocked for the calling thread, the second if it
+    /// is pending.
     fn state(signal: c_int) -> (bool, bool) {
         // SAFETY: the sets are filled before they are read, and the pointers are to locals.
         unsafe {

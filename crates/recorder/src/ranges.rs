@@ -1,9 +1,9 @@
-//! NVTX ranges and marks in the record. A range is either pushed and popped on one thread, or started and
-//! ended on any threads.
+//! Records NVTX ranges and marks. A range is either pushed and popped on one thread, or started on one thread
+//! and ended on any other.
 //!
 //! A range is written when it ends, so its beginning has to be stored. A range that began before its window
-//! opened is not recorded. One that is open when the window closes is cut there: it is written when it ends,
-//! or dropped when the next window opens.
+//! opened is not recorded. A range that is open when the window closes is cut at that moment: it is written
+//! when it ends, or dropped when the next window opens.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -21,7 +21,7 @@ lifecycle::global! {
     /// The number of the open window, counted from 1; 0 if none is open.
     #[fork(reset)]
     static WINDOW: AtomicU32 = AtomicU32::new(0);
-    /// The number of the window that opened last, and the tick when it closed.
+    /// The number of the window that opened last and, in the second variable, the tick when it closed.
     #[fork(by = forget_window)]
     static LAST: AtomicU32 = AtomicU32::new(0);
     #[fork(keep = "of a window that is forgotten")]
@@ -38,7 +38,7 @@ pub fn window() -> u32 {
     WINDOW.load(Ordering::Acquire)
 }
 
-/// Returns true if a range that ends now may have to be recorded, because a window has opened before.
+/// Returns true if a range that ends now may have to be recorded. This is so once any window has opened.
 #[inline]
 pub fn may_be_open() -> bool {
     LAST.load(Ordering::Relaxed) != 0
@@ -51,13 +51,14 @@ pub fn window_opens() {
     WINDOW.store(number, Ordering::Release);
 }
 
-/// Called when the window closes. Stores the time, at which open ranges are cut.
+/// Called when the window closes. Stores the current tick, at which the ranges that are still open are cut.
 pub fn window_closes() {
     CLOSED.store(clock::ticks(), Ordering::Relaxed);
     WINDOW.store(0, Ordering::Release);
 }
 
-/// Returns true if a range that began in window `window` and ends now is to be recorded.
+/// Returns true if a range that began in window `window` and ends now is to be recorded: no other window has
+/// opened since then.
 pub fn is_kept(window: u32) -> bool {
     window != 0 && window == LAST.load(Ordering::Relaxed)
 }
@@ -86,12 +87,12 @@ pub struct RangeNames<'a> {
     pub name: RangeName<'a>,
 }
 
-/// A name in the form in which the program passed it.
+/// The name of a range as the program passed it to NVTX.
 #[derive(Clone, Copy)]
 pub enum RangeName<'a> {
     /// Bytes, UTF-8 in most programs.
     Text(&'a [u8]),
-    /// A string that the program has registered.
+    /// A string that the program has registered with NVTX.
     Registered(&'a Label),
     None,
 }
@@ -112,7 +113,7 @@ impl RangeNames<'_> {
         }
     }
 
-    /// Returns the string numbers of the domain's name and of the range's name.
+    /// Returns the numbers, in the record's string table, of the domain's name and of the range's name.
     #[inline]
     fn ids(self, writer: &Writer) -> (StringId, StringId) {
         let name = match self.name {
@@ -138,7 +139,7 @@ pub fn pushed(stack: usize, names: RangeNames<'_>) {
     }
 }
 
-/// Called when the calling thread is about to pop the last range of the stack `stack`.
+/// Called when the calling thread is about to pop the latest open range of the stack `stack`.
 #[inline]
 pub fn popped(stack: usize) {
     if writers::current().is_none_or(Writer::has_none_open) {
@@ -185,8 +186,7 @@ pub fn finished(id: u64) {
     }
 }
 
-/// Called when the calling thread has set an NVTX mark, which names the current moment, while a window is
-/// open.
+/// Called when the calling thread has set an NVTX mark (a name for a moment) while a window is open.
 pub fn marked(names: RangeNames<'_>) {
     let now = clock::ticks();
     if let Some(writer) = writers::take() {

@@ -1,5 +1,6 @@
 //! Reuses (overwrites) chunks of the flight recorder, which keeps only the latest iterations
-//! ([`super::flight`]). The module [`super::keep`] reuses the chunks of dropped windows.
+//! ([`super::flight`]). A chunk is a piece of the record's file. The module [`super::keep`] decides when the
+//! chunks of old windows are reused.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -24,26 +25,27 @@ pub(crate) const OF_WINDOWS: u64 = 0;
 lifecycle::global! {
     stage: Sinks;
 
-    /// True if the settings make chunks be reused, now or later.
+    /// True if the settings allow chunks to be overwritten.
     #[fork(keep = "the settings are the same")]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "the settings are the same")]
     static HAS_FLIGHT: AtomicBool = AtomicBool::new(false);
-    /// A number that increases when a window opens or closes. Chunks begun in an earlier generation are not
-    /// reused.
+    /// A number that increases when the flight recorder starts or stops keeping iterations, because a window
+    /// closes or opens. A chunk that was begun under an earlier number is not reused for kept iterations.
     #[fork(keep = "only differences matter")]
     static GENERATION: AtomicU64 = AtomicU64::new(0);
-    /// A threshold: a full chunk belongs to a window if fewer iterations than this had been kept when it was
-    /// filled.
+    /// A threshold on the number of iterations kept so far: a chunk that was full before this number was
+    /// reached has become part of a window.
     #[fork(reset)]
     static STAYS: AtomicU64 = AtomicU64::new(0);
     /// The value of [`changes`] when [`take`] last found no chunk.
     #[fork(reset)]
     static NONE_AT: AtomicU64 = AtomicU64::new(0);
-    /// The number of times that a chunk of iterations outside windows was filled.
+    /// The number of times that a chunk with iterations outside windows was filled.
     #[fork(keep = "only differences matter")]
     static FILLED: AtomicU64 = AtomicU64::new(0);
-    /// The number of iterations kept so far, and how many of these have been dropped since.
+    /// The number of iterations kept so far and, in the second variable, the number of these that have been
+    /// dropped.
     #[fork(reset)]
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     #[fork(reset)]
@@ -73,7 +75,7 @@ impl Full {
         }
     }
 
-    /// Removes the chunks that belong to a window by now, and passes their numbers to `give`.
+    /// Removes the chunks that have become part of a window, and passes their numbers to `give`.
     fn settle(&mut self, stays: u64, mut give: impl FnMut(u32)) {
         if self.stays == stays {
             return;
@@ -97,8 +99,8 @@ impl Full {
         }
     }
 
-    /// Takes the oldest chunk if all its iterations are among the first `gone`, which are dropped, or if the
-    /// list is full.
+    /// Takes the oldest chunk if all its iterations are among the first `gone` ones, which have been dropped,
+    /// or if the list is full.
     fn pop(&mut self, gone: u64) -> Option<u32> {
         let (_, begun) = self.chunks[self.first];
         if begun >= gone && self.count < MAX_WAITING {
@@ -119,8 +121,8 @@ impl Full {
     }
 }
 
-/// Enables the reuse of chunks: those of iterations outside windows if `flight`, otherwise those of windows.
-/// Called by the library's constructor.
+/// Enables the reuse of chunks: those of iterations outside windows if `flight`, otherwise those of old
+/// windows. Called when the library is loaded.
 pub(crate) fn want(flight: bool) {
     HAS_FLIGHT.store(flight, Ordering::Relaxed);
     IS_WANTED.store(true, Ordering::Release);
@@ -131,7 +133,7 @@ pub(crate) fn has_flight() -> bool {
     HAS_FLIGHT.load(Ordering::Relaxed)
 }
 
-/// Returns true if the settings make chunks be reused, now or later.
+/// Returns true if the settings allow chunks to be overwritten.
 pub(crate) fn is_wanted() -> bool {
     IS_WANTED.load(Ordering::Acquire)
 }
@@ -141,15 +143,15 @@ pub(crate) fn is_on() -> bool {
     state::is_kept(Keeps::Latest)
 }
 
-/// Starts keeping iterations outside windows: the chunks that threads begin from here on may be reused.
+/// Starts keeping iterations outside windows. The chunks that threads begin after this call may be reused.
 pub(crate) fn begin() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     state::keep(Keeps::Latest, true);
 }
 
-/// Makes the chunks that threads are writing to now not be reused. If `stays`, the waiting full chunks are
-/// not reused either, because they now belong to a window. If another thread holds the list's lock, the next
-/// thread that gets it removes them. Returns true if iterations were being kept.
+/// Stops keeping iterations: the chunks that threads are writing to now are not reused. If `stays`, the full
+/// chunks in the list are not reused either, because they now belong to a window. If another thread holds the
+/// list's lock, the next thread that locks the list removes them. Returns true if iterations were being kept.
 pub(crate) fn end(stays: bool) -> bool {
     if !state::keep(Keeps::Latest, false) {
         return false;
@@ -162,7 +164,7 @@ pub(crate) fn end(stays: bool) -> bool {
     true
 }
 
-/// Locks the list of full chunks, and removes those that belong to a window by now.
+/// Locks the list of full chunks, and removes those that have become part of a window.
 fn full() -> Option<Guard<'static, Full>> {
     let mut full = FULL.lock_for(LOCK_TIMEOUT)?;
     full.settle(STAYS.load(Ordering::Acquire), keep::is_full);
@@ -174,14 +176,14 @@ pub(crate) fn kept() -> (u64, u64) {
     (GONE.load(Ordering::Relaxed), BEGUN.load(Ordering::Relaxed))
 }
 
-/// Counts one more kept iteration, and drops those with an index below `first`.
+/// Counts one more kept iteration, and drops the iterations with an index below `first`.
 pub(crate) fn keep_one(first: u64) {
     GONE.store(first, Ordering::Relaxed);
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// Drops all kept iterations. If they have become a window, chunks that are filled from here on do not belong
-/// to it.
+/// Drops all kept iterations. If they have become a window, a chunk that is filled from here on does not
+/// belong to that window.
 pub(crate) fn keep_none() {
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -222,7 +224,8 @@ pub(crate) enum Free {
 pub(crate) fn take() -> Option<Free> {
     let changes = changes();
     if NONE_AT.load(Ordering::Relaxed) == changes {
-        // Every dropped event takes this path, so it does as little as possible.
+        // While the record is full, each event that is dropped takes this path, so it does as little as
+        // possible.
         return None;
     }
     let used = |number| Some(Free::Used(number, space::again(number)?));

@@ -1,5 +1,5 @@
-//! The ring of the latest steps and NCCL collectives (`TLLMPROF_RING`). It is a file mapped into memory, so
-//! it outlives the process.
+//! The file with the latest steps and NCCL collectives (`TLLMPROF_RING`), the oldest of which are
+//! overwritten. The file is mapped into memory, so its contents outlive the process.
 //!
 //! The ring begins with the process's first NCCL communicator, or with the record. From then on each step or
 //! collective costs a few stores into the mapping.
@@ -24,8 +24,8 @@ use super::file::File;
 use super::path_of_file::{fill, host_name, may_write};
 use super::space::Shown;
 
-/// State that a forked or cloned copy of the process must not use. The kernel fills it with zeros in the
-/// copy, even if the copy was made without `fork`.
+/// State that a child process must not use. The kernel fills it with zeros in the child, even if the child
+/// was created with `clone` instead of `fork`.
 struct Live {
     ring: Published<RingBlock>,
 }
@@ -47,7 +47,7 @@ lifecycle::global! {
     static LIVE: Published<Live> = Published::none();
 }
 
-/// Stores the settings' request for a ring.
+/// Notes whether the settings ask for a ring. Called when the library is loaded.
 pub fn start(settings: &Settings) {
     if settings.ring.is_some() && may_write() {
         IS_WANTED.store(true, Ordering::Relaxed);
@@ -120,8 +120,8 @@ pub fn begin(settings: &Settings) {
 }
 
 fn create(path: &Path, facts: &RingFacts<'_>) -> Result<&'static RingBlock, Failure> {
-    // The file has its name from the start, because a command finds the ring by this name in
-    // `/proc/PID/maps`.
+    // The file has its name from the start, because the command of this project finds the ring by this name
+    // in `/proc/PID/maps`.
     let mut file = File::create_named(path, facts.pid)?;
     let place = match file.grow(RING_BYTES) {
         Ok(place) => place,
@@ -159,14 +159,14 @@ pub fn set_group(name: &str, rank: u32, size: u32) {
     }
 }
 
-/// Adds the step with this number, which the calling thread begins now.
+/// Adds the step with this number to the ring. The calling thread begins the step now.
 pub fn step_begins(number: u64) {
     if let Some(ring) = ring() {
         ring.step_begins(number, thread(), now());
     }
 }
 
-/// Ends the latest step.
+/// Marks the latest step as ended.
 pub fn step_ends() {
     if let Some(ring) = ring() {
         ring.step_ends(now());
@@ -175,7 +175,8 @@ pub fn step_ends() {
 
 /// Adds a call of NCCL that the calling thread begins. `captured` is true if the call is captured into a CUDA
 /// graph. `member` returns the identifier, rank and size of the communicator `handle` (see
-/// [`RingBlock::call_begins`]). Returns a value for [`call_ends`] if the end of the call is to be noted, too.
+/// [`RingBlock::call_begins`]). If the caller has to report the end of the call, too, returns the value to
+/// pass to [`call_ends`].
 pub fn call_begins(
     operation: Operation,
     handle: usize,
@@ -193,14 +194,14 @@ pub fn call_begins(
     ring()?.call_begins(&call, now(), member)
 }
 
-/// Marks a call as ended.
+/// Marks a call of NCCL as ended.
 pub fn call_ends(call: OpenCall) {
     if let Some(ring) = ring() {
         ring.call_ends(call, now());
     }
 }
 
-/// Forgets a communicator that the program destroys.
+/// Forgets an NCCL communicator that the program destroys.
 pub fn communicator_ends(handle: usize) {
     if let Some(ring) = ring() {
         ring.forget_communicator(handle as u64);

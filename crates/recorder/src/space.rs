@@ -1,8 +1,9 @@
-//! The space of a record: its header block and its chunks. Disk space is reserved before it is used.
+//! Manages the space in the record's file: the header block and the chunks (pieces of fixed size, each
+//! written by one thread). Disk space is reserved before it is used.
 //!
-//! Chunks are handed out in order and never returned here. The unused rest of an ended thread's chunk goes to
-//! another thread ([`super::writers`]). Only the holder of a chunk's number may write into the chunk again
-//! ([`super::reuse`], [`super::keep`]).
+//! Chunks are handed out in order and never returned to this module. When a thread ends, the unused rest of
+//! its chunk goes to another thread ([`super::writers`]). Only the holder of a chunk's number may write into
+//! the chunk again ([`super::reuse`], [`super::keep`]).
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -25,10 +26,10 @@ use tllmprof_sync::Guard;
 use tllmprof_sync::Lock;
 use tllmprof_sync::Published;
 
-/// The number of chunks in the first extent, which also holds the header. A process that opens no window
-/// needs no more.
+/// The number of chunks in the first extent (a range of the file that is reserved in one go), which also
+/// holds the header. A process that opens no window needs no more.
 const FIRST_CHUNKS: u32 = 1;
-/// The number of chunks in every other extent: 1 MiB.
+/// The number of chunks in every extent but the first: 1 MiB.
 const CHUNKS_PER_EXTENT: u32 = 16;
 /// The largest number of extents of a record: 16 GiB.
 const EXTENTS: usize = 1 << 14;
@@ -37,22 +38,23 @@ pub(crate) const MOST_BYTES: u64 = HEADER_BYTES as u64
     + (FIRST_CHUNKS as u64 + (EXTENTS as u64 - 1) * CHUNKS_PER_EXTENT as u64) * CHUNK_BYTES as u64;
 /// More space is reserved when fewer than this number of chunks are free.
 const MIN_FREE: u32 = 8;
-/// The time a thread waits for another thread that is reserving space, as long as no new chunk appears.
+/// The time a thread waits for another thread that is reserving space. The time starts again whenever a new
+/// chunk appears.
 const GROW_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// State that a forked or cloned copy of the process must not use. The kernel fills it with zeros in the
-/// copy, even if the copy was made without `fork`.
+/// State that a child process must not use. The kernel fills it with zeros in the child, even if the child
+/// was created with `clone` instead of `fork`.
 struct Live {
     header: Published<HeaderBlock>,
     /// The number of the next chunk to hand out.
     next: AtomicU32,
     /// The number of chunks whose space is reserved.
     ready: AtomicU32,
-    /// True if no more space can be reserved.
+    /// True if no more space can be reserved, so that the record does not grow any more.
     is_full: AtomicBool,
     /// True if the helper thread was asked to reserve space and has not started yet.
     is_asked: AtomicBool,
-    /// The number of reserved chunks when a thread last timed out waiting for more; 0 if none has.
+    /// The number of reserved chunks when a thread last waited in vain for more; 0 if no thread has.
     stuck_at: AtomicU32,
 }
 
@@ -73,7 +75,8 @@ lifecycle::global! {
     #[exit = "`finish` cuts off what was not written"]
     static FILE: Lock<Option<Growing>> = Lock::new(None);
 }
-/// A function that asks another thread to call [`make_room`]. Returns false if it cannot do so now.
+/// A function that asks another thread to call [`make_room`]. The function returns false if it cannot ask
+/// now.
 pub(crate) type Ask = fn() -> bool;
 lifecycle::global! {
     #[fork(keep = "set once, at the start")]
@@ -97,7 +100,7 @@ pub(crate) fn header() -> Option<&'static HeaderBlock> {
     live()?.header.get()
 }
 
-/// Returns the path of the file.
+/// Returns the path of the record's file.
 pub(crate) fn path() -> Option<PathBuf> {
     let growing = FILE.lock_for(GROW_TIMEOUT)?;
     Some(growing.as_ref()?.file.path().to_owned())
@@ -152,7 +155,7 @@ pub(crate) fn begin(
     Ok(header)
 }
 
-/// Gives the file its name, once its header identifies the process. If this fails, there is no record.
+/// Gives the file its name, once its header identifies the process. If this fails, the record is given up.
 pub(crate) fn publish() -> Result<(PathBuf, Option<NameTaken>), Failure> {
     let mut growing = FILE.lock();
     let published = growing.as_mut().map(|growing| {
@@ -202,8 +205,8 @@ pub(crate) fn take() -> Option<(u32, Chunk)> {
     }
 }
 
-/// Returns the memory of a chunk that [`take`] returned earlier and that no thread writes to any more. Only
-/// the caller may hold the chunk's number.
+/// Returns the memory of a chunk that [`take`] returned earlier and that no thread writes to any more. The
+/// caller must be the only holder of the chunk's number.
 pub(crate) fn again(number: u32) -> Option<Chunk> {
     let live = live()?;
     live.header.get()?;
@@ -235,8 +238,8 @@ fn ask_for_room(live: &Live) {
     if let Some(ask) = ASK.get()
         && !live.is_full.load(Ordering::Relaxed)
         && !live.is_asked.swap(true, Ordering::AcqRel)
-        // The flag is cleared only if `ask` fails. If it succeeds, the other thread clears the flag, and may
-        // have done so already.
+        // The flag is cleared here only if `ask` fails. If `ask` succeeds, the thread that runs `make_room`
+        // clears the flag, and may have done so already.
         && !ask()
     {
         live.is_asked.store(false, Ordering::Release);
@@ -254,11 +257,12 @@ pub fn make_room() {
     }
 }
 
-/// Reserves space for chunk `wanted`, if there is none yet. Returns true if there may be space now.
+/// Reserves space for chunk `wanted`, unless another thread has already done so. Returns true if the caller
+/// should look for a chunk again.
 #[cold]
 fn grow(live: &Live, wanted: u32) -> bool {
-    // In a copy of the process that was made without a fork handler there is no record, and none of its
-    // mappings.
+    // In a child process that was made without a fork handler (for example with `clone`) there is no record,
+    // and none of its mappings.
     if live.header.get().is_none() || live.is_full.load(Ordering::Relaxed) {
         return false;
     }
@@ -315,9 +319,9 @@ fn grow(live: &Live, wanted: u32) -> bool {
     }
 }
 
-/// Waits for the lock that is needed to reserve space for chunk `wanted`, as long as other threads make
-/// progress. Returns `None` if the space is there by then. Also returns `None` after a time-out without
-/// progress: a signal handler may have interrupted the thread that reserves space.
+/// Takes the lock that is needed to reserve space for chunk `wanted`. Waits as long as other threads make
+/// progress. Returns `None` if the space is there by then, or after a time-out without progress: a signal
+/// handler may have interrupted the thread that reserves space.
 fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Growing>>> {
     const LOOKS: u32 = 10;
     let mut seen = live.ready.load(Ordering::Acquire);
@@ -341,7 +345,7 @@ fn lock_until_ready(live: &Live, wanted: u32) -> Option<Guard<'static, Option<Gr
     None
 }
 
-/// A path as messages show it, with invalid UTF-8 replaced with `?`.
+/// A path as messages show it: invalid UTF-8 is replaced with `?`.
 pub(crate) struct Shown<'a>(pub &'a Path);
 
 impl core::fmt::Display for Shown<'_> {
@@ -365,7 +369,7 @@ pub(crate) fn finish() -> u64 {
     let Some(mut guard) = FILE.lock_for(GROW_TIMEOUT) else {
         return 0;
     };
-    // This value is beyond all reserved chunks, so that no more chunks are handed out.
+    // `u32::MAX / 2` is larger than the number of any reserved chunk, so no more chunks are handed out.
     let used = live.next.fetch_max(u32::MAX / 2, Ordering::AcqRel);
     guard.as_mut().map_or(0, |growing| {
         let _quiet = Quiet::new(libc::SIGXFSZ);

@@ -12,18 +12,18 @@ use super::space;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The kinds of iterations whose events are recorded now, as bits of [`Keeps`].
+    /// The kinds of iterations whose events are recorded now, as bits of the enum [`Keeps`].
     #[fork(reset)]
     #[together(calls)]
     static KEPT: AtomicU8 = AtomicU8::new(0);
-    /// The reasons why a call must be inspected before it continues, as bits of [`Looks`]. Usually no bit is
-    /// set, because a call is recorded only when it returns.
+    /// The reasons why a call must be inspected before it continues, as bits of the enum [`Looks`]. Usually
+    /// no bit is set, because a call is recorded only when it returns.
     ///
-    /// The assembler of the call wrappers reads this word.
+    /// The assembly code of the call wrappers reads this word.
     #[fork(keep = "the settings are the same, and the rest is stored where a window opens or an iteration begins")]
     #[together(calls)]
     pub static LOOKS: AtomicU32 = AtomicU32::new(Looks::Clock as u32);
-    /// True while there is a record to write into.
+    /// True while there is a record that threads can write into.
     #[fork(reset)]
     #[together(iterations)]
     pub static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -38,9 +38,9 @@ lifecycle::global! {
 /// The reason why there is no record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
-    /// No variable asks for a record, or only for one of captures on demand.
+    /// No variable asks for a record, or the variables ask only for one that begins with a capture on demand.
     NotAskedFor,
-    /// The process runs with rights that its user does not have, so it writes no files.
+    /// The process has more rights than its user (a set-user-ID program, for example), so it writes no files.
     Forbidden,
     /// The record's file could not be created. The error has already been logged.
     Failed,
@@ -76,7 +76,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// The kinds of iterations whose events may be kept.
+/// The kinds of iterations whose events may be recorded, as bits.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(crate) enum Keeps {
@@ -86,20 +86,21 @@ pub(crate) enum Keeps {
     Latest = 2,
 }
 
-/// Returns true if events of a window are recorded now. If so, the calling thread also sees the record's id
-/// and clock. On processors that reorder loads, such as AArch64, only an acquire load guarantees this.
+/// Returns true if events of a window are recorded now. If it is true, the calling thread also sees the
+/// values that were stored before recording began, such as the record's id and clock. The acquire load
+/// guarantees this on processors that reorder loads, such as AArch64.
 #[inline]
 pub fn is_recording() -> bool {
     is_kept(Keeps::Window)
 }
 
-/// Returns true if events of `what` are recorded now.
+/// Returns true if events of iterations of the kind `what` are recorded now.
 #[inline]
 pub(crate) fn is_kept(what: Keeps) -> bool {
     KEPT.load(Ordering::Acquire) & what as u8 != 0
 }
 
-/// Sets whether events of `what` are recorded. Returns the previous setting.
+/// Sets whether events of iterations of the kind `what` are recorded. Returns the previous setting.
 pub(crate) fn keep(what: Keeps, is_kept: bool) -> bool {
     let bit = what as u8;
     let before = match is_kept {
@@ -122,7 +123,7 @@ pub fn is_keeping() -> bool {
 pub enum Looks {
     /// GPU times of iterations are being measured.
     GpuTimes = 1,
-    /// The next wait of the thread that makes the steps is measured.
+    /// The next wait for the GPU is measured, if the thread that runs the steps makes it.
     Wait = 2,
     /// A trigger (a condition that opens a window) needs to know how long waits take.
     Watch = 4,
@@ -151,8 +152,8 @@ pub fn look_for(what: Looks, is_wanted: bool) {
     };
 }
 
-/// Returns true if there is a record. If so, the calling thread also sees the record's id and clock, as with
-/// [`is_recording`].
+/// Returns true if there is a record. If it is true, the calling thread also sees the record's id and clock,
+/// as with [`is_recording`].
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire)
 }
@@ -171,8 +172,8 @@ pub fn add(counter: Counter, more: u64) {
     }
 }
 
-/// Stores `value` in a counter of the record's header, if there is a record. For values that are counted
-/// elsewhere.
+/// Stores `value` in a counter of the record's header, if there is a record. For a number that another module
+/// counts.
 pub fn set(counter: Counter, value: u64) {
     if is_on()
         && let Some(header) = space::header()

@@ -1,4 +1,4 @@
-//! Tests of this process's record, which the threads of the tests write and the tests then read.
+//! Tests of a record of the test process itself: the tests write events and then read the file.
 
 mod gpu;
 mod keep;
@@ -27,7 +27,7 @@ pub(crate) fn record() -> Record {
     Record::of_process(begin_here)
 }
 
-/// Runs `act` in a window that opens with iteration `first` and closes before the next iteration.
+/// Runs `act` in a window that opens with iteration `first` and closes before iteration `first + 1`.
 pub(crate) fn in_window<T>(first: u64, act: impl FnOnce() -> T) -> T {
     window_opens(first, false);
     let result = act();
@@ -138,8 +138,8 @@ fn calls_are_kept_while_a_window_is_open() {
         capturing: false,
         stream,
     };
-    // The fast path refuses some events, such as one that ends a block of the chunk. So several attempts are
-    // made.
+    // An event that does not fit the fast path, such as one that ends a block of the chunk, is refused. So
+    // several attempts are made.
     let mut is_at_once = false;
     let mut attempts = (0..100).map(|_| {
         let thread = on_a_thread(|| {
@@ -214,7 +214,7 @@ fn more_events_than_a_chunk_holds_go_into_the_next() {
 fn room_is_asked_for_again_after_a_helper_that_was_fast() {
     static ASKED: AtomicU32 = AtomicU32::new(0);
     let _record = record();
-    // This helper reserves the space before it returns to the thread that asked.
+    // The space is reserved on the calling thread, before `ask` returns.
     set_helper(|| {
         ASKED.fetch_add(1, Ordering::Relaxed);
         make_room();
@@ -458,7 +458,8 @@ fn counters_of_others_are_in_the_header() {
 #[test]
 fn events_of_a_writer_that_is_in_use_are_dropped_and_reported() {
     let record = record();
-    // Events that other tests dropped may not be in the header yet.
+    // Adds the events that other tests have dropped to the header before it is read, so that they are not
+    // counted as dropped by this test.
     writers::count_dropped();
     let before = record.read().header.counter(Counter::EventsDropped);
     let thread = on_a_thread(|| {

@@ -1,9 +1,9 @@
-//! Histograms of the durations of iterations outside windows, by the phase of their batches, for queries
-//! while the process runs. The counts never decrease.
+//! Histograms of the durations of iterations outside windows, one for each phase (prefill, decode and so on)
+//! of the iterations' batches, for queries while the process runs. The counts never decrease.
 //!
-//! Written at the end of each iteration with the session's turn or lock held, so by one thread at a time. A
-//! reader may come at any time. Iterations must not wait for it, so there is no lock, and a reader retries if
-//! a write intervenes.
+//! Written at the end of each iteration, with the session's lock held or on the thread that is switching
+//! windows. So there is only one writer at a time. Iterations must not wait for a reader, so there is no lock
+//! for readers: a reader retries if a write intervenes.
 
 use core::array;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -40,10 +40,10 @@ pub const BOUNDS_NS: [u64; 22] = [
 ];
 /// The number of buckets. The last bucket has no upper bound.
 const BUCKETS: usize = BOUNDS_NS.len() + 1;
-/// The number of phases. The last one is for iterations whose batches were not read.
+/// The number of phases, plus one for iterations whose batches were not read.
 const PHASES: usize = Phase::ALL.len() + 1;
-/// The number of attempts to read a consistent state. A write in between, which takes some nanoseconds, makes
-/// an attempt fail.
+/// The number of attempts to read a consistent state. An attempt fails if a write, which takes some
+/// nanoseconds, intervenes.
 const READ_ATTEMPTS: usize = 100;
 
 lifecycle::global! {
@@ -51,8 +51,8 @@ lifecycle::global! {
 
     #[fork(in_child)]
     static TIMES: IterationTimes = IterationTimes::new();
-    /// The latest iteration whose batch was read, together with its phase: the iteration times [`PHASES`],
-    /// plus 1, plus the index of the phase.
+    /// The latest iteration whose batch was read, and the phase of that batch, in one number: the iteration
+    /// times [`PHASES`], plus 1, plus the index of the phase.
     #[fork(reset)]
     static READ: AtomicU64 = AtomicU64::new(0);
 }
@@ -68,13 +68,13 @@ struct OfPhase {
     sum_ns: AtomicU64,
 }
 
-/// The durations of the iterations with a certain phase.
+/// The durations of the iterations whose batches had the same phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TakenTimes {
     /// The phase; `None` for iterations whose batches were not read.
     pub phase: Option<Phase>,
     /// The number of iterations in each bucket: those longer than the previous bound of [`BOUNDS_NS`] and at
-    /// most as long as this one. The last bucket counts those longer than all bounds.
+    /// most as long as the bucket's own bound. The last bucket counts the iterations longer than all bounds.
     pub counts: [u64; BUCKETS],
     pub sum_ns: u64,
 }
@@ -102,7 +102,8 @@ pub fn add(iteration: u64, took: u64) {
     TIMES.add(place_of(iteration), clock::ns(took));
 }
 
-/// Returns the times by phase, without phases in which no iteration has ended. Empty if there is no record.
+/// Returns the durations by phase, leaving out phases in which no iteration has ended. Empty if there is no
+/// record.
 pub fn by_phase() -> Vec<TakenTimes> {
     let all = TIMES.read().into_iter().flatten();
     let was_any = |taken: &TakenTimes| taken.counts.iter().any(|count| *count > 0);

@@ -1,10 +1,10 @@
-//! The resources of the machine that the thread that runs the steps uses in each iteration of a window:
-//! processor time, page faults, preemptions and time in waits.
+//! Measures the machine's resources that each iteration of a window uses: processor time, page faults,
+//! preemptions and time in waits of the thread that runs the steps.
 //!
-//! The end of an iteration is handled with the session's turn or lock held, so by one thread at a time. The
-//! cost is one system call per iteration. A second one is made in one of [`MEASURE_EVERY`] iterations, if the
-//! thread was off its processor, or if the iteration took longer than others. Two more are made for a wait in
-//! one of [`MEASURE_EVERY`] iterations.
+//! Only one thread at a time handles the end of an iteration: it holds the session's lock, or it is switching
+//! windows. The cost is one system call per iteration. A second one is made in one of [`MEASURE_EVERY`]
+//! iterations, if the thread was off its processor, or if the iteration took longer than others. Two more are
+//! made for a wait in one of [`MEASURE_EVERY`] iterations.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -24,7 +24,7 @@ use super::{clock, writers};
 lifecycle::global! {
     stage: Sinks;
 
-    /// The thread that was last measured, and its resource usage at that time.
+    /// The thread that was last measured (`THREAD`), and its resource usage at that time (`SO_FAR`).
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
@@ -35,8 +35,9 @@ lifecycle::global! {
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static ENDED: AtomicU64 = AtomicU64::new(0);
-    /// The number of iterations since the last full measurement, the number of the latest of these
-    /// iterations, and the duration in nanoseconds of the iteration that was last fully measured.
+    /// Three numbers for the choice of full measurements: the iterations since the last full measurement, the
+    /// number of the latest of these iterations, and the duration in nanoseconds of the iteration that was
+    /// fully measured last.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static SINCE: AtomicU64 = AtomicU64::new(0);
@@ -51,21 +52,23 @@ lifecycle::global! {
     #[fork(hold)]
     static FILE: Lock<Option<(u64, OwnFile)>> = Lock::new(None);
 
-    /// For the wait that is being measured: the thread's processor time and the clock in nanoseconds when the
-    /// wait began; 0 if there is no such wait.
+    /// Two values from the beginning of the wait for the GPU that is being measured: the thread's processor
+    /// time and the clock, in nanoseconds; 0 if no wait is measured.
     #[fork(keep = "stored where a window opens")]
     static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
     static WAITS_SINCE: AtomicU64 = AtomicU64::new(0);
-    /// The number of iterations until a wait is measured again.
+    /// The number of iterations until a wait for the GPU is measured again.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static PASS: AtomicU64 = AtomicU64::new(0);
-    /// The result of the last measured waits: nanoseconds on a processor, and nanoseconds in total.
+    /// The result of the last measured waits for the GPU: nanoseconds on a processor, and nanoseconds in
+    /// total.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static LAST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-    /// The waits measured in the current iteration: nanoseconds on a processor, and nanoseconds in total.
+    /// Sums over the waits for the GPU that were measured in the current iteration: nanoseconds on a
+    /// processor, and nanoseconds in total.
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static RAN_IN_WAITS: AtomicU64 = AtomicU64::new(0);
@@ -79,7 +82,7 @@ lifecycle::at_fork! {
     child: in_child,
 }
 
-/// Discards the values in the child of a fork: they belong to a thread of the parent.
+/// Discards all values in the child of a fork, because they belong to a thread of the parent.
 fn in_child(_: &OnlyThread) {
     SINCE.store(0, Ordering::Relaxed);
     window_closes();
@@ -87,11 +90,13 @@ fn in_child(_: &OnlyThread) {
 
 const PARTS: usize = 7;
 
-/// Waits, page faults and the like are measured in one of this number of iterations. That is enough, because
-/// whether waits spin or sleep does not change from one iteration to the next.
+/// One in this many iterations is fully measured (waits, page faults and the like). A thread does not change
+/// between spinning and sleeping in its waits from one iteration to the next, so more measurements would not
+/// help.
 const MEASURE_EVERY: u64 = 8;
 /// Divisors of an iteration's duration. A full measurement is made if the thread was off its processor for
-/// more than 1/64 of the time, or if the iteration took over 1/8 longer than the last measured one.
+/// more than 1/64 of the duration, or if the iteration took over 1/8 longer than the iteration that was
+/// measured last.
 const OFF_DIVISOR: u64 = 64;
 const LONGER_DIVISOR: u64 = 8;
 
@@ -104,9 +109,9 @@ pub(crate) fn window_opens() {
     forget_waits();
 }
 
-/// Called when the window closes.
+/// Called when the window closes. Ends the measurement of resources.
 pub(crate) fn window_closes() {
-    // What the thread has used since the last full measurement is recorded for the window's last iteration.
+    // The resources used since the last full measurement are recorded for the window's last iteration.
     if SINCE.load(Ordering::Relaxed) > 0
         && THREAD.load(Ordering::Relaxed) == this_thread()
         && let Some(now) = system::own_processor_time().and_then(system::used)
@@ -134,8 +139,8 @@ fn delayed() -> Option<u64> {
     parse(room.get(..length)?)
 }
 
-/// Parses a line in the format of Documentation/scheduler/sched-stats.rst: time on a processor, time in the
-/// run queue, and number of time slices. Returns the time in the run queue, in nanoseconds.
+/// Parses `/proc/.../schedstat` (format: Documentation/scheduler/sched-stats.rst): time on a processor, time
+/// in the run queue, number of time slices. Returns the time in the run queue, in nanoseconds.
 fn parse(schedstat: &[u8]) -> Option<u64> {
     let mut words = schedstat.split(|byte| *byte == b' ');
     str::from_utf8(words.nth(1)?).ok()?.parse().ok()
@@ -187,8 +192,8 @@ fn asked_wait_ends(since: u64) {
     }
 }
 
-/// Returns the latest measurement of waits, from the iteration that ends or an earlier one: nanoseconds on a
-/// processor, and in total. Also decides if the next iteration's wait is measured.
+/// Returns the latest measurement of waits for the GPU, from the iteration that ends or from an earlier one:
+/// nanoseconds on a processor, and in total. Also decides whether the next iteration's wait is measured.
 fn of_waits() -> (u64, u64) {
     WAITS_SINCE.store(0, Ordering::Relaxed);
     let asked = [&RAN_IN_WAITS, &WAITED].map(|part| part.swap(0, Ordering::Relaxed));
@@ -206,7 +211,8 @@ fn of_waits() -> (u64, u64) {
     (ran, took)
 }
 
-/// Discards the measurements of waits, because another thread may wait in a different way (spin or sleep).
+/// Discards the measurements of waits. Called when another thread runs the steps, because it may wait in a
+/// different way (spin or sleep).
 fn forget_waits() {
     for part in [&RAN_IN_WAITS, &WAITED, &LAST[0], &LAST[1], &PASS] {
         part.store(0, Ordering::Relaxed);
@@ -214,7 +220,7 @@ fn forget_waits() {
     of_waits();
 }
 
-/// Called when the calling thread has ended an iteration.
+/// Measures the resources that iteration `n` used. Called when the calling thread has ended the iteration.
 pub(crate) fn iteration_ends(n: u64) {
     let Some(ran) = system::own_processor_time() else {
         return;
@@ -247,17 +253,17 @@ pub(crate) fn iteration_ends(n: u64) {
     write(n, &[waits]);
 }
 
-/// Returns true if an iteration needs no full measurement. It took `took` nanoseconds, of which its thread
-/// was on a processor for `ran`. The `since` iterations before it were not fully measured either, and the
-/// last one that was took `usual` nanoseconds.
+/// Returns true if an iteration is similar to the one measured last, so that it needs no full measurement. It
+/// took `took` nanoseconds, and its thread was on a processor for `ran` of them. `since` is the number of
+/// iterations since the last full measurement, and `usual` the duration of the measured iteration.
 const fn is_alike(ran: u64, took: u64, since: u64, usual: u64) -> bool {
     since + 1 < MEASURE_EVERY
         && took.saturating_sub(ran) <= took / OFF_DIVISOR
         && took <= usual.saturating_add(usual / LONGER_DIVISOR)
 }
 
-/// Returns the resources that the calling thread has used since it was last measured. Each entry has a kind,
-/// nanoseconds, and a count.
+/// Returns the resources that the calling thread has used since its last full measurement. Each entry has a
+/// kind of resource, nanoseconds, and a count.
 fn taken(now: ThreadUsage) -> [(Used, u64, u64); 4] {
     let [ran, in_kernel, left, preempted, faults, disk, delayed] =
         SO_FAR.each_ref().map(|part| part.load(Ordering::Relaxed));
@@ -331,8 +337,8 @@ pub(crate) fn this_thread() -> u64 {
 mod tests {
     use super::*;
 
-    /// Simulates an iteration. With `ran`, it has a wait of 100 ns that spent `ran` ns on a processor.
-    /// Returns true if the wait was measured, and the latest measurement of waits.
+    /// Simulates an iteration. With `ran`, the iteration waits for 100 ns and spends `ran` ns of them on a
+    /// processor. Returns true if the wait was measured, and the latest measurement of waits.
     fn iteration(ran: Option<u64>) -> (bool, (u64, u64)) {
         let is_asked = looks_for(Looks::Wait);
         if let Some(ran) = ran.filter(|_| is_asked) {

@@ -1,5 +1,6 @@
-//! Sums up the causes of the current iteration's time. The triggers (conditions that open a window) need
-//! these sums. They are kept outside windows, too, where there are no events.
+//! Sums the current iteration's time by cause, such as garbage collection or waits for the GPU. The triggers
+//! (conditions that open a window) need these sums. The sums are also kept outside windows, where no events
+//! are recorded.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +15,7 @@ use super::usage::this_thread;
 lifecycle::global! {
     stage: Sinks;
 
-    /// The thread that began the current iteration.
+    /// The thread that began the current iteration. Only its waits are counted.
     #[fork(reset)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
     /// The ticks that each cause has taken since the iteration began.
@@ -38,7 +39,7 @@ pub enum Cause {
 }
 
 /// Enables the sums if the settings need them: for windows that open on a condition, or for the window of
-/// steady iterations until it has closed. Called by the library's constructor.
+/// steady iterations until it has closed. Called when the library is loaded.
 pub fn start(settings: &Settings) {
     if settings.when.is_some() || settings.windows.is_steady() {
         // Sums are in ticks even before a record begins, so the clock has to be chosen now.
@@ -54,7 +55,7 @@ pub fn planned_has_closed(settings: &Settings) {
     }
 }
 
-/// Returns true if sums are being kept.
+/// Returns true if the times of causes are being summed.
 #[inline]
 pub fn is_watching() -> bool {
     looks_for(Looks::Watch)
@@ -83,8 +84,8 @@ pub fn add_ns(cause: Cause, ns: u64) {
     }
 }
 
-/// Called with the session's lock held when the calling thread begins an iteration. Returns the causes of the
-/// previous iteration's time, and starts new sums.
+/// Returns the time of each cause in the previous iteration, and resets the sums. Called with the session's
+/// lock held when the calling thread begins an iteration.
 pub fn take() -> Spent {
     THREAD.store(this_thread(), Ordering::Relaxed);
     let per_ns = clock::recent_ticks_per_ns();

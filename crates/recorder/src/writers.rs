@@ -38,17 +38,18 @@ lifecycle::global! {
     #[fork(reset)]
     static LOST: AtomicU64 = AtomicU64::new(0);
 }
-/// The number of writers that fit into a page. They are allocated a page at a time.
+/// The number of writers that fit into a page of memory. Writers are allocated a page at a time.
 const BATCH: usize = 4096 / size_of::<Writer>();
-/// The number of refusals in a row after which a writer that is marked busy counts as abandoned. A signal
-/// handler that jumps out, or a cancelled thread, can leave the mark set.
+/// The number of refused uses in a row after which a writer that is marked busy counts as abandoned. The mark
+/// can stay set if a signal handler jumps out of the library, or if the thread is cancelled.
 const REFUSALS: u32 = 1024;
 
 /// A writer, which belongs to one thread at a time. All zeros is a valid writer without a chunk: the child of
 /// a fork sees zeros. The fields that recording a launch needs are in the first cache line.
 #[repr(C, align(64))]
 pub struct Writer {
-    /// True while the thread is writing. Events from its signal handlers are dropped meanwhile.
+    /// True while the thread is writing an event. Events from the thread's signal handlers are dropped
+    /// meanwhile.
     is_busy: AtomicBool,
     /// The index of the stream that the thread last launched into. A hint that makes the next look-up faster:
     /// the stream may no longer exist.
@@ -69,14 +70,14 @@ pub struct Writer {
     /// decide which chunks may be overwritten.
     chunk: Cell<u32>,
     generation: Cell<u64>,
-    /// The number of refusals in a row, and the value of `kept` at the first of these refusals.
+    /// The number of refused uses in a row, and the value of `kept` at the first of these refusals.
     refused: Cell<u32>,
     refused_since: Cell<u64>,
     /// The number of events that were dropped.
     dropped: AtomicU64,
     /// The pushed ranges that are open on this thread; `None` before the first.
     open: ThreadOnly<Option<&'static mut Ranges>>,
-    /// The next writer in the list of spare writers.
+    /// The next writer in the list of writers that no thread uses.
     next: Published<Writer>,
     /// The number of driver calls for GPU times that the thread is in now, and the ticks that these calls
     /// have taken so far.
@@ -94,15 +95,15 @@ unsafe impl Sync for Writer {}
 unsafe impl Zeroed for Writer {}
 const _: () = assert!(size_of::<Option<EventWriter>>() == size_of::<EventWriter>());
 
-/// The open ranges of a thread, allocated in pages of their own.
+/// The pushed NVTX ranges that are open on a thread. Allocated in pages of their own.
 #[repr(transparent)]
 struct Ranges(OpenRanges);
 
 // SAFETY: `OpenRanges` documents that all zeros means no open ranges.
 unsafe impl Zeroed for Ranges {}
 
-/// A value that only the thread with the writer uses, one use at a time. The flag `is_busy` stops that
-/// thread's signal handlers from using it in between.
+/// A value that only the writer's thread uses, one use at a time. While the flag `is_busy` is set, that
+/// thread's signal handlers do not use the value.
 struct ThreadOnly<T>(UnsafeCell<T>);
 
 impl<T> ThreadOnly<T> {
@@ -129,19 +130,19 @@ pub(crate) fn write_at_once(event: &Event) -> bool {
     current().is_some_and(|writer| writer.keep_at_once(event.row()))
 }
 
-/// Like [`write`], but not inlined: shared by callers that write rarely.
+/// Writes an event like [`write`], but is not inlined, because its callers write rarely.
 #[inline(never)]
 pub(crate) fn write_aside(event: &Event) -> bool {
     write(event)
 }
 
-/// Writes an event when [`Writer::keep_at_once`] refuses it.
+/// Writes an event that [`Writer::keep_at_once`] has refused.
 #[cold]
 fn write_with_care(row: EncodedEvent) -> bool {
     take().is_some_and(|writer| writer.keep(row))
 }
 
-/// Like [`write`], for an event that should stay as long as the record exists.
+/// Writes an event that should stay as long as the record, even if the record overwrites old chunks.
 pub(crate) fn write_fact(event: &Event) -> bool {
     take().is_some_and(|writer| {
         lasting::push(writer.thread.get(), |events| events.push(event)) || writer.keep_there(event)
@@ -154,8 +155,8 @@ pub(crate) fn write_lasting(event: &Event) -> bool {
     take().is_some_and(|writer| lasting::push(writer.thread.get(), |events| events.push(event)))
 }
 
-/// Like [`write`], for an event that is written again for later windows. If the record drops old windows, it
-/// drops this event together with the windows of its time.
+/// Writes an event that is repeated for later windows. If the record drops old windows, the event is dropped
+/// together with the windows that had opened by then.
 pub(crate) fn write_latest(event: &Event) -> bool {
     match keep::is_wanted() {
         true => write_late(event),
@@ -163,7 +164,8 @@ pub(crate) fn write_latest(event: &Event) -> bool {
     }
 }
 
-/// Like [`write`], for an event that belongs to a window, even if no window is open now.
+/// Writes an event that belongs to a window, even if no window is open now. Its chunk is then not overwritten
+/// by the flight recorder.
 pub(crate) fn write_late(event: &Event) -> bool {
     if !reuse::is_wanted() {
         return write(event);
@@ -267,14 +269,15 @@ impl Writer {
         self.kept.store(kept + 1, Ordering::Relaxed);
     }
 
-    /// Like [`Writer::keep`], and marks the chunk as one that holds events of a window.
+    /// Writes an event like [`Writer::keep`], and marks the chunk as one that holds events of a window.
     fn keep_there(&self, event: &Event) -> bool {
         let is_kept = self.keep(event.row());
         self.generation.set(reuse::OF_WINDOWS);
         is_kept
     }
 
-    /// Writes a string into the thread's chunk, if the chunk has room for the string and one event after it.
+    /// Writes a string into the thread's own chunk, if the chunk has room for the string and one event after
+    /// it.
     fn push_string_there(&self, id: StringId, text: &str) -> bool {
         let rows = 2 + text.len().min(MAX_STRING).div_ceil(EVENT_BYTES);
         self.in_chunk(|events| events.room() >= rows && events.push_string(id, text))
@@ -339,7 +342,7 @@ impl Writer {
         }
     }
 
-    /// Prepares the writer for a new thread, which continues in the chunk that an ended thread has left.
+    /// Prepares the writer for a new thread, which continues to fill the chunk that an ended thread has left.
     fn begin_thread(&self, thread: u32) {
         self.thread.set(thread);
         self.is_named.set(false);
@@ -371,7 +374,7 @@ impl Writer {
             .with(|open| open.as_ref().is_none_or(|Ranges(open)| open.is_empty()))
     }
 
-    /// Returns true if the writer is marked as busy but the code that marked it never returned.
+    /// Returns true if the writer is marked as busy but the code that set the mark has been abandoned.
     #[cold]
     fn was_left(&self) -> bool {
         let kept = self.kept.load(Ordering::Relaxed);
@@ -399,7 +402,7 @@ impl Writer {
         }
     }
 
-    /// Counts an event that was dropped.
+    /// Counts an event of this thread that was dropped.
     #[cold]
     pub fn drop_one(&self) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
@@ -446,7 +449,8 @@ pub(crate) fn take_timed() -> u64 {
         .sum()
 }
 
-/// Returns the number of writers in use: threads that have written and have not passed their writer on.
+/// Returns the number of writers in use: one for each thread that has written and has not passed its writer
+/// on to another.
 pub(crate) fn count() -> u64 {
     all().count() as u64
 }
@@ -486,8 +490,8 @@ fn begin_chunk(thread: u32) -> Option<(u32, EventWriter)> {
         Free::New(number, chunk) => {
             let begun = EventWriter::begin(chunk, header.id(), number, thread);
             // A reader of the file compares this counter with the chunks that it finds. The counter is
-            // increased last, because a signal handler may jump out of here and a chunk that is counted must
-            // exist.
+            // increased only after the chunk is begun: a signal handler may jump out of this function, and
+            // each counted chunk must exist.
             header.add(Counter::Chunks, 1);
             (number, begun)
         }
@@ -515,7 +519,8 @@ impl Chained for Writer {
     }
 }
 
-/// Detaches all writers from their chunks in the child of a fork: the chunks belong to the parent.
+/// Detaches all writers from their chunks in the child of a fork, because the chunks belong to the parent's
+/// record.
 fn in_child(_: &OnlyThread) {
     for writer in all() {
         writer.events.with(|events| *events = None);

@@ -1,4 +1,4 @@
-//! Decides if the library has anything to do in this process.
+//! Decides whether the library has anything to do in this process, and holds its settings.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -10,28 +10,29 @@ use crate::refusal;
 use crate::wiring::sink;
 use tllmprof_platform::{injection, log};
 
-/// The state of the library before its settings have been examined.
+/// The value of `STATE` before the settings have been examined.
 const UNDECIDED: u8 = 0;
-/// The library has nothing to do: every hook passes calls on.
+/// The value of `STATE` if the library has nothing to do: every hook only passes its call on.
 const IDLE: u8 = 1;
-/// The library counts calls.
+/// The value of `STATE` while the library counts calls.
 const ACTIVE: u8 = 2;
-/// A variable is invalid, which is reported once the process uses CUDA. Nothing is counted.
+/// The value of `STATE` if an environment variable is invalid. The error is logged once the process uses
+/// CUDA, and no call is counted.
 const COMPLAINING: u8 = 3;
 
 lifecycle::global! {
     #[fork(keep = "the settings are the same")]
     static STATE: AtomicU8 = AtomicU8::new(UNDECIDED);
-    /// The settings that the environment variables define, or the variable that is invalid.
+    /// The settings that the environment variables define, or the variable whose value is invalid.
     #[fork(keep = "the variables are the same")]
     static READ: Published<Result<Settings, BadValue>> = Published::none();
-    /// True if the process was started without any variable that the library reads.
+    /// True if the process was started without any environment variable that the library reads.
     #[fork(keep = "the variables are the same")]
     static ASKS_NOTHING: AtomicBool = AtomicBool::new(false);
     /// True if the settings come from `tllmprof attach` and not from the environment.
     #[fork(keep = "the variables are the same")]
     static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
-    /// True if messages about the variables have been logged.
+    /// True if the messages about the environment variables have been logged.
     #[fork(keep = "the parent has said it")]
     static HAS_SAID: AtomicBool = AtomicBool::new(false);
 }
@@ -39,25 +40,25 @@ lifecycle::global! {
 lifecycle::global! {
     stage: Session;
 
-    /// True if the process uses CUDA. A copy of the flag in the session's state, for code that must not wait
-    /// for the state's lock.
+    /// True if the process uses CUDA. The session's state has the same flag, but reading it there requires a
+    /// lock.
     #[fork(reset)]
     pub static USES_CUDA: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if NVTX ranges have to be counted, because the rule for a step names a range and iterations
-/// matter.
+/// Returns true if the library has to count NVTX ranges: the rule for a step names a range, and a window, the
+/// record or a tool needs iterations.
 pub fn counts_ranges(settings: &Settings) -> bool {
     matches!(settings.step, Step::Nvtx { .. }) && has_work(settings)
 }
 
-/// Returns true if the record should have the program's NVTX ranges.
+/// Returns true if the record is to contain the program's NVTX ranges.
 pub fn records_ranges(settings: &Settings) -> bool {
     settings.nvtx && sink().wants_record() && settings.may_open_windows()
 }
 
-/// Returns true if iterations matter: for windows, for the record, or for a tool that receives NVTX ranges of
-/// iterations.
+/// Returns true if iterations have to be counted: for windows, for the record, or for a tool that receives
+/// iterations as NVTX ranges.
 pub fn has_work(settings: &Settings) -> bool {
     settings.may_open_windows() || sink().wants_record() || (settings.nvtx && injection::has_tool())
 }
@@ -115,13 +116,14 @@ pub fn attach(get: impl Fn(&str) -> Option<std::ffi::OsString>) -> Result<(), Ba
     Ok(())
 }
 
-/// Notes that the process was started without our variables. If the program itself sets them later, they are
-/// ignored. Called by the library's constructor.
+/// Notes that the process was started without any variable of this library. If the program itself sets one
+/// later, it is ignored. Called when the library is loaded.
 pub fn asks_nothing() {
     ASKS_NOTHING.store(true, Ordering::Relaxed);
 }
 
-/// The variable of another program that the library reads and whose name does not begin with `TLLM`.
+/// The only variable that the library reads and whose name does not begin with `TLLM`. It belongs to another
+/// program.
 const OTHERS_NAME: &str = "ENABLE_PERFECT_ROUTER";
 
 fn is_read(name: &[u8]) -> bool {
@@ -129,13 +131,14 @@ fn is_read(name: &[u8]) -> bool {
     name.starts_with(b"TLLM") || others.iter().any(|other| name == other.as_bytes())
 }
 
-/// Decides if the library has work to do. Called when a CUDA name is first looked up or called, because a
-/// profiler that is also preloaded has set its variables by then.
+/// Decides whether the library has work to do. Called when a CUDA function is first looked up or called. By
+/// then another preloaded profiler has set its variables.
 #[cold]
 fn decide() -> u8 {
     let has_tool = || environment::has(|name| name == injection::VARIABLE.as_bytes());
     if READ.get().is_none() && !is_asked() && !has_tool() {
-        // Without an environment, the C library is not initialised yet, and the decision is made again later.
+        // If the C library has no environment yet, it is not initialised, and the decision is made again at
+        // the next call.
         if environment::is_there() {
             STATE.store(IDLE, Ordering::Relaxed);
         }
@@ -150,12 +153,12 @@ fn decide() -> u8 {
     state
 }
 
-/// Returns true if calls are counted.
+/// Returns true if the library counts calls in this process.
 pub fn is_active() -> bool {
     state() == ACTIVE
 }
 
-/// Called when the process uses CUDA. Logs the messages about the variables.
+/// Called when the process uses CUDA. Logs the messages about the environment variables, once.
 pub fn touched() {
     if HAS_SAID.load(Ordering::Relaxed)
         || !environment::is_there()
@@ -187,12 +190,12 @@ pub fn touched() {
     });
 }
 
-/// Returns true if [`touched`] has been called: the process uses a CUDA name.
+/// Returns true if the process has looked up or called a CUDA function.
 pub fn is_touched() -> bool {
     HAS_SAID.load(Ordering::Relaxed)
 }
 
-/// Stops counting.
+/// Stops counting calls in this process.
 pub fn stop() {
     STATE.store(IDLE, Ordering::Release);
 }

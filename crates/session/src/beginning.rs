@@ -1,5 +1,5 @@
-//! Actions that run once: when the process begins to use CUDA, or when the function or range that the rule
-//! names is first seen.
+//! Actions that run once, when the process begins to use CUDA, or when the function or range that the rule
+//! for a step names is first seen.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,8 +24,8 @@ pub(crate) fn at_exit(act: extern "C" fn()) {
     let _ = AT_EXIT.set(Box::new(act));
 }
 
-/// Called when the process begins to use CUDA. No lock is held, because a profiler that is started here may
-/// make CUDA calls itself.
+/// Called when the process begins to use CUDA. The caller holds no lock, because a profiler that this
+/// function starts may make CUDA calls itself.
 pub(crate) fn begin(settings: &'static Settings) {
     mind_exit();
     let _uncancelled = Uncancelled::new();
@@ -39,7 +39,8 @@ pub(crate) fn begin(settings: &'static Settings) {
     uncounted(&mut || {
         sink().start(settings);
         if settings.when.is_some() {
-            // Some calls may have arrived before the settings were read, so recording is set up again.
+            // Some CUDA calls may have arrived before the settings were read, so the hooks are told again to
+            // record calls.
             doors().record_calls();
         }
         listener().begins(settings);
@@ -55,8 +56,8 @@ fn mind_exit() {
     if let Some(at_exit) = AT_EXIT.get()
         && !ONCE.swap(true, Ordering::AcqRel)
     {
-        // Exit handlers run in reverse order of registration. Registered this late, ours runs before those that
-        // the driver registered when it was initialised.
+        // Exit handlers run in reverse order of registration. The driver has registered its handlers by now,
+        // so this one runs before them.
         tllmprof_platform::system::at_exit(*at_exit);
     }
 }

@@ -1,4 +1,4 @@
-//! The rule for a step and the rank, formatted for messages.
+//! Formats the rule for a step, and the rank, for messages.
 
 use tllmprof_config::Step;
 
@@ -9,7 +9,7 @@ use tllmprof_steps::steady::Verdict;
 pub(crate) struct By<'a> {
     pub step: &'a Step,
     pub rank: Rank,
-    /// The result of waiting until iteration times settled, if the window waited for that.
+    /// The result of waiting until the time of an iteration settled, if the window waited for that.
     pub verdict: Option<Verdict>,
 }
 

@@ -1,5 +1,5 @@
-//! Handles steps that the rule gives by name: a range of the program, a call of a Python function, or the end
-//! of a native function.
+//! Handles steps that the rule gives by name: an NVTX range, a call of a Python function, or the end of a
+//! native function.
 
 use super::calls::enter_with;
 use super::{STATE, count as add};
@@ -10,8 +10,8 @@ use tllmprof_platform::thread::Inside;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::window::Point;
 
-/// Counts `what`. Returns true if the thread has to call [`ask`] before it continues, to find out if an
-/// iteration begins.
+/// Counts `what`, a range or a function that the rule names. Returns true if the thread has to call [`ask`]
+/// before it continues, because an iteration may begin.
 #[inline]
 pub fn count(what: Counted) -> bool {
     if slot().is_none() {
@@ -23,22 +23,23 @@ pub fn count(what: Counted) -> bool {
 #[cold]
 fn begin_thread() {
     let _errno = SavedErrno::new();
-    // Does nothing inside the library's own code, which may trigger the hook as well: its allocator may open
-    // ranges.
+    // Does nothing inside the library's own code, which may trigger the hook as well: the memory allocator
+    // may open NVTX ranges.
     if let Some(_inside) = Inside::enter() {
         new_thread(false);
     }
 }
 
-/// Handles the beginning of `what`. Returns the number of the iteration that ends together with `what`, if
-/// there is one. Afterwards the caller has to call [`goes_on`](crate::goes_on) to report that `what` has
-/// begun.
+/// Handles the beginning of `what`, a range or a function that the rule names. Returns the number of the
+/// iteration that ends together with it, if there is one. Afterwards the caller has to call
+/// [`goes_on`](crate::goes_on) to report that the range or function has begun.
 #[cold]
 pub fn ask(what: Counted) -> Option<u64> {
     ask_with(what, BatchFacts::default())
 }
 
-/// Like [`ask`], with facts about the batch of the iteration that may begin.
+/// Does the same as [`ask`]. `facts` describes the batch (requests and tokens) of the iteration that may
+/// begin.
 #[cold]
 pub fn ask_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     let _errno = SavedErrno::new();
@@ -46,7 +47,7 @@ pub fn ask_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     enter_with(what, facts)
 }
 
-/// Called when a range or function has ended and `iteration` ends with it.
+/// Called when a range or function has ended, and with it `iteration`.
 #[cold]
 pub fn has_ended(iteration: u64) {
     let _errno = SavedErrno::new();
@@ -55,13 +56,14 @@ pub fn has_ended(iteration: u64) {
     }
 }
 
-/// Like [`has_ended`], for callers that are already inside the library.
+/// Does the same as [`has_ended`], for callers that are already inside the library.
 pub fn ends(iteration: u64) {
     if ending::has_finished() {
         return;
     }
     let mut guard = STATE.lock();
-    // Nothing is switched if another thread has already begun the next iteration.
+    // If another thread has already begun the next iteration, that has ended `iteration`, and nothing is left
+    // to do.
     if let Some(state) = guard
         .as_mut()
         .filter(|state| state.turn.target() == Point::In(iteration))

@@ -1,5 +1,5 @@
-//! Determines the effect of an intercepted call: if it begins an iteration, and which windows that opens or
-//! closes.
+//! Determines the effect of an intercepted call: whether it begins an iteration, and which windows then open
+//! or close.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -42,13 +42,13 @@ pub fn entered(call: Call) {
     enter(call.into());
 }
 
-/// Called when a thread has entered a native function that the rule names. Returns the number of the
-/// iteration that ends when the function returns, if there is one.
+/// Called when a thread has entered a native function that the rule for a step names. Returns the number of
+/// the iteration that ends when the function returns, if there is one.
 pub fn named_entered() -> Option<u64> {
     enter(Counted::Named)
 }
 
-/// Returns true if a window closes after `iteration`.
+/// Returns true if the open window closes after `iteration`.
 pub fn closes_after(iteration: u64) -> bool {
     let guard = STATE.lock();
     guard
@@ -56,13 +56,13 @@ pub fn closes_after(iteration: u64) -> bool {
         .is_some_and(|state| state.schedule.closes_after(iteration))
 }
 
-/// Called when `what` has begun. Returns the number of the iteration that ends together with `what`, if there
-/// is one.
+/// Called when `what` (a CUDA call, or a range or function that the rule names) has begun. Returns the number
+/// of the iteration that ends together with it, if there is one.
 pub(crate) fn enter(what: Counted) -> Option<u64> {
     enter_with(what, BatchFacts::default())
 }
 
-/// Like [`enter`], with facts about the batch of the iteration that may begin.
+/// Does the same as [`enter`]. `facts` describes the batch of the iteration that may begin.
 pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) || ending::has_finished() {
         return None;
@@ -70,7 +70,7 @@ pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     let slot = slots::slot().filter(|_| !slots::is_capturing())?;
     let cell = slot.live(what);
     if cell.count() <= cell.limit() {
-        return None; // the count is below the limit at which it could matter
+        return None; // the thread has not reached the call that could begin an iteration
     }
     let mut guard = STATE.lock();
     let state = guard.as_mut()?;
@@ -91,8 +91,8 @@ pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     let entered = state.counter.entered(what, &state.slots, slot);
     match entered.opens {
         Some(begun) => begin(guard, begun, facts),
-        // During a switch of windows, threads get no new limit for counting without asking. So each counted
-        // call is examined.
+        // While a thread switches windows, threads get no credit (a number of calls that they may count by
+        // themselves). So each counted call is examined.
         None if state.turn.is_taken() => {}
         None => {
             state.run_on();
@@ -102,8 +102,8 @@ pub(crate) fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     entered.ends
 }
 
-/// Called when the calling thread's call is about to continue to the real function. Marks the call as no
-/// longer beginning.
+/// Called when the calling thread is about to continue to the real function. From here on its call no longer
+/// counts as one that is beginning.
 #[inline]
 pub fn goes_on() {
     if let Some(slot) = slots::slot() {
@@ -111,7 +111,8 @@ pub fn goes_on() {
     }
 }
 
-/// Logs a mismatch between an engine's steps and the pattern that recurs in the CUDA calls, if there is one.
+/// Ends the comparison of an engine's steps with the pattern that recurs in the CUDA calls. If the two do not
+/// match, logs that.
 fn end_comparison(mut guard: Guard<'static, Option<SessionState>>, result: Option<Mismatch>) {
     let Some(mismatch) = result else { return };
     let engine = guard.as_mut().and_then(|state| state.engine());
@@ -121,7 +122,7 @@ fn end_comparison(mut guard: Guard<'static, Option<SessionState>>, result: Optio
     }
 }
 
-/// Begins an iteration. A window opens only if this is certain to be an iteration.
+/// Begins the iteration `begun`. A window may open with it only if it is certain to be an iteration.
 fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: BatchFacts) {
     let Some(state) = guard.as_mut() else { return };
     if state.condition().is_some() {
@@ -171,8 +172,8 @@ fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: B
     }
 }
 
-/// Begins a stretch of time that is recorded in place of an iteration, if one is due. Called at a call that
-/// began no reliable iteration.
+/// Begins a stretch of time if one is due. A stretch is recorded in place of iterations while no step is
+/// known. Called at a call that began no reliable iteration.
 fn look_for_span(mut guard: Guard<'static, Option<SessionState>>) {
     let Some(state) = guard.as_mut().filter(|state| state.wants_span()) else {
         return;
@@ -184,7 +185,7 @@ fn look_for_span(mut guard: Guard<'static, Option<SessionState>>) {
     }
 }
 
-/// Called when an intercepted call has returned. `stream` is the call's first argument.
+/// Called when an intercepted CUDA call has returned. `stream` is the call's first argument.
 pub fn returned(call: Call, stream: usize, succeeded: bool) {
     match call.kind() {
         CallPurpose::CaptureBegin => return stream_capture::began(stream, succeeded),

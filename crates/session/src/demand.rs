@@ -12,13 +12,14 @@ lifecycle::global! {
     /// True if the current window on demand has its own condition on batches.
     #[fork(reset)]
     pub static HAS_CONDITION: AtomicBool = AtomicBool::new(false);
-    /// True if a window of steady iterations is open or will open. Such a window ignores batches without
-    /// requests.
+    /// True if a window of steady iterations (iterations of similar duration) is open or will open. Such a
+    /// window ignores batches without requests.
     #[fork(reset)]
     pub static SEARCHES: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if facts about the batch of each new iteration are needed.
+/// Returns true if the batch of each new iteration has to be described: a condition or a window of steady
+/// iterations depends on it.
 pub fn wants_facts() -> bool {
     HAS_CONDITION.load(Ordering::Relaxed)
         || SEARCHES.load(Ordering::Relaxed)
@@ -26,7 +27,8 @@ pub fn wants_facts() -> bool {
             .is_some_and(|settings| settings.condition.is_some() || settings.when.is_some())
 }
 
-/// Returns true if passes of draft models count as steps, because a condition in the settings names them.
+/// Returns true if passes of a draft model count as steps, because a condition in the settings refers to such
+/// passes.
 pub fn counts_drafts() -> bool {
     crate::activity::settings().is_some_and(|settings| {
         let when = settings.when.as_ref().map(|when| &when.condition);

@@ -7,8 +7,8 @@ use core::fmt;
 pub enum EndReason {
     /// The process exits normally, and its exit handlers run.
     Exit,
-    /// The process ends immediately, maybe from a signal handler. A profiler's closing work runs on another
-    /// thread or not at all.
+    /// The process ends immediately, perhaps from a signal handler. A profiler's closing work then runs on a
+    /// thread of the library or not at all.
     AtOnce,
     /// The program is about to install a filter for system calls (seccomp).
     Filter,

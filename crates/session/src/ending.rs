@@ -1,6 +1,6 @@
 //! Handles the end of the process: closes the window, and logs the result of all windows.
 //!
-//! The code here neither allocates nor frees memory, because `_exit` may be called in a signal handler that
+//! This module neither allocates nor frees memory, because `_exit` may be called in a signal handler that
 //! interrupted the allocator.
 
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::turn::TurnEvent;
 use tllmprof_steps::window::Schedule;
 
-/// The longest time that the end of the process waits for a thread that is switching windows.
+/// The longest time that the end of the process waits for the lock on the session's state.
 pub(crate) const ENDING: Duration = Duration::from_secs(1);
 /// The longest time that the end of the process waits for the library's own threads.
 const THREADS_TIMEOUT: Duration = Duration::from_millis(200);
@@ -38,12 +38,13 @@ lifecycle::global! {
     static FINISHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if no more windows open, so that calls no longer matter.
+/// Returns true if the session has ended: no more windows open, so CUDA calls need not be examined.
 pub(crate) fn has_finished() -> bool {
     FINISHED.load(Ordering::Acquire)
 }
 
-/// Returns true if this process has counted a call. False in a child that shares the memory.
+/// Returns true if this process has counted a call. In a child that shares its parent's memory (`vfork`),
+/// returns false.
 pub fn has_begun() -> bool {
     let owner = OWNER.load(Ordering::Relaxed);
     owner != 0 && owner == ids::process()
@@ -59,8 +60,8 @@ pub fn finish_at_once() {
     end(EndReason::AtOnce);
 }
 
-/// Closes the window, logs the result, and makes the library's threads end. Only the first call has an
-/// effect.
+/// Closes the open window, logs the result of all windows, and makes the library's threads end. Only the
+/// first call has an effect.
 pub(crate) fn end(by: EndReason) {
     if lifecycle::is_filtered() {
         return;
@@ -77,7 +78,7 @@ pub(crate) fn end(by: EndReason) {
     own_threads::await_end(THREADS_TIMEOUT);
 }
 
-/// Closes the window and logs the result.
+/// Closes the open window and logs the result of all windows.
 fn close(by: EndReason) {
     let Some(mut guard) = STATE.lock_for(ENDING) else {
         return;
@@ -89,8 +90,8 @@ fn close(by: EndReason) {
             None => return,
         }
     }
-    // Nothing has to be closed if the session has not begun: the named function or range may be counted in a
-    // process that does not use CUDA.
+    // If the session has not begun, nothing has to be closed. The state exists even so if a named function or
+    // range was counted in a process that does not use CUDA.
     let Some(state) = guard.as_mut().filter(|state| state.turn.has_begun()) else {
         return;
     };
@@ -101,10 +102,10 @@ fn close(by: EndReason) {
         );
         return;
     }
-    // From here on no thread can switch windows.
+    // After this event no thread can switch windows any more.
     state.turn.on(TurnEvent::Ends);
     let ended = Ended::read(state);
-    // From here on calls of other threads and of later exit handlers are no longer examined.
+    // Removes the limits at which threads stop, so that calls after this one are no longer examined.
     state.counter.run_to(&state.slots, None);
     count_calls(&state.slots);
     drop(guard);
@@ -113,7 +114,7 @@ fn close(by: EndReason) {
     keep(ended.schedule);
 }
 
-/// Closes the open window, profilers and record, and logs requests that were not met, such as a rule that
+/// Closes the open window, the profilers and the record. Logs requests that were not met, such as a rule that
 /// matched no function. Returns true if windows have closed but no profiler or record is known to have
 /// captured any.
 fn finish_sinks(ended: &Ended, by: EndReason) -> bool {
@@ -151,7 +152,7 @@ fn finish_sinks(ended: &Ended, by: EndReason) -> bool {
     is_unheard
 }
 
-/// Logs the result of all windows.
+/// Logs the result of all windows when the process ends.
 fn report(ended: &Ended, is_unheard: bool, by: EndReason) {
     let settings = ended.settings;
     if !settings.windows.is_empty() {
@@ -185,8 +186,8 @@ fn report(ended: &Ended, is_unheard: bool, by: EndReason) {
     }
 }
 
-/// Puts the schedule back into the state, so that its memory stays reachable. It must not be freed here, and
-/// unreachable memory would be reported as a leak.
+/// Stores the schedule in the state again, so that its memory stays reachable. The memory must not be freed
+/// now, and unreachable memory would be reported as a leak.
 fn keep(schedule: Schedule) {
     let schedule = core::mem::ManuallyDrop::new(schedule);
     if let Some(mut guard) = STATE.lock_for(ENDING)

@@ -1,4 +1,4 @@
-//! Detects known inference engines in the process, and provides the rules for their steps.
+//! Detects known inference engines in the process, and provides the rules that count their steps.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::ffi::CString;
@@ -13,7 +13,7 @@ use tllmprof_platform::elf;
 use tllmprof_platform::elf::ElfModule;
 use tllmprof_steps::step::counted::Counted;
 
-/// An engine that was found, and the rule for its steps.
+/// A detected engine, and the rule that counts its steps.
 pub struct DetectedEngine {
     pub engine: &'static Engine,
     pub step: Step,
@@ -33,14 +33,14 @@ lifecycle::global! {
     static CALLED: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// An engine whose step is a Python function.
+/// A known engine whose step is a Python function.
 struct InPython {
     found: DetectedEngine,
     /// True if Python has imported the engine's module.
     is_imported: AtomicBool,
 }
 
-/// Returns the engine whose step is counted through `what`, if there is one.
+/// Returns the engine whose steps are counted by `what`, if there is one.
 pub fn counted(what: Counted) -> Option<&'static DetectedEngine> {
     match what {
         Counted::Call(_) => None,
@@ -52,7 +52,8 @@ pub fn counted(what: Counted) -> Option<&'static DetectedEngine> {
     }
 }
 
-/// Returns the engine whose step is a native function. If none was found before, looks for one.
+/// Returns the engine whose step is a native function. Searches the process's libraries unless an earlier
+/// call has found an engine.
 pub fn find() -> Option<&'static DetectedEngine> {
     if let Some(found) = FOUND.get() {
         return Some(found);
@@ -62,8 +63,8 @@ pub fn find() -> Option<&'static DetectedEngine> {
     Some(FOUND.get_or_init(|| Box::new(DetectedEngine { engine, step })))
 }
 
-/// Returns the Python functions that are steps of engines. Their indexes are the arguments of [`is_step`] and
-/// [`imported`].
+/// Returns the Python functions that are steps of known engines. [`is_step`] and [`imported`] take an index
+/// into this sequence.
 pub fn in_python() -> impl Iterator<Item = &'static PyFunction> {
     let engines = IN_PYTHON.get_or_init(|| {
         let found = python_steps().filter_map(|(engine, _)| {
@@ -83,8 +84,8 @@ pub fn in_python() -> impl Iterator<Item = &'static PyFunction> {
         })
 }
 
-/// Returns true if a call of function number `index` is a step. Only one of these functions counts: the first
-/// that was called after the process began to use CUDA.
+/// Returns true if a call of the Python function with this index is a step. Only one of the engines'
+/// functions counts: the one that was called first after the process began to use CUDA.
 pub fn is_step(index: usize) -> bool {
     match CALLED.load(Ordering::Relaxed) {
         0 => crate::activity::uses_cuda() && is_first(index),
@@ -104,14 +105,14 @@ fn is_first(index: usize) -> bool {
     chosen.map_or_else(|called| called == index + 1, |_| true)
 }
 
-/// Called when Python has imported the module that contains function number `index`.
+/// Called when Python has imported the module that contains the function with this index.
 pub fn imported(index: usize) {
     if let Some(engine) = IN_PYTHON.get().and_then(|engines| engines.get(index)) {
         engine.is_imported.store(true, Ordering::Relaxed);
     }
 }
 
-/// Returns true if [`find`] would find an engine. Uses little stack.
+/// Returns true if [`find`] would find an engine. Uses little stack, unlike [`find`].
 pub fn is_native_there() -> bool {
     first_loaded().is_some_and(|engine| is_native(&engine))
 }
@@ -121,20 +122,22 @@ fn is_native(engine: &&Engine) -> bool {
     engine.step.starts_with("sym:")
 }
 
-/// Returns an engine in the process whose step is one of its own NVTX ranges. A rule that names ranges works
-/// only if it is set when the process starts.
+/// Returns an engine in the process whose step is one of its own NVTX ranges. Such an engine can be counted
+/// only if the rule that names its range is set when the process starts.
 pub fn by_ranges() -> Option<&'static Engine> {
     first_seen().filter(|engine| matches!(Step::parse(engine.step), Ok(Step::Nvtx { .. })))
 }
 
-/// Returns the first known engine that is in the process.
+/// Returns the first known engine that is in the process, as an imported Python module or in a loaded
+/// library.
 fn first_seen() -> Option<&'static Engine> {
     let loaded = LoadedModules::look_for(ENGINES.iter().map(|engine| engine.seen_by));
     known(|what| is_imported(what) || loaded.has(what))
 }
 
-/// Returns the first known engine in the process's loaded libraries. Engines that Python has imported are
-/// left out. They are detected when their step function is called, and must not hide others.
+/// Returns the first known engine in the process's loaded libraries. Engines that are only imported by Python
+/// are left out: they are detected when their step function is called, and must not hide an engine in a
+/// library.
 fn first_loaded() -> Option<&'static Engine> {
     let loaded = LoadedModules::look_for(ENGINES.iter().map(|engine| engine.seen_by));
     known(|what| loaded.has(what))
@@ -153,7 +156,7 @@ fn is_imported(what: &Seen) -> bool {
     imported.any(|engine| engine.found.engine.seen_by == *what)
 }
 
-/// The modules and symbols that were looked for, and which of them are loaded.
+/// The modules and symbols that were searched for in the process, and for each whether it is loaded.
 struct LoadedModules(Vec<Sought>);
 
 struct Sought {
@@ -164,8 +167,8 @@ struct Sought {
 }
 
 impl LoadedModules {
-    /// Looks for all modules and symbols in one walk over the loaded libraries. Reads no file during the
-    /// walk, because other threads may be waiting for the loader's lock.
+    /// Searches for all modules and symbols in one walk over the loaded libraries. Reads no file during the
+    /// walk, because other threads may be waiting for the dynamic loader's lock.
     fn look_for(what: impl Iterator<Item = Seen>) -> Self {
         let sought = |what| Sought {
             what,
@@ -205,9 +208,8 @@ impl Sought {
     }
 }
 
-/// Returns true if the executable's own symbol table has the symbol. The table is read only once.
-/// Most executables have none of these symbols. Functions of the executable can be hooked before they run, even
-/// if a profiler has threads.
+/// Returns true if the executable's own symbol table has the symbol `name`. The table is read only once.
+/// Functions of the executable can be hooked before they run, even if a profiler has started threads.
 fn is_in_executable(name: &str) -> bool {
     lifecycle::global! {
         #[fork(keep = "read from the executable")]

@@ -20,7 +20,8 @@ use super::{STATE, activity, ending};
 /// Called on the program's thread, outside the library's code, when the program is about to install a filter.
 pub fn filter_comes() {
     let _errno = SavedErrno::new();
-    // The child of a `vfork` installs the filter only for itself, but runs in its parent's memory.
+    // The child of a `vfork` runs in its parent's memory, but installs the filter only for itself. So it must
+    // not end the parent's session.
     if lifecycle::is_filtered() || !activity::is_asked() || !log::is_own_process() {
         return;
     }
@@ -37,7 +38,7 @@ pub fn filter_comes() {
     ARE_WATCHED.store(false, Ordering::Relaxed);
 }
 
-/// Returns true if windows or a record would still have followed.
+/// Returns true if a window or a record was still to come, which the filter now prevents.
 fn is_refused(settings: &Settings) -> bool {
     let guard = STATE.lock_for(ending::ENDING);
     let planned = match guard.as_ref().and_then(|guard| guard.as_ref()) {

@@ -1,4 +1,5 @@
-//! The learner of the rule `auto`, which finds out what an iteration is, and the learner's messages.
+//! Connects the learner of the rule `auto`, which finds out which calls form an iteration, to the session.
+//! Logs the learner's messages.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -28,8 +29,8 @@ lifecycle::global! {
     #[fork(keep = "cleared where the learner begins")]
     #[together(tables)]
     static TRAILS: Trails = Trails::new();
-    /// True if calls of the CUDA runtime were noted. Their kernels are identified by addresses in the
-    /// program, not by driver handles, so that they have no names.
+    /// True if calls of the CUDA runtime were noted for the learner. The runtime identifies kernels by
+    /// addresses in the program, not by driver handles, so the driver cannot return their names.
     #[fork(keep = "addresses are the same")]
     static HAS_HOST_HANDLES: AtomicBool = AtomicBool::new(false);
 }
@@ -39,7 +40,7 @@ pub fn learns() -> bool {
     crate::activity::settings().is_some_and(|settings| settings.step.is_learnt())
 }
 
-/// Returns the learner's memory. It stays locked as long as the session lasts.
+/// Locks and returns the learner's memory, which stays locked as long as the session lasts.
 pub(crate) fn memory() -> Memory {
     Memory {
         learner: LEARNER.lock(),
@@ -48,7 +49,8 @@ pub(crate) fn memory() -> Memory {
     }
 }
 
-/// Returns the trail (recent calls) of thread number `thread`, if steps are learnt.
+/// Returns the trail (the list of recent calls, which the learner reads) of thread number `thread`, if steps
+/// are learnt.
 pub(crate) fn trail(thread: u32) -> Option<&'static Trail> {
     learns().then(|| {
         TRAILS.mark_used(thread);
@@ -56,13 +58,14 @@ pub(crate) fn trail(thread: u32) -> Option<&'static Trail> {
     })
 }
 
-/// Returns the trail (recent calls) of the thread that uses `slot`; null if steps are not learnt.
+/// Returns the trail (the list of recent calls, which the learner reads) of the thread that uses `slot`; null
+/// if steps are not learnt.
 pub(crate) fn trail_of(slot: Option<&Slot>) -> *const c_void {
     slot.and_then(|slot| trail(slot.thread()))
         .map_or(core::ptr::null(), |trail| core::ptr::from_ref(trail).cast())
 }
 
-/// Notes a call for the learner. For calls that the assembler has not noted.
+/// Notes a call for the learner, if the assembly code of the call wrappers has not noted it.
 pub fn note(call: Call, args: &[usize], by_runtime: bool) {
     if !learns() || slots::is_capturing() {
         return;
@@ -73,7 +76,7 @@ pub fn note(call: Call, args: &[usize], by_runtime: bool) {
     }
 }
 
-/// Logs once that a window waits until the step has been learnt.
+/// Logs once that `window` waits until the step has been learnt.
 pub(crate) fn log_waiting(window: IterationRange) {
     log::once!(
         Info,
@@ -81,7 +84,7 @@ pub(crate) fn log_waiting(window: IterationRange) {
     );
 }
 
-/// Logs once the engine whose step is counted.
+/// Logs once which engine's steps are counted.
 pub(crate) fn log_engine(found: &DetectedEngine) {
     let (engine, step) = (found.engine.name, &found.step);
     log::once!(Info, "auto: {engine} is known, iteration = {step}");
@@ -113,7 +116,8 @@ pub(crate) fn log_mismatch(found: &DetectedEngine, mismatch: &Mismatch) {
     }
 }
 
-/// Logs that the steps of a detected engine can be counted with a rule that the user has to set.
+/// Logs that a detected engine marks its steps with NVTX ranges, and which rule the user has to set to count
+/// them.
 pub(crate) fn log_hint() {
     if let Some(engine) = engines::by_ranges() {
         log::say!(
@@ -125,8 +129,8 @@ pub(crate) fn log_hint() {
     }
 }
 
-/// Logs the rule that was chosen for an iteration, and its parts. Runs once, and without a lock, because it
-/// asks the driver for names.
+/// Logs the learnt rule for an iteration, and the inner loop, if any. Runs once, and without a lock, because
+/// it asks the driver for the names of kernels.
 pub(crate) fn log_choice(step: &Step, rule: &LearnedRule, inner: Option<&Inner>) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
@@ -147,7 +151,8 @@ pub(crate) fn log_choice(step: &Step, rule: &LearnedRule, inner: Option<&Inner>)
     );
 }
 
-/// The level of a nested loop that is not counted: the outer one or the inner one.
+/// Describes the level of a nested loop that is not counted: the outer loop if the inner one is counted,
+/// otherwise the inner loop.
 struct Levels<'a> {
     step: &'a Step,
     rule: &'a LearnedRule,

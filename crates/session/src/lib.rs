@@ -1,6 +1,6 @@
 //! The session of the process: turns intercepted calls into iterations, and iterations into windows.
 //!
-//! The doors (hooks through which calls are intercepted) report calls here. The counter turns calls into
+//! The hooks that intercept calls (the *doors*) report them to this crate. The counter turns calls into
 //! iterations, the schedule turns iterations into windows, and profilers and the record are switched for each
 //! window. The state is locked only for moments. Switching may take long, so it happens without the lock, and
 //! only the thread that has the *turn* may switch. A thread that makes a counted call meanwhile waits for the

@@ -1,9 +1,9 @@
 //! Windows on demand: handles the requests that the listening thread receives while the process runs.
 //!
-//! The listening thread numbers no calls and switches nothing. It changes the schedule with the state locked,
-//! after it has taken back the threads' credit (the number of calls that each may make without examining
-//! them). Then it lets the threads run to the new edge of a window. Only [`close_idle`] switches windows
-//! itself, in a process that makes no more calls.
+//! The listening thread does not number calls and does not switch windows. With the state locked, it takes
+//! back the threads' credit (the number of calls that each may make without asking) and changes the schedule.
+//! Then the threads get new credit up to the next opening or closing of a window. Only [`close_idle`]
+//! switches windows itself, in a process that makes no more calls.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -28,17 +28,17 @@ lifecycle::global! {
     static IS_DETACHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// The longest time that the listening thread waits for the state's lock.
+/// The longest time that the listening thread waits for the lock on the session's state.
 const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A request for a window.
+/// A request for a window in the running process.
 #[derive(Debug, Default)]
 pub struct WindowRequest {
-    /// The window's first iteration, which must not have begun; `None` for the next one.
+    /// The number of the window's first iteration, which must not have begun; `None` for the next iteration.
     pub first: Option<u64>,
     /// The number of iterations to skip before the window begins.
     pub delay: u64,
-    /// The number of iterations; `None` for a window that stays open until it is stopped.
+    /// The number of iterations in the window; `None` for a window that stays open until it is stopped.
     pub iterations: Option<u64>,
     pub condition: Option<Condition>,
     /// The number of iterations in which GPU kernels are recorded; `None` for the number in the process's
@@ -55,17 +55,17 @@ pub struct WindowRequest {
 /// The reason why a request for a window is refused.
 #[derive(Clone, Copy, Debug)]
 pub enum WindowRefusal {
-    /// The process is ending, or it does not use CUDA.
+    /// The process is ending, or it does not use CUDA, so there is no session.
     NoSession,
-    /// The library has been detached.
+    /// The library was attached to the running process and has been detached again.
     Detached,
     Conflict(Conflict),
-    /// The requested first iteration has already begun. Also contains the next iteration.
+    /// The requested first iteration has already begun. `next` is the next iteration that has not begun.
     Reached {
         first: u64,
         next: u64,
     },
-    /// The condition needs batches, which are not available with this rule for a step.
+    /// The window's condition refers to batches, but with this rule for a step batches are not known.
     NoBatches(&'static Step),
 }
 
@@ -108,7 +108,7 @@ impl fmt::Display for WindowRefusal {
     }
 }
 
-/// A clause that says when the conflicting window ends, and what the user can do.
+/// Formats when the conflicting window ends, and what the user can do, as a clause.
 struct Ends(IterationRange);
 
 impl fmt::Display for Ends {
@@ -141,7 +141,7 @@ impl WindowRefusal {
     }
 }
 
-/// The state of the process, for a status request.
+/// The state of the process, as the answer to a status request.
 #[derive(Clone, Debug)]
 pub struct ProcessStatus {
     pub rank: Rank,
@@ -149,20 +149,20 @@ pub struct ProcessStatus {
     pub step: &'static Step,
     /// The number of iterations that have begun so far.
     pub iterations: u64,
-    /// The window that is open or requested, and true if it is open.
+    /// The open window or, if none is open, the requested one. The flag is true if the window is open.
     pub window: Option<(IterationRange, bool)>,
 }
 
 impl SessionState {
-    /// Lets threads continue to count after their credit was taken back.
+    /// Gives threads credit again (calls that they may count by themselves) after it was taken back.
     fn let_run(&mut self) {
-        // A thread that is switching windows will hand out credit itself when it has finished.
+        // A thread that is switching windows gives credit itself when it has finished.
         if !self.turn.is_taken() {
             self.run_on();
         }
     }
 
-    /// Returns the first iteration that no call has begun yet.
+    /// Returns the number of the first iteration that no call has begun yet.
     fn next(&mut self) -> u64 {
         let next = self.counter.next(&self.slots);
         next.max(self.turn.target().next())
@@ -175,8 +175,7 @@ fn lock() -> Option<Guard<'static, Option<SessionState>>> {
     guard.as_ref().is_some_and(is_there).then_some(guard)
 }
 
-/// Requests a window. Returns the iterations that it will contain. Refused if another window is open or
-/// requested.
+/// Requests a window, and returns its iterations. Refused if another window is open or requested.
 ///
 /// # Errors
 /// Returns the reason for the refusal.
@@ -207,8 +206,8 @@ impl SessionState {
             .iterations
             .map(|count| first.saturating_add(count.saturating_sub(1)));
         let window = IterationRange { first, last };
-        // With a profiler in the process, an open window does not give way to a requested one: the profiler
-        // captures each window that opens, and may be limited to the number of planned windows.
+        // If a profiler is in the process, an open window is not interrupted for the requested one: the
+        // profiler captures each window that opens, and may be limited to the number of planned windows.
         let gives_way = !injection::has_profiler();
         if !gives_way {
             self.schedule
@@ -228,8 +227,8 @@ impl SessionState {
             false => self.schedule.demand(window),
         };
         demanded.map_err(WindowRefusal::Conflict)?;
-        // From now on the count must not restart, because the numbers of the window's iterations are part of
-        // the answer.
+        // From now on counting must not restart, because the iteration numbers of the window are part of the
+        // answer to the request.
         self.counter.keep_counting();
         if self.recording == Recording::OnDemand && !wanted.for_profiler {
             self.recording = Recording::ToBegin;
@@ -282,7 +281,7 @@ pub fn is_detached() -> bool {
 /// Returns the reason why the library was not detached.
 pub fn detach() -> Result<(), &'static str> {
     let is_busy = {
-        // A missing session is not an error: it begins only with the first CUDA call.
+        // A session begins only with the first CUDA call, so it is not an error if none exists.
         let guard = STATE.lock_for(STATE_TIMEOUT);
         let guard = guard.filter(|_| !ending::has_finished());
         let guard = guard.ok_or("the process is ending")?;
@@ -303,7 +302,7 @@ pub fn detach() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Intercepts the process's calls again.
+/// Makes a detached library intercept the process's calls again.
 ///
 /// # Errors
 /// Returns the reason why the library was not attached.
@@ -319,8 +318,8 @@ pub fn attach() -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Closes a window that was stopped, on the calling thread, if no iteration has begun since. Otherwise the
-/// window would stay open while the process waits for work, perhaps for long.
+/// Closes a window that a request has stopped, on the calling thread, if no iteration has begun since.
+/// Otherwise the window would stay open while the process waits for work, perhaps for long.
 pub fn close_idle() {
     let Some(mut guard) = lock() else { return };
     let Some(state) = guard.as_mut() else { return };
@@ -339,7 +338,8 @@ pub fn status() -> Option<ProcessStatus> {
     let mut guard = lock()?;
     let state = guard.as_mut()?;
     let iterations = state.counter.iterations(&state.slots);
-    // A thread of the program looks up the rank when its next iteration begins.
+    // The rank is not looked up on this thread. A thread of the program does so when its next iteration
+    // begins.
     state.rank_is_wanted = true;
     let open = state.schedule.open().map(|open| (open.window, true));
     let demanded = state.schedule.demanded().map(|window| (window, false));
@@ -361,7 +361,8 @@ pub fn progress() -> Option<DemandProgress> {
     Some(guard.as_ref()?.demand.as_ref()?.progress)
 }
 
-/// Like [`progress`], for the window that is open, or else for the window that closed last, on demand or not.
+/// Returns the progress of the window that is open or, if none is open, of the window that closed last.
+/// Includes windows that were not requested.
 pub fn planned_progress() -> Option<DemandProgress> {
     let guard = lock()?;
     let state = guard.as_ref()?;

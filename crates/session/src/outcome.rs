@@ -1,6 +1,6 @@
 //! The result of all windows, formatted as the last line of the log.
 //!
-//! The code here neither allocates nor frees memory, because `_exit` may be called in a signal handler that
+//! This module neither allocates nor frees memory, because `_exit` may be called in a signal handler that
 //! interrupted the allocator.
 
 use core::fmt;
@@ -22,46 +22,47 @@ use super::span::Reported;
 use super::wiring::{doors, interpreter};
 use super::{Gating, SessionState};
 
-/// The state of the session at its end, copied while the state was locked.
+/// The data of the session that the last line of the log needs, copied while the state was locked.
 pub(crate) struct Ended {
     pub settings: &'static Settings,
-    /// The rule that the iterations were counted with.
+    /// The rule that defined an iteration.
     step: &'static Step,
     rank: Rank,
     gating: Gating,
     pub iterations: u64,
-    /// The number of iterations that have ended, as the log and the record state it.
+    /// The number of iterations that have ended by the end of the process, as the log and the record state
+    /// it.
     pub over: u64,
-    /// True if a window was open at the end.
+    /// True if a window was open when the session ended.
     pub closes: bool,
-    /// The captured part of the last window, if the end of the process cut it off.
+    /// The iterations that the last window contains, if the end of the process cut the window off.
     cut: Option<Cut>,
-    /// The number of iterations missing from the last window because it was closed in between
-    /// (`TLLMPROF_WHERE_SPLIT`).
+    /// The number of iterations missing from the last window, because it was closed for excluded iterations
+    /// and has not opened again (`TLLMPROF_WHERE_SPLIT`).
     lacks: Option<u64>,
     /// The number of windows that were requested while the process ran.
     pub demands: u64,
-    /// True if windows opened by themselves to sample kernels.
+    /// True if kernel samples were requested, for which windows open by themselves.
     pub is_sampled: bool,
     pub schedule: Schedule,
-    /// The number of stream captures after which counting restarted although it had already begun.
+    /// The number of stream captures that made counting restart after iterations had already been counted.
     restarts: u64,
-    /// The counts of iterations for which the condition on batches did and did not hold.
+    /// The number of iterations for which the condition on batches held, and the number for which it did not.
     held: Held,
     calls: CallCounts,
-    /// The facts about the rule, if it has changed since the record began.
+    /// The rule and its reason, if the rule has changed since the record began.
     pub another: Option<Beginning>,
     /// The state of the learner, if the rule is learnt.
     learnt: Option<Learnt>,
-    /// The stretch of time that the record contains in place of iterations if no step was recognized.
-    /// `span_ends` is the point at which the current stretch ends.
+    /// The latest stretch of time, if the record contains stretches in place of iterations because no step
+    /// was recognized. `span_ends` is the point in the sequence of iterations at which the stretch ends.
     span: Option<Reported>,
     pub span_ends: Option<Point>,
     pub uses_cuda: bool,
 }
 
 impl Ended {
-    /// Closes the open window, and copies the facts for the log out of the state.
+    /// Closes the open window, and copies the data for the last line of the log out of the state.
     pub(crate) fn read(state: &mut SessionState) -> Self {
         let iterations = state.counter.iterations(&state.slots);
         let begun = state.begun_of(iterations);
@@ -72,7 +73,7 @@ impl Ended {
         let span = state.span.finish(Instant::now());
         let span_ends = state.span.is_on().then(|| match span {
             Some(span) if span.is_current => Point::After(state.turn.done().over()),
-            // The stretch is too short, so it is dropped.
+            // The current stretch of time is too short to be reported, so it is dropped.
             _ => Point::Start,
         });
         Self {
@@ -107,7 +108,7 @@ impl Ended {
         }
     }
 
-    /// Returns the reason why no window opens in this process; `None` if windows may open.
+    /// Returns the reason why no window may open in this process; `None` if windows may open.
     fn opens_none(&self) -> Option<&'static str> {
         if let (Some(ranks), Some(number)) = (&self.settings.ranks, self.rank.number())
             && !ranks.contains(number)
@@ -117,8 +118,8 @@ impl Ended {
         (self.gating == Gating::Engine).then_some("the windows were left to TensorRT-LLM")
     }
 
-    /// Returns the requested windows. A window of steady iterations has no fixed numbers, so the iterations
-    /// at which it opened are returned.
+    /// Returns the windows that the user requested. A window of steady iterations was requested without
+    /// iteration numbers, so the iterations that it captured are returned.
     fn asked(&self) -> &[IterationRange] {
         let captured = self.schedule.captured().first();
         match captured.filter(|_| self.settings.windows.is_steady()) {
@@ -127,10 +128,11 @@ impl Ended {
         }
     }
 
-    /// Returns the requested windows that were captured at least in part, or those that were not.
+    /// Returns those requested windows that were captured at least in part if `are_captured`, otherwise those
+    /// that were not captured.
     fn windows(&self, are_captured: bool) -> impl Iterator<Item = IterationRange> + Clone {
         let captured = self.schedule.captured();
-        // A binary search is used, because there may be many windows. They were captured in order.
+        // A binary search is used, because there may be many windows. The captured windows are in order.
         let is_captured = move |window: &IterationRange| {
             let found = captured.binary_search_by_key(&window.first, |taken| taken.asked.first);
             found.is_ok()
@@ -139,7 +141,8 @@ impl Ended {
         asked.filter(move |window| is_captured(window) == are_captured)
     }
 
-    /// Returns the number of windows that opened, counting a window that was closed in between only once.
+    /// Returns the number of windows that opened. A window that was closed for a while and opened again
+    /// counts once.
     fn opened(&self) -> usize {
         let captured = self.schedule.captured().iter();
         captured.filter(|taken| !taken.is_again).count()
@@ -150,7 +153,7 @@ impl Ended {
         self.opened() < self.asked().len()
     }
 
-    /// Returns the captured part of the last captured window, if it is not complete.
+    /// Returns the captured part of the last captured window, if that window is not complete.
     fn partial(&self, by: EndReason) -> Option<Partial> {
         let last = self.schedule.captured().last()?;
         let has = match (self.cut, self.lacks) {
@@ -199,7 +202,7 @@ impl fmt::Display for Outcome<'_> {
 }
 
 impl Outcome<'_> {
-    /// Writes the windows that were captured. Returns true if there are any.
+    /// Writes which windows were captured. Returns true if there are any.
     fn write_captured(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
         let windows = self.ended.windows(true);
         let (1.., s) = counted(windows.clone().take(2).count() as u64) else {
@@ -228,7 +231,7 @@ impl Outcome<'_> {
         Ok(true)
     }
 
-    /// Writes the windows that never opened, preceded by `separator`.
+    /// Writes which windows never opened, with `separator` before the text.
     fn write_missed(&self, f: &mut fmt::Formatter<'_>, separator: &str) -> fmt::Result {
         let windows = self.ended.windows(false);
         let (1.., s) = counted(windows.clone().take(2).count() as u64) else {
@@ -243,7 +246,7 @@ impl Outcome<'_> {
         f.write_str(" never opened")
     }
 
-    /// Writes the number of iterations, and the reason if there are none or too few.
+    /// Writes the number of iterations and, if there are none or too few, the reason.
     fn write_count(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Ended {
             iterations,
@@ -317,9 +320,10 @@ impl Outcome<'_> {
     }
 }
 
-/// The captured part of a window that is not complete.
+/// A window that was captured only in part.
 struct Partial {
-    /// The window; `None` if it is the only captured one, so that the message need not name it.
+    /// The window that was captured in part; `None` if it is the only captured one, so that the message need
+    /// not name it.
     window: Option<IterationRange>,
     has: Share,
     by: EndReason,
@@ -349,17 +353,17 @@ impl fmt::Display for Partial {
     }
 }
 
-/// An additional clause of the last line, about windows that did not open as requested.
+/// An additional clause of the log's last line, about windows that did not open as requested.
 enum Note<'a> {
     /// The condition on batches held for too few iterations.
     Condition(&'a Ended),
-    /// The rank was not known. Contains the reason.
+    /// Windows waited for the rank, which did not become known. Contains the reason.
     RankWaited(&'static str),
     /// Counting restarted after this number of stream captures.
     Restarted(u64),
-    /// This number of iterations outside windows is in the record.
+    /// The record contains this number of iterations outside windows.
     Latest(u64),
-    /// This stretch of time is in the record in place of iterations.
+    /// The record contains this stretch of time in place of iterations.
     Span(Reported),
     /// No profiler or record captured these windows. Contains their number.
     Unheard(usize),
@@ -420,7 +424,7 @@ fn write_condition(ended: &Ended, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// The number of calls of a process by kind, for a process without iterations.
+/// The number of CUDA calls of each kind, for the message about a process without iterations.
 struct CallCounts {
     graphs: u64,
     kernels: u64,
@@ -442,7 +446,7 @@ impl CallCounts {
     }
 }
 
-/// Formatted as a list of the calls that the process made, and a rule that would have counted them.
+/// Formats the calls that the process made as a list, with a rule that would have counted them.
 impl fmt::Display for CallCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [

@@ -1,4 +1,4 @@
-//! The rank of the process in its job.
+//! The rank of the process in its distributed job.
 
 use tllmprof_config::Ranked;
 
@@ -6,8 +6,8 @@ use tllmprof_config::Ranked;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rank {
     NotAsked,
-    /// The rank is not known: the process may get one later, or there are several candidates. Contains the
-    /// reason.
+    /// The rank is not known, for the given reason: the process may get a rank later, or there are several
+    /// candidates.
     Unknown(&'static str),
     /// Nothing indicates that the process has a rank, so it is treated as rank 0.
     None,
@@ -23,8 +23,8 @@ impl Rank {
         }
     }
 
-    /// Returns the rank number that decides if windows open in this process; `None` while the decision has to
-    /// wait.
+    /// Returns the rank number that decides whether windows open in this process; `None` as long as the
+    /// decision has to wait.
     pub const fn number(self) -> Option<u64> {
         match self {
             Self::Known(ranked) => Some(ranked.rank),

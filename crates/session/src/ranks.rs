@@ -1,4 +1,4 @@
-//! Finds the rank of the process, and the source of the rank.
+//! Finds the rank of the process in its distributed job, and the source of the rank.
 //!
 //! The sources, in order: environment variables, which engines set late; the Python interpreter
 //! (`torch.distributed`, or the rank that an engine gave its worker); NCCL communicators. Communicators
@@ -22,14 +22,14 @@ const MANY_GROUPS: u64 = u64::MAX - 1;
 lifecycle::global! {
     stage: Session;
 
-    /// The rank and size of the only NCCL communicator, as `rank << 32 | size`, or one of the two values
-    /// above.
+    /// The process's rank in its only NCCL communicator and the communicator's size, as `rank << 32 | size`;
+    /// otherwise [`NO_GROUP`] or [`MANY_GROUPS`].
     #[fork(reset)]
     static GROUP: AtomicU64 = AtomicU64::new(NO_GROUP);
 }
 
-/// Called when the program creates an NCCL communicator. `place` is the process's rank in it and its size;
-/// `None` if several were created or if it is invalid.
+/// Called when the program creates an NCCL communicator. `place` is the process's rank in the communicator,
+/// and its size; `None` if several communicators were created or the values are invalid.
 pub fn communicator(place: Option<(u64, u64)>) {
     let place = place.filter(|(rank, size)| rank < size && u32::try_from(*size).is_ok());
     let new = place.map_or(MANY_GROUPS, |(rank, size)| rank << 32 | size);
@@ -52,8 +52,8 @@ fn by_communicators() -> Rank {
     }
 }
 
-/// Looks up the rank. The caller must hold no lock, because this may run Python code, which may wait for the
-/// GIL.
+/// Looks up the rank. The caller must hold no lock, because this function may run Python code, which may wait
+/// for the GIL.
 pub(crate) fn look() -> Rank {
     if let Some(ranked) = Ranked::by_variables(&|name| std::env::var_os(name)) {
         return Rank::Known(ranked);

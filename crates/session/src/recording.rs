@@ -1,5 +1,5 @@
-//! The facts that the session passes to the record when it begins: the rule for a step, and why it was
-//! chosen.
+//! The data that the session passes to the record when the record begins: the rule for a step, the reason for
+//! the rule, and the rank.
 
 use core::fmt::{self, Display};
 
@@ -13,7 +13,7 @@ use super::wiring::{SessionFacts, interpreter, sink};
 use crate::engines::DetectedEngine;
 use tllmprof_steps::window::Point;
 
-/// Facts about the rule and the rank for the record, copied while the state is locked.
+/// The rule, its reason and the rank, to be written into the record. Copied while the state is locked.
 pub(crate) struct Beginning {
     step: &'static Step,
     rank: Rank,
@@ -23,13 +23,13 @@ pub(crate) struct Beginning {
 }
 
 impl Beginning {
-    /// Returns the facts if the record has to begin at `point`.
+    /// Returns the data for the record if the record has to begin at `point`; otherwise `None`.
     pub(crate) fn if_begins_at(point: Point, state: &mut SessionState) -> Option<Self> {
         state.begins_record(point).then(|| Self::now(state))
     }
 
-    /// Returns the facts again if the rule has changed since the record began. With `auto` this happens when
-    /// a known engine's function is first called after that, or when a step is recognized.
+    /// Returns the data again if the rule has changed since the record began. With `auto` this happens when
+    /// the step function of a known engine is first called, or when a step is recognized.
     pub(crate) fn anew(state: &mut SessionState) -> Option<Self> {
         let is_another = |(recorded, was_span): (&Step, bool)| {
             !core::ptr::eq(recorded, state.step()) || was_span != state.span.is_on()
@@ -51,7 +51,7 @@ impl Beginning {
         }
     }
 
-    /// Begins the record. Returns [`Recording::Yes`] if it was created.
+    /// Begins the record. Returns [`Recording::Yes`] if the record was created.
     pub(crate) fn begin(&self, settings: &'static Settings) -> Recording {
         let facts = self.facts(settings);
         if sink().begin_record(settings, &facts) {
@@ -79,7 +79,7 @@ impl Beginning {
     }
 }
 
-/// Formatted as the reason why `auto` uses the rule.
+/// Formats the reason why `auto` uses the rule.
 impl Display for Beginning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.engine, &self.learnt) {

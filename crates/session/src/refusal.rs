@@ -1,11 +1,12 @@
-//! The message that windows end because the program has a filter for system calls (seccomp).
+//! The warning that no more windows open, because the program has installed a filter for system calls
+//! (seccomp).
 
 use core::fmt;
 
 use tllmprof_config::Settings;
 use tllmprof_platform::log::{self, Level};
 
-/// The warning about the filter, which is logged once.
+/// The text of the warning about the system call filter, which is logged once.
 pub(crate) struct SeccompWarning;
 
 impl fmt::Display for SeccompWarning {
@@ -23,7 +24,7 @@ pub(crate) fn has_more_than_planned(settings: &Settings) -> bool {
     settings.may_open_unplanned_windows() || settings.flight.is_some()
 }
 
-/// Called when the process begins to use CUDA while the filter is already installed.
+/// Called when the process begins to use CUDA and a system call filter is already installed.
 pub(crate) fn say_under_filter(settings: &Settings) {
     if !settings.windows.is_empty() || has_more_than_planned(settings) {
         log::set_level(settings.log);

@@ -1,4 +1,4 @@
-//! Windows that open by themselves, at intervals, to sample GPU kernels.
+//! Kernel samples: windows that open by themselves, at intervals, to record GPU kernels.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -38,12 +38,13 @@ pub(crate) fn look(state: &mut SessionState, begun: Begun) {
 }
 
 impl SessionState {
-    /// Returns true if a sample may begin with this iteration, unless another window prevents it.
+    /// Returns true if a kernel sample may begin with this iteration. A planned or requested window may
+    /// prevent that.
     fn may_sample(&self, iteration: u64) -> bool {
         let ranks = self.settings.ranks.as_ref();
         let is_other = |number| ranks.is_some_and(|ranks| !ranks.contains(number));
-        // Opening a sample ends the phase in which stream captures restart the count. It must not do so while
-        // a planned window, which is given by iteration numbers, has yet to open.
+        // Opening a sample means that stream captures no longer make counting restart. That must not happen
+        // while a planned window, which is given by iteration numbers, has yet to open.
         let is_numbered = !self.counter.may_restart() || !self.schedule.has_numbered();
         is_numbered
             && !self.awaits_rank()
@@ -58,8 +59,8 @@ impl SessionState {
         taken.on_demand && self.automatic.sample == Some(taken.asked)
     }
 
-    /// Closes the open sample to make way for a requested window. `next` is the first iteration that has not
-    /// begun. Returns true if a sample was open.
+    /// Closes the open sample to make way for a requested window, which may begin with iteration `next`.
+    /// Returns true if a sample was open.
     pub(crate) fn end_sample(&mut self, next: u64) -> bool {
         let open = self.schedule.open();
         let is_sample = open.is_some_and(|open| self.is_sample(&open));
@@ -69,14 +70,15 @@ impl SessionState {
         is_sample
     }
 
-    /// Called after windows were switched. Returns two flags: true if a sample closed, and true if one
-    /// opened.
+    /// Called after windows were switched. Returns two flags: the first is true if a sample closed, the
+    /// second if a sample opened.
     pub(crate) fn note_sample(&mut self, edge: &Edge) -> (bool, bool) {
         let opens = edge.open.is_some_and(|opened| self.is_sample(&opened));
         let closes = edge.close.is_some_and(|closed| self.is_sample(&closed));
         if closes {
             self.automatic.sample = None;
-            // CUPTI took time to detach, which must not count as time of the iteration.
+            // When the sample closed, CUPTI took time to detach, which must not count as time of the
+            // iteration.
             if let Some(watch) = &mut self.automatic.watch {
                 watch.interrupt();
             }

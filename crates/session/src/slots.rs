@@ -1,4 +1,5 @@
-//! The slots of threads. A slot holds the cells in which a thread counts its calls.
+//! Access to the slots of threads. A slot holds the cells (counters with a limit) in which a thread counts
+//! its calls.
 
 use core::ffi::c_void;
 
@@ -6,7 +7,7 @@ use tllmprof_platform::thread;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::Slot;
 
-/// A thread's slot (the cells in which it counts calls), stored as a part of the thread's record.
+/// A thread's slot (the cells in which it counts calls), stored as a component of the thread's record.
 #[repr(transparent)]
 pub(crate) struct Counts(pub Slot);
 
@@ -16,18 +17,18 @@ pub fn slot() -> Option<&'static Slot> {
     thread::part::<Counts>().map(|counts| &counts.0)
 }
 
-/// Returns the address of a slot's first cell. A slot has separate cells for calls during a stream capture.
+/// Returns the address of the slot's cells for calls outside a stream capture, or inside one if `capturing`.
 pub(crate) fn cells_of(slot: &Slot, capturing: bool) -> *const c_void {
     core::ptr::from_ref(slot.cells(capturing)).cast()
 }
 
-/// Returns true if the calling thread is capturing a stream.
+/// Returns true if the calling thread is capturing a stream, so that its calls are counted in separate cells.
 pub fn is_capturing() -> bool {
     slot().is_some_and(|slot| core::ptr::eq(thread::cells(), cells_of(slot, true)))
 }
 
-/// Counts a call that the assembler has not counted. Returns true if the count exceeds the limit, so that the
-/// thread has to ask what the call means.
+/// Counts a call, if the assembly code of the call wrappers has not counted it. Returns true if the count
+/// exceeds the limit, so that the thread has to report the call to the session.
 pub fn count(what: Counted) -> bool {
     slot().is_some_and(|slot| {
         let cell = slot.cell(what, is_capturing());
@@ -36,7 +37,7 @@ pub fn count(what: Counted) -> bool {
     })
 }
 
-/// Forgets the slots in the child of a fork: they belong to the parent's threads.
+/// Forgets the slots in the child of a fork, because they belong to the parent's threads.
 pub(crate) fn forget() {
     thread::set_counting(core::ptr::null(), core::ptr::null());
     thread::forget_parts::<Counts>();

@@ -2,28 +2,28 @@
 //! even a run without a recognized step has a record.
 //!
 //! Each stretch replaces the previous one. When the process ends, the latest stretch that is long enough is
-//! reported as one span. The first reliable iteration drops it.
+//! reported as one span. The first reliable iteration drops the stretches.
 
 use core::time::Duration;
 use std::time::Instant;
 
 /// The time from the process's first CUDA call to the beginning of the first stretch.
 const FIRST_STRETCH_AFTER: Duration = Duration::from_millis(200);
-/// The shortest stretch that is reported.
+/// The shortest stretch of time that is reported when the process ends.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// The length from which on the next call ends a stretch.
+/// The duration after which the next CUDA call ends a stretch and begins another.
 const LONGEST: Duration = Duration::from_secs(4);
 
-/// The stretches of time of a process.
+/// The state of the stretches of time in a process.
 #[derive(Default)]
 pub(crate) struct Stretches {
-    /// The time of the first CUDA call.
+    /// The time of the process's first CUDA call.
     since: Option<Instant>,
     /// The beginning and the number of the current stretch.
     current: Option<(Instant, u64)>,
-    /// The length of the previous stretch.
+    /// The duration of the previous stretch.
     last: Option<Duration>,
-    /// True if a reliable iteration has begun, so that no more stretches are needed.
+    /// True if an iteration of a recognized step has begun, so that no more stretches are needed.
     is_over: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Stretches {
 #[derive(Clone, Copy)]
 pub(crate) struct Reported {
     pub length: Duration,
-    /// True for the current stretch, false for the previous one.
+    /// True if this is the current stretch, false if it is the previous one.
     pub is_current: bool,
 }
 
@@ -46,12 +46,13 @@ impl Stretches {
         self.current.is_some()
     }
 
-    /// Returns true if a reliable iteration has begun. Then no more stretches begin.
+    /// Returns true if an iteration of a recognized step has begun. Then no more stretches begin.
     pub(crate) const fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Begins the first stretch or the next one, if it is due. Returns the number of the new stretch.
+    /// Begins the first stretch or the next one, if it is due at `now`. Returns the number of the new
+    /// stretch.
     pub(crate) fn begins(&mut self, now: Instant) -> Option<u64> {
         let number = match self.current {
             None => {
@@ -70,7 +71,8 @@ impl Stretches {
         Some(number)
     }
 
-    /// Called when a reliable iteration begins. Returns true if the caller has to drop a stretch.
+    /// Called when an iteration of a recognized step begins. Returns true if a stretch was being recorded,
+    /// which the caller has to drop.
     pub(crate) fn is_replaced(&mut self) -> bool {
         self.is_over = true;
         self.current.take().is_some()
@@ -100,7 +102,7 @@ mod tests {
 
     const START: Duration = Duration::from_secs(1);
 
-    /// Simulates a process that makes calls at these times, in milliseconds after it began to use CUDA.
+    /// Simulates a process that makes calls at the times `at`, in milliseconds after it began to use CUDA.
     /// Returns for each call the number of the stretch that it began.
     fn calls(at: &[u64]) -> (Stretches, Instant, Vec<Option<u64>>) {
         let began = Instant::now() + START;

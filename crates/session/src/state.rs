@@ -36,16 +36,17 @@ lifecycle::global! {
 
     #[fork(hold, reset)]
     pub static STATE: Lock<Option<SessionState>> = Lock::new(None);
-    /// The id of the process whose calls are counted. Other processes do not count: a child that shares the
-    /// memory, as after `vfork`, or a copy for which no fork handler ran.
+    /// The id of the process whose calls are counted. Calls in other processes with this memory are ignored:
+    /// a child after `vfork`, or a copy for which no fork handler ran.
     #[fork(reset)]
     pub static OWNER: AtomicI32 = AtomicI32::new(0);
-    /// The calls that count even if they enter through the CUDA runtime's function. At first all do, because
-    /// the runtime looks up the driver's functions only in its first call.
+    /// The calls that are counted when they enter the CUDA runtime's function, not only at the driver's. At
+    /// first this is the set of all calls, because the runtime looks up the driver's functions only in its
+    /// first call.
     #[fork(reset)]
     pub static ATTENDED: AtomicU64 = AtomicU64::new(CallSet::ALL.bits());
-    /// True if entering a wait matters, and not only its return. While steps are learnt, only the return
-    /// matters, which saves taking the lock at each wait.
+    /// True if waits have to be reported when a thread enters them, and not only when they return. While
+    /// steps are learnt, only the return matters, which saves taking the lock at each wait.
     #[fork(reset)]
     pub static WAITS_ENTER: AtomicBool = AtomicBool::new(true);
 }
@@ -55,15 +56,15 @@ lifecycle::at_fork! {
     child: |_: &OnlyThread| slots::forget(),
 }
 
-/// The shortest time between two splits of a window.
+/// The shortest time between two splits of a window (closing it for an excluded iteration).
 const BETWEEN_SPLITS: Duration = Duration::from_millis(100);
 
-/// The component that decides when windows open.
+/// The component that decides when windows open: this library or the engine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Gating {
     NotAsked,
     Ours,
-    /// TensorRT-LLM, which reads the same variable for its own windows.
+    /// TensorRT-LLM opens windows itself, because it reads the same variable.
     Engine,
 }
 
@@ -78,27 +79,29 @@ pub(crate) struct SessionState {
     pub rank: Rank,
     /// True if windows have had to wait until the rank was known.
     pub awaited_rank: bool,
-    /// The component that opens windows; `NotAsked` until it is determined.
+    /// The component that opens windows; `NotAsked` until it has been determined.
     pub gating: Gating,
     pub follows_each: bool,
     pub recording: Recording,
-    /// The rule that the record contains, and true if a stretch of time was recorded in place of iterations.
+    /// The rule that was written to the record, and true if a stretch of time was recorded in place of
+    /// iterations then.
     pub recorded_step: Option<(&'static Step, bool)>,
     /// The stretches of time that are recorded in place of iterations while no step is known.
     pub span: Stretches,
-    /// The number of stream captures after which counting restarted although it had already begun.
+    /// The number of stream captures that made counting restart after iterations had already been counted.
     pub restarts: u64,
-    /// The number of iterations that began while a thread was switching windows, because their threads could
-    /// not wait any longer; `None` once this has been logged.
+    /// The number of iterations that began while a thread was switching windows, because the threads that
+    /// began them could not wait any longer; `None` once this has been logged.
     pub early: Option<u64>,
     /// The latest window that was requested while the process runs.
     pub demand: Option<Demand>,
-    /// The first and last iteration of the window that closed last, if it had any.
+    /// The first and the last iteration of the window that closed last; `None` if that window had no
+    /// iterations.
     pub closed: Option<(u64, u64)>,
     pub automatic: Automatic,
     /// True if a status request asked for the rank, which is looked up when the next iteration begins.
     pub rank_is_wanted: bool,
-    /// True if the process uses CUDA. Otherwise nothing is switched, even if functions that the rule names
+    /// True if the process uses CUDA. Otherwise no window is opened, even if functions that the rule names
     /// are counted.
     pub uses_cuda: bool,
 }
@@ -106,21 +109,21 @@ pub(crate) struct SessionState {
 /// The state of the condition on batches (`TLLMPROF_WHERE`).
 #[derive(Default)]
 pub(crate) struct Filter {
-    /// The counts of iterations for which the condition did and did not hold.
+    /// The number of iterations for which the condition held, and the number for which it did not.
     pub held: Held,
     /// The latest iteration that has begun, if the condition does not hold for it.
     pub excluded: Option<u64>,
-    /// The time when the open window was last split, which closes it for a while.
+    /// The time when the open window was last split (closed for an excluded iteration, to be opened again).
     pub split: Option<Instant>,
 }
 
-/// The windows that open by themselves.
+/// The windows that open by themselves, for a trigger or a kernel sample.
 pub(crate) struct Automatic {
-    /// Detects iterations after which a window opens (triggers).
+    /// The trigger: detects iterations after which a window opens.
     pub watch: Option<Watch>,
     /// The window that a trigger has opened or will open, and the iteration that fired the trigger.
     pub triggered: Option<(IterationRange, Fired)>,
-    /// Decides when kernels are sampled.
+    /// Decides when a kernel sample is due.
     pub sampler: Option<Sampler>,
     /// The window of the kernel sample that is open or about to open.
     pub sample: Option<IterationRange>,
@@ -129,7 +132,7 @@ pub(crate) struct Automatic {
 /// The state of the process's record.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Recording {
-    /// No record was requested, or it could not be created.
+    /// No record was requested, or the record's file could not be created.
     #[default]
     No,
     /// The record begins with the first window on demand.
@@ -212,7 +215,8 @@ impl SessionState {
     }
 
     /// Called when the process makes a CUDA call. Returns true if this call begins the session. In this case
-    /// the calling thread has the turn, and calls of other threads wait until the profilers are ready.
+    /// the calling thread has the turn (the right to switch windows), and calls of other threads wait until
+    /// the profilers are ready.
     pub(crate) fn begin_to_use_cuda(&mut self) -> bool {
         self.note_cuda();
         let begins = !self.turn.has_begun() && !self.turn.is_taken();
@@ -222,7 +226,8 @@ impl SessionState {
         begins
     }
 
-    /// Notes that the process uses CUDA, or that a window is about to be switched in it.
+    /// Notes that the process uses CUDA. Also called when a window is about to be switched in a process that
+    /// has only loaded the driver.
     pub(crate) fn note_cuda(&mut self) {
         if self.uses_cuda {
             return;
@@ -260,11 +265,11 @@ impl SessionState {
         self.turn.on(TurnEvent::Claims(Instant::now()));
     }
 
-    /// Gives the threads credit up to the next iteration at which something has to be done: a window opens or
-    /// closes, or the iteration is recorded.
+    /// Gives the threads credit (calls that they may count by themselves) up to the next iteration that needs
+    /// an action: a window opens or closes, or the iteration is recorded.
     pub(crate) fn run_on(&mut self) {
         let next = Some(self.turn.done().next());
-        // Iterations that only the record needs are reported by the driver's calls.
+        // If only the record needs the iterations, the hooks of the driver's calls report them.
         let awaits_rank = self.awaits_rank_at(self.turn.done().next());
         let is_each = self.follows_each
             || self.condition().is_some()
@@ -277,7 +282,7 @@ impl SessionState {
         } else {
             self.schedule.next_edge()
         };
-        // A learnt rule reports each iteration anyway, and more precisely within a window.
+        // With a learnt rule, each iteration is reported anyway, and more precisely while a window is open.
         let is_exact = self.counter.learnt().is_none() || self.schedule.is_open();
         let asked = if self.records_each() && is_exact {
             next
@@ -304,13 +309,14 @@ impl SessionState {
             && !self.asks_rank_at(point)
             && !self.begins_record(point)
             && !sink().has_edge_at(point);
-        // The child of a fork inherits the loaded driver, even if the child never uses it.
+        // The child of a fork inherits the loaded driver even if the child never uses it, so in a child a
+        // loaded driver does not mean that CUDA is used.
         let has_driver = || !lifecycle::is_child() && driver::is_loaded();
         has_none || !(self.uses_cuda || has_driver())
     }
 
-    /// Returns the rule to name in messages. With `auto` it is the rule of the detected engine, if its step
-    /// is counted.
+    /// Returns the rule to name in messages. With `auto` this is the rule of the detected engine, if that
+    /// engine's steps are counted.
     pub(crate) fn step(&self) -> &'static Step {
         match self.engine() {
             Some(engine) => &engine.step,
@@ -318,7 +324,7 @@ impl SessionState {
         }
     }
 
-    /// Returns the engine whose step is counted with `auto`.
+    /// Returns the engine whose steps are counted, if the rule is `auto` and an engine was detected.
     pub(crate) fn engine(&self) -> Option<&'static DetectedEngine> {
         match self.settings.step {
             Step::Auto => engines::counted(self.counter.counts()?),
@@ -326,7 +332,7 @@ impl SessionState {
         }
     }
 
-    /// Leaves the windows to the engine, if it is loaded and reads the windows' variable itself.
+    /// Lets the engine open the windows, if it is loaded and reads the variable for windows itself.
     pub(crate) fn ask_engine(&mut self) {
         if self.gating != Gating::NotAsked {
             return;
@@ -346,9 +352,8 @@ impl SessionState {
     }
 
     /// Returns true if the rank has to be looked up at `point`. Engines set the rank late, so it is looked up
-    /// late: when something is switched anyway, and at each iteration while a window waits for it. If only
-    /// some ranks open windows, it is looked up from the first iteration on, because Python may need time to
-    /// answer.
+    /// late: when a window is switched, and at each iteration while a window waits for it. If only some ranks
+    /// open windows, it is looked up from the first iteration on, because Python may need time to answer.
     pub(crate) fn asks_rank_at(&self, point: Point) -> bool {
         match (self.rank, point) {
             (Rank::Known(_), _) => false,
@@ -358,18 +363,18 @@ impl SessionState {
         }
     }
 
-    /// Returns true if a window would be open at `iteration`, but its opening waits for the rank to be known.
+    /// Returns true if a window should be open at `iteration` but has to wait until the rank is known.
     fn awaits_rank_at(&self, iteration: u64) -> bool {
         self.awaits_rank() && self.schedule.waiting_at(iteration).is_some()
     }
 
-    /// Returns true if windows cannot open until the rank is known.
+    /// Returns true if no window can open until the rank is known.
     pub(crate) fn awaits_rank(&self) -> bool {
         self.settings.ranks.is_some() && matches!(self.rank, Rank::Unknown(_))
     }
 
-    /// Stores the rank that was looked up at `point`. If the rank is not selected, no windows open. If
-    /// nothing indicates that the process has a rank, this is decided only when a window is due.
+    /// Stores the rank that was looked up at `point`. If the settings do not select this rank, no windows
+    /// open. If nothing indicates that the process has a rank, it is treated as rank 0 once a window is due.
     pub(crate) fn know_rank(&mut self, rank: Rank, point: Point) {
         let awaited = self.awaits_rank();
         self.rank = rank;
@@ -398,7 +403,7 @@ impl SessionState {
 }
 
 impl SessionState {
-    /// Returns the window on demand, if it has not closed yet.
+    /// Returns the requested window, if it has not closed yet.
     pub(crate) fn due(&self) -> Option<&Demand> {
         self.demand.as_ref().filter(|demand| demand.is_due())
     }
@@ -411,8 +416,8 @@ impl SessionState {
         }
     }
 
-    /// Returns the number of iterations in which GPU kernels are recorded, for a window that opens, or for
-    /// the part of a window that has kernels.
+    /// Returns the number of iterations in which GPU kernels are recorded, if at this edge a window opens or
+    /// the open window begins its part with kernels.
     pub(crate) fn kernels(&self, edge: &Edge) -> Option<u64> {
         let asked = self.settings.kernels;
         if edge.kernels {
@@ -425,8 +430,8 @@ impl SessionState {
         }
     }
 
-    /// Updates the state of requested windows after windows were closed and opened. `over` is the number of
-    /// iterations that had ended by then.
+    /// Updates the progress of the requested window after windows were closed and opened. `over` is the
+    /// number of iterations that had ended by then.
     pub(crate) fn note_demand(&mut self, edge: &Edge, over: u64) {
         if let Some(closed) = edge.close {
             let first = closed.window.first;
@@ -461,8 +466,8 @@ impl SessionState {
         self.recording.is_due() && self.uses_cuda
     }
 
-    /// Returns how many of `iterations` have really begun at the end of the process. Calls that were counted
-    /// but did not continue to the real function have not begun an iteration.
+    /// Returns the number of `iterations` that have really begun when the process ends. A call that was
+    /// counted but has not continued to the real function has not begun its iteration.
     pub(crate) fn begun_of(&self, iterations: u64) -> u64 {
         if self.recording == Recording::Yes && self.schedule.is_open() {
             iterations.min(self.turn.done().next())
@@ -472,13 +477,13 @@ impl SessionState {
     }
 
     /// Returns true if `point` is the beginning of the latest iteration and the condition on batches does not
-    /// hold for it.
+    /// hold for that iteration.
     pub(crate) fn excludes(&self, point: Point) -> bool {
         matches!(point, Point::In(iteration) if self.filter.excluded == Some(iteration))
     }
 
-    /// Returns true if the open window is closed before `iteration`, for which the condition does not hold,
-    /// to be opened again later.
+    /// Returns true if the open window has to be closed before `iteration`, because the condition does not
+    /// hold for the iteration. The window opens again later.
     pub(crate) fn splits(&mut self, iteration: u64) -> bool {
         if !(self.settings.where_split && self.schedule.is_open()) {
             return false;
@@ -492,7 +497,8 @@ impl SessionState {
         splits
     }
 
-    /// Reports an iteration, at which nothing is switched, to the record.
+    /// Reports the point `point` (the beginning or end of an iteration) to the record, if no window is
+    /// switched there.
     pub(crate) fn record_iteration(&self, point: Point) {
         if self.recording != Recording::Yes {
             return;
@@ -504,15 +510,15 @@ impl SessionState {
     }
 }
 
-/// Returns the settings for the part with kernels, which comes at the end of a window that lasts until its
-/// figures are precise enough.
+/// Returns the settings for the part of a window with kernels. This part comes at the end of a window that
+/// lasts until its figures are precise enough.
 fn kernel_part(settings: &Settings) -> Option<KernelPart> {
     let (iterations, within) = settings.kernels?.at_the_end()?;
     Some(KernelPart { iterations, within })
 }
 
-/// Returns true if a call that enters through the runtime's function for `call` is counted there, even if the
-/// driver's function would count it as well.
+/// Returns true if `call` is counted when it enters the CUDA runtime's function, even if the driver's
+/// function would count it as well.
 pub fn attends(call: Call) -> bool {
     CallSet::from_bits(ATTENDED.load(Ordering::Acquire)).contains(call)
 }

@@ -1,5 +1,5 @@
-//! Stream captures of the program. Calls during a capture do not count as iterations, and nothing may wait
-//! for the device meanwhile.
+//! Tracks the program's stream captures. Calls during a capture do not count as iterations, and the library
+//! must not wait for the device meanwhile.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
@@ -15,8 +15,8 @@ use tllmprof_steps::step::threads::Slot;
 use tllmprof_sync::wake;
 use tllmprof_sync::{Guard, wait};
 
-/// The longest time that the beginning of a capture is delayed while the library starts to wait for the
-/// device. Once the driver is waiting, a new capture does not disturb it.
+/// The longest time that the beginning of a capture is delayed until the library has begun to wait for the
+/// device. Once the driver is waiting, a new capture does not disturb the wait.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 
 lifecycle::global! {
@@ -31,8 +31,8 @@ lifecycle::global! {
     static DRAINING: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns true if any thread is capturing. If `will`, the library is about to wait for the device. The
-/// beginning of a capture is then delayed until [`drained`] is called, or for a limited time.
+/// Returns true if any thread is capturing a stream. `will` is true if the library is about to wait for the
+/// device. The beginning of a capture is then delayed until [`drained`] is called, or for a limited time.
 pub(crate) fn about_to_drain(will: bool) -> bool {
     DRAINING.store(will.into(), Ordering::SeqCst);
     is_any_under_way()
@@ -45,12 +45,12 @@ pub(crate) fn drained() {
     }
 }
 
-/// Returns true if any thread is capturing or about to.
+/// Returns true if any thread is capturing a stream or about to begin a capture.
 pub fn is_any_under_way() -> bool {
     UNDER_WAY.load(Ordering::SeqCst) != 0
 }
 
-/// Ends the captures of a thread that has ended. `slot` is that thread's slot.
+/// Ends the captures of the thread that used `slot` and has ended.
 pub(crate) fn forget(state: &mut SessionState, slot: &Slot) {
     let before = state.captures.len();
     state
@@ -62,8 +62,8 @@ pub(crate) fn forget(state: &mut SessionState, slot: &Slot) {
     }
 }
 
-/// Stores if the calls of the thread that uses `slot` are being captured. Called with the state locked, so
-/// that the thread cannot end meanwhile.
+/// Notes whether the calls of the thread that uses `slot` are being captured. Called with the state locked,
+/// so that the thread cannot end meanwhile.
 fn set_capturing(slot: &Slot, capturing: bool) {
     if slot.block() != 0 {
         let trail = trail_of((!capturing).then_some(slot));
@@ -79,7 +79,8 @@ fn is_over(captures: i32) {
     doors().captures();
 }
 
-/// Called when a capture is about to begin. Waits while the library is about to start waiting for the device.
+/// Called when a thread is about to begin a capture. Delays it while the library is about to wait for the
+/// device.
 pub(crate) fn begins() {
     UNDER_WAY.fetch_add(1, Ordering::SeqCst);
     doors().captures();
@@ -93,7 +94,7 @@ pub(crate) fn begins() {
     }
 }
 
-/// Called when the driver has begun a capture of `stream` or has refused to.
+/// Called when the driver has begun to capture `stream` or has refused to.
 pub(crate) fn began(stream: usize, succeeded: bool) {
     let slot = slot().filter(|_| succeeded);
     let mut guard = STATE.lock();
@@ -106,8 +107,9 @@ pub(crate) fn began(stream: usize, succeeded: bool) {
     }
 }
 
-/// Called when a capture has ended, successfully or not. A relaxed capture may end on another thread than it
-/// began. Returns the locked state if counting restarts, so that the caller can move back to the start.
+/// Called when a capture has ended, successfully or not. A relaxed capture may end on another thread than the
+/// one that began it. If counting restarts, returns the locked state, so that the caller can move back to the
+/// start.
 pub(crate) fn ended(stream: usize) -> Option<Guard<'static, Option<SessionState>>> {
     let here = slot()?;
     let mut guard = STATE.lock();

@@ -1,5 +1,6 @@
-//! One switch of windows, profilers and record at a point. Its facts are read while the state is locked, and
-//! it is carried out without the lock.
+//! One switch: at a point in the sequence of iterations, windows are opened or closed for the profilers and
+//! the record. The data for the switch are copied while the state is locked, and the switch is carried out
+//! without the lock.
 
 use std::time::Instant;
 
@@ -20,8 +21,7 @@ use tllmprof_steps::trigger::Fired;
 use tllmprof_steps::turn::TurnEvent;
 use tllmprof_steps::window::{Edge, Point};
 
-/// A switch of windows, profilers and record at a point in the sequence of iterations, with the facts that it
-/// needs.
+/// A switch of windows at the point `target` in the sequence of iterations, with the data that it needs.
 pub(crate) struct Switch {
     settings: &'static Settings,
     target: Point,
@@ -30,33 +30,33 @@ pub(crate) struct Switch {
     rank: Rank,
     /// True if the condition on batches does not hold for the iteration that begins.
     excluded: bool,
-    /// The reason for the delay, if the window opens late.
+    /// The reason for the delay, for the message if the window opens late.
     why_late: &'static str,
-    /// The facts for the record, if it begins here.
+    /// Data that is written at the beginning of the record, if the record begins with this switch.
     record: Option<Beginning>,
-    /// The facts about the rule, if it has changed since the record began.
+    /// The rule and its reason, if the rule has changed since the record began.
     another: Option<Beginning>,
-    /// The number of iterations in which kernels are recorded, for a window that opens or for the part with
-    /// kernels that begins.
+    /// The number of iterations in which kernels are recorded, if a window opens or the open window begins
+    /// its part with kernels.
     kernels: Option<u64>,
     opening: Opening,
 }
 
-/// Facts about the window that opens. All fields are empty if none does.
+/// Data about the window that opens. All fields are empty if no window opens.
 #[derive(Default)]
 struct Opening {
     engine: Option<&'static DetectedEngine>,
     /// The learnt rule, and the inner loop in its iterations, if there is one.
     learnt: Option<(LearnedRule, Option<Inner>)>,
-    /// The window that opens by itself, and the iteration that fired its trigger.
+    /// The window that a trigger has opened, and the iteration that fired the trigger.
     triggered: Option<(IterationRange, Fired)>,
     verdict: Option<Verdict>,
-    /// The sampler, if the window is a kernel sample.
+    /// The sampler, if the window that opens is a kernel sample.
     sampler: Option<Sampler>,
-    /// The number of the window among the requested ones, counted from 1.
+    /// The number of the window among those requested while the process runs, counted from 1.
     demand: Option<u64>,
     torch_trace: Option<TracePath>,
-    /// True if the iterations that were recorded before the window opened stay in the record.
+    /// True if the iterations that the flight recorder has kept before the window stay in the record.
     past: bool,
 }
 
@@ -109,8 +109,8 @@ impl Opening {
 }
 
 impl Switch {
-    /// Moves the schedule to `target`, and collects the facts for the switch. They are boxed because they
-    /// take several kilobytes, and the program's thread may have a small stack.
+    /// Moves the schedule to `target`, and collects the data for the switch. The result is boxed because it
+    /// takes several kilobytes, and the program's thread may have a small stack.
     #[inline(never)]
     pub(crate) fn decide(state: &mut SessionState, target: Point) -> Box<Self> {
         if state.schedule.has_edge_at(target) {
@@ -151,10 +151,11 @@ impl Switch {
         self.edge.open.is_some() || self.edge.close.is_some()
     }
 
-    /// Carries out the switch. Returns the state of the record, if it begins here. The state must not be
-    /// locked.
+    /// Carries out the switch. The state must not be locked. If the record begins with this switch, returns
+    /// the new state of the record.
     pub(crate) fn carry_out(&self) -> Option<Recording> {
-        // Nothing may wait for the device during a stream capture. Neither may CUPTI be attached or detached.
+        // Nothing may wait for the device during a stream capture, and CUPTI must not be attached or
+        // detached.
         let drains = self.edge.close.is_some()
             || self.edge.kernels
             || self.edge.open.is_some() && self.kernels.is_some()
@@ -205,7 +206,7 @@ impl Switch {
         );
     }
 
-    /// Stores in the state that the switch was carried out.
+    /// Stores in the state that the switch has been carried out.
     pub(crate) fn note(&self, state: &mut SessionState, recording: Option<Recording>) {
         state.turn.on(TurnEvent::Switched(self.target));
         state.note_demand(&self.edge, self.target.over());
@@ -215,7 +216,7 @@ impl Switch {
     }
 }
 
-/// Returns the reason for the delay, in case that a window that opens now opens late.
+/// Returns the reason for the delay, for the message if the window that opens now opens late.
 fn why_late(state: &SessionState) -> &'static str {
     if state.awaited_rank {
         "the rank was not known"

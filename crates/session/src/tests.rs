@@ -1,5 +1,5 @@
-//! Tests that drive the session with lists of calls, like the intercepted functions do. A fake wiring records
-//! the session's calls.
+//! Tests that drive the session with lists of calls, as the hooks do. A fake wiring (profilers, record, hooks
+//! and Python) notes what the session calls.
 
 use core::fmt;
 use std::fs::File;
@@ -32,7 +32,7 @@ mod threads;
 mod triggers;
 mod windows;
 
-/// Held by each test, because the session belongs to the process.
+/// Held by each test, because there is only one session in a process.
 static ONE: Mutex<()> = Mutex::new(());
 static MADE: Made = Made {
     asked: Mutex::new(Vec::new()),
@@ -47,23 +47,24 @@ static TESTS: Wiring = Wiring {
     listener: &MADE,
 };
 
-/// A function that the fake sink runs while it switches a window.
+/// A function that the fake sink (profilers and record) runs while it switches a window.
 type Act = Arc<dyn Fn(Point) + Send + Sync>;
 
-/// The behaviour of the fake wiring.
+/// Settings for the behaviour of the fake wiring.
 struct Orders {
     wants_record: bool,
     /// True if creating the record fails.
     has_no_record: bool,
     wants_calls: bool,
-    /// A point at which something other than a window has to be switched.
+    /// A point in the sequence of iterations at which the fake sink has something to switch other than a
+    /// window.
     edge: Option<Point>,
     while_switching: Option<Act>,
     /// True if the calling thread has the GIL and a thread of the library waits for it.
     gil: bool,
     /// The rank that the fake Python interpreter returns.
     rank: Rank,
-    /// The time of each iteration, by its causes.
+    /// The time of each iteration by cause, as the fake sink returns it.
     spent: Spent,
 }
 
@@ -85,7 +86,7 @@ impl Orders {
     };
 }
 
-/// The fake wiring of the session, which only records its calls.
+/// The fake wiring of the session: notes each call of the session and returns preset values.
 struct Made {
     asked: Mutex<Vec<String>>,
     orders: Mutex<Orders>,
@@ -269,19 +270,21 @@ impl Interpreter for Made {
     }
 }
 
-/// A fake process in which nothing has happened yet. Only one exists at a time.
+/// A fake process in which nothing has happened yet. Only one exists at a time, because there is only one
+/// session.
 struct Process {
     log: Log,
     _one: MutexGuard<'static, ()>,
 }
 
 impl Process {
-    /// Returns a process with these variables, in the form `NAME=VALUE NAME=VALUE`.
+    /// Returns a fake process with the environment variables `variables`, in the form `NAME=VALUE
+    /// NAME=VALUE`.
     fn new(variables: &str) -> Self {
         Self::ordered(variables, Orders::NONE)
     }
 
-    /// Returns a process whose wiring behaves as `orders` says.
+    /// Returns a fake process whose wiring behaves as `orders` says.
     fn ordered(variables: &str, orders: Orders) -> Self {
         let one = lock(&ONE);
         forget();
@@ -297,18 +300,19 @@ impl Process {
         }
     }
 
-    /// Returns the calls of the wiring so far.
+    /// Returns the calls that the session has made to the fake wiring so far.
     fn asked(&self) -> Vec<String> {
         lock(&MADE.asked).clone()
     }
 
-    /// Returns the calls of the wiring that begin with one of `starts`.
+    /// Returns the calls to the fake wiring that begin with one of `starts`.
     fn asked_for(&self, starts: &[&str]) -> Vec<String> {
         let is = |line: &String| starts.iter().any(|start| line.starts_with(start));
         self.asked().into_iter().filter(is).collect()
     }
 
-    /// Returns the points at which the sink had to switch, and what it had to switch.
+    /// Returns the points in the sequence of iterations at which the fake sink was called to switch, with the
+    /// windows that opened or closed.
     fn switches(&self) -> Vec<String> {
         self.asked_for(&["Start", "In(", "After("])
     }
@@ -337,7 +341,7 @@ fn forget() {
     }
 }
 
-/// Simulates a fork: everything after this happens in the child.
+/// Simulates a fork. The rest of the test runs as the child.
 fn fork() {
     before_fork();
     forget();
@@ -403,14 +407,14 @@ fn redirect(to: &impl AsRawFd) {
     log::redirected(2);
 }
 
-/// Makes a successful driver call on the calling thread, reported like the hooks report it.
+/// Makes a successful driver call on the calling thread, and reports it to the session as the hooks do.
 fn call(call: Call) {
     call_with(call, &[0], true);
 }
 
 /// Makes a driver call with these arguments, which succeeds or fails.
 fn call_with(call: Call, args: &[usize], succeeds: bool) {
-    // A call within another call is a part of the outer call.
+    // A call from within another call is not reported, because it is a part of the outer call.
     if !activity::is_active() || thread::outer().place != 0 {
         return;
     }
@@ -448,8 +452,8 @@ fn calls(count: usize, what: Call) {
     (0..count).for_each(|_| call(what));
 }
 
-/// Begins a range or a Python function that the rule names. Returns the number of the iteration that ends
-/// together with it, if there is one.
+/// Begins an NVTX range or a Python function that the rule names. Returns the number of the iteration that
+/// ends together with it, if there is one.
 fn begins(what: Counted) -> Option<u64> {
     let ends = by_name::count(what).then(|| by_name::ask(what)).flatten();
     goes_on();
@@ -463,7 +467,7 @@ fn passes(what: Counted) {
     }
 }
 
-/// Makes a step with a batch of `tokens` tokens, all of which are decoded.
+/// Makes a step whose batch decodes `tokens` requests, one token each.
 fn decodes(tokens: u32) {
     let facts = condition::BatchFacts {
         requests: Some(tokens),
@@ -477,7 +481,7 @@ fn decodes(tokens: u32) {
     goes_on();
 }
 
-/// Runs a native function that the rule names, reported like its hook reports it.
+/// Runs a native function that the rule names, and reports it to the session as its hook does.
 fn runs_named() {
     let Some(inside) = Inside::enter() else {
         return;

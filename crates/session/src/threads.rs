@@ -1,4 +1,4 @@
-//! Handles the threads that make calls, from the first call of a thread to the thread's end.
+//! Handles threads of the program, from a thread's first intercepted call to the thread's end.
 
 use core::sync::atomic::Ordering;
 
@@ -21,7 +21,8 @@ unsafe impl Part for Counts {
     }
 }
 
-/// Assigns a slot to the calling thread. The first thread that uses CUDA begins the session.
+/// Assigns a slot (the cells in which calls are counted) to the calling thread. The first thread that uses
+/// CUDA begins the session.
 pub fn new_thread(uses_cuda: bool) {
     if lifecycle::is_filtered() {
         return;
@@ -61,7 +62,7 @@ extern "C" fn exits() {
     contained((), ending::finish);
 }
 
-/// Called when a thread has ended, so that another thread may use its slot.
+/// Called when the thread that used `slot` has ended. From here on another thread may use the slot.
 fn leave(slot: &'static Slot) {
     let _inside = Inside::enter();
     let mut guard = STATE.lock();

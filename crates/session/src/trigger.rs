@@ -12,8 +12,8 @@ use super::state::{Recording, SessionState};
 use super::stream_capture;
 use super::wiring::sink;
 
-/// Called when an iteration begins. `facts` describes its batch. `spent` is the time of the previous
-/// iteration, by causes. Opens a window if the condition held for the previous iteration.
+/// Called when the iteration `begun` begins. `facts` describes its batch, and `spent` is the time of the
+/// previous iteration by cause. Opens a window if the trigger's condition held for the previous iteration.
 pub(crate) fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, spent: Spent) {
     let Some(watch) = &mut state.automatic.watch else {
         return;
@@ -34,7 +34,7 @@ pub(crate) fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, sp
         first,
         last: Some(first.saturating_add(watch.steps() - 1)),
     };
-    // If a planned window conflicts, it will capture these iterations anyway.
+    // If a planned window conflicts with this one, the planned window captures these iterations anyway.
     if state.schedule.demand(window).is_ok() {
         state.counter.keep_counting();
         if state.recording == Recording::OnDemand {

@@ -1,5 +1,6 @@
-//! Switching between points in the sequence of iterations. Only the thread that has the
-//! [turn](tllmprof_steps::turn) switches. Other threads wait for it, for a limited time.
+//! Opens and closes windows at points in the sequence of iterations. Only the thread that has the
+//! [turn](tllmprof_steps::turn) (the right to switch) does this. Other threads wait for that thread, for a
+//! limited time.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -27,14 +28,14 @@ const GIL_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// continued to the real function. Such threads hold none of the library's locks, and only have to execute
 /// some instructions or to get the GIL.
 const CONTINUE_TIMEOUT: Duration = Duration::from_millis(200);
-/// The interval at which the switching thread checks for such threads.
+/// The interval at which the switching thread checks whether such threads have continued.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 lifecycle::global! {
     stage: Session;
 
-    /// A counter that increases each time a turn ends. Threads that wait for the end of a turn sleep on it
-    /// (futex).
+    /// A counter that increases each time a thread gives up the turn. Threads that wait for the end of a turn
+    /// sleep on this word (futex).
     #[fork(keep = "only changes matter")]
     static TURNS: AtomicU32 = AtomicU32::new(0);
     /// The number of threads that are waiting for a turn to end.
@@ -42,15 +43,16 @@ lifecycle::global! {
     static WAITERS: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Moves the process to `point` in the sequence of iterations, and switches what has to be switched there.
+/// Moves the process to `point` in the sequence of iterations, and opens or closes the windows that are due
+/// there.
 ///
-/// If another thread has the turn, that thread will switch for `point`, too, and this thread waits for it for
-/// a limited time. At the beginning of an iteration it does not wait, because it has already waited
-/// ([`wait_for`]).
+/// If another thread has the turn, that thread switches for `point`, too, and the calling thread waits for it
+/// for a limited time. At the beginning of an iteration the calling thread does not wait, because it has
+/// already waited in [`wait_for`].
 pub(crate) fn reach(mut guard: Guard<'static, Option<SessionState>>, point: Point) {
     let Some(state) = guard.as_mut() else { return };
     match (state.turn.on(TurnEvent::Reached(point)), point) {
-        // The thread has already waited, and its call has to continue now.
+        // The calling thread has already waited in `wait_for`, and its call has to continue now.
         (Action::Wait(_), Point::In(_)) => {
             state.early = state.early.map(|early| early + 1);
             return;
@@ -70,7 +72,8 @@ pub(crate) fn reach(mut guard: Guard<'static, Option<SessionState>>, point: Poin
     if OWNER.load(Ordering::Relaxed) != ids::process() {
         return; // this is a copy of the process for which no fork handler ran
     }
-    // The driver may be loaded but not used yet. Without this, a window that opens here would have no record.
+    // The driver may be loaded but not used yet. Without this call, a window that opens at this point would
+    // have no record.
     state.note_cuda();
     state.take_turn();
     guard = ask_rank(guard, point);
@@ -81,8 +84,8 @@ pub(crate) fn reach(mut guard: Guard<'static, Option<SessionState>>, point: Poin
     run(guard);
 }
 
-/// Looks up the rank if it is unknown and matters at `point`, and logs which window waits for it. Called by
-/// the thread that has the turn.
+/// Looks up the rank if it is unknown and matters at `point`, and logs which window waits for the rank.
+/// Called by the thread that has the turn.
 fn ask_rank(
     mut guard: Guard<'static, Option<SessionState>>,
     point: Point,
@@ -113,8 +116,8 @@ fn ask_rank(
     guard
 }
 
-/// Waits, for a limited time, until no other thread has a call that has a number but has not continued to the
-/// real function. Called by the thread that has the turn.
+/// Waits, for a limited time, until each numbered call of another thread has continued to the real function.
+/// Called by the thread that has the turn.
 fn let_go_on(
     mut guard: Guard<'static, Option<SessionState>>,
 ) -> Guard<'static, Option<SessionState>> {
@@ -130,8 +133,8 @@ fn let_go_on(
         if now >= *deadline.get_or_insert(now + CONTINUE_TIMEOUT) {
             break;
         }
-        // A futex wait is used because, unlike `sleep`, it is not a cancellation point. No turn ends
-        // meanwhile, so the wait ends with the time-out.
+        // A futex wait is used because, unlike `sleep`, it is not a cancellation point. No thread wakes this
+        // futex meanwhile, so the wait lasts until its time-out.
         let pause = || wait(&TURNS, TURNS.load(Ordering::SeqCst), POLL_INTERVAL);
         guard = unlocked(guard, pause).0;
     }
@@ -192,9 +195,9 @@ pub(crate) fn run(mut guard: Guard<'_, Option<SessionState>>) {
     }
 }
 
-/// Waits until no thread has the turn, so that the calling thread's call comes after the switch. For each
-/// turn, waits no longer than this turn may block other threads. In total, waits no longer than a window may
-/// take to open, even if other threads get the turn in between.
+/// Waits until no thread has the turn, so that the calling thread's call comes after the switch. The wait for
+/// one turn is limited by that turn's deadline. The whole wait is limited by the time that a window may take
+/// to open, even if other threads get the turn in between.
 pub(crate) fn wait_for(
     mut guard: Guard<'static, Option<SessionState>>,
 ) -> Guard<'static, Option<SessionState>> {
@@ -205,7 +208,7 @@ pub(crate) fn wait_for(
         if now >= until {
             break;
         }
-        // The time limit of a turn gets shorter when a window is to be closed, so it is checked again after
+        // The deadline of a turn gets earlier when a window is to be closed, so it is read again after
         // `CLOSING`.
         let waited = wait_for_end(guard, until.min(now + CLOSING));
         guard = STATE.lock();
@@ -216,8 +219,8 @@ pub(crate) fn wait_for(
     guard
 }
 
-/// Unlocks the state and waits until a turn ends, but not beyond `deadline`. Returns false if waiting is not
-/// allowed: the calling thread has the GIL, and a thread of the library waits for the GIL.
+/// Unlocks the state and waits until a turn ends, but not beyond `deadline`. Returns false if the thread must
+/// not wait: it has the GIL, and a thread of the library waits for the GIL.
 pub(crate) fn wait_for_end(guard: Guard<'_, Option<SessionState>>, deadline: Instant) -> bool {
     let turn = TURNS.load(Ordering::SeqCst);
     drop(guard);

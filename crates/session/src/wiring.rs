@@ -12,43 +12,44 @@ use tllmprof_steps::window::{Edge, Point};
 use super::end::EndReason;
 use super::rank::Rank;
 
-/// The point in the sequence of iterations that the process moves to, and facts for the profilers and the
-/// record that are switched there.
+/// A point in the sequence of iterations that the process moves to, with the data that profilers and the
+/// record need to switch there.
 pub struct Place<'a> {
     pub point: Point,
-    /// The rule, and the rank if there is one, formatted for messages.
+    /// The rule for a step, and the rank if there is one, formatted for messages.
     pub by: fmt::Arguments<'a>,
     pub rank: Option<u64>,
-    /// The reason for the delay, if the window opens late.
+    /// The reason for the delay, for the message if the window opens late.
     pub why_late: &'static str,
     /// True if a stream is being captured in the process, so that nothing may wait for the device.
     pub capturing: bool,
     /// True if the condition on batches does not hold for the iteration that begins.
     pub excluded: bool,
-    /// The number of iterations in which GPU kernels are recorded, for a window that opens or for the part of
-    /// a window with kernels that begins.
+    /// The number of iterations in which GPU kernels are recorded, if a window opens or the open window
+    /// begins its part with kernels.
     pub kernels: Option<u64>,
-    /// The settings of the kernel sample, if the window that opens is one.
+    /// The settings of the kernel sample, if the window that opens is a sample.
     pub sampled: Option<KernelSamples>,
-    /// True if the iterations that were recorded before the window that opens stay in the record.
+    /// True if the iterations that the flight recorder has kept before the window stay in the record.
     pub past: bool,
-    /// The number of the requested window that opens, counted from 1; `None` for other windows.
+    /// The number of the window that opens among those requested while the process runs, counted from 1;
+    /// `None` for a planned window.
     pub demand: Option<u64>,
     /// The path for the PyTorch profiler's trace of the requested window, if a trace was requested.
     pub torch_trace: Option<&'a TracePath>,
 }
 
-/// Facts about the process for its record.
+/// Data about the process that is written into its record.
 pub struct SessionFacts<'a> {
     /// The rank, if it is known when the record begins.
     pub rank: Option<Ranked>,
     /// The version of Python, if the process has an interpreter.
     pub python: Option<&'a str>,
-    /// The rule, in the form of `TLLMPROF_STEP`.
+    /// The rule for a step, in the form of `TLLMPROF_STEP`.
     pub rule: &'a dyn Display,
-    /// The reason for the rule, if the user did not set it.
+    /// The reason for the rule; `None` if the user has set the rule.
     pub why: Option<&'a dyn Display>,
-    /// The detected engine, if its step is counted.
+    /// The detected engine, if its steps are counted.
     pub engine: Option<&'a str>,
     /// True if a stretch of time is recorded in place of iterations, because no step is known.
     pub is_span: bool,
@@ -61,11 +62,11 @@ pub struct SessionFacts<'a> {
 pub trait Sink: Sync {
     /// Returns true if the settings ask for a record.
     fn wants_record(&self) -> bool;
-    /// Called when the process has begun to use CUDA.
+    /// Called when the process has begun to use CUDA. Starts the profilers.
     fn start(&self, settings: &'static Settings);
     /// Returns true if GPU kernels can be recorded, according to the settings.
     fn takes_kernels(&self, settings: &Settings) -> bool;
-    /// Begins the record. Returns true if it was created.
+    /// Begins the record with the data `facts`. Returns true if the record's file was created.
     fn begin_record(&self, settings: &'static Settings, facts: &SessionFacts<'_>) -> bool;
     /// Called when the rule has changed since the record began.
     fn rule_is_known(&self, facts: &SessionFacts<'_>);
@@ -77,7 +78,7 @@ pub trait Sink: Sync {
     /// Called before a stretch of time begins that is recorded in place of an iteration while no step is
     /// known.
     fn span_begins(&self) {}
-    /// Called when the stretch of time has begun. No lock is held.
+    /// Called when the stretch of time has begun. The caller holds no lock.
     fn span_has_begun(&self) {}
     /// Called when the stretch of time is dropped, because a step is now known. Must not wait.
     fn span_is_replaced(&self) {}
@@ -91,13 +92,13 @@ pub trait Sink: Sync {
     fn take_spent(&self) -> Spent;
     /// Returns true if something other than a window has to be switched at `point`.
     fn has_edge_at(&self, point: Point) -> bool;
-    /// Moves to another point, and opens or closes the windows in `edge`.
+    /// Moves to the point in `place`, and opens or closes the windows in `edge`.
     fn switch(&self, place: &Place<'_>, edge: Edge);
     /// Called when no more windows open after `iterations` iterations, for the reason `by`. Does what must be
     /// done before the record ends.
     fn ends(&self, iterations: u64, capturing: bool, by: EndReason);
-    /// Closes everything that is open. `drain` is true if this may wait for the device. `here` is true if
-    /// this may run on the calling thread when the library has no thread for it.
+    /// Closes everything that is open. `drain` is true if this function may wait for the device. `here` is
+    /// true if closing work may run on the calling thread when the library has no thread for it.
     fn finish(&self, iterations: u64, drain: bool, here: bool);
     /// Returns true if windows have closed, but no profiler or record is known to have captured any of them.
     fn is_unheard(&self) -> bool {
@@ -111,34 +112,37 @@ pub trait Sink: Sync {
     }
     /// Ends the record. `in_order` is true if the process exits normally.
     fn finish_record(&self, in_order: bool);
-    /// Makes the sink's sleeping threads end. Must not wait.
+    /// Makes the sink's own threads end. Must not wait for them.
     fn ends_threads(&self);
 }
 
-/// The doors: the hooks through which the process's calls reach the session.
+/// The hooks through which the process's calls reach the session.
 pub trait Doors: Sync {
-    /// Intercepts the runtime's functions for `calls`, in addition to the driver's. Stops intercepting other
-    /// functions of the runtime for which the driver's suffice.
+    /// Intercepts the CUDA runtime's functions for `calls`, in addition to the driver's functions. Stops
+    /// intercepting the other functions of the runtime, whose calls are seen at the driver.
     fn attend(&self, calls: CallSet);
     /// Prepares the hooks to record the driver's calls while a window is open.
     fn record_calls(&self);
     /// Called when the number of stream captures in progress has changed.
     fn captures(&self) {}
-    /// Logs in which way the functions that a rule names are hooked.
+    /// Logs in which way the functions that the rule names are hooked.
     fn report_named(&self);
     /// Logs an error if a rule has matched no function or too many. `may_search` is true if there is time and
     /// memory to look for similar names.
     fn report_unmatched(&self, step: &Step, may_search: bool);
-    /// Logs if no function was found for the requested scopes.
+    /// Logs a warning if no function was found for a scope (a torch module or marked function) that the
+    /// settings name.
     fn report_unmatched_scopes(&self, _may_search: bool) {}
-    /// Logs the calls that bypass the library, if no call that makes an iteration has been intercepted.
+    /// Logs the ways in which calls may bypass the library, if no call that makes an iteration has been
+    /// intercepted.
     fn report_bypass(&self) {}
-    /// Intercepts calls again after [`Doors::detach`]. Returns false if the library was preloaded and not
-    /// attached.
+    /// Intercepts calls again after [`Doors::detach`]. Returns false if the library was preloaded, because it
+    /// can be attached and detached only if `tllmprof attach` loaded it.
     fn attach_again(&self) -> bool {
         false
     }
-    /// Stops intercepting calls. Returns false if the library was preloaded and not attached.
+    /// Stops intercepting calls. Returns false if the library was preloaded, because it can be detached only
+    /// if `tllmprof attach` loaded it.
     fn detach(&self) -> bool {
         false
     }
@@ -153,18 +157,18 @@ pub trait Doors: Sync {
 pub trait Interpreter: Sync {
     /// Returns the version of Python, such as `3.12.1`.
     fn version(&self) -> Option<&'static str>;
-    /// Returns the rank according to Python. The rank can be read only with the GIL. If the calling thread
-    /// does not have the GIL, it is read soon, for a later call.
+    /// Returns the rank that Python knows. The rank can be read only with the GIL. If the calling thread does
+    /// not have the GIL, another thread reads the rank soon, for a later call of this function.
     fn rank(&self) -> Rank;
     /// Returns true if the calling thread has the GIL.
     fn has_gil(&self) -> bool;
     /// Returns true if a thread of the library waits for the GIL. A thread that has the GIL must not wait for
     /// that thread.
     fn is_waiting_for_gil(&self) -> bool;
-    /// Installs the library in Python again after [`Interpreter::detach`].
+    /// Installs the library's hooks in Python again after [`Interpreter::detach`].
     fn attach_again(&self) {}
-    /// Removes from Python everything that was installed when the library was attached. Returns true if this
-    /// succeeded in time. Otherwise nothing has changed.
+    /// Removes all of the library's hooks from Python. Returns true if this succeeded in time. Otherwise
+    /// nothing has changed.
     fn detach(&self) -> bool {
         true
     }
@@ -172,9 +176,9 @@ pub trait Interpreter: Sync {
     fn can_run_torch_profiler(&self) -> bool {
         false
     }
-    /// Updates the record's counters of Python's activity.
+    /// Updates the record's counters of garbage collections and of waits for the GIL.
     fn count(&self);
-    /// Logs the Python functions that the settings name but that were never seen.
+    /// Logs which Python functions in the settings were never seen.
     fn report_missing(&self);
     /// Logs the totals of garbage collections and of waits for the GIL.
     fn report_totals(&self, level: Level);
@@ -208,8 +212,8 @@ pub struct Wiring {
     pub listener: &'static dyn Listener,
 }
 
-/// The library's wiring: one entry, or none in a test of a lower layer. The linker collects it, because
-/// another library's constructor may use CUDA before this library's constructor has run.
+/// The library's wiring: one entry, or none in a test of a lower layer. The linker collects it, so it exists
+/// before any code runs: another library's constructor may use CUDA before this library is initialised.
 #[linkme::distributed_slice]
 pub static WIRING: [Wiring];
 
@@ -240,7 +244,7 @@ pub(crate) fn listener() -> &'static dyn Listener {
     wiring().listener
 }
 
-/// A wiring that does nothing, for a session without implementations.
+/// A wiring that does nothing, for a process without implementations of the traits.
 struct Nobody;
 
 impl Sink for Nobody {

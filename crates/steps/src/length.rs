@@ -5,46 +5,46 @@
 //! an iteration takes over 0.3 s, it lasts for 3 to 8 iterations. The second part, with kernels, has a given
 //! number of iterations or a given duration.
 //!
-//! Some iterations are in the window but do not count towards its length: those in which the program waited
-//! for requests or captured a stream, and those that a condition excludes. Of a pause, as [`Known::is_pause`]
-//! defines it, only a little counts.
+//! Some iterations are in the window but do not count towards its length: iterations in which the program
+//! waited for requests or captured a stream, and iterations that a condition excludes. Of a pause, as
+//! [`Known::is_pause`] defines it, only a little counts.
 
 use core::time::Duration;
 use std::time::Instant;
 
 use crate::steady::{Known, SHORTEST_PAUSE};
 
-/// The smallest number of iterations and the shortest duration of the first part.
+/// The minimum length of the window's first part (without kernels): a number of iterations, and a duration.
 const ITERATIONS: u64 = 50;
 const TIME: Duration = Duration::from_secs(2);
-/// The number of iterations after which the first part ends, even if it has not lasted for `TIME`.
+/// The largest number of iterations in the window's first part, even if it has not lasted for `TIME`.
 const MOST_ITERATIONS: u64 = 4000;
-/// Iterations count as slow if they take longer than this on average.
+/// The average duration from which on iterations count as slow.
 const SLOW: Duration = Duration::from_millis(300);
-/// The smallest and the largest number of iterations in the first part, if iterations are slow.
+/// The smallest and the largest number of iterations in the first part if iterations are slow.
 const SLOW_ITERATIONS: (u64, u64) = (3, 8);
-/// The smallest number of iterations of the second part.
+/// The smallest number of iterations in the second part (with kernels).
 const LEAST_WITH_KERNELS: u64 = 2;
-/// The time after which the first part ends even if most of it is pauses, which hardly count.
+/// The longest duration of the first part, even if most of it consists of pauses, which hardly count.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The part of a window in which kernels are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelPart {
-    /// The largest number of iterations.
+    /// The largest number of iterations in the part with kernels.
     pub iterations: u64,
-    /// The duration after which the part also ends, if it has at least two iterations by then.
+    /// The duration after which the part with kernels also ends, if it has at least two iterations by then.
     pub within: Option<Duration>,
 }
 
-/// The effect of a new iteration on the open window.
+/// The effect that a new iteration has on the open window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The iteration is another one of the window.
+    /// The iteration belongs to the same part of the window.
     Continues,
-    /// The iteration is the first one with kernels.
+    /// The iteration is the first one in the part with kernels.
     Kernels,
-    /// The window ends before the iteration.
+    /// The window closes before the iteration.
     Closes,
 }
 
@@ -52,15 +52,15 @@ pub enum Next {
 enum LengthPart {
     First,
     Kernels {
-        /// The number of iterations with kernels that have ended.
+        /// The number of iterations in the part with kernels that have ended.
         over: u64,
-        /// The time when the second iteration began. The first one is not measured, because it includes
-        /// attaching CUPTI.
+        /// The time when the second iteration with kernels began. The first one is not measured, because it
+        /// includes attaching CUPTI.
         since: Option<Instant>,
     },
 }
 
-/// The measured length of the window that is open.
+/// The measurement of the open window's length.
 #[derive(Clone, Copy, Debug)]
 pub struct Measuring {
     part: LengthPart,
@@ -72,7 +72,7 @@ pub struct Measuring {
     running: Option<Instant>,
     /// The number of iterations in the window that have ended.
     over: u64,
-    /// The number of ended iterations that count, and their total duration.
+    /// The number of ended iterations that count towards the length, and their total duration.
     counted: u64,
     time: Duration,
 }
@@ -103,7 +103,7 @@ impl Measuring {
         self.running = None;
     }
 
-    /// Called when an iteration begins, which ends the previous one.
+    /// Called when an iteration begins, which ends the previous one. `known` describes both.
     pub fn begins(&mut self, now: Instant, known: Known) -> Next {
         let took = self
             .running
@@ -147,7 +147,7 @@ impl Measuring {
         }
     }
 
-    /// Returns true if the first part is long enough.
+    /// Returns true if the first part (without kernels) is long enough.
     fn has_enough(&self, now: Instant) -> bool {
         let (fewest, most) = SLOW_ITERATIONS;
         let count = u32::try_from(self.counted).unwrap_or(u32::MAX);
@@ -171,15 +171,15 @@ mod tests {
         within: Some(Duration::from_millis(300)),
     };
 
-    /// An iteration without waits for requests or for the GPU.
+    /// An iteration that counts and in which the program waited neither for requests nor for the GPU.
     const OWN: Known = Known {
         counts: true,
         idle: Duration::ZERO,
         gpu_wait: Duration::ZERO,
     };
 
-    /// Simulates a window with iterations that take `micros` each. Returns the number of iterations without
-    /// kernels and with kernels.
+    /// Simulates a window with iterations that take `micros` microseconds each. Returns the number of
+    /// iterations without kernels and the number with kernels.
     fn parts(
         kernels: Option<KernelPart>,
         usual: Option<u64>,
@@ -205,7 +205,8 @@ mod tests {
         assert_eq!(parts(None, None, |_| 10_000), (200, 0));
         assert_eq!(parts(None, None, |_| 40_000), (50, 0));
         assert_eq!(parts(None, None, |_| 100_000), (50, 0));
-        // Iterations of 1 ms also fill 2 s, but very short ones reach the largest number.
+        // Iterations of 1 ms also last until 2 s are full. Very short iterations reach the largest number
+        // before.
         assert_eq!(parts(None, None, |_| 1000), (2000, 0));
         assert_eq!(parts(None, None, |_| 5), (4000, 0));
     }
@@ -237,10 +238,10 @@ mod tests {
 
     #[test]
     fn of_pauses_little_counts() {
-        // Every tenth iteration is a pause, which counts for only a tenth of a second.
+        // Every tenth iteration is a pause of a second, of which only a tenth counts.
         let micros = |n| if n % 10 == 9 { 1_000_000 } else { 10_000 };
         assert_eq!(parts(None, Some(10_000), micros), (110, 0));
-        // The window also ends if it consists mostly of pauses.
+        // The first part also ends if it consists mostly of pauses.
         let (first, _) = parts(None, Some(40_000), |_| 5_000_000);
         assert_eq!(first, 12);
     }

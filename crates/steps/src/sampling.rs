@@ -1,4 +1,4 @@
-//! Decides when a sample of GPU kernels is due.
+//! Decides when a sample of GPU kernels (a short window that opens by itself) is due.
 
 use core::time::Duration;
 
@@ -11,8 +11,8 @@ use tllmprof_config::kernels::KernelSamples;
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     samples: KernelSamples,
-    /// The number of the latest period that has had its sample. Initially the period in which the first
-    /// iteration began.
+    /// The number of the latest period that needs no sample any more: it has had one, or the first iteration
+    /// began in it.
     over: Option<u64>,
 }
 
@@ -27,7 +27,7 @@ impl Sampler {
     }
 
     /// Called when an iteration begins. `now` is the time since the epoch. If a sample is due and `may_open`
-    /// returns true, marks this period as sampled and returns true.
+    /// returns true, marks the current period as sampled and returns true.
     pub fn begins(&mut self, now: Duration, may_open: impl FnOnce() -> bool) -> bool {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let period = ns(now) / ns(self.samples.every).max(1);
@@ -59,7 +59,8 @@ mod tests {
             sampled((3..40_000).step_by(7), |_| true),
             [10_006, 20_002, 30_005]
         );
-        // A process that waited for requests does not make up for the samples that it missed.
+        // From 7000 ms to 93000 ms the process waited for requests. The samples that it missed in that time
+        // are not made up for.
         assert_eq!(sampled([5000, 7000, 93_000, 95_000], |_| true), [93_000]);
     }
 

@@ -15,32 +15,33 @@ use core::fmt;
 use core::time::Duration;
 use std::time::Instant;
 
-/// The number of steps in a block.
+/// The number of steps in a block, whose durations are compared together.
 const BLOCK: usize = 8;
-/// The number of blocks that have to agree.
+/// The number of blocks in a row that have to agree.
 const BLOCKS: usize = 3;
-/// The largest difference between blocks that agree, in percent of the shortest one.
+/// The largest difference between blocks that agree, in percent of the shortest block's duration.
 const WITHIN: u32 = 10;
-/// The smallest number of steps after which the time can be known to have settled.
+/// The smallest number of steps after which the time of a step can be known to have settled.
 pub const NEEDED: u64 = BLOCK as u64 * BLOCKS as u64;
-/// The number of steps after which a window opens even if the time has not settled.
+/// The number of steps after which a window opens even if the time of a step has not settled.
 pub const ENOUGH: u64 = 128;
-/// The total duration, of at least twice [`NEEDED`] steps, after which a window opens even if the time has
-/// not settled.
+/// The total duration after which a window opens even if the time of a step has not settled. At least twice
+/// [`NEEDED`] steps are needed as well.
 pub const LONG_ENOUGH: Duration = Duration::from_secs(4);
-/// Steps that take longer than `SLOW` are compared one by one instead of in blocks. `SLOW_NEEDED` of them
-/// have to agree. After `ENOUGH_SLOW` a window opens in any case.
+/// Limits for steps that take longer than `SLOW`, which are compared one by one instead of in blocks:
+/// `SLOW_NEEDED` of them have to agree, and after `ENOUGH_SLOW` of them a window opens in any case.
 const SLOW: Duration = Duration::from_millis(300);
 const SLOW_NEEDED: usize = 3;
 const ENOUGH_SLOW: usize = LATEST;
 /// The number of latest steps whose durations are stored.
 const LATEST: usize = 8;
-/// The shortest step that can be a pause. Shorter pauses need no special treatment, because the other steps
-/// of their block outvote them.
+/// The duration from which on a step can be a pause. Shorter pauses need no special treatment, because a
+/// block's median ignores them.
 pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 /// A pause takes more than this number of times as long as a usual step.
 const PAUSE: u32 = 10;
-/// The largest number of pauses in a row. If there are more, they are not pauses: steps have become longer.
+/// The largest number of pauses in a row. If more long steps follow each other, they are not pauses: steps
+/// have become longer.
 const MOST_PAUSES: u32 = 8;
 
 /// The result of the search for steady steps.
@@ -48,27 +49,29 @@ const MOST_PAUSES: u32 = 8;
 pub enum Verdict {
     /// The time has settled, and a step takes this long.
     Settled(Duration),
-    /// The time has not settled, but the search has ended.
+    /// The time has not settled, but the search has ended because it took too long.
     Unsettled(Unsettled),
 }
 
-/// The durations of steps whose time has not settled.
+/// The durations of steps, if their time has not settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsettled {
-    /// The number of steps that counted.
+    /// The number of steps that counted in the search.
     seen: u64,
-    /// The number of latest steps that were compared, and their shortest and longest duration. If blocks were
-    /// compared, the durations are medians of blocks. `None` if stream captures left no steps to compare.
+    /// The number of latest steps that were compared, and the shortest and the longest duration among them.
+    /// If blocks were compared, these are medians of blocks. `None` if stream captures left no steps to
+    /// compare.
     latest: Option<(u64, Duration, Duration)>,
 }
 
-/// Facts about a step that begins, and about the previous step, which has just ended.
+/// The state of a step that begins (`counts`), and the waits in the previous step, which has just ended (the
+/// other fields).
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     /// True if the step that begins counts: no condition excludes it, and its batch has requests.
     pub counts: bool,
-    /// The time in the previous step in which the program waited for requests, and in which its thread waited
-    /// for the GPU.
+    /// Two parts of the previous step's duration: the time that the program waited for requests, and the time
+    /// that the step's thread waited for the GPU.
     pub idle: Duration,
     pub gpu_wait: Duration,
 }
@@ -80,8 +83,8 @@ impl Known {
     }
 
     /// Returns true if a step that took `took` is a pause, compared with the `usual` duration. In a pause the
-    /// GPU has no work for a long time. So a long step of the program, such as a prefill between decodes, is
-    /// not a pause.
+    /// GPU has no work for a long time. A long step in which the GPU works, such as a prefill between
+    /// decodes, is not a pause.
     pub fn is_pause(&self, took: Duration, usual: Duration) -> bool {
         let alone = took.saturating_sub(self.gpu_wait);
         alone > SHORTEST_PAUSE && alone > usual * PAUSE
@@ -102,7 +105,8 @@ impl Latest {
         self.count = (self.count + 1).min(LATEST);
     }
 
-    /// Returns the shortest and the longest of the latest `many` steps; `None` if there are fewer.
+    /// Returns the shortest and the longest duration of the latest `many` steps; `None` if there are fewer
+    /// steps.
     fn range(&self, many: usize) -> Option<(Duration, Duration)> {
         let steps = self.steps[..self.count].get(..many)?;
         steps.iter().copied().min().zip(steps.iter().copied().max())
@@ -116,7 +120,7 @@ impl Latest {
         (steps.len() >= SLOW_NEEDED).then(|| steps[steps.len() / 2])
     }
 
-    /// Returns the mean duration of the latest slow steps, if they agree.
+    /// Returns the mean duration of the latest slow steps, if their durations agree.
     fn agreed(&self) -> Option<Duration> {
         let (shortest, longest) = self.range(SLOW_NEEDED)?;
         let sum: Duration = self.steps[..SLOW_NEEDED].iter().sum();
@@ -128,14 +132,14 @@ fn agree(shortest: Duration, longest: Duration) -> bool {
     longest.saturating_sub(shortest) <= shortest * WITHIN / 100
 }
 
-/// A block of steps that is not full yet.
+/// The durations of successive steps, as a block that is not full yet. Only full blocks are compared.
 #[derive(Clone, Copy, Debug, Default)]
 struct OpenBlock {
     steps: [Duration; BLOCK],
     count: usize,
 }
 
-/// The medians or the means of the last blocks, the oldest first.
+/// The medians or the means of the latest blocks, the oldest first.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recent([Option<Duration>; BLOCKS]);
 
@@ -145,7 +149,7 @@ impl Recent {
         self.0[BLOCKS - 1] = Some(block);
     }
 
-    /// Returns the shortest and the longest value, if there are enough blocks.
+    /// Returns the shortest and the longest of the blocks' values; `None` if there are not enough blocks.
     fn range(&self) -> Option<(Duration, Duration)> {
         let known = || self.0.iter().copied().flatten();
         let range = known().min().zip(known().max());
@@ -160,7 +164,7 @@ impl Recent {
     }
 }
 
-/// The state of the search for steady steps, which examines each step of a process.
+/// The state of the search for steady steps.
 #[derive(Clone, Debug, Default)]
 pub struct Settling {
     /// The number of the current step, and the time when it began.
@@ -258,12 +262,12 @@ impl Settling {
         }))
     }
 
-    /// Returns true if the search ends although the steps are not steady.
+    /// Returns true if the search has to end although the steps are not steady.
     fn has_seen_enough(&self) -> bool {
         self.seen >= ENOUGH || self.seen >= 2 * NEEDED && self.time >= LONG_ENOUGH
     }
 
-    /// Returns the result, if the search has ended.
+    /// Returns the result of the search, if it has ended.
     pub const fn verdict(&self) -> Option<Verdict> {
         self.verdict
     }
@@ -275,7 +279,7 @@ impl Settling {
 }
 
 impl Verdict {
-    /// Returns the reason if the steps are not known to be steady.
+    /// Returns the reason why the steps are not known to be steady; `None` if they are.
     pub fn shortcoming(self) -> Option<Shortcoming> {
         match self {
             Self::Settled(_) => None,
@@ -284,7 +288,7 @@ impl Verdict {
     }
 }
 
-/// Formatted as the end of a phrase, such as `steady at 1.023 ms`.
+/// Formats the verdict as the end of a phrase, such as `steady at 1.023 ms`.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -294,7 +298,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The reason why steps are not known to be steady, formatted as a sentence.
+/// The reason why the steps are not known to be steady, formatted as a sentence.
 pub struct Shortcoming(Unsettled);
 
 impl fmt::Display for Shortcoming {
@@ -324,15 +328,16 @@ fn ms(time: &Duration) -> f64 {
 mod tests {
     use super::*;
 
-    /// A step without waits for requests or for the GPU.
+    /// A step that counts and in which the program waited neither for requests nor for the GPU.
     const OWN: Known = Known {
         counts: true,
         idle: Duration::ZERO,
         gpu_wait: Duration::ZERO,
     };
 
-    /// Simulates `count` steps that take `micros` each. A stream is captured after steps for which `captures`
-    /// returns true. Returns the state, and the step at which the window opens.
+    /// Simulates `count` steps that take `micros` microseconds each. A stream is captured after a step for
+    /// which `captures` returns true. Returns the state of the search, and the step at which the window
+    /// opens.
     fn steps(
         count: u64,
         micros: impl Fn(u64) -> u64,
@@ -374,14 +379,14 @@ mod tests {
 
     #[test]
     fn a_warm_up_is_not_taken() {
-        // Steps that are slow from time to time do not matter: the first few, every ninth, or every third.
+        // A minority of slow steps does not matter: the first three, every ninth, or every third.
         for is_slow in [|n| n < 3, |n| n % 9 == 0, |n| n % 3 == 0] as [fn(u64) -> bool; 3] {
             assert_eq!(
                 opens_at(|n| if is_slow(n) { 90_000 } else { 1000 }),
                 said("steady at 1.000 ms", NEEDED)
             );
         }
-        // If more steps are slow, they do matter.
+        // If more steps of a block are slow, the search lasts longer.
         assert_eq!(
             opens_at(|n| if n < 6 { 90_000 } else { 1000 }).1,
             Some(NEEDED + 8)
@@ -390,8 +395,8 @@ mod tests {
         let warms_up = |n: u64| if n < 100 { 3000 - 20 * n } else { 1000 };
         let (_, at) = opens_at(warms_up);
         assert!(at.is_some_and(|at| (100..=128).contains(&at)), "{at:?}");
-        // Simulates four threads that step side by side: they begin one right after the other, then wait for
-        // each other.
+        // Simulates four threads whose steps begin one right after the other. Then the threads wait for each
+        // other until all begin again.
         assert_eq!(
             opens_at(|n| if n % 4 == 3 { 4000 } else { 10 }).1,
             Some(NEEDED)
@@ -417,7 +422,7 @@ mod tests {
         assert!(matches!(settling.verdict(), Some(Verdict::Settled(_))));
         let (settling, at) = steps(1000, |_| 1000, |_| true);
         assert_eq!((at, settling.seen()), (None, 0));
-        // After enough steps between captures the search ends.
+        // If enough steps lie between captures, the search ends.
         let (settling, at) = steps(1000, |_| 1000, |n| n % 5 == 0);
         assert_eq!(at, Some(ENOUGH / 4 * 5));
         let why = settling.verdict().unwrap().shortcoming().unwrap();
@@ -446,7 +451,7 @@ mod tests {
         assert_eq!(opens_at(|_| 400_000), said("steady at 400.000 ms", 3));
         let warms_up = |n| if n < 2 { 900_000 } else { 400_000 };
         assert_eq!(opens_at(warms_up), said("steady at 400.000 ms", 5));
-        // If slow steps do not agree, the search ends after eight.
+        // If slow steps do not agree, the search ends after eight steps.
         let (settling, at) = steps(1000, |n| 400_000 * (1 + n % 2), |_| false);
         assert_eq!(at, Some(8));
         assert_eq!(
@@ -474,7 +479,7 @@ mod tests {
             _ => 5000,
         };
         assert_eq!(opens_at(late), said("steady at 5.000 ms", NEEDED + 3));
-        // Steps that become longer and stay so are not pauses.
+        // Steps that become longer for good are not pauses.
         let longer = |n| if n < 10 { 5000 } else { 200_000 };
         assert_eq!(opens_at(longer).0, "steady at 200.000 ms");
         // Long steps in which the thread waits for the GPU count as the program's work.
@@ -510,7 +515,7 @@ mod tests {
         let mut now = Instant::now();
         let mut opened = None;
         for n in 0..400 {
-            // Every third step does not count, and has another duration.
+            // Every third step does not count, and has another duration than the rest.
             let counts = n % 3 != 0;
             settling.begins(n, now, Known { counts, ..OWN });
             if settling.verdict().is_some() {

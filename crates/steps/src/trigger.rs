@@ -1,7 +1,7 @@
 //! Detects the iterations after which a window opens by itself (triggers).
 //!
-//! The duration of an iteration is compared with the median of iterations with similar batches, because a
-//! duration that is slow for a decode of 64 requests is fast for a prefill of 8000 tokens.
+//! The duration of an iteration is compared with the median of iterations with similar batches. A duration
+//! that is slow for a decode of 64 requests is fast for a prefill of 8000 tokens.
 
 use core::fmt;
 use core::time::Duration;
@@ -11,9 +11,9 @@ use std::time::Instant;
 use tllmprof_config::Trigger;
 use tllmprof_config::condition::{BatchClass, BatchFacts, IterationDurations};
 
-/// The number of latest iterations of a kind whose durations are stored.
+/// The number of latest iterations with similar batches whose durations are stored.
 const KEPT: usize = 64;
-/// The smallest number of durations from which a median is computed.
+/// The smallest number of stored durations from which a median is computed.
 const NEEDED: usize = 16;
 /// The unit of the stored durations, in nanoseconds.
 const UNIT_NS: u64 = 100;
@@ -48,7 +48,7 @@ impl Alike {
     }
 }
 
-/// The time of an iteration by causes, in nanoseconds.
+/// The time of an iteration by cause, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spent {
     pub gc: u64,
@@ -66,8 +66,8 @@ pub struct Fired {
     spent: Spent,
     median: Option<Duration>,
     kind: BatchClass,
-    /// The number of times since the last window that the trigger fired but opened no window, because it had
-    /// opened too many.
+    /// The number of times since the last window that the trigger fired without opening a window, because it
+    /// had opened too many windows recently.
     pub skipped: u64,
 }
 
@@ -103,14 +103,15 @@ impl fmt::Display for Fired {
     }
 }
 
-/// Examines each iteration and decides if a window opens after it.
+/// The state of a trigger: examines each iteration and decides whether a window opens after it.
 #[derive(Clone, Debug)]
 pub struct Watch {
     trigger: Trigger,
     kinds: Vec<Alike>,
-    /// The time when the current iteration began, and facts about its batch.
+    /// The time when the current iteration began, and the description of its batch.
     runs: Option<(Instant, BatchFacts)>,
-    /// The duration of an iteration that has ended before the next one begins, and the causes of its time.
+    /// The duration of the latest iteration and the causes of its time, if the iteration ended before the
+    /// next one begins.
     over: Option<(Duration, Spent)>,
     /// The times at which the trigger opened windows, the latest last.
     opened: VecDeque<Instant>,
@@ -134,14 +135,14 @@ impl Watch {
         self.trigger.steps
     }
 
-    /// Excludes the current iteration from comparisons, because a stream is captured.
+    /// Excludes the current iteration from comparisons, because a stream was captured in it.
     pub fn interrupt(&mut self) {
         self.runs = None;
         self.over = None;
     }
 
-    /// Called when the current iteration has ended and the next one has not begun. `spent` is its time by
-    /// causes.
+    /// Called when the current iteration has ended and the next one has not begun. `spent` is the time of the
+    /// ended iteration by cause.
     pub fn ends(&mut self, now: Instant, spent: Spent) {
         if let Some((since, _)) = self.runs {
             self.over = Some((now.saturating_duration_since(since), spent));
@@ -149,8 +150,8 @@ impl Watch {
     }
 
     /// Called when an iteration begins, which ends the previous one. `facts` describes the new batch, and
-    /// `spent` is the previous iteration's time by causes. `may_open` is true if a window can open now.
-    /// Returns a value if the trigger fires, so that a window has to open.
+    /// `spent` is the previous iteration's time by cause. `may_open` is true if a window can open now. If the
+    /// trigger fires, so that a window has to open, returns the reason.
     pub fn begins(
         &mut self,
         facts: BatchFacts,
@@ -234,7 +235,8 @@ mod tests {
         }
     }
 
-    /// Simulates these iterations. Returns the indexes of those that fired the trigger, and what fired.
+    /// Simulates `iterations` (batch, duration and causes of each). Returns the indexes of those that fired
+    /// the trigger, and what fired it.
     fn drive(
         watch: &mut Watch,
         iterations: impl IntoIterator<Item = (BatchFacts, u64, Spent)>,
@@ -283,7 +285,7 @@ mod tests {
             line.contains("(median of its kind 10.") && line.contains("decode, 32 to 63 requests"),
             "{line}"
         );
-        // With a fixed limit for all kinds, each prefill fires.
+        // With one fixed limit for decodes and prefills, each prefill fires the trigger.
         let fired = drive(
             &mut watch("iteration > 50ms", 100, 3600),
             (0..600).map(load),

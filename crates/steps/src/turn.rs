@@ -1,5 +1,5 @@
-//! The turn is the right to switch windows. One thread at a time has it, and switches from point to point in
-//! the sequence of iterations until it has reached the point that the other threads have reached.
+//! The turn is the right to switch windows. One thread at a time has it. That thread switches from point to
+//! point in the sequence of iterations until it has caught up with the other threads.
 //!
 //! | stage       | `Claims`    | `GoesOn`                | `Switches`/`Switched` | `Ends`   |
 //! |-------------|-------------|-------------------------|-----------------------|----------|
@@ -20,10 +20,10 @@ use std::time::Instant;
 
 use crate::window::Point;
 
-/// The longest time that other threads wait for a window to open.
+/// The longest time that other threads wait while one thread opens a window.
 pub const OPENING: Duration = Duration::from_secs(2);
-/// The longest time that other threads wait for a window to close. It is short, because the device may need
-/// these threads' launches to become idle.
+/// The longest time that other threads wait while one thread closes a window. It is short, because the device
+/// may need these threads' launches to become idle.
 pub const CLOSING: Duration = Duration::from_millis(50);
 
 /// The stage of the turn: which thread has it, if any.
@@ -32,41 +32,42 @@ enum Stage {
     /// No thread has the turn, and the profilers have not been started yet.
     #[default]
     Unbegun,
-    /// A thread has the turn and is about to start the profilers. Other threads wait for it until this time.
+    /// A thread has the turn and is about to start the profilers. Other threads wait for that thread until
+    /// this time.
     Claimed { until: Instant },
-    /// No thread has the turn.
+    /// No thread has the turn (the right to switch windows).
     Free,
-    /// A thread has the turn and switches. It may make calls of the process meanwhile. Other threads wait for
-    /// it until this time.
+    /// A thread has the turn and switches. That thread may make the process's CUDA calls meanwhile. Other
+    /// threads wait for it until this time.
     Switching { until: Instant },
     /// The process is ending, so that no thread can take the turn any more.
     Ended,
 }
 
-/// The turn, and the points between which its thread switches.
+/// The turn, and the points between which the thread that has it switches.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Turn {
     stage: Stage,
-    /// The point that the process has reached, up to which something may have to be switched.
+    /// The point that the process has reached. Windows may have to be switched up to this point.
     target: Point,
-    /// The point up to which everything has been switched.
+    /// The point up to which all windows have been switched.
     done: Point,
 }
 
-/// An event that changes the turn, or that a thread reports to find out what to do.
+/// An event that changes the turn, or that a thread reports to get its next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnEvent {
-    /// A thread has reached a point.
+    /// A thread of the program has reached this point.
     Reached(Point),
-    /// Nothing has to be switched at the target.
+    /// No window has to be switched at the target.
     Passed,
     /// A thread takes the turn at this time.
     Claims(Instant),
     /// The thread that has the turn asks for its next action.
     GoesOn,
-    /// The thread is about to switch. `closes` is true if it closes a window.
+    /// The thread that has the turn is about to switch. `closes` is true if it closes a window.
     Switches { closes: bool, now: Instant },
-    /// The thread has switched to this point.
+    /// The thread that has the turn has switched to this point.
     Switched(Point),
     /// The process is ending.
     Ends,
@@ -77,17 +78,17 @@ pub enum TurnEvent {
 pub enum Action {
     /// Wait for the thread that has the turn, at most until this time. With `None`, do not wait.
     Wait(Option<Instant>),
-    /// Check if something has to be switched at the target.
+    /// Check whether a window has to be switched at the target.
     Look,
-    /// Let the threads run until the next edge of a window. No thread has the turn now.
+    /// Let the threads run until the next window opens or closes. No thread has the turn now.
     Rest,
-    /// Start the profilers, then ask again.
+    /// Start the profilers, then report [`TurnEvent::GoesOn`] again.
     Begin,
-    /// Switch to this point, then ask again.
+    /// Switch to this point, then report [`TurnEvent::GoesOn`] again.
     Switch(Point),
-    /// Continue. The event has been stored.
+    /// Continue: the turn has stored the event.
     Go,
-    /// Do nothing. The event does not fit the stage.
+    /// Do nothing. The event is not possible in this stage.
     Refuse,
 }
 
@@ -107,7 +108,7 @@ impl Turn {
         self.target
     }
 
-    /// Returns the point up to which everything has been switched.
+    /// Returns the point up to which all windows have been switched.
     pub const fn done(&self) -> Point {
         self.done
     }

@@ -1,4 +1,4 @@
-//! Decides which iterations are captured.
+//! Decides which iterations are captured in windows.
 //!
 //! A window A-B contains the iterations A to B. It opens before the step that begins iteration A continues,
 //! and closes before the step that begins iteration B + 1 continues. Steps of other threads that began before
@@ -26,7 +26,7 @@ pub enum Point {
 }
 
 impl Point {
-    /// Returns the iteration that begins next.
+    /// Returns the number of the iteration that begins next after this point.
     pub const fn next(self) -> u64 {
         match self {
             Self::Start => 0,
@@ -34,7 +34,7 @@ impl Point {
         }
     }
 
-    /// Returns the number of iterations that have ended.
+    /// Returns the number of iterations that have ended at this point.
     pub const fn over(self) -> u64 {
         match self {
             Self::Start => 0,
@@ -44,14 +44,14 @@ impl Point {
     }
 }
 
-/// The changes of windows at a point.
+/// The windows that close and open at a point in the sequence of iterations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Edge {
-    /// The window that closes.
+    /// The window that closes at the point, if any.
     pub close: Option<Taken>,
-    /// The window that opens.
+    /// The window that opens at the point, if any.
     pub open: Option<Taken>,
-    /// True if the window that stays open begins the part in which kernels are recorded.
+    /// True if the open window stays open and begins its part in which kernels are recorded.
     pub kernels: bool,
 }
 
@@ -89,15 +89,15 @@ impl Taken {
         Self::new(window, window)
     }
 
-    /// Returns the number of the first iteration after the window, or `over`, the number of iterations that
-    /// have ended, if the window has not ended by then.
+    /// Returns the number of the first iteration after the window. If the window has not ended by then,
+    /// returns `over`, the number of iterations that have ended.
     pub fn over(&self, over: u64) -> u64 {
         let end = self.window.last.and_then(|last| last.checked_add(1));
         end.map_or(over, |end| end.min(over))
     }
 
-    /// Returns the part of the window that exists if the process ends after `over` iterations. Returns `None`
-    /// if the window is complete.
+    /// Returns the part of the window that exists if the process ends after `over` iterations; `None` if the
+    /// window is complete by then.
     pub fn cut(self, over: u64) -> Option<Cut> {
         let is_cut = match self.window.last {
             Some(last) => over <= last,
@@ -116,7 +116,7 @@ impl Taken {
         })
     }
 
-    /// Returns true if the window opened late.
+    /// Returns true if the window opened later than requested.
     pub fn is_late(&self) -> bool {
         self.asked != self.window
     }
@@ -129,7 +129,7 @@ pub struct Cut {
     pub has: Option<IterationRange>,
 }
 
-/// Returns the window shifted to begin with `first`, with the same number of iterations.
+/// Returns the window with the same number of iterations, shifted so that it begins no earlier than `first`.
 fn later(window: IterationRange, first: u64) -> IterationRange {
     let late = first.saturating_sub(window.first);
     IterationRange {

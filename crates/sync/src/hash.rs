@@ -1,12 +1,12 @@
-//! The hash function for tables that are read in the middle of an intercepted call.
+//! The hash function for tables that the library reads in the middle of an intercepted call.
 
 /// 2⁶⁴ divided by the golden ratio. The number is odd, and its bits have no regular pattern (Knuth, "The Art of
 /// Computer Programming", volume 3, section 6.4).
 pub const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Returns the position at which a table's search for a key begins: a number of 32 bits, of which any can be used. Keys
-/// are addresses or small numbers, so either their low bits or their high bits are similar. The middle bits of the
-/// product depend on both.
+/// Returns the position at which the search for a key begins in a table: a number of 32 bits, any of which
+/// can be used. Keys are addresses or small numbers, so many keys have the same low bits or the same high
+/// bits. The middle bits of the product depend on both.
 #[inline]
 pub const fn spread(key: u64) -> usize {
     (key.wrapping_mul(MIX) >> 32) as usize

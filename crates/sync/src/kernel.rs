@@ -5,12 +5,12 @@ use core::arch::asm;
 use core::ffi::c_long;
 use core::mem::MaybeUninit;
 
-/// Makes a system call with up to six arguments. Returns the kernel's result; an error is a negative number. Does not
-/// change `errno`.
+/// Makes a system call with up to six arguments. Returns the kernel's result, which is negative for an error.
+/// Does not change `errno`.
 ///
 /// # Safety
-/// The requirements of the system call: the memory that it reads or writes belongs to the caller for as long as the
-/// kernel uses it.
+/// The requirements of the system call: the memory that it reads or writes belongs to the caller for as long
+/// as the kernel uses it.
 #[inline(always)]
 pub unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> isize {
     const { assert!(N <= 6) };

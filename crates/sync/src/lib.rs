@@ -1,5 +1,5 @@
-//! Locks, hashes and state machines that can be used in the middle of a call of the host program. They do not allocate
-//! and are not poisoned by panics, their waits are bounded, and their state after `fork` is defined.
+//! Locks, hashes and state machines that can be used in the middle of a call of the host program. They do not
+//! allocate, panics do not poison them, their waits are bounded, and their state after `fork` is defined.
 
 pub mod hash;
 pub mod kernel;

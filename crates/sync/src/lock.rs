@@ -1,4 +1,5 @@
-//! A lock that is safe in a preloaded library: waits for it can time out, and a forked child can break it open.
+//! A lock that is safe in a preloaded library: waits for it can time out, and the child of a fork can release
+//! it for a thread that no longer exists.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -11,14 +12,14 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
-/// A mutual exclusion lock on a futex. It is not reentrant: code that may already hold it uses [`Lock::lock_for`],
-/// which times out.
+/// A mutual exclusion lock on a futex. A thread must not acquire it twice: code that may already hold the
+/// lock uses [`Lock::lock_for`], which times out.
 ///
 /// The order of the fields puts the beginning of the value in the lock's cache line.
 #[repr(C)]
 pub struct Lock<T> {
     word: AtomicU32,
-    /// ID of the thread that holds the lock during its fork; 0 if there is none.
+    /// ID of the thread that holds the lock while it forks; 0 if there is none.
     forker: AtomicI32,
     value: UnsafeCell<T>,
 }
@@ -26,8 +27,8 @@ pub struct Lock<T> {
 // SAFETY: the value is accessed only through a guard, and only one guard exists at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
-/// Proof that no other thread uses the values that are about to be reset, for example in the child of a fork, which has
-/// one thread. It also proves that this thread will not use any guard of these values again.
+/// A proof that no other thread uses the values that are about to be reset, for example in the child of a
+/// fork, which has one thread. It also proves that this thread will not use any guard of these values again.
 pub struct OnlyThread(());
 
 impl OnlyThread {
@@ -38,7 +39,7 @@ impl OnlyThread {
     }
 }
 
-/// Access to a locked value. Unlocks the lock when dropped.
+/// Access to the value of a locked lock. Dropping it unlocks the lock.
 pub struct Guard<'a, T>(&'a Lock<T>);
 
 impl<T> Lock<T> {
@@ -104,9 +105,9 @@ impl<T> Lock<T> {
         Some(Guard(self))
     }
 
-    /// Holds the lock during a fork, so that the child finds its value consistent. Gives up after 20 ms, because the
-    /// fork may come from a signal handler that interrupted the holder. [`Lock::release_after_fork`] unlocks the lock
-    /// in the parent, and [`Lock::break_open`] in the child.
+    /// Acquires the lock before a fork, so that the child finds its value consistent. Gives up after 20 ms,
+    /// because the fork may come from a signal handler that interrupted the thread with the lock.
+    /// [`Lock::release_after_fork`] unlocks the lock in the parent, and [`Lock::break_open`] in the child.
     pub fn hold_over_fork(&self) {
         if let Some(guard) = self.lock_for(Duration::from_millis(20)) {
             core::mem::forget(guard);
@@ -114,7 +115,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Unlocks the lock if [`Lock::hold_over_fork`] has locked it on this thread.
+    /// Unlocks the lock in the parent after a fork, if [`Lock::hold_over_fork`] has locked it on this thread.
     pub fn release_after_fork(&self) {
         let held =
             self.forker
@@ -124,15 +125,15 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Frees the lock in the child of a fork if [`Lock::hold_over_fork`] held it. Then the value is consistent.
-    /// Otherwise the lock stays locked.
+    /// Releases the lock in the child of a fork if [`Lock::hold_over_fork`] held it. In this case the value
+    /// is consistent. Otherwise the lock stays locked.
     pub fn break_open_if_held(&self, alone: &OnlyThread) {
         if self.forker.load(Ordering::Relaxed) != 0 {
             self.break_open(alone);
         }
     }
 
-    /// Frees the lock, even if another thread held it. The value may be half changed.
+    /// Releases the lock, even if another thread held it. The value may be only partly changed.
     pub fn break_open(&self, _: &OnlyThread) {
         self.forker.store(0, Ordering::Relaxed);
         self.word.store(FREE, Ordering::Release);
@@ -162,7 +163,8 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-/// Sleeps while `word` holds `value`, for at most `patience`. May return earlier.
+/// Sleeps while `word` holds `value`, for at most `patience`. May return earlier, so the caller has to check
+/// the word again.
 pub fn wait(word: &AtomicU32, value: u32, patience: Duration) {
     let time = libc::timespec {
         tv_sec: patience.as_secs().cast_signed(),
@@ -179,8 +181,8 @@ pub fn wait(word: &AtomicU32, value: u32, patience: Duration) {
     unsafe { kernel::call(libc::SYS_futex, arguments) };
 }
 
-/// Sleeps while `word` holds `value`, in one system call without a time limit, until this thread is woken. May return
-/// earlier.
+/// Sleeps while `word` holds `value`, in one system call without a time limit, until another thread wakes
+/// this thread. May return earlier, so the caller has to check the word again.
 pub fn wait_until_woken(word: &AtomicU32, value: u32) {
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let arguments = [
@@ -265,7 +267,7 @@ mod tests {
             });
             let (gave_up, waited) = waits.join().unwrap();
             assert!(gave_up && waited >= patience, "{waited:?}");
-            // Check that a sleeping thread is woken.
+            // A thread that sleeps in `lock_for` must be woken when the lock is released.
             let sleeps = scope.spawn(|| lock.lock_for(Duration::from_secs(60)).is_some());
             std::thread::sleep(patience);
             drop(guard);
@@ -287,7 +289,7 @@ mod tests {
                 wake(&word, i32::MAX);
             }
         });
-        // Returns at once because the word already has another value.
+        // This call returns at once, because the word already has another value.
         wait_until_woken(&word, 0);
     }
 

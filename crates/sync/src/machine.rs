@@ -1,11 +1,12 @@
-//! A state machine whose state is one word. The state is read by one load, and changed by compare and exchange.
+//! A state machine whose state is one word. Threads read the state with one load, and change it with compare
+//! and exchange.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::OnlyThread;
 
-/// The states of a machine, and the events that change the state.
+/// The states of a [`Machine`], and the events that change its state.
 pub trait States: Copy {
     /// An event that may change the state.
     type Event: Copy;
@@ -35,8 +36,8 @@ impl<S: States> Machine<S> {
         }
     }
 
-    /// Returns the state. The load is sequentially consistent with all events, and with stores that threads make before
-    /// they call this.
+    /// Returns the current state. The load is sequentially consistent with all events, and with stores that
+    /// threads make before they call this.
     #[inline]
     pub fn state(&self) -> S {
         S::from_bits(self.word.load(Ordering::SeqCst))

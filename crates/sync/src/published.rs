@@ -41,10 +41,10 @@ impl<T: Sync> Published<T> {
         self.replace(None, Some(value)).is_ok()
     }
 
-    /// Publishes `new` if `old` is published now. References are compared by address.
+    /// Replaces the published reference with `new`, if it is `old`. References are compared by address.
     ///
     /// # Errors
-    /// Nothing changes if another reference is published. The error contains that reference.
+    /// If another reference is published, nothing changes, and the error contains that reference.
     pub fn replace(
         &self,
         old: Option<&'static T>,

@@ -1,5 +1,5 @@
-//! A candidate for the end of an iteration: a call site that recurs, with statistics of the intervals between
-//! its occurrences.
+//! A candidate for the end of an iteration: a call site (a wait or a copy) that recurs, with statistics of
+//! the intervals between its occurrences.
 
 use crate::history::HistoryEntry;
 
@@ -8,10 +8,10 @@ use super::{BUSY, LITTLE, LITTLE_TO_EXPLAIN, MIN_OUTER, PERIODS_BEYOND_LAYERS};
 /// Number of periods (intervals between two occurrences of the call site) after which a choice counts as
 /// reliable.
 const SURE_AFTER: u32 = 32;
-/// The same number of periods, for iterations with few launches.
+/// Number of periods after which a choice counts as reliable, for iterations with few launches.
 const SURE_OF_LITTLE_AFTER: u32 = PERIODS_BEYOND_LAYERS + 1;
-/// Number of launches that the required periods should contain together: about as many as a few iterations of
-/// a model with many layers. Graphs are not counted.
+/// Number of launches that the periods before a reliable choice should contain together: about as many as a
+/// few iterations of a model with many layers. Graphs are not counted.
 const WORK_OF_A_FEW: u32 = 4096;
 /// Duration in nanoseconds that no layer of a model reaches, so that a longer interval is not a layer. For
 /// comparison: a mixture of eight experts takes 10 ms on an H200 in eager mode.
@@ -21,8 +21,7 @@ const BEYOND_LAYERS: u64 = 40_000_000;
 const MIN_DURATION: u64 = 3_000_000_000;
 /// Minimum number of such long periods, even if they reach `MIN_DURATION` earlier.
 const MIN_SURE: u64 = 8;
-/// A call site is missing in many steps if at least one in eight (this number) of its intervals is longer
-/// than usual.
+/// If one in this number of intervals is longer than usual, the call site counts as missing in many steps.
 const MISSING_IN: u32 = 8;
 /// Minimum number of launches in a layer of a model.
 const LAYER: u32 = 24;
@@ -40,25 +39,26 @@ pub(super) struct Candidate {
     pub median: u32,
     /// Mean number of graphs in an interval.
     pub graphs: u32,
-    /// Lower quartile of the intervals' work, in launches.
+    /// Lower quartile of the work of the intervals, in launches.
     pub least: u32,
     /// Work of the interval with the most work, in launches.
     pub longest: u32,
     /// Number of odd intervals: intervals whose work differs clearly from the median (see `usual`).
     pub odd: u32,
-    /// Number of odd intervals with less work than the median: another occurrence came in between.
+    /// Number of odd intervals with less work than the median, because an additional occurrence has split an
+    /// interval.
     pub short: u32,
     /// Number of odd intervals with more work than the median.
     pub long: u32,
-    /// Number of intervals since the last one that was counted in `long`.
+    /// Number of intervals since the last interval that is counted in `long`.
     pub since_long: u32,
-    /// Number of intervals since the last one that may contain a layer plus the first and last kernels of a
-    /// model.
+    /// Number of intervals since the last interval that may contain a layer plus the first and last kernels
+    /// of a model.
     pub since_more: u32,
     /// True if this is the call site that the learner follows now.
     pub current: bool,
-    /// True if this call site belongs to one helper thread, which launches nothing itself. The other threads
-    /// of a pool reach the same place in the program.
+    /// True if this call site belongs to one helper thread (a thread that launches nothing itself). Other
+    /// helper threads of the same pool reach the same place in the program.
     pub one_helper: bool,
     /// True if each interval is a pass over the layers of a model.
     pub layered: bool,
@@ -89,17 +89,17 @@ impl Candidate {
         lasts: 0,
     };
 
-    /// Returns true if `other` occurs about as often: 70 to 130 % as many times.
+    /// Returns true if `other` occurs about as often as `self`: 70 to 130 % as many times.
     pub(crate) fn alike(&self, other: &Self) -> bool {
         other.count * 10 >= self.count * 7 && other.count * 10 <= self.count * 13
     }
 
-    /// Returns the number of further periods for which the call site must recur before the choice counts as
-    /// reliable; 0 if it has recurred long enough. The site qualifies if no interval was longer than usual,
-    /// which would point to an outer loop, or if enough intervals were longer for that outer loop to have
-    /// been found. Sites with little work need more periods: they may be a layer of a model, or a warm-up
-    /// that tries out kernels. `steady` is the number of periods since the last longer one, including periods
-    /// that the history no longer holds.
+    /// Returns the number of further periods (intervals) for which the call site must recur before the choice
+    /// counts as reliable; 0 if it has recurred long enough. It has if no interval was longer than usual,
+    /// which would point to an outer loop, or if there were enough longer intervals that the outer loop would
+    /// have been found. Sites with little work need more periods: they may be a layer of a model, or a
+    /// warm-up that tries out kernels. `steady` is the number of periods since the last longer one, including
+    /// periods that the history no longer holds.
     pub(crate) fn unsteady_for(&self, steady: u32) -> u32 {
         let even = self.wanted();
         let uneven = if self.little() { 2 * even } else { even };
@@ -114,9 +114,9 @@ impl Candidate {
         .min(explained.max((MIN_OUTER + 1).saturating_sub(self.long)))
     }
 
-    /// Returns true if this call site is the same call as `other` with a shorter context, and `other` misses
-    /// many steps that this site has. The program then reaches the call in more than one way, and only the
-    /// shorter context matches all of them.
+    /// Returns true if this call site is the same call as `other` with a shorter context (fewer preceding
+    /// calls), and `other` is missing in many steps that this site occurs in. The program then reaches the
+    /// call in more than one way, and only the shorter context matches all of them.
     pub(super) fn completes(&self, other: &Self, entries: &[HistoryEntry]) -> bool {
         let level = usize::from(self.level);
         let site = |candidate: &Self| {
@@ -157,20 +157,21 @@ impl Candidate {
     }
 
     /// Returns the number of further periods until the call site has recurred more often in a row than a
-    /// model has layers. Only intervals without a model's first and last kernels count. Once the result is 0,
-    /// the intervals cannot be layers, so no outer loop has to be searched for.
+    /// model has layers. Periods that may contain a model's first and last kernels end a row. Once the result
+    /// is 0, the periods cannot be layers, so no outer loop has to be searched for.
     pub(crate) fn varied_for(&self) -> u32 {
         PERIODS_BEYOND_LAYERS.saturating_sub(self.since_more)
     }
 
-    /// Returns true if requests probably ended and began in this interval: it has many more calls than usual,
-    /// but not much more work. The first and last kernels of a model do not look like this, because a model
-    /// has few waits before and after its layers.
+    /// Returns true if requests probably ended and began in this interval: it has many more waits and copies
+    /// than usual, but not much more work. An interval with the first and last kernels of a model looks
+    /// different, because a model has few waits before and after its layers.
     pub(crate) fn between_requests(&self, from: usize, to: usize, work: u32) -> bool {
         to - from > BUSY + 4 * self.calls && work < 4 * self.median
     }
 
-    /// Returns true if the intervals are as large as whole iterations and nearly all alike.
+    /// Returns true if the intervals have as much work as whole iterations, and nearly all have the same
+    /// work.
     pub(crate) fn even(&self) -> bool {
         (self.graphs > 0 || self.median >= LITTLE_TO_EXPLAIN) && self.odd * 16 <= self.count
     }
@@ -186,7 +187,7 @@ impl Candidate {
         self.is_busy() && self.median >= LAYER && self.odd * 4 <= self.count
     }
 
-    /// Returns true if an interval has many waits and copies, and no graph.
+    /// Returns true if a usual interval has many waits and copies, and no graph.
     pub(crate) fn is_busy(&self) -> bool {
         self.graphs == 0 && self.calls >= BUSY
     }

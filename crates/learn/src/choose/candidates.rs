@@ -1,4 +1,4 @@
-//! Lists the call sites that recur, and measures the intervals between their occurrences.
+//! Lists the call sites (waits and copies) that recur, and measures the intervals between their occurrences.
 
 use super::kind::preference;
 use super::{
@@ -13,7 +13,8 @@ use crate::trail::{GRAPH_WEIGHT, Threads};
 
 impl Scratch {
     /// Sums up the work of the followed threads, and links the occurrences of every call site at every level
-    /// of context. Results for entries that were listed before are reused if the threads are still the same.
+    /// of context (number of preceding calls). Results for entries that were listed before are reused if the
+    /// followed threads are still the same.
     pub(super) fn list(&mut self, history: &History, engine: &Engine) {
         let entries = history.entries();
         let all = ListContents {
@@ -94,8 +95,8 @@ impl Scratch {
         }
     }
 
-    /// Collects the call sites that still recur as candidates, the most frequent first. Returns the number
-    /// of candidates.
+    /// Collects the call sites that still recur as candidates for the end of an iteration, the most frequent
+    /// first. Returns the number of candidates.
     pub(super) fn candidates(
         &mut self,
         entries: &[HistoryEntry],
@@ -132,8 +133,8 @@ impl Scratch {
         kept
     }
 
-    /// Lists the call sites that occurred at least `least` times, each once. Returns `None` if there are
-    /// more of them than the table holds.
+    /// Lists the call sites that occurred at least `least` times, each once. Returns `None` if there are more
+    /// such sites than the table holds.
     fn recurring(
         &mut self,
         entries: &[HistoryEntry],
@@ -160,8 +161,8 @@ impl Scratch {
                 one_helper: helper && slot.level > 0,
                 ..Candidate::NONE
             };
-            // Two levels of context may describe the same occurrences. Such a call site is listed once, at
-            // the better level.
+            // At two levels of context, the occurrences may be the same. Then the call site is listed only
+            // once, at the better level.
             let same = known.find_or_add(&self.candidates, &candidate, found);
             if let Some(same) = same.and_then(|same| self.candidates.get_mut(same)) {
                 let better = preference(helper, candidate.level) < preference(helper, same.level);
@@ -237,8 +238,8 @@ impl Scratch {
 struct CandidateTable([u8; Self::PLACES]);
 
 impl CandidateTable {
-    /// Number of cells: more than twice the number of candidates, so that one cell is always free and a
-    /// search ends.
+    /// Number of cells in the table: more than twice the number of candidates, so that some cell is always
+    /// free and each search ends.
     const PLACES: usize = 512;
     const FREE: u8 = u8::MAX;
 

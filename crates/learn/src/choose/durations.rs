@@ -1,5 +1,5 @@
-//! Distinguishes the passes of a target model from those of its draft model if both are graphs: their work then
-//! looks the same, and only their durations differ.
+//! Distinguishes the passes of a target model from the passes of its draft model if both are graphs: the
+//! passes then have the same work, and only their durations differ.
 
 use super::candidates::Occurrences;
 use super::{CONTENDER, Candidate, OUTER_LEVEL, Scratch};
@@ -7,15 +7,17 @@ use crate::history::HistoryEntry;
 
 /// Minimum number of passes before durations are compared.
 const MIN_PASSES: u32 = 16;
-/// Maximum number of short intervals in a pass, one for each token that is drafted.
+/// Maximum number of short intervals in a pass. There is one for each token that is drafted.
 const MAX_DRAFTS: u32 = 16;
 /// Minimum difference between the lowest and the highest number of drafts in a pass.
 const VARIES: u32 = 2;
-/// The interval at the end of a pass must last at least this many times as long as the mean of the others.
+/// The interval at the end of a pass must last at least this many times as long as the mean of the pass's
+/// other intervals.
 const LONGER: u64 = 2;
 
 impl Scratch {
-    /// Returns true if the intervals of `chosen` may turn out to be passes of a draft model.
+    /// Returns true if the intervals of `chosen` may turn out to be passes of a draft model, once more of
+    /// them have been seen.
     pub(super) fn may_end_in_long_interval(
         &self,
         entries: &[HistoryEntry],
@@ -53,8 +55,8 @@ impl Scratch {
         let mut outers = Occurrences::new(&self.next, outer).peekable();
         let (mut long, mut longs, mut short, mut shorts) = (0, 0, 0, 0);
         let (mut drafts, mut fewest, mut most) = (0, u32::MAX, 0);
-        // `longest`: the longest of the pass's short intervals. `agreeing`: number of passes whose last interval is
-        // longer than all others.
+        // `longest` is the duration of the longest short interval of the current pass. `agreeing` is the
+        // number of passes whose last interval is longer than all of their other intervals.
         let (mut longest, mut agreeing) = (0, 0);
         for (from, to) in Occurrences::new(&self.next, inner).pairs() {
             let lasted = lasted(from, to);
@@ -72,8 +74,8 @@ impl Scratch {
             agreeing += u64::from(lasted > longest);
             (drafts, longest) = (0, 0);
         }
-        // If the number of short intervals were constant, these would be ordinary steps of which each n-th takes
-        // longer.
+        // With a constant number of short intervals, the passes would be ordinary steps of which each n-th
+        // takes longer.
         let vary = longs > 1 && fewest > 0 && most <= MAX_DRAFTS && most - fewest >= VARIES;
         let average = |lasted: u64, intervals: u64| lasted / intervals.max(1);
         vary && agreeing * 8 >= longs * 7 && average(long, longs) >= average(short, shorts) * LONGER

@@ -1,4 +1,4 @@
-//! Chooses the best call site among those that occur equally often, because they belong to the same loop.
+//! Chooses the best of several call sites that occur equally often, because they belong to the same loop.
 
 use super::Scratch;
 use super::candidate::Candidate;
@@ -17,9 +17,9 @@ impl Scratch {
         // A call site that recurs irregularly can have a similar count only by chance, so it is left out.
         let erratic = |c: &Candidate| c.odd > chosen.odd.max(c.count / 4);
         let alike = |c: &&Candidate| chosen.alike(c) && !erratic(c);
-        // The host waits for the results that it reads back, so a device-to-host copy marks the end of an
-        // iteration best. A wait of another type must be much steadier to be preferred, and a read is
-        // compared only with other reads.
+        // The host waits for the results that it copies from the device (a read), so a device-to-host copy
+        // marks the end of an iteration best. A wait of another type must be much steadier to be preferred. A
+        // read is compared only with other reads.
         let reads = |c: &Candidate| {
             let entry = entries.get(c.last as usize);
             entry.is_some_and(|entry| entry.call == Some(SiteCall::CopyToHost))
@@ -31,9 +31,9 @@ impl Scratch {
                 .filter(|c| (!reads(like) || reads(c)) && (!clean || c.short == 0));
             kind.map(|c| c.count).max().unwrap_or(0)
         };
-        // Computes how many occurrences a call site has too many or too few, compared with the others. If
-        // the others have more occurrences only because some of theirs are surplus, occurrences count as
-        // missing only as far as there are long intervals in their place.
+        // The number of occurrences that a call site has too many or too few, compared with the other sites.
+        // Other sites may have more occurrences only because they have surplus ones. So occurrences count as
+        // missing only up to the number of long intervals, where they could be missing.
         let amiss = |c: &Candidate| {
             let missed = most(c, true).saturating_sub(c.count);
             let more = most(c, false).saturating_sub(c.count);
@@ -44,7 +44,7 @@ impl Scratch {
             let helper = entry.is_some_and(|entry| entry.helper);
             let reads = reads(c);
             (
-                // One deviation among only a few occurrences means little.
+                // One deviation among only a few occurrences means little, so it is not counted.
                 amiss(c).saturating_sub(u32::from(c.count < 24))
                     + if reads && !(helper && c.level > 0) {
                         0
@@ -53,7 +53,8 @@ impl Scratch {
                     },
                 helper,
                 !reads,
-                // The read that follows most of the work is the one that reads its result.
+                // If several reads are possible, the one after most of the work reads the result of that
+                // work.
                 u32::MAX
                     - entry.map_or(0, |e| e.work().weight().min(c.median) * 8 / c.median.max(1)),
                 preference(helper, c.level),
@@ -62,10 +63,11 @@ impl Scratch {
         };
         let best = candidates.iter().filter(alike).min_by_key(rank);
         let best = best.unwrap_or(&chosen);
-        // In the middle of a period, the call site that occurs last in it has one occurrence fewer.
+        // In the middle of a period, a call site that comes late in the period has one occurrence fewer than
+        // the others.
         let behind = |c: &Candidate| u32::from(c.last < best.last && c.first > best.first);
-        // Changing the call site costs an iteration, so the current site is kept unless another is clearly
-        // better.
+        // Changing to another call site costs an iteration, so the current site is kept unless another site
+        // is clearly better.
         let kept = candidates.iter().filter(alike).find(|c| {
             let tolerated = amiss(best) + behind(c) + c.count / 48;
             c.current && (amiss(c) <= tolerated || amiss(c) < 2 * amiss(best))
@@ -77,9 +79,10 @@ impl Scratch {
     }
 }
 
-/// Returns the rank of a level of context among call sites that are otherwise equal; the lowest is best. A
-/// context of one earlier call distinguishes most sites, and it stays the same when the batch changes. Level
-/// 0, without context, is best for helper threads: only the call identifies a pool of threads.
+/// Returns the rank of a level of context (number of preceding calls) among call sites that are otherwise
+/// equal; the lowest rank is best. A context of one preceding call distinguishes most sites, and it stays the
+/// same when the batch changes. For helper threads level 0, without context, is best: it treats all threads
+/// of a pool as one site.
 pub(super) const fn preference(helper: bool, level: u8) -> u8 {
     match level {
         _ if helper => level,

@@ -1,16 +1,16 @@
-//! Recognizes layers of a model in programs that wait at each layer.
+//! Recognizes the layers of a model, in programs that wait for the GPU at each layer.
 
 use super::candidates::Occurrences;
 use super::{BUSY, Candidate, ENDS, LITTLE_TO_EXPLAIN, Scratch};
 
-/// Maximum number of layers that a model has.
+/// The largest number of layers that a model is assumed to have.
 const MAX_LAYERS: usize = 128;
-/// Minimum number of equal passes before a call site is taken for a layer.
+/// Minimum number of passes with the same number of layers before a call site counts as a layer.
 const MIN_PASSES: u32 = 2;
 /// Minimum work of a model's first and last kernels together, in tenths of a layer's work.
 const ENDS_OF_LAYER: i64 = 3;
-/// The number of calls in an interval counts as varying if its mean deviation is at least 1/16 of the usual
-/// number, where 16 is this constant. It varies in a layer that loops over its experts.
+/// A divisor: the number of calls in an interval counts as varying if its mean deviation is at least 1/16 of
+/// the usual number. The number varies in a layer that loops over its experts.
 const VARIES: usize = 16;
 
 impl Scratch {
@@ -32,9 +32,9 @@ impl Scratch {
         ends.1 - others.1 <= BUSY as i64 && more >= wanted.max(i64::from(ENDS))
     }
 
-    /// Returns the mean work and calls of two groups of intervals of `inner`: first, those at which `outer`
-    /// occurs, and second, all others. Returns `None` if `inner` cannot be a layer, or if the number of its
-    /// occurrences varies between the occurrences of `outer`.
+    /// Returns the mean work and the mean number of calls for two groups of intervals of `inner`: those at
+    /// which `outer` occurs, and all others. Returns `None` if `inner` cannot be a layer, or if the number of
+    /// its occurrences varies between the occurrences of `outer`.
     fn passes(&self, outer: &Candidate, inner: &Candidate) -> Option<(Mean, Mean)> {
         if inner.count < 2 * outer.count || !inner.may_be_layer() {
             return None;
@@ -53,7 +53,8 @@ impl Scratch {
                     continue;
                 }
                 (holds, next_begins) = (true, at == to);
-                // The pass before the first occurrence of `outer` may be incomplete, so it is not counted.
+                // The history may begin in the middle of a pass, so the pass before the first occurrence of
+                // `outer` is not counted.
                 if periods > 0 {
                     let count = counts.get_mut(passes)?;
                     *count += 1;
@@ -81,8 +82,8 @@ impl Scratch {
             .then(|| (ending.mean().max(beginning.mean()), others.mean()))
     }
 
-    /// Returns true if `chosen` may be a layer of a very deep model, of which the history holds only
-    /// a few passes.
+    /// Returns true if `chosen` may be a layer of a model with so many layers that the history holds only a
+    /// few passes.
     pub(super) fn may_be_layer(&self, found: usize, chosen: &Candidate) -> bool {
         let layers = |c: &Candidate| self.passes(chosen, c).is_some();
         chosen.is_busy()
@@ -91,8 +92,8 @@ impl Scratch {
             && !self.candidates[..found].iter().any(layers)
     }
 
-    /// Returns true if most of the work is split into pieces by waits, and each piece is smaller than a
-    /// whole model.
+    /// Returns true if most of the work between occurrences of `of` is split into pieces by waits, and each
+    /// piece is smaller than a whole model.
     fn is_in_pieces(&self, of: &Candidate) -> bool {
         let (mut pieces, mut all) = (0u64, 0u64);
         for (from, to) in Occurrences::new(&self.next, of).pairs() {

@@ -1,4 +1,4 @@
-//! Chooses the call site that ends an iteration, from the sites that recur in the history.
+//! Chooses the call site (a wait or a copy) that ends an iteration, from the sites that recur in the history.
 
 mod candidate;
 mod candidates;
@@ -20,35 +20,38 @@ use crate::trail::{ThreadLaunches, Threads};
 
 /// Minimum number of periods (intervals between two occurrences) before a call site is chosen.
 const MIN_PERIODS: u32 = 8;
-/// The same minimum number of periods, for iterations so small that each may be one layer of a model.
+/// Minimum number of periods before a call site is chosen, for iterations so small that each may be one layer
+/// of a model.
 const MIN_PERIODS_OF_LITTLE: u32 = 20;
 /// Number of launches below which an interval without a graph counts as little work.
 const LITTLE: u32 = 48;
 /// Minimum number of occurrences for a rarer call site to replace a more frequent one.
 const MIN_OUTER: u32 = 5;
-/// Number of occurrences from which a rarer call site may still turn out to be the outer loop. While there is
-/// such a site, nothing is chosen.
+/// Number of occurrences from which a rarer call site may still turn out to belong to an outer loop. While
+/// there is such a site, no site is chosen.
 const CONTENDER: u32 = 3;
 /// Number of launches below which an interval may be a layer of a model. For such small intervals a rarer
 /// call site replaces the more frequent one even if it explains a smaller share of the work.
 const LITTLE_TO_EXPLAIN: u32 = 96;
-/// An occurrence from before the choice counts as an iteration only if it follows at least a quarter (1 /
-/// this number) of the usual work.
+/// A divisor: an occurrence from before the choice counts as an iteration only if it follows at least a
+/// quarter of the usual work.
 const MIN_WORK_DIVISOR: u32 = 4;
-/// More layers than a model has. If this number of periods passed without a model's first and last kernels,
-/// the periods are not layers.
+/// A number larger than the number of layers of any model. After this number of periods without a model's
+/// first and last kernels, the periods cannot be layers.
 pub(crate) const PERIODS_BEYOND_LAYERS: u32 = 127;
-/// Minimum number of periods until the next look at a call site that has been steady.
+/// Minimum number of periods between two examinations of the history, for a call site that has been steady.
 pub(crate) const MIN_PERIODS_TO_NEXT_LOOK: u32 = 8;
 /// Minimum number of launches of a model outside its layers: an embedding, a norm, the output head and the
 /// sampling of a token.
 const ENDS: u32 = 4;
-/// A model has fewer waits and copies than this before and after its layers. An interval with more is "busy".
+/// Number of waits and copies from which on an interval counts as "busy". Before and after its layers, a
+/// model has fewer.
 const BUSY: usize = 8;
-/// Longest context (as a level of `site::REACH`) that identifies an outer loop. Longer contexts also separate
-/// iterations that only alternate between kernels, or that follow a prefill step.
+/// Longest context (as a level of `site::REACH`) that may identify an outer loop. With a longer context,
+/// iterations that only alternate between two kernels, or that follow a prefill step, look like an outer
+/// loop.
 const OUTER_LEVEL: u8 = 2;
-/// Minimum share of periods with the usual work, in thousandths.
+/// Minimum share of periods with the usual work, in thousandths, for a call site to be chosen.
 const MIN_AGREEING: u32 = 500;
 
 const MAX_SLOTS: usize = 1024;
@@ -59,22 +62,23 @@ const END: u16 = u16::MAX;
 #[derive(Debug)]
 pub(crate) struct Scratch {
     listed: ListContents,
-    /// For each level of context and each history entry, the index of the next entry with the same key.
+    /// For each level of context and each history entry, the index of the next entry with the same key
+    /// (occurrence of the same call site).
     next: [[u16; MAX_ENTRIES]; LEVELS],
-    /// Cumulative work of the followed threads, up to and including each entry.
+    /// For each history entry, the cumulative work of the followed threads up to and including the entry.
     work: [u32; MAX_ENTRIES],
-    /// Cumulative number of graphs in that work.
+    /// For each history entry, the cumulative number of graphs in `work`.
     graphs: [u32; MAX_ENTRIES],
     sorted: [u32; MAX_ENTRIES],
     slots: [SiteSlot; MAX_SLOTS],
-    /// The indices of the slots in use.
+    /// The indices of the elements of `slots` that are in use.
     taken: [u16; MAX_SLOTS],
     takes: usize,
     candidates: [Candidate; MAX_CANDIDATES],
 }
 
-/// Describes what the lists of `Scratch` were computed from: a number of history entries, the number of times
-/// the history had dropped entries, and the threads whose work and call sites were used.
+/// The input from which the lists of `Scratch` were computed: a number of history entries, the number of
+/// times that the history had dropped entries, and the threads whose work and call sites were used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ListContents {
     entries: usize,
@@ -106,13 +110,14 @@ pub(crate) struct Choice {
     /// Lower quartile of the work between occurrences, in launches.
     pub least: u32,
     pub since: ThreadLaunches,
-    /// Number of occurrences, in the same history, of the call site that was followed until now.
+    /// Number of occurrences, in the same history, of the call site that was followed before this choice.
     pub replaced: u32,
     /// Number of iterations that the old call site seems to have ended before the new site first occurred.
     pub earlier: u32,
     /// Number of further periods until the choice counts as reliable; 0 if it already does.
     pub unsure_for: u32,
-    /// Says whether an occurrence ends a whole step or only a part of one.
+    /// The relation between occurrences of the site and steps: an occurrence may end a whole step or only a
+    /// part of one.
     pub parts: Parts,
     /// Number of periods since the last one that was far longer than usual.
     steady: u32,
@@ -121,8 +126,8 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// Returns the number of periods since the last one that was far longer than usual. `before` is that
-    /// number from the previous look, which may include periods that the history no longer holds.
+    /// Returns the number of periods since the last one that was far longer than usual. `before` is the
+    /// result of the previous examination, which may include periods that the history no longer holds.
     pub(crate) const fn steady(&self, before: u32) -> u32 {
         if self.unbroken && before > self.steady {
             before
@@ -177,10 +182,10 @@ impl Scratch {
         taken.filter_map(|&place| self.slots.get(usize::from(place)))
     }
 
-    /// Returns the call site at which iterations end, if the history shows one. The site of `current` is kept
-    /// unless another is clearly better.
+    /// Returns the call site at which iterations end, if the history shows such a site. The site of `current`
+    /// is kept unless another site is clearly better.
     ///
-    /// Occurrences are counted from entry number `counted` on.
+    /// Occurrences are counted from history entry number `counted` on.
     pub(crate) fn choose(
         &mut self,
         history: &History,
@@ -224,8 +229,8 @@ impl Scratch {
         let mut chosen = self.best_of_its_kind(entries, found, chosen);
         chosen.lasts = self.lasts(entries, &chosen);
         if let Some(current) = current {
-            // A good choice is not replaced by the call site of an inner loop. It is also not replaced if the
-            // history is too short to show the current site.
+            // A good choice is not replaced by the call site of an inner loop. It is also kept if the history
+            // is too short to contain an occurrence of its site.
             let inner = was.is_some_and(|c| {
                 chosen.count * 10 > c.count * 13 && !chosen.completes(&c, entries)
             });
@@ -266,15 +271,15 @@ impl Scratch {
                 .max(MIN_PERIODS_TO_NEXT_LOOK),
             periods => periods,
         };
-        // A reliable rule is replaced only by a call site that has recurred for a long time.
+        // A rule that counts as reliable is replaced only by a call site that has recurred for a long time.
         let relied_on = followed.is_some_and(|followed| followed.relied_on);
         let other = was.is_some_and(|c| !c.alike(&chosen));
         let kept = relied_on && other && chosen.count <= 2 * MIN_PERIODS;
         (!kept).then_some((chosen, rule, unsure_for))
     }
 
-    /// Returns the lower quartile of a call site's interval durations, in nanoseconds: three quarters of the
-    /// intervals last at least as long. Returns 0 if it is unknown.
+    /// Returns the lower quartile of the durations of a call site's intervals, in nanoseconds: three quarters
+    /// of the intervals last at least as long. Returns 0 if no durations are known.
     fn lasts(&mut self, entries: &[HistoryEntry], site: &Candidate) -> u64 {
         let mut count = 0;
         for (from, to) in Occurrences::new(&self.next, site).pairs() {
@@ -292,8 +297,9 @@ impl Scratch {
         lasted.get(count / 4).map_or(0, |lasts| u64::from(*lasts))
     }
 
-    /// Returns true if no rarer call site occurred recently that might still turn out to be an outer loop.
-    /// This search is skipped if the iterations are alike and large, or if there were many of them.
+    /// Returns true if no rarer call site that occurred recently may still turn out to belong to an outer
+    /// loop. Rarer sites are not examined if the iterations are alike and large, or if there were many of
+    /// them.
     fn is_alone(&self, length: usize, found: usize, chosen: &Candidate) -> bool {
         let wanted = chosen.wanted();
         let total = length.checked_sub(1).map_or(0, |last| self.work[last]);
@@ -325,8 +331,8 @@ impl Scratch {
         let last = entries.len().checked_sub(1);
         let total = last.map_or(0, |last| self.work[last]);
         !self.candidates[..found].iter().any(|c| {
-            // True for a rarer call site that occurred recently, relative to its interval, and may become an
-            // outer loop.
+            // True for a call site that is rarer than `chosen`, has occurred recently relative to its
+            // interval, and may belong to an outer loop.
             let since = total - self.work[c.last as usize];
             (CONTENDER..MIN_PERIODS).contains(&c.count)
                 && u64::from(since) * 2 <= u64::from(c.median) * 3

@@ -1,5 +1,5 @@
-//! Finds the outer loop that explains why the work of intervals varies. The search begins with the most frequent
-//! call site and moves to rarer ones.
+//! Finds the loop around a call site that explains why the work between the site's occurrences varies. The
+//! search begins with the most frequent call site and moves to rarer ones.
 
 use super::candidates::Occurrences;
 use super::{Candidate, LITTLE_TO_EXPLAIN, MIN_OUTER, MIN_PERIODS, OUTER_LEVEL, Scratch};
@@ -8,29 +8,30 @@ use crate::history::HistoryEntry;
 /// Minimum share of the work, in thousandths, that must be additional work at a rarer call site for it to replace a
 /// more frequent one.
 const EXPLAINED: u64 = 60;
-/// The same minimum share, for intervals of little work.
+/// The same as [`EXPLAINED`], for intervals with little work.
 const EXPLAINED_OF_LITTLE: u64 = 10;
-/// Minimum share of the work, in thousandths, that must be in the large interval of each pass, for an outer call site
-/// with a long context; and the same minimum if each pass has the same number of intervals.
+/// Minimum shares of the work, in thousandths, that must be in the large interval of each pass (the stretch
+/// between two occurrences of the outer call site). `MOST_IN_LARGE_OF_EQUAL` is for passes with equal numbers
+/// of intervals, `MOST_IN_LARGE` for other passes.
 const MOST_IN_LARGE: u64 = 600;
 const MOST_IN_LARGE_OF_EQUAL: u64 = 250;
 /// An interval counts as large if it has at least this many times the mean work of an interval.
 const LARGE_FACTOR: u32 = 4;
-/// Maximum unevenness, in thousandths, of the number of inner intervals per pass. A pass is the stretch between two
-/// occurrences of the outer call site. In measurements, random arrivals reach 740; draft lengths stay below this
-/// limit.
+/// Maximum unevenness, in thousandths, of the number of inner intervals per pass (the stretch between two
+/// occurrences of the outer call site). In measurements, random arrivals of requests reach 740; numbers of
+/// drafted tokens stay below this limit.
 const MAX_UNEVENNESS: u64 = 600;
-/// Maximum number of occurrences that can be equal parts of one iteration. The number must be the same in each
-/// iteration.
+/// Maximum number of inner intervals that can be equal parts of one iteration. The number must be the same in
+/// each iteration.
 pub(super) const MAX_PARTS_BY_COUNT: u32 = 4;
 
 /// Maximum number of passes for which the numbers of inner intervals are stored and compared.
 const MAX_COUNTED_PASSES: usize = 64;
 
-/// The reason for which a rarer call site replaces a more frequent one.
+/// The reason why a rarer call site replaces a more frequent one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Why {
-    /// The outer call site explains why the work varies.
+    /// The outer call site explains why the work between occurrences of the inner one varies.
     Work,
     /// The inner call site occurs at each layer of a model.
     Layers,
@@ -43,11 +44,12 @@ struct Pass {
     is_whole: bool,
     inners: u32,
     work: u64,
-    /// Sum of the excess work of all intervals, that is, of their work beyond the lower quartile.
+    /// Sum of the excess work of all intervals in the pass. Excess work is the work beyond the lower
+    /// quartile.
     deviations: u64,
     /// Excess work of the interval in which the outer call site occurs.
     at_outer: u32,
-    /// Number of large intervals (see `LARGE_FACTOR`), and their excess work.
+    /// Number of large intervals in the pass (see `LARGE_FACTOR`), and their excess work.
     large: u32,
     excess: u64,
     is_between_requests: bool,
@@ -65,8 +67,9 @@ impl Pass {
     }
 }
 
-/// Returns true if the intervals of `outer` are as large as iterations and alike, and those of `inner` are not. The
-/// additional occurrences of `inner` then add hardly any work, for example because some tokens are read twice.
+/// Returns true if the intervals between occurrences of `outer` are alike and have as much work as
+/// iterations, and those of `inner` do not. The additional occurrences of `inner` then follow hardly any
+/// work, for example because some tokens are read twice.
 fn is_steadier(outer: &Candidate, inner: &Candidate) -> bool {
     outer.level <= OUTER_LEVEL
         && !outer.one_helper
@@ -81,7 +84,7 @@ struct PassCounts {
     periods: u32,
     fewest: u32,
     most: u32,
-    /// Number of inner intervals in each of the first passes.
+    /// Number of inner intervals in each of the first passes that were counted.
     first: [u32; MAX_COUNTED_PASSES],
     sum: u64,
 }
@@ -118,7 +121,8 @@ impl PassCounts {
         self.periods == 0 || self.are_same() && self.most <= MAX_PARTS_BY_COUNT
     }
 
-    /// Returns true if the numbers of inner intervals vary as much as random arrivals do.
+    /// Returns true if the number of inner intervals varies from pass to pass as much as with random arrivals
+    /// of requests.
     fn are_uneven(&self) -> bool {
         let each = u64::from(self.periods);
         let first = self.first.iter().take(self.periods as usize);
@@ -154,15 +158,16 @@ impl Works {
         self.at_outer += u64::from(pass.at_outer);
     }
 
-    /// Returns the work at the outer call site beyond what is usual elsewhere.
+    /// Returns the work in the intervals at the outer call site that exceeds the usual work of other
+    /// intervals.
     fn explained(&self, inner: &Candidate) -> u64 {
         let usual = self.deviations * self.passes / u64::from(inner.count).max(1);
         self.at_outer.saturating_sub(usual)
     }
 }
 
-/// Evidence by one large interval: each pass has most of its work in one interval, at any position relative to the
-/// outer call site.
+/// Evidence for an outer loop from one large interval: each pass has most of its work in one interval, at any
+/// position relative to the outer call site.
 struct Large {
     /// Number of whole passes with exactly one large interval, and the excess work of those intervals.
     once: u32,
@@ -185,7 +190,8 @@ impl Large {
 }
 
 impl Scratch {
-    /// Returns the outermost call site. The search starts at the most frequent site and moves outward.
+    /// Returns the call site of the outermost loop. The search starts at the most frequent site and moves
+    /// outward.
     pub(super) fn outermost(&self, entries: &[HistoryEntry], found: usize) -> Option<Candidate> {
         let mut chosen = *self.candidates[..found].first()?;
         for candidate in &self.candidates[1..found] {
@@ -205,8 +211,8 @@ impl Scratch {
         Some(chosen)
     }
 
-    /// Returns the reason for which `outer` replaces `inner`, or a call site that occurs equally often. Returns
-    /// `None` if it does not. If `early` is true, it suffices that `outer` may turn out to replace it.
+    /// Returns the reason why `outer` replaces `inner` or a call site that occurs as often as `inner`; `None`
+    /// if it does not. If `early` is true, it is enough that `outer` may turn out to replace it.
     pub(super) fn replaces_any(
         &self,
         entries: &[HistoryEntry],
@@ -218,11 +224,11 @@ impl Scratch {
         let alike = |c: &Candidate| {
             c.level <= OUTER_LEVEL && c.count.abs_diff(inner.count) * 5 <= inner.count
         };
-        // If the intervals of `inner` are alike, no outer loop is needed to explain them, and `inner` can only be
-        // replaced because it is a part of a step.
+        // If the intervals of `inner` are alike, they need no outer loop as an explanation. `inner` can then
+        // be replaced only because its intervals are parts of a step.
         let alone = inner.even();
-        // The threads of a pool take turns, so the call site of a single thread recurs more rarely than that of
-        // all. It is not an outer loop.
+        // The threads of a pool take turns, so the call site of one thread recurs more rarely than the site
+        // of the whole pool. That does not make it an outer loop.
         if outer.one_helper {
             return None;
         }
@@ -246,9 +252,9 @@ impl Scratch {
         inners().any(explains).then_some(Why::Work)
     }
 
-    /// Returns true if the rarer call site `outer` explains why the work between occurrences of `inner` varies, so
-    /// that `outer` ends the iteration. If `only_parts` is true, returns true only if each interval of `outer`
-    /// consists of the same small number of inner intervals.
+    /// Returns true if the rarer call site `outer` ends the iteration, because it explains why the work
+    /// between occurrences of `inner` varies. If `only_parts` is true, returns true only if each interval of
+    /// `outer` consists of the same small number of inner intervals.
     fn replaces(&self, outer: &Candidate, inner: &Candidate, only_parts: bool) -> bool {
         if outer.count * 17 > inner.count * 10 {
             return false;
@@ -275,7 +281,8 @@ impl Scratch {
         if little && large.is_once(&counts, &works) {
             return true;
         }
-        // The number of inner intervals is the same in each pass, as for the layers of a model.
+        // True if each pass has the same number of inner intervals, like the passes of a model with a fixed
+        // number of layers.
         let layers = counts.are_same() && requests * 2 < works.passes;
         let wanted = if little && layers {
             EXPLAINED_OF_LITTLE
@@ -298,7 +305,8 @@ impl Scratch {
             works.add(&pass);
             large.add(&pass);
         }
-        // An equal number of small intervals in each pass is evidence of its own.
+        // If each pass has the same number of inner intervals, that is further evidence, and less work has to
+        // be in the large interval.
         let wanted = match counts.are_same() {
             true => MOST_IN_LARGE_OF_EQUAL,
             false => MOST_IN_LARGE,
@@ -310,7 +318,8 @@ impl Scratch {
             && is_much(works.explained(inner))
     }
 
-    /// Returns the passes of `outer`. The first one ends at the first occurrence; its beginning is unknown.
+    /// Returns the passes of `outer` (stretches between two occurrences). The first pass ends at the first
+    /// occurrence; its beginning is unknown.
     fn passes_of(&self, outer: &Candidate, inner: &Candidate) -> impl Iterator<Item = Pass> {
         let even = inner.even();
         let much = self.mean(inner).saturating_mul(LARGE_FACTOR);
@@ -321,16 +330,17 @@ impl Scratch {
                 is_whole: n > 0,
                 ..Pass::default()
             };
-            // Adds the inner intervals that end by `at`, the occurrence of `outer`. The next interval contains `at`
-            // or begins there. It only contributes to `at_outer`, and is added to the next pass.
+            // Adds the inner intervals that end by entry `at`, the occurrence of `outer`, to the pass. The
+            // interval after them contains `at` or begins there. It contributes only to `at_outer`, and is
+            // added to the next pass.
             while let Some(&(from, to)) = inner_pairs.peek() {
                 if from > at {
                     break;
                 }
                 let work = self.work[to] - self.work[from];
                 let deviation = self.deviation(inner, from, to);
-                // If the inner intervals are as large as iterations and alike, an interval of usual size needs no
-                // explanation.
+                // If the inner intervals are alike and as large as iterations, an interval of the usual size
+                // is no evidence.
                 if to >= at && !(even && inner.usual(work)) {
                     pass.at_outer = pass.at_outer.max(deviation);
                     pass.is_between_requests |= inner.between_requests(from, to, work);
@@ -345,9 +355,9 @@ impl Scratch {
         })
     }
 
-    /// Returns true if `outer` occurs at almost each pass of `inner`, so that it is no loop around `inner`: the
-    /// work between its occurrences is less than 1.5 times that of `inner`. Its count is lower because it occurs
-    /// only for a while.
+    /// Returns true if `outer` occurs at almost each occurrence of `inner`, so that it is no loop around
+    /// `inner`: the work between its occurrences is less than 1.5 times that of `inner`. It has fewer
+    /// occurrences only because it stopped or began later.
     fn at_each(&self, outer: &Candidate, inner: &Candidate) -> bool {
         u64::from(outer.median) * 10 < u64::from(self.mean(inner)) * 15
     }
@@ -361,7 +371,8 @@ impl Scratch {
     fn deviation(&self, of: &Candidate, from: usize, to: usize) -> u32 {
         let graphs = self.graphs[to] - self.graphs[from];
         if graphs < of.graphs {
-            // A kernel sequence in place of the usual graph, such as a prefill step, does not count as excess.
+            // In this interval kernels took the place of the usual graph, as in a prefill step. Their work
+            // does not count as excess.
             return 0;
         }
         (self.work[to] - self.work[from]).saturating_sub(of.least)

@@ -1,46 +1,51 @@
 //! Recognizes steps that consist of several equal parts, with a wait after each part.
 //!
-//! If a call site's intervals have about the same work, no other site distinguishes a step from its parts. The host's
-//! time does: the program does more on the host before the first part of a step than before the others. So if a step
-//! has `k` parts, the longest of each `k` successive pauses always comes before the same part. For any other number
-//! than `k` it does not. Parts may differ in work (an embedding precedes the first one) if they differ in the same
-//! way in each step.
+//! If a call site's intervals have about the same work, no other site distinguishes a step from its parts.
+//! The host's time does: the program does more on the host before the first part of a step than before the
+//! other parts. So if a step has `k` parts, the longest of each `k` successive pauses always comes before the
+//! same part. For any other number than `k` it does not. Parts may differ in work (an embedding precedes the
+//! first one) if they differ in the same way in each step.
 //!
-//! Work without pauses can distinguish only a few parts, such as micro-batches: the optimizer runs after the last
-//! one. With more parts, the work could also be that of a loop in which, say, each ninth step does more.
+//! Without pauses, the work can distinguish only a few parts, such as micro-batches: the optimizer runs after
+//! the last one. With more parts, the work could also be that of a loop in which, say, each ninth step does
+//! more.
 
 use super::candidates::Occurrences;
 use super::outer::MAX_PARTS_BY_COUNT;
 use super::{Candidate, ENDS, Scratch};
 use crate::history::{HistoryEntry, MAX_ENTRIES};
 
-/// Maximum number of parts of a step. It is the number of layers of a small model, and less than the number of tokens
-/// of most requests.
+/// Maximum number of parts of a step: the number of layers of a small model, and less than the number of
+/// tokens of most requests.
 const MAX_PARTS: usize = 32;
-/// Maximum mean duration of a part, in nanoseconds. A longer interval is a step, and what recurs around it is a log
-/// line, a garbage collection or a request. The longest pause of a step of up to [`MAX_PARTS_BY_COUNT`] parts is left
-/// out, because few programs log or collect that often.
+/// Maximum mean duration of a part, in nanoseconds. If intervals are longer, they are steps, and a recurring
+/// pause between them is due to a log line, a garbage collection or a request. The longest pause of a step of
+/// up to [`MAX_PARTS_BY_COUNT`] parts is not included in the mean, because few programs log or collect that
+/// often.
 const LONGEST_PART: u64 = 2_000_000;
 /// Maximum difference in launches between the same part of two successive steps.
 const MAX_DIFFERENCE: u32 = 4;
-/// Minimum share of steps, in hundredths, whose longest pause comes before the same part.
+/// Minimum share of steps, in hundredths, in which the longest pause comes before the same part.
 const MIN_AGREEING: usize = 60;
-/// Minimum [`evidence`] for relying on parts. It is high because the history is examined dozens of times, each time
-/// for 31 possible numbers of parts.
+/// Minimum [`evidence`] for counting a step's parts together. It is high because the history is examined
+/// dozens of times, each time for 31 possible numbers of parts.
 const IMPROBABLE: u32 = 20 * 256;
-/// Number of successive steps whose parts must have exactly the same work if only work distinguishes the parts.
+/// If the parts of a step differ only in their work: the number of successive steps in which each part must
+/// have exactly the same work as that part in the step before.
 const MIN_REPEATS: usize = 12;
-/// Minimum [`evidence`] for a suspicion: the learner waits for more steps before it relies on the call site.
+/// Minimum [`evidence`] for suspecting parts. The learner then waits for more steps before it relies on the
+/// call site.
 const SUSPICIOUS: u32 = 8 * 256;
-/// Number of occurrences from which a suspicion of parts is ignored: six steps of [`MAX_PARTS`].
+/// Number of occurrences of the call site from which on suspected parts are ignored: six steps of
+/// [`MAX_PARTS`].
 const MAX_SUSPECTED_OCCURRENCES: u32 = 192;
 
 /// The relation between the occurrences of a call site and the steps of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Parts {
-    /// Each occurrence is a step.
+    /// Each occurrence of the call site is a whole step.
     Whole,
-    /// The pauses may distinguish parts, but too few steps have been seen.
+    /// The pauses may show that occurrences are parts of a step, but too few steps have been seen.
     Suspected,
     /// A step has `each` occurrences of the call site.
     Of {
@@ -51,7 +56,7 @@ pub(crate) enum Parts {
 }
 
 impl Scratch {
-    /// Returns whether the occurrences of `site` are parts of a step, and how many parts a step has.
+    /// Returns whether the occurrences of `site` are parts of a step, and the number of parts in a step.
     pub(super) fn parts(&mut self, entries: &[HistoryEntry], site: &Candidate) -> Parts {
         if let Some(parts) = self.parts_by_work(site) {
             return parts;
@@ -67,7 +72,7 @@ impl Scratch {
             let evidence = evidence(agreeing, count / each, each);
             suspected |= evidence >= SUSPICIOUS && site.count < MAX_SUSPECTED_OCCURRENCES;
             if evidence >= IMPROBABLE && self.repeats_after(site, count, each) {
-                // Interval number `part` begins where a step ends.
+                // Interval number `part` is the first part of a step.
                 let since = (count - part) % each;
                 return Parts::Of {
                     each: each as u32,
@@ -82,8 +87,8 @@ impl Scratch {
         }
     }
 
-    /// Returns true if each of the latest `count` intervals has about the same work as the interval `each` positions
-    /// before it.
+    /// Returns true if each of the latest `count` intervals has about the same work as the interval that came
+    /// `each` intervals earlier.
     fn repeats_after(&self, site: &Candidate, count: usize, each: usize) -> bool {
         let skipped = (site.count as usize).saturating_sub(count + 1);
         let mut before = [0; MAX_PARTS];
@@ -95,8 +100,8 @@ impl Scratch {
         })
     }
 
-    /// Returns the parts of a step if there are only a few, and the same one has more work than the others in each
-    /// step.
+    /// Returns the parts of a step, if there are only a few and in each step the same part has more work than
+    /// the others.
     fn parts_by_work(&self, site: &Candidate) -> Option<Parts> {
         let intervals = (site.count as usize).checked_sub(1)?;
         let work = |(from, to): (usize, usize)| self.work[to] - self.work[from];
@@ -121,8 +126,8 @@ impl Scratch {
         })
     }
 
-    /// Writes the longest pause of each of the latest intervals to `sorted`, as far back as the intervals are alike.
-    /// Returns their number and their total duration in nanoseconds.
+    /// Stores the longest pause of each of the latest intervals in `sorted`, as far back as the intervals are
+    /// alike. Returns the number of these intervals and their total duration in nanoseconds.
     fn measure_pauses(&mut self, entries: &[HistoryEntry], site: &Candidate) -> (usize, u64) {
         let mut count = 0;
         let (mut calls, mut first) = (0, 0);
@@ -152,8 +157,9 @@ impl Scratch {
     }
 }
 
-/// Returns how long intervals with these pauses took together without the longest pause of each step, if a
-/// step has few parts. `duration` is with all pauses; the longest comes before `part` of the `each` parts.
+/// Returns the total duration of intervals with these pauses, in nanoseconds. `duration` is their total with
+/// all pauses. If a step has few parts, the longest pause of each step, which comes before part number `part`
+/// of `each` parts, is subtracted.
 fn duration_of_parts(pauses: &[u32], duration: u64, each: usize, part: usize) -> u64 {
     if each > MAX_PARTS_BY_COUNT as usize {
         return duration;
@@ -162,8 +168,9 @@ fn duration_of_parts(pauses: &[u32], duration: u64, each: usize, part: usize) ->
     duration.saturating_sub(longest.map(u64::from).sum())
 }
 
-/// Returns the part, out of `each` parts, before which the longest pause comes most often, and the number of steps
-/// that agree. A pause counts as the longest if it is a tenth longer than the others.
+/// Returns the part, out of `each` parts, before which the longest pause of a step comes most often, and the
+/// number of steps that agree. A pause counts as the longest if it is a tenth longer than the other pauses of
+/// its step.
 fn longest_before(pauses: &[u32], each: usize) -> (usize, usize) {
     let mut times = [0usize; MAX_PARTS];
     for step in pauses.chunks_exact(each) {
@@ -180,14 +187,15 @@ fn longest_before(pauses: &[u32], each: usize) -> (usize, usize) {
     most.map_or((0, 0), |part| (part, times[part % MAX_PARTS]))
 }
 
-/// Returns how improbable it is that `agreeing` of `steps` steps have their longest pause before the same part by
-/// chance. The result is the exponent of a power of two, in 256ths. By chance, one step in `each` agrees.
+/// Returns a measure of how improbable it is that in `agreeing` of `steps` steps the longest pause comes
+/// before the same part by chance: the exponent of a power of two, in 256ths. By chance, one step in `each`
+/// agrees.
 fn evidence(agreeing: usize, steps: usize, each: usize) -> u32 {
     if agreeing * 100 < steps * MIN_AGREEING {
         return 0;
     }
-    // Probability that they agree by chance, for any part and any selection of `agreeing` steps: each * C(steps,
-    // agreeing) / each^agreeing.
+    // The probability that the steps agree by chance, for any part and any selection of `agreeing` steps, is
+    // each * C(steps, agreeing) / each^agreeing.
     let exceptions = steps - agreeing;
     let choices: u32 = (0..exceptions)
         .map(|n| log2(steps - n).saturating_sub(log2(n + 1)))

@@ -19,7 +19,8 @@ use crate::rule::LearnedRule;
 use crate::site;
 use crate::trail::{DEPTH, THREADS, ThreadLaunches, Trail, Trails, slot};
 
-/// Number of copies in a row for which the program did not wait. After these, no wait is expected.
+/// Number of copies in a row that the program did not wait for, after which no wait for a copy is expected
+/// any more.
 const UNAWAITED: u32 = 4;
 /// The learner's knowledge of what an iteration is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,11 +29,11 @@ pub enum LearnerState {
     Learning,
     /// The learner has a rule for iterations, and iterations open.
     Settled,
-    /// The pattern has ended. No iteration opens until a new rule is found.
+    /// The pattern of the rule has ended. No iteration opens until a new rule is found.
     Lost,
 }
 
-/// The opening of an iteration.
+/// A boundary between iterations, at which one opens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Boundary {
     /// Number of iterations closed so far, which is also the number, counted from 0, of the iteration that
@@ -48,25 +49,25 @@ pub struct Learner {
     scratch: Scratch,
     state: LearnerState,
     rule: LearnedRule,
-    /// Number of iterations closed, including those found in hindsight.
+    /// Number of iterations that have closed, including those that were found only afterwards in the history.
     closed: u64,
     /// Number of iterations that closed before the oldest entry of the history.
     before: u64,
-    /// Number of closed iterations that stay counted if the current rule turns out wrong: those counted by
-    /// rules that were `understood`.
+    /// Number of closed iterations that stay counted even if the current rule turns out wrong: those counted
+    /// by rules that were `understood`.
     confirmed: u64,
     /// True if the rule has held for long enough to count as reliable.
     understood: bool,
-    /// Work, in launches, that a new pattern had already done when the learner noticed that the old one had
-    /// ended.
+    /// Work, in launches, that had been done in a new pattern by the time the learner noticed that the old
+    /// pattern had ended.
     unseen: u32,
     /// Value of `closed` when the rule became reliable.
     since: u64,
-    /// Number of history entries from before the count of iterations began.
+    /// Number of history entries that were recorded before the count of iterations began.
     uncounted: usize,
-    /// True if no entries are recorded, because nothing has to be chosen or checked.
+    /// True if no entries are recorded any more, because the rule neither has to be chosen nor checked.
     resting: bool,
-    /// Number of entries until the next look, the next examination of the history.
+    /// Number of history entries at which the history is examined next.
     look: usize,
     /// Number of iterations until the learner checks again whether the rule is reliable.
     patience: u32,
@@ -75,28 +76,30 @@ pub struct Learner {
     /// Number of iterations since the last one that may have contained a layer plus the first and last
     /// kernels of a model.
     even: u32,
-    /// Number of entries since the last check of which threads launch.
+    /// Number of entries since the learner last checked which threads launch.
     check: usize,
-    /// True if the followed threads have stopped and others continue: a choice is needed soon.
+    /// True if the followed threads have stopped and other threads continue, so that a new choice is needed
+    /// soon.
     hurried: bool,
     /// The thread that launched most at the last check.
     foremost: usize,
-    /// Number of further entries for which the learner watches its choice before it rests.
+    /// Number of further entries for which the learner watches a new choice before it rests.
     watch: usize,
-    /// Cumulative work of each thread at its last entry, indexed by thread slot.
+    /// For each thread slot, the thread's cumulative work at its last entry.
     seen: [ThreadLaunches; THREADS],
     /// Cumulative work of the followed threads when the last iteration closed.
     at: ThreadLaunches,
-    /// The thread whose copy closed an iteration, until that thread waits for the copy. The next iteration
-    /// opens only then.
+    /// The thread that has made the copy at which an iteration closed, until that thread waits for the copy.
+    /// Only then does the next iteration open.
     pending: Option<u32>,
     /// The thread that made the last copy that closed an iteration.
     copier: u32,
-    /// Number of iteration-closing copies in a row for which the thread did not wait before the next launch.
+    /// Number of copies in a row at which an iteration closed and which the thread did not wait for before
+    /// its next launch.
     unawaited: u32,
-    /// Number of waits by launching threads since the last occurrence of the call site.
+    /// Number of waits by threads that launch, since the last occurrence of the call site.
     waits: u32,
-    /// Counter that selects which of the other calls, those not at the call site, are examined.
+    /// A counter that selects which of the calls at other places than the call site are examined.
     misses: u32,
     /// Number of entries recorded since the last occurrence of the call site.
     entries_since: usize,
@@ -104,37 +107,39 @@ pub struct Learner {
     judged: u32,
     /// Number of unusual periods in the current group.
     unusual: u32,
-    /// Number of times that unusual periods put the rule in doubt.
+    /// Number of times that unusual periods have put the rule in doubt.
     doubts: u32,
     /// Number of calls passed to [`Learner::event`] that the learner had not asked for.
     unasked: u32,
-    /// True if a window has opened. From then on the meaning of an iteration must not change.
+    /// True if a window has opened. From then on the learner must not change what it counts as an iteration.
     relied_on: bool,
-    /// True if iterations may turn out to be parts of larger ones.
+    /// True if iterations may turn out to be parts of longer iterations.
     suspects_parts: bool,
     /// Number of parts of the current iteration that have ended, if iterations have several parts.
     part: u32,
     pauses: Pauses,
-    /// A thread that is not followed but has reached the call site: its id, its work at that time, and the
-    /// followed threads' work at that time. It may join the followed threads.
+    /// A thread outside the followed ones that has reached the call site and may join them: its id, its work
+    /// at that time, and the followed threads' work at that time.
     heir: Option<(u32, ThreadLaunches, ThreadLaunches)>,
-    /// The search for periods among the launches themselves, for loops without waits.
+    /// The search for repeating launches, for loops without waits.
     periods: Periods,
-    /// True if the parts of steps are counted instead of whole steps, where two levels were found.
+    /// True if the parts of steps are to be counted instead of whole steps, provided that both levels are
+    /// found.
     counts_inner: bool,
-    /// True if iterations are counted by passes although waits recur, because those waits come late.
+    /// True if iterations are counted by passes (repeating launches) although waits recur too, because those
+    /// waits come late.
     follows_passes: bool,
-    /// The launches at the begin of a pass, the latest first, and below them the key that identifies them.
+    /// The launches at the beginning of a pass, the latest first. `pass_key` is the key that identifies them.
     pass_context: [u64; DEPTH],
     pass_key: u32,
     /// Number of passes when the last iteration ended.
     passes_at_end: u64,
-    /// Number of passes in the last iteration.
+    /// Number of passes (repeating launches) in the last iteration.
     held: u32,
 }
 
 impl Learner {
-    /// Returns a learner that knows nothing.
+    /// Returns a learner that has seen no calls.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -185,8 +190,8 @@ impl Learner {
         }
     }
 
-    /// Starts learning in a process whose trails may already have been in use, such as after a fork. If
-    /// `inner` is true, parts of steps are counted where two levels are found.
+    /// Starts learning in a process whose trails (lists of recent calls) may already have been used, such as
+    /// after a fork. If `inner` is true, parts of steps are counted where both levels are found.
     pub fn begin(&mut self, trails: &Trails, inner: bool) {
         if self.closed > 0 || !self.history.entries().is_empty() {
             self.forget();
@@ -197,15 +202,15 @@ impl Learner {
         }
     }
 
-    /// Resets the learner. This is a separate function because it needs 120 KiB of stack, and the stacks of
-    /// some threads are smaller.
+    /// Resets the learner. This is a separate function because it needs 120 KiB of stack, more than some
+    /// threads have.
     #[cold]
     #[inline(never)]
     fn forget(&mut self) {
         *self = Self::new();
     }
 
-    /// Returns the current state of learning.
+    /// Returns the state of the learner: no rule yet, a rule, or a rule whose pattern has ended.
     #[must_use]
     pub fn state(&self) -> LearnerState {
         if self.counts_passes() {
@@ -228,7 +233,8 @@ impl Learner {
         (self.state != LearnerState::Learning).then_some(self.rule)
     }
 
-    /// Returns the number of iterations that have closed, including those found in hindsight.
+    /// Returns the number of iterations that have closed, including those found only afterwards in the
+    /// history.
     #[must_use]
     pub fn detected(&self) -> u64 {
         if self.counts_passes() {
@@ -240,9 +246,9 @@ impl Learner {
         }
     }
 
-    /// Returns the number of iterations that have been launched completely. This is normally the number that
-    /// have closed. If iterations begin with a launch and end without a wait, the newest one is included as
-    /// soon as it has as many launches as the others.
+    /// Returns the number of iterations whose work has been launched completely. Normally these are the
+    /// closed iterations. If iterations begin with a launch and do not end with a wait, the newest iteration
+    /// is included once it has as many launches as a usual one.
     #[must_use]
     pub fn launched_whole(&self, trails: &Trails) -> u64 {
         let detected = self.detected();
@@ -268,8 +274,7 @@ impl Learner {
         self.understood && matches!(self.state, LearnerState::Settled)
     }
 
-    /// Notes that a window has opened. From now on, what was counted as an iteration is not reinterpreted as
-    /// a part of one.
+    /// Notes that a window has opened. From now on, iterations are not reinterpreted as parts of longer ones.
     pub fn rely(&mut self) {
         self.relied_on = true;
         self.periods
@@ -284,8 +289,8 @@ impl Learner {
         self.periods.restart();
     }
 
-    /// Returns the set of calls that have to be reported. `near` is true if the exact points at which
-    /// iterations open matter now, not only their number.
+    /// Returns the set of calls that have to be reported to the learner. `near` is true if the exact calls at
+    /// which iterations open matter now, not only their number.
     #[must_use]
     pub fn asks(&self, near: bool) -> EndingCalls {
         match self.rule.call.filter(|_| self.resting) {
@@ -296,14 +301,15 @@ impl Learner {
         }
     }
 
-    /// Returns the threads whose next launch has to be reported, either because an iteration opens at it, or
-    /// because it ends a pause that is being measured. `near` has the same meaning as for [`Learner::asks`].
+    /// Returns the threads whose next launch has to be reported, because an iteration opens at that launch,
+    /// or because it ends a pause that is being measured. `near` is true if the exact calls at which
+    /// iterations open matter now.
     #[must_use]
     pub fn asks_for_launch(&self, near: bool) -> Option<[u32; 2]> {
         let pending = self.pending.filter(|_| near);
         let paused = self.pauses.waits_for_launch_of().filter(|_| !self.resting);
         let followed = pending.map(|_| u32::from(self.rule.thread));
-        // A thread in `pending` has not waited yet, so it has no pause that is being measured.
+        // A thread in `pending` has not waited yet, so no pause of it is being measured.
         let first = pending.or(paused)?;
         Some([first, followed.or(paused).unwrap_or(first)])
     }
@@ -315,8 +321,9 @@ impl Learner {
         self.periods.asks()
     }
 
-    /// Handles a call, in the order of the process's calls. Returns the iteration that opens at the call, if
-    /// any. A launch is passed before it is made, a wait after it has returned.
+    /// Handles a call; calls have to be passed in the order in which the process makes them. Returns the
+    /// iteration that opens at the call, if any. A launch is passed before it is made, a wait after it has
+    /// returned.
     #[inline]
     pub fn event(
         &mut self,
@@ -380,8 +387,8 @@ impl Learner {
         }
     }
 
-    /// Notes that `calls` calls were made that were not asked for, the latest of them by this thread. This is
-    /// how the learner notices that a pattern has ended.
+    /// Notes that `calls` calls were made that the learner had not asked for, the latest of them by `thread`.
+    /// From such calls the learner notices that a pattern has ended.
     pub fn missed(&mut self, trails: &Trails, thread: u32, calls: u32) {
         if self.state == LearnerState::Settled {
             self.count_misses(trails, thread, calls);
@@ -389,8 +396,8 @@ impl Learner {
         }
     }
 
-    /// Handles a launch that the thread is about to make and that its trail already contains. Returns the
-    /// iteration that opens before the launch, if any.
+    /// Handles a launch that `thread` is about to make and that its trail (list of recent calls) already
+    /// contains. Returns the iteration that opens before the launch, if any.
     #[inline]
     pub fn launched(&mut self, trails: &Trails, thread: u32, clock: Clock) -> Option<Boundary> {
         self.pauses.launched(thread, clock);
@@ -406,9 +413,10 @@ impl Learner {
         Some(self.open())
     }
 
-    /// Handles a copy to the host that may return before it is done. The thread's trail already contains it.
-    /// If the copy ends an iteration, the next one opens when its thread has waited for the copy, or at the
-    /// next launch if it does not wait. It opens at once if the copying threads are known not to wait.
+    /// Handles a copy to the host that may return before it is done, and that the thread's trail already
+    /// contains. If the copy ends an iteration, the next one opens when the thread has waited for the copy,
+    /// or at the thread's next launch if it does not wait. It opens at once if earlier copies were not waited
+    /// for.
     #[inline]
     pub fn copied_to_host(
         &mut self,
@@ -424,8 +432,8 @@ impl Learner {
         (self.unawaited >= UNAWAITED).then(|| self.open())
     }
 
-    /// Handles the return of a wait that the thread's trail already contains. Returns the iteration that
-    /// opens, if any.
+    /// Handles the return of a wait that the thread's trail (list of recent calls) already contains. Returns
+    /// the iteration that opens, if any.
     #[inline]
     pub fn returned(
         &mut self,
@@ -460,7 +468,8 @@ impl Learner {
         }
     }
 
-    /// Returns true if an iteration ends at this call.
+    /// Handles a wait or a copy of `thread`: checks whether it is at the call site, and records it unless the
+    /// learner rests. Returns true if an iteration ends at this call.
     #[inline]
     fn site(&mut self, trails: &Trails, thread: u32, call: SiteCall, clock: Clock) -> bool {
         let settled = self.state == LearnerState::Settled;
@@ -534,7 +543,8 @@ impl Learner {
         let idle = followed.since(self.at).weight() <= self.rule.median / 8;
         let start = match self.heir {
             Some((heir, then, at)) if heir == thread && followed == at => {
-                // The period at whose end the thread became the heir counts as an iteration too.
+                // The period that ended when the thread first reached the call site counts as an iteration,
+                // too.
                 self.closed += u64::from(usual(work.since(then)));
                 then
             }

@@ -1,5 +1,6 @@
-//! Passes: periods that a launch begins and no wait ends. They are the iterations if the program waits for
-//! nothing. Otherwise they are parts of an iteration.
+//! Passes: periods of repeating launches, each of which begins with the same launch and need not end with a
+//! wait. If the program waits for nothing, passes are the iterations. Otherwise they are parts of an
+//! iteration.
 
 use super::{Boundary, Learner, LearnerState};
 use crate::choose::{Choice, MIN_PERIODS_TO_NEXT_LOOK};
@@ -7,20 +8,20 @@ use crate::periods::{Recurrence, UNWAITED, UNWAITED_FOR_LONG};
 use crate::rule::LearnedRule;
 use crate::trail::{DEPTH, Trails};
 
-/// Number of periods after which passes within an iteration count as reliable.
+/// Number of periods after which passes count as reliable parts of an iteration.
 const SURE_AFTER: u32 = 32;
-/// Number of equal intervals in a row after which launches are trusted more than the reads of another
-/// thread.
+/// Number of equal intervals in a row after which passes are trusted more than another thread's copies to the
+/// host.
 const EVEN_RUN: u16 = 32;
 
-/// The level below iterations: the equal parts of which each iteration consists.
+/// The level below iterations, if there are two levels: the equal parts of which each iteration consists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inner {
-    /// The rule for the event that begins or ends a part.
+    /// The rule for the call that begins or ends a part.
     pub rule: LearnedRule,
     /// Number of parts in an iteration.
     pub each: u32,
-    /// The rule for iterations.
+    /// The rule for the iterations, which consist of these parts.
     pub outer: LearnedRule,
 }
 
@@ -52,7 +53,8 @@ impl Learner {
         .filter(|inner| inner.each > 1)
     }
 
-    /// Returns the launch context that begins a pass, if iterations end with a wait and have several passes.
+    /// Returns the context of the launch that begins a pass, if an iteration ends with a wait and has several
+    /// passes.
     fn part_of_iteration(&self) -> Option<&Recurrence> {
         let anchor = self.periods.found()?;
         let own = self.rule.threads & 1 << anchor.thread != 0;
@@ -97,7 +99,8 @@ impl Learner {
         }
     }
 
-    /// Returns the rule that counts passes: each pass begins with the same launch in the same context.
+    /// Returns the rule that counts passes: each pass begins with the same launch after the same preceding
+    /// launches.
     pub(super) fn pass_rule(&self) -> Option<LearnedRule> {
         let anchor = self.periods.found()?;
         let thread = anchor.thread;
@@ -125,8 +128,8 @@ impl Learner {
         })
     }
 
-    /// Returns true if the launches that begin passes recur more steadily than the reads of another thread.
-    /// Such reads may come late: then several of them come together after several passes.
+    /// Returns true if passes recur more steadily than another thread's reads (copies to the host). That
+    /// thread may be late: then several reads come together after several passes.
     pub(super) fn passes_are_steadier(&self, choice: &Choice) -> bool {
         let rule = &choice.rule;
         self.periods.found().is_some_and(|anchor| {
@@ -140,21 +143,22 @@ impl Learner {
         })
     }
 
-    /// Counts iterations by the launch that begins a pass, instead of by the reads of another thread. `ends`
-    /// is true if such a read ends an iteration at this call. Returns true if this read still opens the next
+    /// Counts iterations by passes instead of by another thread's reads (copies to the host). `ends` is true
+    /// if such a read ends an iteration at this call. Returns true if this read still opens the next
     /// iteration.
     pub(super) fn follow_passes(&mut self, trails: &Trails, ends: bool, unsure_for: u32) -> bool {
         let Some(anchor) = self.periods.found().copied() else {
             return ends;
         };
         self.patience = unsure_for.max(MIN_PERIODS_TO_NEXT_LOOK);
-        // If a pass is a single launch, its read comes after that launch. The next launch then opens the
-        // iteration that the read would have opened.
+        // If a pass is a single launch, the read of its result comes after that launch. The next launch then
+        // opens the iteration that the read would have opened.
         let is_read = ends && anchor.is_one_launch();
         if self.state != LearnerState::Settled || self.rule.period.is_none() {
             let counted = self.closed - u64::from(is_read);
             self.settle_on_passes(trails, &anchor);
-            // Passes and reads count the same iterations, so the larger count is right.
+            // Passes and reads count the same iterations, and either count may lack some, so the larger one
+            // is used.
             self.closed = counted.max(u64::from(anchor.count));
         }
         self.follows_passes = true;
@@ -164,8 +168,8 @@ impl Learner {
         ends && !is_read
     }
 
-    /// Notes that the program waited for something. Passes that were taken for iterations may then be parts
-    /// of iterations.
+    /// Notes that the program has waited for something. Passes that were counted as iterations may then be
+    /// parts of iterations.
     pub(super) fn waited(&mut self) {
         self.periods.waited();
         let settled = self.rule.period.is_some() && self.state == LearnerState::Settled;
@@ -174,7 +178,7 @@ impl Learner {
         }
     }
 
-    /// Stops counting passes as iterations. This is safe because no window has relied on them.
+    /// Stops counting passes as iterations. The numbers may change, because no window has relied on them yet.
     fn give_up_passes(&mut self) {
         self.state = LearnerState::Learning;
         self.follows_passes = false;
@@ -231,7 +235,7 @@ impl Learner {
         self.counts_passes().then(|| self.open())
     }
 
-    /// Begins to count passes as iterations.
+    /// Begins to count passes, which `anchor` marks, as iterations.
     fn settle_on_passes(&mut self, trails: &Trails, anchor: &Recurrence) {
         let Some(rule) = self.pass_rule() else { return };
         self.before = self.standing();

@@ -9,15 +9,15 @@ use crate::pause::Clock;
 use crate::site::{self, LEVELS};
 use crate::trail::{THREADS, ThreadLaunches, Trails, slot};
 
-/// Number of entries before the history is examined for the first time.
+/// Number of history entries before the history is examined for the first time.
 const FIRST_LOOK: usize = 16;
-/// Number of entries for which the learner watches a new choice before it may rest.
+/// Number of history entries for which the learner watches a new choice before it may rest.
 const WATCHED_ENTRIES: usize = 2 * history::MAX_ENTRIES;
 /// Maximum number of iterations for which the learner watches a choice after it has become reliable.
 const WATCHED_PERIODS: u64 = 64;
 
 impl Learner {
-    /// Records the call in the history, and examines the history if it is time to. Returns true if an iteration
+    /// Records the call in the history, and examines the history if that is due. Returns true if an iteration
     /// ends at this call.
     #[cold]
     pub(super) fn record(
@@ -43,8 +43,8 @@ impl Learner {
         }
         let copied = trails.before(thread).next() == Some(token::COPY_TO_HOST);
         if idle && call != SiteCall::CopyToHost && !copied {
-            // Nothing was launched since the last entry, so that entry also stands for this call. Examples are
-            // several waits in a row, the upload of weights, and polling.
+            // Nothing was launched since the last entry, so no new entry is needed. Examples are several
+            // waits in a row, the upload of weights, and polling.
             return ends;
         }
         let work = self.fresh(trails, own);
@@ -103,7 +103,7 @@ impl Learner {
         self.hurried = true;
     }
 
-    /// Recomputes the number of iterations before the history, after entries were dropped.
+    /// Recomputes the number of iterations before the history's oldest entry, after entries were dropped.
     fn rebase(&mut self) {
         if self.state == LearnerState::Settled {
             let (within, _) = choose::occurrences(self.history.since(self.uncounted), &self.rule);
@@ -113,8 +113,9 @@ impl Learner {
         }
     }
 
-    /// Leaves most of a thread's work since its last entry out of the history. A stream capture begins, so this
-    /// work was the warm-up for it. One launch is kept, so that the wait that follows it is recorded too.
+    /// Called when a stream capture begins. The thread's work since its last entry was the warm-up for the
+    /// capture, so most of it is left out of the history. One launch is kept, so that the wait that follows
+    /// it is recorded, too.
     pub(super) fn leave_out_warm_up(&mut self, trails: &Trails, thread: u32) {
         let own = slot(thread);
         let fresh = self.fresh(trails, own);
@@ -209,7 +210,7 @@ impl Learner {
             return false;
         }
         // If the old call site ends an iteration at this call, the new site may have ended the same iteration
-        // shortly before.
+        // shortly before. Then it must not be counted again.
         is_site || ends && alike && choice.since.weight() < new.median / 2
     }
 
@@ -269,8 +270,8 @@ impl Learner {
         self.part = since;
     }
 
-    /// Returns the number of entries until the next look. A short distance misses little after a long warm-up;
-    /// a long one keeps the cost per call low.
+    /// Returns the number of history entries at which the history is examined next. Examining it soon misses
+    /// little after a long warm-up; examining it rarely keeps the cost per call low.
     fn next_look(length: usize, settled: bool) -> usize {
         let next = if settled {
             length / 2

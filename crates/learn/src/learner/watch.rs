@@ -1,31 +1,32 @@
-//! Checks that the chosen call site still recurs as it did.
+//! Checks that the chosen call site still recurs as it did when it was chosen.
 
 use super::{Learner, LearnerState};
 use crate::trail::Trails;
 
-/// The pattern has ended if no occurrence came for `GONE` times the work of the longest period plus
-/// `GONE_WORK` launches, …
+/// Limit for the work without an occurrence of the call site, after which the pattern has ended: `GONE` times
+/// the work of the longest period, plus `GONE_WORK` launches.
 const GONE: u32 = 4;
 const GONE_WORK: u32 = 128;
-/// … or for `GONE_PERIODS` times the waits of a period plus `GONE_WAITS`.
+/// Limit for the waits without an occurrence of the call site, after which the pattern has ended:
+/// `GONE_PERIODS` times the waits of a period, plus `GONE_WAITS`.
 const GONE_PERIODS: u32 = 8;
 const GONE_WAITS: u32 = 64;
-/// One in this number of the calls elsewhere in the program is examined …
+/// One in this number of the calls at other places than the call site is examined.
 const EXAMINED_IN: u32 = 4;
-/// … and the golden ratio, as a step modulo 2^32, selects it. Such steps do not coincide with any rhythm of
-/// the process.
+/// The golden ratio as a number modulo 2^32. Adding it for each call selects the calls to examine in an order
+/// that does not coincide with any rhythm of the process.
 const GOLDEN: u32 = 0x9e37_79b9;
-/// Number of entries for which the learner watches its choice when it is in doubt.
+/// Number of history entries for which the learner watches its choice when the choice is in doubt.
 const WATCHED_IN_DOUBT: usize = 512;
-/// Number of periods that are judged together.
+/// Number of periods that are judged together as a group.
 const JUDGED_PERIODS: u32 = 32;
-/// Number of unusual periods in such a group that put the choice in doubt.
+/// Number of unusual periods in a group that put the choice in doubt.
 const UNUSUAL_PERIODS: u32 = 4;
 
 impl Learner {
-    /// Handles a call that is not at the chosen call site, and checks if the pattern has ended. Only one
-    /// call in [`EXAMINED_IN`] is examined, and it counts as that many. The distance between examined calls
-    /// varies, because threads may take turns in a fixed rhythm. Always returns false.
+    /// Handles a call that is not at the chosen call site, and checks whether the pattern has ended. Only one
+    /// call in [`EXAMINED_IN`] is examined, and it counts as that number of calls. The distance between
+    /// examined calls varies, because threads may take turns in a fixed rhythm. Always returns false.
     #[inline]
     pub(super) fn miss(&mut self, trails: &Trails, thread: u32) -> bool {
         self.misses = self.misses.wrapping_add(GOLDEN);
@@ -54,8 +55,8 @@ impl Learner {
         }
     }
 
-    /// Returns the number of iterations that stay counted when the pattern has ended. A rule that never
-    /// became reliable probably counted a warm-up.
+    /// Returns the number of iterations that stay counted after the pattern has ended. Those of a rule that
+    /// never became reliable do not stay, because the rule probably counted a warm-up.
     pub(super) const fn standing(&self) -> u64 {
         if self.understood {
             self.closed
@@ -92,8 +93,8 @@ impl Learner {
         self.uncounted = self.uncounted.saturating_sub(forgotten);
     }
 
-    /// Compares the work of the period that has just ended, `since`, with that of the periods from which the
-    /// rule was chosen. If many differ, the history is recorded again for a new choice.
+    /// Compares the work of the period that has just ended, `since`, with the work of the periods from which
+    /// the rule was chosen. If many periods differ, the history is recorded again for a new choice.
     pub(super) fn judge(&mut self, trails: &Trails, since: u32) {
         let (since, median) = (u64::from(since), u64::from(self.rule.median));
         self.judged += 1;
@@ -105,7 +106,7 @@ impl Learner {
             self.judged = 0;
             self.unusual = 0;
         }
-        // The number of unusual periods required doubles with each of the first three doubts.
+        // With each of the first three doubts, the required number of unusual periods doubles.
         let patience = UNUSUAL_PERIODS << self.doubts.min(3);
         if self.unusual >= patience && self.resting {
             self.judged = 0;

@@ -1,12 +1,12 @@
-//! Finds the period of the launches themselves. Loops without waits need this: the passes of a network
-//! within an image, or a training loop that reads nothing back.
+//! Finds repeating periods among the launches themselves. Loops without waits need this: the passes of a
+//! network within an image, or a training loop that reads nothing back.
 //!
 //! While the learner learns, it examines each launch together with the seven launches before it, its
 //! *context*. A context that always recurs after the same number of launches marks a pass ([`Recurrence`]).
-//! The choice begins with the context that has the shortest interval. It moves to a longer interval while
-//! that one explains why the shorter intervals are not all equal, just as for waits ([`crate::choose`]). So
-//! it moves from layers to passes, but not from passes to images, which add almost no work. After the
-//! choice, the learner only looks for the chosen context, the *anchor*.
+//! The choice begins with the context that has the shortest interval. It moves to a context with a longer
+//! interval if that one explains why the shorter intervals are not all equal, just as for waits
+//! ([`crate::choose`]). So it moves from layers to passes, but not from passes to images, which add almost no
+//! work. After the choice, the learner only looks for the chosen context, the *anchor*.
 
 mod recurrence;
 
@@ -15,45 +15,46 @@ pub(crate) use recurrence::Recurrence;
 use crate::site;
 use crate::trail::{THREADS, Threads, Trails, slot};
 
-/// Minimum number of launches in a period of launches that repeats. Fewer may be a single operator.
+/// Minimum number of launches in a repeating period. A shorter period may be a single operator.
 const LAYER: u32 = 24;
 /// Number of launches below which a repeating period may be a layer of a model.
 const LITTLE: u32 = 96;
 /// Number of sets in the table of contexts. Each set holds [`WAYS`] contexts.
 const SETS: usize = 56;
 const WAYS: usize = 8;
-/// Number of launches between two looks, that is, examinations of all contexts.
+/// Number of launches between two examinations of all contexts.
 const LOOK_EVERY: u32 = 32;
-/// Maximum number of different interval lengths of a thread that are compared.
+/// Maximum number of different interval lengths that are compared for one thread.
 const MAX_INTERVALS: usize = 24;
-/// Number of launches after which the lost contexts are counted.
+/// Number of launches after which it is checked how many contexts were lost for lack of room.
 const LOSSES_COUNTED_EVERY: u32 = 8192;
-/// Maximum number of contexts that may be lost for lack of room, in that number of launches. From this
-/// number on, only half as many contexts are sampled.
+/// Maximum number of contexts that may be lost for lack of room, in [`LOSSES_COUNTED_EVERY`] launches. If
+/// more are lost, only half as many contexts are sampled from then on.
 const MAX_LOST: u32 = 512;
 /// Number of launches after which an unsuccessful search is paused.
 const LONGEST_SEARCH: u32 = 1 << 17;
 /// Length of the first pause of the search, in launches. Each further pause is four times as long.
 const FIRST_PAUSE: u32 = 1 << 20;
 const MAX_PAUSES: u32 = 5;
-/// Number of successive periods (intervals between occurrences of the anchor) without a wait after which
-/// periods are counted as iterations.
+/// Number of successive periods without a wait after which periods are counted as iterations. A period is the
+/// interval between two occurrences of the anchor.
 pub(crate) const UNWAITED: u16 = 24;
-/// Number of successive periods without a wait after which periods may open windows. Most images have fewer
-/// passes, so these periods are not the passes of an image.
+/// Number of successive periods without a wait after which windows may open by these periods. Most images
+/// have fewer passes, so the periods are not the passes of an image.
 pub(crate) const UNWAITED_FOR_LONG: u16 = 120;
 
 /// The launches that have to be reported to the learner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Launches {
-    /// No launch.
+    /// No launch has to be reported.
     None,
-    /// All launches.
+    /// All launches of all threads.
     All,
-    /// The launches of this thread. It launches the anchor, the context that marks the begin of a pass.
+    /// The launches of this thread, which launches the anchor (the context that marks the beginning of a
+    /// pass).
     Of(u32),
-    /// The first launch after the process has made this number of further launches. The search then begins
-    /// again.
+    /// The launch that comes after the process has made this number of further launches. The search then
+    /// begins again.
     After(u32),
 }
 
@@ -61,7 +62,8 @@ pub enum Launches {
 #[derive(Debug)]
 pub(crate) struct Periods {
     contexts: [[Recurrence; WAYS]; SETS],
-    /// Number of zero bits in which a context's key must end. Other contexts are not kept, to save room.
+    /// Number of low bits of a context's key that must be zero for the context to be stored. Other contexts
+    /// are not stored, to save room.
     sampled: u32,
     /// Number of contexts lost for lack of room since the last check (see `LOSSES_COUNTED_EVERY`).
     lost: u32,
@@ -76,12 +78,11 @@ pub(crate) struct Periods {
     threads: Threads,
     /// Number of waits of the process so far.
     waits: u32,
-    /// The context that was chosen to mark the begin of a pass. It is unused (`is_used` is false) if there
-    /// is none.
+    /// The context that was chosen to mark the beginning of a pass. If there is none, its `is_used` is false.
     anchor: Recurrence,
     /// True if the learner still looks for the anchor after the search has ended.
     is_followed: bool,
-    /// Number of passes counted by earlier anchors, which no longer recur.
+    /// Number of passes that were counted by earlier anchors, which no longer recur.
     before: u64,
 }
 
@@ -103,7 +104,7 @@ impl Periods {
         }
     }
 
-    /// Returns the anchor, the context that marks the begin of a pass, if one was found.
+    /// Returns the anchor (the context that marks the beginning of a pass), if one was found.
     pub(crate) fn found(&self) -> Option<&Recurrence> {
         self.anchor.is_used.then_some(&self.anchor)
     }
@@ -124,23 +125,23 @@ impl Periods {
         self.waits = self.waits.wrapping_add(1);
     }
 
-    /// Ends the search for contexts that repeat. If `keeps_anchor` is true, the learner still looks for the
-    /// one that was found to mark the begin of a pass, the anchor.
+    /// Ends the search for contexts that repeat. If `keeps_anchor` is true, the learner still counts passes
+    /// by the anchor that was found.
     pub(crate) fn rest(&mut self, keeps_anchor: bool) {
         self.is_idle = true;
         self.pauses = MAX_PAUSES;
         self.is_followed = keeps_anchor;
     }
 
-    /// Restarts the search for contexts that repeat. The anchor, which marks the begin of a pass, is kept
-    /// until it no longer recurs.
+    /// Restarts the search for contexts that repeat. The anchor (the context that marks the beginning of a
+    /// pass) is kept until it no longer recurs.
     pub(crate) fn search(&mut self) {
         self.contexts = [[Recurrence::NONE; WAYS]; SETS];
         (self.sampled, self.lost, self.seen) = (0, 0, 0);
         (self.is_idle, self.is_followed, self.threads) = (false, true, 0);
     }
 
-    /// Returns the launches that have to be reported.
+    /// Returns the launches that have to be reported to the learner.
     #[inline]
     pub(crate) fn asks(&self) -> Launches {
         if !self.is_idle {
@@ -192,8 +193,8 @@ impl Periods {
         }
     }
 
-    /// Stores a launch's context. At fixed numbers of launches it also adapts the sampling, examines all
-    /// contexts, and pauses the search.
+    /// Stores a launch's context. At fixed numbers of launches also adapts the sampling of contexts, examines
+    /// all contexts, and pauses the search.
     fn note(&mut self, trails: &Trails, thread: u32, key: u32) {
         self.seen += 1;
         self.threads |= 1 << slot(thread);
@@ -229,8 +230,8 @@ impl Periods {
             return known.recur(at, waits);
         }
         let is_stale = |c: &Recurrence| c.is_stale(trails.work(u32::from(c.thread)));
-        // The context to replace is, in this order: an unused one, the oldest that occurred only once or is
-        // stale, any other.
+        // The context to replace is, in this order of preference: an unused one, the oldest one that occurred
+        // only once or no longer recurs, any other.
         let least = set.iter_mut().min_by_key(|c| match () {
             () if !c.is_used => (0, 0),
             () if c.count == 1 || is_stale(c) => (1, u32::MAX - c.age(trails)),
@@ -246,7 +247,7 @@ impl Periods {
         *place = Recurrence::first(key, own, at, waits);
     }
 
-    /// Chooses the anchor, the context that marks the begin of a pass, among the contexts of all threads.
+    /// Chooses the anchor (the context that marks the beginning of a pass) among the contexts of all threads.
     /// The thread whose regular passes contain the most work wins.
     fn look(&mut self, trails: &Trails) {
         let mut best: Option<Recurrence> = None;
@@ -274,7 +275,7 @@ impl Periods {
     }
 
     /// Returns the context that marks the outermost loop of a thread's launches. The search starts at the
-    /// shortest interval and moves outward.
+    /// context with the shortest interval and moves outward.
     fn outermost(&self, trails: &Trails, thread: usize) -> Option<Recurrence> {
         let mut found: [Option<&Recurrence>; MAX_INTERVALS] = [None; MAX_INTERVALS];
         let mut count = 0;
@@ -308,8 +309,8 @@ impl Periods {
             .copied()
     }
 
-    /// Returns the rank of a context among those with the same interval; the highest is best. A context that
-    /// recurs in every pass is best. The anchor gets a small bonus, so that it is kept unless another
+    /// Returns the rank of a context among those with the same interval; the highest rank is best. A context
+    /// that recurs in every pass is best. The anchor gets a small bonus, so that it is kept unless another
     /// context is clearly better.
     fn rank(&self, context: &Recurrence) -> (u32, u16, u32) {
         let is_anchor = self.anchor.is_used

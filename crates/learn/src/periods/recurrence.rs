@@ -1,15 +1,16 @@
-//! The statistics of one launch context: the number of its occurrences and the intervals between them.
+//! The statistics of one launch context (a launch and those before it): the number of its occurrences and the
+//! intervals between them.
 
 use super::{LAYER, LITTLE};
 use crate::trail::{DEPTH, ThreadLaunches, Trails};
 
 /// Minimum work of a model's first and last kernels together, in tenths of a layer's work.
 const ENDS_OF_LAYER: u32 = 3;
-/// Intervals are nearly equal if their work differs by at most a quarter (1 / this number).
+/// A divisor: intervals are nearly equal if their work differs by at most a quarter.
 const NEAR: u32 = 4;
 /// Minimum share of the work, in thousandths, that a longer period must explain to replace the shorter one.
 const EXPLAINED: u64 = 60;
-/// Maximum share of the work, in thousandths, that may be in addition to equal intervals.
+/// Maximum share of the work, in thousandths, that may exceed the usual intervals.
 const UNCOVERED: u64 = 250;
 /// Minimum number of launches of a model outside its layers.
 const ENDS: u32 = 4;
@@ -19,7 +20,8 @@ const HALVED_AT: u16 = 128;
 const MIN_INTERVALS: u16 = 8;
 /// Minimum number of runs (series of equal intervals) before their lengths are compared.
 const MIN_RUNS: u16 = 4;
-/// A context is stale if it has not recurred within the work of four intervals plus this number of launches.
+/// A context counts as stale (no longer recurring) if it has not recurred within the work of four intervals
+/// plus this number of launches.
 const STALE_AFTER: u32 = 48;
 
 /// Statistics of one context: a launch with the seven launches before it, and the intervals between its
@@ -29,7 +31,7 @@ pub(crate) struct Recurrence {
     pub key: u32,
     pub thread: u8,
     pub is_used: bool,
-    /// Number of occurrences.
+    /// Number of occurrences of the context.
     pub count: u32,
     /// The thread's cumulative work at the last occurrence.
     at: ThreadLaunches,
@@ -38,7 +40,7 @@ pub(crate) struct Recurrence {
     pub interval: ThreadLaunches,
     /// Number of intervals with exactly the length `interval`.
     pub equal: u16,
-    /// Number of intervals with nearly that length.
+    /// Number of intervals with nearly the length `interval`.
     near: u16,
     /// Number of intervals of another length that contain no wait.
     odd: u16,
@@ -50,10 +52,12 @@ pub(crate) struct Recurrence {
     /// intervals.
     pub run: u16,
     last_run: u16,
-    /// Number of runs that were as long as the run before, and number of runs that were not.
+    /// `same_runs` is the number of runs that were as long as the run before, and `other_runs` the number of
+    /// runs that were not.
     same_runs: u8,
     other_runs: u8,
-    /// Number of intervals since the last wait, and the highest such number before that wait.
+    /// Number of intervals since the last wait. `most_unwaited` is the highest value of this number before a
+    /// wait.
     pub unwaited: u16,
     most_unwaited: u16,
     /// Number of intervals that contain a wait.
@@ -216,7 +220,7 @@ impl Recurrence {
 
     /// Returns true if the intervals are as small as a model's layer, and some exceed the usual work by at
     /// least that of a model's first and last kernels. If the program waits for nothing, any additional work
-    /// counts as those kernels.
+    /// counts as first and last kernels.
     fn has_ends(&self) -> bool {
         let ends = match self.waited {
             0 => 1,
@@ -225,8 +229,7 @@ impl Recurrence {
         self.weight() < LITTLE && self.others() > 0 && self.mean_excess() >= ends
     }
 
-    /// Returns the share of the work, in thousandths, by which intervals of other lengths exceed the usual
-    /// one.
+    /// Returns the share of the work, in thousandths, by which other intervals exceed the usual one.
     fn excess_share(&self) -> u64 {
         u64::from(self.excess) * 1000 / self.work().max(1)
     }
@@ -248,8 +251,8 @@ impl Recurrence {
             && (self.has_ends() || self.excess_share() >= EXPLAINED)
     }
 
-    /// Returns true if the intervals are equal, make up most of the work, and contain more than one kernel
-    /// launched repeatedly.
+    /// Returns true if the intervals are equal, make up most of the work, and are more than one kernel that
+    /// is launched repeatedly.
     pub(crate) fn is_steady(&self) -> bool {
         self.weight() >= DEPTH as u32
             && self.equal >= MIN_INTERVALS
@@ -267,8 +270,8 @@ impl Recurrence {
         self.others() as u32 * 32 <= self.equal as u32
     }
 
-    /// Returns true if the context may be a layer of a model: a model always has the same number of layers,
-    /// and some additional work before and after them.
+    /// Returns true if the interval may be one layer of a model: the number of layers in a pass is always the
+    /// same, and there is some additional work before and after them.
     pub(crate) fn may_be_layer(&self) -> bool {
         self.has_ends() && self.other_runs <= self.same_runs
     }
@@ -278,16 +281,16 @@ impl Recurrence {
         trails.work(u32::from(self.thread)).since(self.at).weight()
     }
 
-    /// Returns true if the period is a part of a longer iteration: many intervals contain no wait, and the
+    /// Returns true if the period is a part of a longer iteration: many periods contain no wait, and the
     /// period is neither a layer nor as small as an operator.
     pub(crate) fn is_part(&self) -> bool {
         let all = self.equal + self.others();
         self.weight() >= LAYER && !self.may_be_layer() && self.waited * 3 <= all * 2
     }
 
-    /// Returns true if the period is an iteration itself: at least the last `intervals` intervals had no
-    /// wait, and they are at least twice as many as in any earlier row without a wait. Small intervals need a
-    /// longer row.
+    /// Returns true if the period is an iteration itself: there was no wait in the latest `intervals`
+    /// periods, and this row is at least twice as long as any earlier row without a wait. Short periods need
+    /// a longer row.
     pub(crate) fn is_unwaited(&self, intervals: u16) -> bool {
         let small = u32::from(intervals) * LAYER / self.weight().max(1);
         let wanted = intervals.max(small.min(u32::from(u16::MAX)) as u16);
@@ -295,7 +298,7 @@ impl Recurrence {
             && self.stands_alone(wanted)
     }
 
-    /// Returns true if there are enough intervals to exclude an outer loop.
+    /// Returns true if enough periods have been seen to exclude an outer loop.
     fn stands_alone(&self, intervals: u16) -> bool {
         let runs = u16::from(self.same_runs) + u16::from(self.other_runs);
         let is_long = self.weight() >= LITTLE || self.weight() >= LAYER && runs >= MIN_RUNS;

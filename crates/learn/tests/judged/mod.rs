@@ -3,18 +3,20 @@
 use super::recorded::Record;
 use tllmprof_learn::{Learner, Trails};
 
-/// Number of true iterations during which the learner may still be learning. They are not judged.
+/// Number of true iterations during which the learner may still be learning. Its boundaries in them are not
+/// judged.
 const LEARNING: usize = 32;
 
-/// Returns the number of iterations that the learner detected, and the number of its boundaries in each
-/// true iteration.
+/// Returns the number of iterations that the learner detected, and for each true iteration the number of
+/// boundaries that it reported.
 pub(crate) fn replay(records: &[Record]) -> (u64, Vec<u32>) {
     let (learner, boundaries) = replay_level(records, false);
     (learner.detected(), boundaries)
 }
 
-/// Replays the records. Returns the learner, and the number of its boundaries in each true iteration. If
-/// `inner` is true, the learner counts the parts of iterations instead, where it finds two levels.
+/// Replays the records. Returns the learner, and for each true iteration the number of boundaries that it
+/// reported. If `inner` is true, the learner counts the parts of iterations instead, where it finds two
+/// levels.
 pub(crate) fn replay_level(records: &[Record], inner: bool) -> (Box<Learner>, Vec<u32>) {
     let trails = Trails::new();
     let mut learner = Box::new(Learner::new());
@@ -51,14 +53,14 @@ pub(crate) fn assert_holds(name: &str, records: &[Record]) {
 /// A window and the iterations that it captured.
 pub(crate) struct Taken {
     pub first: u64,
-    /// Number of true iterations (marks) between each boundary of the window and the next. Each should be
-    /// 1.
+    /// For each iteration in the window, the number of true iterations (marks) between its boundary and the
+    /// next boundary. Each number should be 1.
     pub marks: Vec<u32>,
 }
 
-/// Replays the records and returns the window that opens for the iterations `asked`. It opens at its
-/// first iteration. If that has passed before the learner understands the step, it opens at the next
-/// boundary.
+/// Replays the records and returns the window that opens for the iterations `asked`. The window opens at its
+/// first iteration. If that iteration has passed before the learner understands the step, the window opens at
+/// the next boundary.
 pub(crate) fn take(records: &[Record], asked: (u64, u64)) -> Option<Taken> {
     let trails = Trails::new();
     let mut learner = Box::new(Learner::new());

@@ -1,11 +1,11 @@
-//! More synthetic programs: typical loops of servers, of training and of media processing. Each mark is where the
-//! author of such a program would say that a step begins.
+//! Synthetic programs with typical loops of servers, of training and of media processing. Each mark is where
+//! the author of such a program would say that a step begins.
 
 use super::Program;
 use crate::recorded::Record;
 use tllmprof_calls::Wait;
 
-/// Returns these programs with their names.
+/// Returns the programs of this module with their names.
 pub(crate) fn all() -> Vec<(String, Vec<Record>)> {
     let all: [(&str, Vec<Record>); 15] = [
         ("stage_in_the_middle", stage_in_the_middle()),
@@ -33,8 +33,8 @@ pub(crate) fn all() -> Vec<(String, Vec<Record>)> {
     all.map(|(name, records)| (name.to_owned(), records)).into()
 }
 
-/// A middle stage of a pipeline. It receives each micro-batch from the previous stage and sends it on. Before it
-/// reuses one of two send buffers, it waits for the send of two steps earlier.
+/// A middle stage of a pipeline. It receives each micro-batch from the previous stage and sends it to the
+/// next one. Before it reuses one of two send buffers, it waits for the send of two steps earlier.
 fn stage_in_the_middle() -> Vec<Record> {
     let mut program = Program::new(401);
     let mut sent = [0; 2];
@@ -257,7 +257,7 @@ fn transducer() -> Vec<Record> {
     program.records()
 }
 
-/// Each request runs one of two models.
+/// A server in which each request runs one of two models.
 fn two_models() -> Vec<Record> {
     let mut program = Program::new(412);
     for _ in 0..500 {
@@ -297,8 +297,8 @@ fn video_frames() -> Vec<Record> {
     program.records()
 }
 
-/// Training with eight micro-batches per step. The loss of each is read, then the norm of the gradients; then the
-/// optimizer runs.
+/// Training with eight micro-batches per step. The loss of each micro-batch is read, then the norm of the
+/// gradients; then the optimizer runs.
 fn accumulate_8_with_norm() -> Vec<Record> {
     let mut program = Program::new(414);
     for _ in 0..120 {

@@ -73,7 +73,7 @@ impl Program {
 
     /// Lets the thread run code without CUDA calls for about `micros` microseconds.
     pub(crate) fn work(&mut self, thread: u32, micros: u64) {
-        // One in forty of these pieces of work is interrupted.
+        // One in forty of these pieces of host work takes longer, as if the thread had been interrupted.
         let late = if self.random.below(40) == 0 {
             60_000
         } else {
@@ -104,7 +104,7 @@ impl Program {
         }
     }
 
-    /// Launches a graph that contains this number of kernels.
+    /// Launches a graph that contains `kernels` kernels.
     pub(crate) fn graph(&mut self, thread: u32, kernels: u64) {
         self.call(thread, Call::GraphLaunch);
         self.gpu = self.gpu.max(self.now(thread)) + kernels * self.kernel;
@@ -119,7 +119,7 @@ impl Program {
         self.gpu
     }
 
-    /// Waits until the time `done`, at which the GPU has finished the work to wait for.
+    /// Lets the thread wait until the time `done`, at which the GPU has finished the work.
     pub(crate) fn wait_until(&mut self, thread: u32, wait: Wait, done: u64) {
         self.until(thread, done);
         self.work(thread, 6);
@@ -141,7 +141,7 @@ impl Program {
         self.wait(thread, Wait::Stream);
     }
 
-    /// Captures a graph with this number of kernels.
+    /// Captures a graph with `count` kernels, whose handles begin with `first`.
     pub(crate) fn capture(&mut self, thread: u32, first: u64, count: u64) {
         self.call(thread, Call::CaptureBegin);
         for kernel in first..first + count {

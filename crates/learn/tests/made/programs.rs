@@ -1,10 +1,10 @@
-//! The synthetic programs. A kernel's number stands for its place in the program's code.
+//! Synthetic programs. A kernel's number stands for its place in the program's code.
 
 use super::Program;
 use crate::recorded::Record;
 use tllmprof_calls::Wait;
 
-/// Returns all programs with their names.
+/// Returns the programs of this module with their names.
 pub(crate) fn all() -> Vec<(String, Vec<Record>)> {
     let mut all: Vec<(String, Vec<Record>)> = Vec::new();
     let mut add = |name: &str, records| all.push((name.into(), records));
@@ -78,7 +78,7 @@ pub(crate) fn all() -> Vec<(String, Vec<Record>)> {
     all
 }
 
-/// A pass of this number of kernels, then as many masks, the size of each of which is read by the host.
+/// A pass of `kernels` kernels, then `masks` masks. The host reads the size of each mask.
 fn masks_read(masks: u64, kernels: u64) -> Vec<Record> {
     let mut program = Program::new(331 + masks);
     for _ in 0..400 {
@@ -132,8 +132,8 @@ pub(crate) fn synced_layers() -> Vec<Record> {
     program.records()
 }
 
-/// An embedding server. Three in ten inputs are long and run different kernels, so that the read after them has
-/// a different context.
+/// An embedding server. Three in ten inputs are long and run different kernels, so that different calls
+/// precede the read of their result.
 fn other_kernels(seed: u64) -> Vec<Record> {
     let mut program = Program::new(200 + seed);
     for _ in 0..500 {
@@ -193,7 +193,7 @@ fn tree_drafts() -> Vec<Record> {
     program.records()
 }
 
-/// Like [`items`], but each part of a step runs different kernels.
+/// Steps of several parts like those of [`items`], but each part runs different kernels.
 fn items_of_kinds(parts: u64) -> Vec<Record> {
     let mut program = Program::new(101);
     for _ in 0..600 {
@@ -208,7 +208,7 @@ fn items_of_kinds(parts: u64) -> Vec<Record> {
     program.records()
 }
 
-/// Each step's result is waited for only after the next step has been launched.
+/// A loop that waits for the result of each step only after it has launched the next step.
 fn read_ahead() -> Vec<Record> {
     let mut program = Program::new(103);
     let mut done = 0;
@@ -536,7 +536,8 @@ fn late_read(lag: usize) -> Vec<Record> {
     program.records()
 }
 
-/// Like [`late_read`], but with eager kernels, and the second thread reads at random times.
+/// A second thread that reads results late, like in [`late_read`]. The kernels are launched without a graph,
+/// and the thread reads at random times.
 fn late_read_eager() -> Vec<Record> {
     let mut program = Program::new(19);
     program.kernel = 8_000;
@@ -671,7 +672,7 @@ fn cfg(synced: bool) -> Vec<Record> {
     program.records()
 }
 
-/// Like [`cfg`], but with both passes batched into one.
+/// Images like those of [`cfg`], but with both passes batched into one.
 fn cfg_batched() -> Vec<Record> {
     let mut program = Program::new(41);
     for _ in 0..20 {
@@ -801,7 +802,7 @@ fn beam_reorder() -> Vec<Record> {
     program.records()
 }
 
-/// Batches of varying size, from 0 to 4. Each size runs different kernels, and larger ones run more.
+/// Batches of 0 to 4 items. Each size runs different kernels, and larger batches run more kernels.
 fn embed_batches() -> Vec<Record> {
     let mut program = Program::new(67);
     for _ in 0..400 {
@@ -838,7 +839,7 @@ fn jax_every(every: u64) -> Vec<Record> {
     program.records()
 }
 
-/// Like [`jax_every`], but the launching thread does not wait for the readers.
+/// Readers like those of [`jax_every`], but the launching thread does not wait for them.
 fn jax_every_late(every: u64) -> Vec<Record> {
     let mut program = Program::new(73);
     for step in 0..1200u64 {

@@ -1,4 +1,4 @@
-//! The thread-local block of words, on AArch64.
+//! Access to the calling thread's block (the library's thread-local words), on AArch64.
 
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;

@@ -1,4 +1,4 @@
-//! The thread-local block of words, on x86-64.
+//! Access to the calling thread's block (the library's thread-local words), on x86-64.
 
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
@@ -17,8 +17,8 @@ global_asm!(
     size = const Block::SIZE,
 );
 
-/// Returns the word at offset `PLACE` (in bytes) of the calling thread's block. Does not load the block's address,
-/// which is in another cache line.
+/// Returns the word at offset `PLACE` (in bytes) of the calling thread's block. Reads the word relative to
+/// the thread pointer, because the block's address is in another cache line.
 #[inline(always)]
 pub(crate) fn word<const PLACE: usize>() -> *const c_void {
     const { assert!(PLACE < Block::SIZE && PLACE.is_multiple_of(size_of::<usize>())) };

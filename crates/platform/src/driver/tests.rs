@@ -10,15 +10,15 @@ use super::*;
 use crate::libcuda::DriverLocation;
 use crate::log::tests::{Stderr, file, text};
 
-/// A simulated GPU driver. Each thread has one.
+/// The state of the fake GPU driver. Each test thread has a separate one.
 #[derive(Default)]
 struct Gpu {
     current: usize,
-    /// For each device: true if its primary context is in use.
+    /// One flag for each device: true if the device's primary context is in use.
     primaries: Vec<bool>,
-    /// The status that the profiler's functions and the waits return.
+    /// The status that the fake functions for the profiler and for waits return.
     status: CuResult,
-    /// The context in which each of the profiler's functions and waits was called.
+    /// The contexts in which the fake functions for the profiler and for waits were called, in order.
     used: Vec<usize>,
     retained: c_int,
 }
@@ -88,7 +88,7 @@ extern "C" fn get_memory(free: &mut usize, total: &mut usize) -> CuResult {
     gpu(|gpu| gpu.status)
 }
 
-/// Simulated `cuFuncGetName`: kernels 1 and 2 have a name, and kernel 3 has an empty one.
+/// The fake `cuFuncGetName`: kernels 1 and 2 have a name, and kernel 3 has an empty one.
 extern "C" fn name_of_function(name: &mut *const c_char, handle: *mut c_void) -> CuResult {
     const LONG_NAME: &CStr =
         c"_Z0123456789012345678901234567890123456789012345678901234567890123456789";
@@ -145,7 +145,8 @@ const NONE: Driver = Driver {
     primary_ctx_release: None,
 };
 
-/// Returns the contexts that `act` used, with `primaries` in use and `current` as the current context.
+/// Returns the contexts in which `act` called the fake functions. Before that, `primaries` says which primary
+/// contexts are in use, and `current` becomes the current context.
 fn used(primaries: &[bool], current: usize, act: impl FnOnce()) -> Vec<usize> {
     gpu(|gpu| {
         *gpu = Gpu {
@@ -179,7 +180,7 @@ fn the_profiler_is_switched_in_a_context() {
     assert_eq!(used(&[true], 0, late), [110]);
 }
 
-/// One test for several cases, because the remembered context is shared by the whole process.
+/// One test covers several cases, because the whole process has only one stored context.
 #[test]
 fn the_worker_adopts_the_context_that_was_remembered() {
     let file = file();
@@ -256,7 +257,7 @@ fn a_kernel_has_its_name_by_either_function() {
 
 #[test]
 fn without_a_driver_a_kernel_is_called_by_its_handle() {
-    // This relies on the fact that no test of this crate loads libcuda.
+    // No test of this crate loads libcuda, so no driver is loaded.
     assert!(!is_loaded());
     let mut text = String::new();
     write_kernel_name(&mut text, 0xabc).unwrap();

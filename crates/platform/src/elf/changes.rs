@@ -1,4 +1,5 @@
-//! Detects that modules were loaded or unloaded, and computes thread-local memory that is not allocated yet.
+//! Detects that modules were loaded or unloaded, and computes the size of thread-local memory that is not
+//! allocated yet.
 
 use super::walk::{Description, Walking, each_described, iterate};
 use super::{ElfModule, Memory, walk};
@@ -15,8 +16,8 @@ pub fn changes() -> u64 {
     changes
 }
 
-/// Returns the number of bytes of thread-local variables that the C library has not yet allocated for the calling
-/// thread. It allocates them when the thread first uses them.
+/// Returns the number of bytes of thread-local variables that the C library has not yet allocated for the
+/// calling thread. The C library allocates them when the thread first uses them.
 pub fn unallocated_thread_locals() -> usize {
     let mut bytes = 0;
     let _walking = Walking::begin();
@@ -33,9 +34,9 @@ pub fn unallocated_thread_locals() -> usize {
     bytes
 }
 
-/// Runs `act` on all loaded modules. The loader's lock is held, so no module is unloaded during the call. If `act`
-/// calls functions of the program, they must not wait for a thread that may wait for the loader. `act` allocates from
-/// [`crate::heap`].
+/// Runs `act` on a list of all loaded modules. The loader's lock is held during the call, so no module is
+/// unloaded. If `act` calls functions of the program, they must not wait for a thread that may wait for the
+/// loader. The list is allocated from [`crate::heap`].
 pub fn with_modules(act: impl FnOnce(&[ElfModule])) {
     let mut act = Some(act);
     let mut act_once = |modules: &[ElfModule]| {
@@ -46,7 +47,7 @@ pub fn with_modules(act: impl FnOnce(&[ElfModule])) {
     pass_modules(&mut act_once);
 }
 
-/// The code of [`with_modules`] that does not depend on the type of `act`, so that it is compiled once.
+/// The part of [`with_modules`] that does not depend on the type of `act`, so that it is compiled only once.
 fn pass_modules(act: &mut dyn FnMut(&[ElfModule])) {
     walk(|_| {
         let mut modules = Vec::new();

@@ -1,6 +1,6 @@
-//! Tests of modules with damaged tables: reading a damaged table may give no or wrong values, but must not crash. A
-//! preloaded library meets libraries from packers and protectors, whose tables only have to be good enough for the
-//! loader.
+//! Tests of modules with damaged tables: reading them may give no or wrong values, but must not crash. A
+//! preloaded library meets libraries that packers and protectors have changed, whose tables only have to be
+//! good enough for the loader.
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
@@ -11,14 +11,15 @@ use super::{Description, Dyn, ElfModule, walk};
 
 const NAMES: [&CStr; 4] = [c"_Unwind_Resume", c"malloc", c"no such function", c""];
 const VERSIONS: [Option<&CStr>; 3] = [None, Some(c"GCC_3.0"), Some(c"no version")];
-/// Number of damaged modules to test, unless `TLLMPROF_TEST_DAMAGE` sets another number.
+/// The number of damaged modules to test, unless `TLLMPROF_TEST_DAMAGE` sets another number.
 const CHANGED: u64 = 2000;
 
-/// A copy of a module's memory.
+/// A copy of a loaded module's memory, which the tests damage.
 struct Copy {
     bytes: Vec<u64>,
     headers: Vec<Elf64_Phdr>,
-    /// Lowest address, as in the module's file. `dynamic` is the offset of the dynamic section in the copy.
+    /// The lowest address of the module, as in its file. `dynamic` is the offset of the dynamic section in
+    /// the copy.
     start: usize,
     dynamic: usize,
 }
@@ -58,7 +59,8 @@ impl Copy {
         self.bytes.as_ptr().expose_provenance()
     }
 
-    /// Relocates the addresses in the dynamic section, which the loader has made absolute, to the copy.
+    /// Changes the addresses in the copy's dynamic section, which the loader has made absolute, so that they
+    /// lead to tables in the copy.
     fn move_tables(&mut self, module: &ElfModule) {
         let to = self.address();
         for entry in self.bytes[self.dynamic / 8..].as_chunks_mut::<2>().0 {
@@ -90,7 +92,7 @@ impl Copy {
     }
 }
 
-/// Reads all data of a module, and returns a measure of the amount that was read.
+/// Reads all data of a module. Returns a number that is larger the more data could be read.
 fn read_all(module: &ElfModule) -> usize {
     let mut seen = usize::from(module.soname().is_some());
     module.each_needed(|name| seen += name.to_bytes().len());
@@ -110,8 +112,8 @@ fn read_all(module: &ElfModule) -> usize {
     seen + usize::from(module.is_bound()) + usize::from(module.runs_early())
 }
 
-/// Returns a copy of libgcc_s, the unwinder's library, which is small and has all types of tables. The number is the
-/// offset of its first function in `NAMES`.
+/// Returns a copy of libgcc_s, which is small and has all types of tables. The number is the offset in
+/// `NAMES` of the module's first function.
 fn small() -> (Copy, usize) {
     let mut found = None;
     walk(|module| {
@@ -152,8 +154,8 @@ fn damaged_tables_are_survived() {
     let (mut copy, _) = small();
     let whole = copy.bytes.clone();
     let changed = std::env::var("TLLMPROF_TEST_DAMAGE").map_or(CHANGED, |n| n.parse().unwrap());
-    // Only damage the start of the module and its dynamic section: the tables come first, and the section has their
-    // addresses.
+    // Only the start of the module and its dynamic section are damaged: the tables come first in the module,
+    // and the dynamic section has their addresses.
     let tables = 16 * 1024;
     let mut state = 0x9e37_79b9_7f4a_7c15;
     let mut unread = 0;
@@ -175,7 +177,7 @@ fn damaged_tables_are_survived() {
     assert!(unread > 0, "no damage was seen");
 }
 
-/// Tests an old hash table (not GNU's) with a circular chain.
+/// Tests a System V hash table (not GNU's) with a circular chain.
 #[test]
 fn a_chain_that_never_ends_is_left() {
     let (mut copy, _) = small();

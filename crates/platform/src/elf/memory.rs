@@ -1,4 +1,4 @@
-//! Reads the memory of a loaded module, only within its segments.
+//! Reads the memory of a loaded module, only inside its segments.
 
 use core::ffi::CStr;
 use core::ops::Range;
@@ -8,8 +8,8 @@ use core::sync::atomic::AtomicUsize;
 
 use libc::{Elf64_Phdr, PF_R, PF_W, PT_LOAD};
 
-/// The segments of a module, which contain its tables. Nothing outside them is read, even if a damaged table refers to
-/// it.
+/// The segments of a loaded module. Its tables are read through this type, and nothing outside the segments
+/// is read, even if a damaged table refers to it.
 ///
 /// Valid as long as the module stays loaded. [`super::walk`] ensures that while it visits the module.
 #[derive(Clone, Copy)]
@@ -60,16 +60,16 @@ impl Memory {
         })
     }
 
-    /// Returns the number of bytes from `address` to the end of its segment, or `None` if no segment with these rights
-    /// has it.
+    /// Returns the number of bytes from `address` to the end of its segment; `None` if `address` is in no
+    /// segment with these rights.
     fn room_at(&self, address: usize, rights: u32) -> Option<usize> {
         self.segments(rights)
             .find(|segment| segment.contains(&address))
             .map(|segment| segment.end - address)
     }
 
-    /// Returns the end of the data from the file in the segment that contains `address`. The rest of the segment is
-    /// zeros.
+    /// Returns the end address of the file's data in the segment that contains `address`. The rest of the
+    /// segment is zeros that are not in the file.
     pub(crate) fn file_end(&self, address: usize) -> Option<usize> {
         let loaded = self
             .headers()
@@ -84,7 +84,8 @@ impl Memory {
             .map(|range| range.end)
     }
 
-    /// Fills `buffer` from `address`. Returns false and reads nothing if not all bytes are mapped.
+    /// Fills `buffer` with the bytes from `address` on. Returns false and reads nothing if not all bytes are
+    /// mapped.
     #[must_use]
     pub(crate) fn read(&self, address: usize, buffer: &mut [u8]) -> bool {
         let is_there = self

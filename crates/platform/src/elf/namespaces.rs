@@ -9,7 +9,7 @@ use super::{Description, ElfModule, walk};
 use crate::peek;
 
 const DT_DEBUG: i64 = 21;
-/// Lowest version of the loader's structure that has a pointer to the next namespace.
+/// The lowest version of the structure `r_debug` that has a pointer to the next linker namespace.
 const HAS_NEXT: c_int = 2;
 
 /// The structure `r_debug_extended` in glibc's `link.h`, which describes a linker namespace.
@@ -32,10 +32,11 @@ struct Link {
     next: *const Link,
 }
 
-/// Visits the modules outside the initial namespace for whose file names `is_wanted` returns true. No module is
-/// unloaded during the visit. Before glibc 2.35 the namespaces are not listed, so no module is visited.
+/// Visits the modules outside the initial linker namespace for whose file names `is_wanted` returns true. No
+/// module is unloaded meanwhile. Before glibc 2.35 the loader does not list the other namespaces, so no
+/// module is visited.
 pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&ElfModule)) {
-    // Walk over the initial namespace to hold the loader's lock, which all namespaces share.
+    // A walk over the initial namespace holds the loader's lock, which all namespaces share.
     walk(|program| {
         let mut first = 0;
         program.each_dynamic(|tag, value| {
@@ -71,7 +72,8 @@ pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&
     });
 }
 
-/// Returns the module of a link. Its file header must be mapped at the start, as is so for shared libraries.
+/// Returns the module that an entry of the loader's list describes. The module's file header must be mapped
+/// at its start, which is the case for shared libraries.
 fn described(link: &Link) -> Option<ElfModule> {
     let mut header = [0; size_of::<Elf64_Ehdr>()];
     peek::copy(link.base, &mut header)?;

@@ -1,4 +1,4 @@
-//! The GOT slots through which a module calls functions of other modules.
+//! Finds the GOT slots through which a module calls functions of other modules.
 
 use core::ffi::CStr;
 use core::mem::offset_of;
@@ -25,7 +25,8 @@ pub struct Slot<'a> {
     pub name: &'a CStr,
     /// The symbol version that the module requires, or `None` for any version.
     pub version: Option<&'a CStr>,
-    /// True if the loader may fill the slot at the first call. Until then the slot points back into its own module.
+    /// True if the loader may fill the slot at the first call (lazy binding). Until then the slot holds an
+    /// address in its own module.
     pub may_be_lazy: bool,
 }
 
@@ -76,7 +77,8 @@ impl ElfModule {
         }
     }
 
-    /// Returns the slot that a relocation describes, if it is for a function for whose name `wanted` returns true.
+    /// Returns the slot that the relocation `entry` describes, if the slot is for a function for whose name
+    /// `wanted` returns true.
     fn slot(
         &self,
         entry: &[u8; size_of::<Elf64_Rela>()],
@@ -101,9 +103,9 @@ impl ElfModule {
         })
     }
 
-    /// Returns true if the loader has processed the module's slots, as far as their values show. It may not have,
-    /// because another thread may be loading the module. A slot that is still unprocessed holds an address relative to
-    /// the base. A processed lazy slot points back into its own module until the first call.
+    /// Returns true if the loader has processed the module's slots, as far as their values show. Another
+    /// thread may still be loading the module. An unprocessed slot holds an address relative to the base. A
+    /// processed lazy slot holds an address in its own module until the first call.
     pub fn is_bound(&self) -> bool {
         let mut is_bound = true;
         let visit = |slot: Slot<'_>| {

@@ -1,4 +1,5 @@
-//! The walk over the loaded modules. It delays a fork, because the process must not fork during a walk.
+//! The walk over the loaded modules. A fork waits until walks have ended, because in the child the loader's
+//! lock would stay locked.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -17,33 +18,35 @@ use tllmprof_sync::wake;
 lifecycle::global! {
     stage: Modules;
 
-    /// Number of threads that are walking. They do not exclude each other: the program may be walking, too, with the
-    /// loader's lock held, and look something up during its walk.
+    /// The number of threads that are walking over the modules. Several may walk at once. The program itself
+    /// may also be walking, with the loader's lock held, when it looks something up and so starts a walk of
+    /// this library.
     #[fork(reset)]
     static WALKERS: AtomicU32 = AtomicU32::new(0);
-    /// ID of the thread that is forking; 0 if there is none. No other thread starts to walk during the fork.
+    /// ID of the thread that is forking; 0 if there is none. Other threads start no walk during the fork.
     #[fork(reset)]
     static FORKING: AtomicU32 = AtomicU32::new(0);
-    /// Number that each child process increases. A walk that began in the parent is recognised by its older number.
+    /// A number that each child process increases. It shows that a walk began in the parent, before the fork.
     #[fork(by = in_child)]
     static GENERATION: AtomicU32 = AtomicU32::new(0);
 }
-/// Longest time that a fork waits for walks to end. A walk is short, but its thread may not be scheduled.
+/// The longest time that a fork waits for walks to end. A walk is short, but the kernel may not schedule its
+/// thread.
 const WALK_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest time that a walk waits for a fork to end. The fork of a large process takes a while.
+/// The longest time that a walk waits for a fork to end. The fork of a large process takes a while.
 const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Visits the loaded modules in the loader's order, until the visitor returns true.
+/// Visits the loaded modules in the loader's order, until `visit` returns true.
 ///
-/// No module is unloaded during the walk. If the process forked during it, the loader's lock would stay locked in the
-/// child. So forks wait for walks to end: see [`before_fork`].
+/// No module is unloaded during the walk. If the process forked meanwhile, the loader's lock would stay
+/// locked in the child. So forks wait for walks to end: see [`before_fork`].
 pub fn walk(mut visit: impl FnMut(&ElfModule) -> bool) {
     let _walking = Walking::begin();
     iterate(&mut visit);
 }
 
-/// Does the same as [`walk`], within a walk. Not generic, so that it is compiled once: it has many callers and need not
-/// be fast.
+/// Visits the modules like [`walk`], inside a walk that has begun. Not generic, so that it is compiled only
+/// once: it has many callers and need not be fast.
 pub(super) fn iterate(visit: &mut dyn FnMut(&ElfModule) -> bool) {
     each_described(&mut |info| ElfModule::new(info).is_some_and(|module| visit(&module)));
 }
@@ -51,14 +54,15 @@ pub(super) fn iterate(visit: &mut dyn FnMut(&ElfModule) -> bool) {
 /// The loader's description of a module.
 pub(super) struct Description<'a>(pub(super) &'a dl_phdr_info);
 
-/// Visits the loader's description of each module, until the visitor returns true.
+/// Visits the loader's description of each module, until `visit` returns true.
 pub(super) fn each_described(visit: &mut dyn FnMut(Description<'_>) -> bool) {
     type Visitor<'a> = &'a mut dyn FnMut(Description<'_>) -> bool;
     unsafe extern "C" fn each(info: *mut dl_phdr_info, _: usize, visit: *mut c_void) -> c_int {
         // SAFETY: the loader passes a valid description. `visit` is the closure that was passed below, and only this
         // call uses it.
         let (info, visit) = unsafe { (&*info, &mut *visit.cast::<Visitor<'_>>()) };
-        // Contain a panic, which must not pass through the loader: its lock would stay locked. The walk then ends.
+        // A panic must not pass through the loader, because the loader's lock would stay locked. After a
+        // panic the walk ends.
         contained(true, || visit(Description(info))).into()
     }
     let mut visit: Visitor<'_> = visit;
@@ -68,7 +72,7 @@ pub(super) fn each_described(visit: &mut dyn FnMut(Description<'_>) -> bool) {
     }
 }
 
-/// A walk that is in progress. A fork waits until it is dropped.
+/// A walk in progress. A fork waits until this value is dropped.
 pub(super) struct Walking {
     generation: u32,
 }
@@ -81,7 +85,7 @@ impl Walking {
             let generation = GENERATION.load(Ordering::Relaxed);
             let walking = Self { generation };
             let forking = FORKING.load(Ordering::SeqCst);
-            // The forking thread may walk: fork handlers of other libraries may make it do so.
+            // The forking thread itself may walk, because fork handlers of other libraries may cause a walk.
             if forking == 0 || forking == this_thread() {
                 return walking;
             }
@@ -98,8 +102,8 @@ impl Walking {
 
 impl Drop for Walking {
     fn drop(&mut self) {
-        // Skip this if the walk began in the parent: a signal handler interrupted it and forked, and the child counts
-        // no walkers.
+        // If the walk began in the parent, the child does not count it: a signal handler interrupted the walk
+        // and forked, and the child's number of walkers starts at 0.
         if self.generation == GENERATION.load(Ordering::Relaxed)
             && WALKERS.fetch_sub(1, Ordering::SeqCst) == 1
             && FORKING.load(Ordering::SeqCst) != 0
@@ -119,8 +123,8 @@ lifecycle::at_fork! {
     parent: after_fork,
 }
 
-/// Keeps other threads from starting a walk during a fork, and waits for walks to end. Does nothing if another thread
-/// is forking, too.
+/// Prevents other threads from starting a walk during a fork, and waits for their walks to end. Does nothing
+/// if another thread is forking at the same time.
 fn before_fork() {
     let us = this_thread();
     if FORKING
@@ -148,7 +152,7 @@ fn after_fork() {
     }
 }
 
-/// Runs in the child after a fork, where the parent's other walking threads do not exist.
+/// Runs in the child after a fork, in which the parent's walking threads do not exist.
 fn in_child(_: &OnlyThread) {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }

@@ -1,10 +1,10 @@
 //! Finds the C library's `dl_iterate_phdr`.
 //!
-//! A call through the PLT may reach another function of this name. A sanitizer's function must not be called before the
-//! sanitizer is initialised. Another library's function may look the real one up with `dlsym`, and this library may be
-//! walking inside this look-up. So the C library's function is found in its symbol table, through the loader's list of
-//! modules. Reading the list up to the C library needs no lock, because these modules are loaded at start and never
-//! unloaded.
+//! A call through the PLT may reach another library's function of this name. A sanitizer's function must not
+//! be called before the sanitizer is initialised. Another library's function may look the real one up with
+//! `dlsym`, and this library may be walking inside that look-up. So the C library's function is found in its
+//! symbol table, through the loader's list of modules. Reading the list up to the C library needs no lock,
+//! because these modules are loaded at start and never unloaded.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null_mut;
@@ -23,7 +23,7 @@ lifecycle::global! {
     static ITERATE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 }
 
-/// The first fields of `r_debug` in link.h, as far as they are used.
+/// The first fields of the structure `r_debug` in link.h, up to the last one that is used.
 #[repr(C)]
 struct Debug {
     version: c_int,
@@ -45,7 +45,8 @@ unsafe extern "C" {
     static _r_debug: Debug;
 }
 
-/// Returns the C library's `dl_iterate_phdr`, or the one that the PLT leads to if the former is not found.
+/// Returns the C library's `dl_iterate_phdr`. If that is not found, returns the function that the PLT leads
+/// to.
 pub(super) fn iterate() -> Iterate {
     let mut known = ITERATE.load(Ordering::Relaxed);
     if known.is_null() {
@@ -76,8 +77,8 @@ fn find() -> Option<*mut c_void> {
     None
 }
 
-/// Returns made-up program headers that contain what [`ElfModule::new`] needs. The loader's list does not lead to the
-/// module's real headers, so its dynamic section is trusted.
+/// Returns artificial program headers with the data that [`ElfModule::new`] needs: the loader's list does not
+/// lead to a module's real headers. The dynamic section is assumed to be undamaged.
 fn headers(link: &Link) -> [Elf64_Phdr; 2] {
     const ALL: u64 = 1 << 47;
     let header = |kind, address: usize, size| Elf64_Phdr {

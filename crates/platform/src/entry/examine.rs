@@ -1,10 +1,12 @@
-//! Decides whether a function's first instructions can be moved to a trampoline, and finds them.
+//! Examines the machine code of a function, and decides whether its first instructions can be moved to a
+//! trampoline (code that runs them elsewhere).
 //!
-//! A jump to the trampoline takes five bytes. The instructions that it overwrites run in the trampoline instead, so the
-//! only way to reach them must be the entry: no branch of the function and no entry of its jump tables may lead to
-//! them. A function with a call among them is refused, because the return address would lie in code that no unwinder
-//! knows. (While the moved instructions run, a profiler that unwinds from a signal finds no unwind table for them
-//! either. It loses the callers of that one sample.)
+//! A jump to the trampoline takes five bytes at the function's entry. The instructions that it overwrites run
+//! in the trampoline instead, so the only way to reach them must be the entry: no branch of the function and
+//! no entry of its jump tables may lead to them. A function with a call among them is refused, because the
+//! return address would lie in code that no unwinder knows. (While the moved instructions run, a profiler
+//! that unwinds from a signal finds no unwind table for them either. It loses the callers of that one
+//! sample.)
 
 use core::ops::Range;
 
@@ -25,7 +27,7 @@ pub struct Moved {
 
 #[derive(Clone, Copy)]
 pub enum InstructionKind {
-    /// The instruction works at any address.
+    /// The instruction works unchanged at any address.
     Anywhere,
     /// The instruction contains, at offset `at`, the distance from its end to the address `target`.
     Relative { at: usize, target: usize },
@@ -33,14 +35,15 @@ pub enum InstructionKind {
     Branch { opcode: [u8; 2], target: usize },
 }
 
-/// The instructions that a jump at a function's entry replaces.
+/// The entry of a function, with the instructions that a jump replaces there.
 pub struct PatchableEntry {
     /// Address of the jump: the function's entry, or the address after its `endbr64`.
     pub at: usize,
     pub moved: Vec<Moved>,
     /// Size in bytes of the instructions that are moved.
     pub length: usize,
-    /// True if the function may read its return address, or may end in a jump to a function that does.
+    /// True if the function may read its own return address, or may end in a jump to another function that
+    /// reads it.
     pub looks_back: bool,
     /// Addresses of other functions that the function may jump to at its end, as far as they are known.
     pub ends_in: Vec<usize>,
@@ -208,10 +211,10 @@ fn near_target(instruction: &Instruction) -> Option<usize> {
     is_near.then(|| instruction.near_branch_target() as usize)
 }
 
-/// Returns the GOT slot if the code at `target` is a stub that jumps to another module through this slot. `Some(None)`
-/// means that it is not, and `None` that the code cannot be read. This matters because a function that ends in such a
-/// jump lets the other function return to its caller. The other function may read the return address, as functions of
-/// the loader do to identify their caller.
+/// If the code at `target` is a stub that jumps to another module through a GOT slot, returns the slot.
+/// `Some(None)` means that the code is no such stub, and `None` that it cannot be read. A function that ends
+/// in a jump to a stub lets the other module's function return to its caller. Functions of the loader read
+/// the return address to identify that caller, so the caller must stay the same.
 fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<Option<usize>> {
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     const BND: u8 = 0xf2;
@@ -238,8 +241,8 @@ fn word(address: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<usiz
     read(address, &mut word).then(|| usize::from_le_bytes(word))
 }
 
-/// Returns the long form of a plain branch. The short branches `loop` and `jrcxz` have no long form, so they give
-/// `None`.
+/// Returns the long form (with a 32-bit distance) of a plain branch. Returns `None` for the short branches
+/// `loop` and `jrcxz`, which have no long form.
 fn branch(bytes: &[u8], target: usize) -> Option<InstructionKind> {
     let opcode = match *bytes {
         [short @ 0x70..=0x7f, _] => [0x0f, short + 0x10],
@@ -250,7 +253,7 @@ fn branch(bytes: &[u8], target: usize) -> Option<InstructionKind> {
     Some(InstructionKind::Branch { opcode, target })
 }
 
-/// The position of a function's return address on the stack, as far as the code shows it.
+/// The position of a function's return address on the stack, as far as the examined code shows it.
 struct ReturnAddress {
     /// Distance in bytes from the stack pointer up to the return address. Known only until the first branch.
     above_stack_pointer: Option<i64>,
@@ -259,8 +262,8 @@ struct ReturnAddress {
 }
 
 impl ReturnAddress {
-    /// Returns true if the instruction reads the return address or computes its address. Also follows the instruction's
-    /// changes of the stack pointer.
+    /// Returns true if the instruction reads the function's return address or computes the address where it
+    /// lies. Also tracks the instruction's changes of the stack pointer.
     fn is_used_by(&mut self, instruction: &Instruction) -> bool {
         let base = match instruction.memory_base() {
             Register::RSP => self.above_stack_pointer,
@@ -294,8 +297,9 @@ impl ReturnAddress {
     }
 }
 
-/// Returns true if the data at `table` looks like a jump table of the function with an entry that leads to the
-/// overwritten part. Entries are distances from the table in four bytes, or addresses in eight bytes.
+/// Returns true if the data at `table` looks like a jump table of the function, and one of its entries leads
+/// to the part that the jump overwrites. Entries are distances from the table in four bytes, or addresses in
+/// eight bytes.
 fn leads_to(
     table: usize,
     function: &Range<usize>,
@@ -339,7 +343,7 @@ mod tests {
     const RET: u8 = 0xc3;
     const MOV_RBP_RSP: [u8; 3] = [0x48, 0x89, 0xe5];
 
-    /// Examines these instructions. No other memory can be read.
+    /// Examines a function that consists of `code`. No other memory can be read.
     fn examined(code: &[&[u8]]) -> Result<PatchableEntry, PatchRefusal> {
         examine(START, &code.concat(), |_, _| false)
     }
@@ -380,8 +384,8 @@ mod tests {
         };
         assert_eq!((at, target), (3, START + 7 + 0x10));
 
-        // Test jumps to a target after the overwritten part: a short and a near conditional jump, and an unconditional
-        // one.
+        // The jumps in this test lead to a target after the overwritten part: a short and a near conditional
+        // jump, and an unconditional one.
         let near: [(&[u8], _); 3] = [
             (&[0x74, 3], [0x0f, 0x84]),
             (&[0x0f, 0x8f, 3, 0, 0, 0], [0x0f, 0x8f]),

@@ -1,5 +1,6 @@
-//! The driver functions whose entries the `tllmprof` command, a separate process, overwrites with jumps. For each, the
-//! address of code that does the function's work without the jump.
+//! The driver functions at whose entries the `tllmprof` command, a separate process, writes jumps to this
+//! library. For each function, the table has the address of code that does the function's work without the
+//! jump.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,14 +11,14 @@ use tllmprof_control::jumps::{Jumps, NO_CALL};
 use crate::lifecycle;
 
 lifecycle::global! {
-    /// The table of these functions. The `tllmprof` command reads it, and writes the jumps at their entries.
+    /// The table of the functions that get jumps. The `tllmprof` command reads it, and writes the jumps.
     #[fork(keep = "the child's code is its parent's")]
     pub static JUMPS: Jumps = Jumps::none();
-    /// Calls (one bit each) for which the program may have a function that gets no jump.
+    /// A set of calls, one bit each: those for which the program may have a function that gets no jump.
     #[fork(keep = "as the code")]
     static UNSEEN: AtomicU64 = AtomicU64::new(0);
-    /// Calls (one bit each) whose functions all had jumps when `ROUNDS` was last updated. The command counts its rounds
-    /// of writing jumps.
+    /// A set of calls, one bit each: those whose functions all had jumps when `ROUNDS` was last updated. A
+    /// round is one pass in which the command writes jumps.
     #[fork(keep = "as the code")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "as the code")]
@@ -29,7 +30,8 @@ pub fn leave_out(call: Call) {
     UNSEEN.fetch_or(1 << call.index(), Ordering::Relaxed);
 }
 
-/// Returns true if all driver functions for `call` have jumps. Then every call of them reaches this library.
+/// Returns true if all driver functions for `call` have jumps. Then every such call of the program reaches
+/// this library.
 pub fn are_seen(call: Call) -> bool {
     let rounds = JUMPS.rounds.load(Ordering::Acquire);
     if ROUNDS.load(Ordering::Acquire) != rounds {
@@ -57,8 +59,8 @@ fn seen() -> u64 {
     some & !lacks
 }
 
-/// Returns the current code at an entry. The `tllmprof` command may write the entry at any time, but it stops this
-/// thread meanwhile.
+/// Returns the current code at the entry `at` of a function. The `tllmprof` command may write there at any
+/// time, but it stops this thread meanwhile.
 ///
 /// # Safety
 /// The eight bytes from `at` are code of a module that stays loaded.
@@ -68,8 +70,8 @@ pub unsafe fn code_at(at: usize) -> u64 {
     unsafe { code.read_unaligned() }
 }
 
-/// Returns the address of code that does the work of `function` without the jump at its entry. If there is no jump,
-/// that is `function`.
+/// Returns the address of code that does the work of `function` without the jump at its entry. If `function`
+/// has no jump, returns `function` itself.
 pub fn original(function: *mut c_void) -> *mut c_void {
     let count = JUMPS.count.load(Ordering::Acquire) as usize;
     let address = function.addr() as u64;

@@ -1,7 +1,8 @@
-//! A jump at a function's entry: checks whether the first instructions can be moved, and writes the jump.
+//! Patches a function's entry with a jump: examines whether its first instructions can be moved, and writes
+//! the jump.
 //!
-//! Entries are patched only on x86-64. On other processors a function's code is only checked for reads of its return
-//! address.
+//! Entries are patched only on x86-64. On other processors a function's code is only examined for reads of
+//! its return address.
 
 #[cfg(target_arch = "x86_64")]
 mod examine;

@@ -7,8 +7,8 @@ use std::io;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Denied {
     errno: i32,
-    /// True if the process forbids making writable memory executable, or writing to executable memory (Linux calls this
-    /// MDWE).
+    /// True if the system call failed because of MDWE (`PR_SET_MDWE`): the process forbids making writable
+    /// memory executable, and writing to executable memory.
     is_mdwe: bool,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Denied {
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // only the code that patches entries creates most of them
 pub enum PatchRefusal {
     EntryPoint,
-    /// Entries are not patched on this processor. The function's code was only checked.
+    /// Entries are not patched on this processor. The function's code was only examined.
     #[cfg(target_arch = "aarch64")]
     Processor {
         /// True if the function may read its return address.
@@ -62,7 +62,7 @@ pub enum PatchRefusal {
     Go,
     /// The function's file cannot be read. The number is the `errno` value.
     Unreadable(i32),
-    /// The file that is mapped was replaced: another file has its name now.
+    /// The mapped file was replaced: its path now leads to another file.
     Replaced,
     /// The function's code is not within one mapping of its file that is executable and not writable.
     NotMapped,
@@ -78,7 +78,8 @@ pub enum PatchRefusal {
     NotExecutable(Denied),
     NotWritable(Denied),
     Threads,
-    /// The end of the function's calls must be detected, but the function reads its return address.
+    /// The library must notice when calls of the function end, but the function reads its return address,
+    /// which would have to be replaced.
     LooksBack,
     ShadowStack,
     TooMany,

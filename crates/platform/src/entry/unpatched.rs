@@ -1,11 +1,12 @@
-//! Stand-in for patching on AArch64, where jumps at function entries are not implemented. A function's code is still
-//! checked for reads of its return address.
+//! Replaces the code for patching entries on AArch64, where it is not implemented. A function's code is still
+//! examined for reads of its return address.
 
 use super::PatchRefusal;
 
 pub const JUMP: usize = 4;
 
-/// An entry that can be patched. The type has no values, because no entry can be.
+/// A function's entry that can be patched. The type has no values, because on AArch64 no entry can be
+/// patched.
 #[derive(Clone, Copy)]
 pub enum PatchableEntry {}
 
@@ -36,15 +37,15 @@ pub fn examine(
     Err(PatchRefusal::Processor { looks_back })
 }
 
-/// Returns the target if `instruction` at the address `at` is a branch that is not a call.
+/// Returns the target of `instruction`, at the address `at`, if it is a direct branch that is not a call.
 fn near_target(instruction: u32, at: usize) -> Option<usize> {
     let distance = (instruction << 6).cast_signed() >> 4;
     (instruction >> 26 == 0b00_0101).then(|| at.wrapping_add_signed(distance as isize))
 }
 
-/// Returns true if the code at `target` is a stub that jumps to another module through a GOT slot. This matters because
-/// a function that ends in such a jump lets the other function return to its caller. The other function may read the
-/// return address, as functions of the loader do to identify their caller.
+/// Returns true if the code at `target` is a stub that jumps to another module through a GOT slot. A function
+/// that ends in a jump to a stub lets the other module's function return to its caller. Functions of the
+/// loader read the return address to identify that caller, so the caller must stay the same.
 fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
     const BTI_C: [u8; 4] = 0xd503_245f_u32.to_le_bytes();
     let mut code = [0; 8];
@@ -57,12 +58,13 @@ fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
         .is_none_or(|first| u32::from_le_bytes(*first) & 0x9f00_001f == 0x9000_0010)
 }
 
-/// Returns true if an instruction uses `x30` (the return address) for something other than the return. It may compute
-/// with it, save it elsewhere than on the stack, or read it from the frame record. It may also jump to an address that
-/// may be another module's function, which may do the same. Also returns true for some compilers' other uses of the
-/// register.
+/// Returns true if an instruction uses `x30` (the return address) for something other than the return: it
+/// computes with it, saves it elsewhere than on the stack, or reads it from the frame record. Also returns
+/// true for a jump to an address in a register, because another module's function may be there. Some
+/// compilers also use `x30` as an ordinary register, which counts as a use.
 fn uses_return_address(instruction: u32) -> bool {
-    /// An instruction that removes the signature from `x30`, for a function that needs the address.
+    /// The instruction `xpaclri`, which removes the pointer authentication code from `x30`. A function
+    /// executes it if it needs the plain return address.
     const XPACLRI: u32 = 0xd503_20ff;
     const LINK: u32 = 30;
     const FRAME: u32 = 29;
@@ -71,7 +73,7 @@ fn uses_return_address(instruction: u32) -> bool {
     let (target, base, second, index) = (at(0), at(5), at(10), at(16));
     // The classes of instructions are those of the Arm Architecture Reference Manual, C4.1.
     match instruction >> 25 & 0xf {
-        // Loads and stores.
+        // The class of loads and stores.
         0b0100 | 0b0110 | 0b1100 | 0b1110 => {
             let kind = instruction >> 27 & 7;
             let (is_vector, is_scaled) = (instruction >> 26 & 1 != 0, instruction >> 24 & 1 != 0);
@@ -91,7 +93,7 @@ fn uses_return_address(instruction: u32) -> bool {
                 || keeps && base != STACK && base != FRAME
                 || reads_record
         }
-        // Arithmetic on registers.
+        // The class of arithmetic on registers.
         0b0101 | 0b1101 => base == LINK || index == LINK || at(24) == 0x1b && second == LINK,
         // Arithmetic on a register and a constant. Skip the computation of addresses and moves, which have no source
         // register.

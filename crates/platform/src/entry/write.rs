@@ -1,11 +1,12 @@
 //! Writes the jump into the code of a function.
 //!
-//! While the process has one thread, as is usual before `main`, no other thread runs the code that is written, so any
-//! bytes can be changed. With several threads, another thread may be about to execute any instruction at any time. Then
-//! the jump is written only if it replaces a single instruction and lies in one aligned word. So it takes one store: a
-//! thread executes either the old instruction or the jump, and cannot be between the two. A module that is loaded later
-//! is treated the same, because its constructors may have started threads. The executable is an exception until it
-//! begins to run: threads at that time belong to other libraries, such as a profiler.
+//! While the process has one thread, as is usual before `main`, no other thread runs the code that is
+//! written, so any bytes can be changed. With several threads, another thread may be about to execute any
+//! instruction at any time. Then the jump is written only if it replaces a single instruction and lies in one
+//! aligned word, so that one store writes it: a thread executes either the old instruction or the jump. A
+//! module that is loaded later is treated the same, because its constructors may have started threads. The
+//! executable is an exception until it begins to run: threads at that time belong to other libraries, such as
+//! a profiler.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -40,12 +41,12 @@ pub unsafe fn write(
 ) -> Result<(), PatchRefusal> {
     let pages = (entry.at & !(PAGE - 1))..(entry.at + entry.length).next_multiple_of(PAGE);
     let readable = libc::PROT_READ | libc::PROT_EXEC;
-    // Keep the pages executable. Other threads may be running in them, and so may a signal handler, or a function that
-    // this code uses, as in a program with its own `memset`. Also, a system may refuse to make changed code executable
-    // again.
+    // The pages stay executable while they are written. Other threads may be running in them, and so may a
+    // signal handler or a function that this code uses, such as the program's own `memset`. Also, a system
+    // may refuse to make changed code executable again.
     if !protect(&pages, readable | libc::PROT_WRITE) {
         let denied = Denied::last();
-        // If there are several pages, the first call may have changed some of them.
+        // If the code lies in several pages, `protect` may have changed some of them before it failed.
         protect(&pages, readable);
         return Err(PatchRefusal::NotWritable(denied));
     }
@@ -62,7 +63,7 @@ pub unsafe fn write(
         } else {
             let place = core::ptr::with_exposed_provenance_mut::<u8>(entry.at);
             core::ptr::copy_nonoverlapping(jump.as_ptr(), place, JUMP);
-            // Fill the rest of the last overwritten instruction with `nop`.
+            // The rest of the last overwritten instruction is filled with `nop`.
             core::ptr::write_bytes(place.add(JUMP), 0x90, entry.length - JUMP);
         }
     }
@@ -85,7 +86,7 @@ mod tests {
     use crate::entry::examine;
     use crate::function;
 
-    /// Returns two functions on a new page, which return these numbers.
+    /// Returns the addresses of two functions on a new page, which return the numbers `numbers`.
     fn functions(numbers: [u8; 2]) -> [usize; 2] {
         // SAFETY: the mapping is new and replaces none. It is written before it is used, and never unmapped.
         unsafe {

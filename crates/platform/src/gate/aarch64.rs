@@ -1,7 +1,8 @@
-//! The assembler of the gate in front of the driver, for AArch64 (AAPCS64, little endian). `x86_64.rs` explains it.
+//! The assembly code of the gates in front of the driver's functions, for AArch64 (AAPCS64, little endian).
+//! `x86_64.rs` explains it.
 //!
-//! A stub passes its [`Gate`] in `x16`. Before the call the code changes only registers that any call may change. The
-//! frame is part of the chain of frame pointers, which the doors require.
+//! A stub passes its [`Gate`] in `x16`. Before the call the code changes only registers that any call may
+//! change. The frame is part of the chain of frame pointers, which the hooks require.
 
 use core::arch::{global_asm, naked_asm};
 
@@ -35,8 +36,8 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Passes a call through the gate in `x16`, like the function of this name for x86-64. Twelve stack words, which may
-/// contain arguments, are copied.
+/// Passes a call through the gate in `x16`, like the function of this name for x86-64. Twelve stack words,
+/// which may contain arguments, are copied for the real function.
 #[unsafe(naked)]
 unsafe extern "C" fn pass() {
     naked_asm!(
@@ -63,7 +64,8 @@ unsafe extern "C" fn pass() {
         "str x11, [x9, #{passes}]",
         "str x9, [x29, #0x10]",
         "str x29, [x9, #{flight}]",
-        // The thread that closes the gate runs a barrier on every thread afterwards, so no barrier is needed here.
+        // The thread that closes the gates runs a barrier on every thread afterwards, so the gate itself
+        // needs none.
         "adrp x10, {closed}",
         "ldr w10, [x10, :lo12:{closed}]",
         "cbnz w10, 2f",

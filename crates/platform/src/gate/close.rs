@@ -1,4 +1,4 @@
-//! Closes the gate: keeps every thread out of the driver for a moment.
+//! Closes the gates: keeps every thread out of the driver for a moment.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -8,10 +8,11 @@ use super::{CLOSED, HELD, OPEN, SHUT, UNSEEN, UNSEEN_PASSES};
 use crate::{barrier, thread};
 use tllmprof_sync::wake;
 
-/// Interval between checks whether the last thread has left the driver.
+/// The interval between two checks whether the last thread has left the driver.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// Proof that the gate is closed and no thread is in the driver. The gate opens when this value is dropped.
+/// A proof that the gates are closed and no thread is in the driver. The gates open when this value is
+/// dropped.
 pub struct Closed(());
 
 impl Drop for Closed {
@@ -20,12 +21,14 @@ impl Drop for Closed {
     }
 }
 
-/// Closes the gate and waits until no thread is in the driver. Returns `None` and opens the gate again if a thread is
-/// still in the driver after `patience`: it may be waiting for work that another thread has yet to launch.
+/// Closes the gates and waits until no thread is in the driver. If a thread is still there after `patience`,
+/// opens the gates and returns `None`: that thread may be waiting for work that another thread has yet to
+/// launch.
 pub fn close(patience: Duration) -> Option<Closed> {
     CLOSED.store(SHUT, Ordering::SeqCst);
     let closed = Closed(());
-    // The barrier is needed to see every thread that is about to pass the gate. Without it, give up.
+    // The barrier ensures that every thread that is about to pass a gate is seen. If the kernel does not
+    // support the barrier, the gates cannot be closed.
     if !barrier::process_wide() {
         return None;
     }
@@ -44,13 +47,13 @@ pub fn close(patience: Duration) -> Option<Closed> {
     Some(closed)
 }
 
-/// Opens the gate and wakes the calls that wait.
+/// Opens the gates and wakes the calls that wait there.
 pub fn open() {
     CLOSED.store(OPEN, Ordering::SeqCst);
     wake(&CLOSED, i32::MAX);
 }
 
-/// While this value exists, calls wait at the gate for a bounded time. They continue when it is dropped.
+/// While this value exists, new calls wait at the gates for a limited time. They continue when it is dropped.
 pub struct HeldCalls(());
 
 impl Drop for HeldCalls {
@@ -59,9 +62,9 @@ impl Drop for HeldCalls {
     }
 }
 
-/// If there are gates, makes new calls wait while the calling thread is in the driver. The driver's lock goes to the
-/// thread that asks first. So while other threads launch without a pause, the calling thread might not get it for
-/// seconds. Threads that are already in the driver continue.
+/// Makes new calls wait at the gates while the calling thread is in the driver; `None` if there are no gates.
+/// The driver's lock is not fair. So while other threads launch without a pause, the calling thread might not
+/// get the lock for seconds. Threads that are already in the driver continue.
 pub fn hold() -> Option<HeldCalls> {
     (super::is_wanted()
         && CLOSED

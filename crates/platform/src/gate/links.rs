@@ -1,5 +1,6 @@
-//! Driver functions that modules are linked to. No look-up can be intercepted for these. Modules call those functions
-//! that this library does not export directly, through their GOT slots.
+//! Leads calls of linked driver functions through gates. A module that is linked to the driver needs no
+//! look-up that could be intercepted, and calls a function that this library does not export through its own
+//! GOT slot.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -19,23 +20,23 @@ lifecycle::global! {
     /// Value of [`elf::changes`] when the modules were last checked; 0 if never.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
-    /// Value of [`elf::changes`] when [`lead_new_links`] last ran.
+    /// The value of [`elf::changes`] when [`lead_new_links`] last ran.
     #[fork(keep = "the child's modules are its parent's")]
     static LOOKED: AtomicU64 = AtomicU64::new(0);
-    /// Time when slots were last redirected, in nanoseconds of `CLOCK_MONOTONIC`. 0 if none were redirected after the
-    /// last [`forget_new`].
+    /// The time when slots were last redirected to gates, in nanoseconds of `CLOCK_MONOTONIC`; 0 if none were
+    /// redirected after the last [`forget_new`].
     #[fork(keep = "the child's modules are its parent's")]
     static NEW: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Result of redirecting the slots.
+/// The result of redirecting GOT slots to gates.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// All slots lead through gates, and did so before this call.
+    /// All slots lead to gates, and did so before this call.
     Led,
-    /// Some slots were redirected by this call: calls that are in progress through them are not counted.
+    /// This call has redirected some slots. Calls that began through their old values are not counted.
     New,
-    /// Some slots cannot be redirected.
+    /// Some slots cannot be redirected, so their calls do not pass a gate.
     Missed,
 }
 
@@ -61,8 +62,8 @@ pub fn lead_links() -> Links {
             let to_gate = |name: &CStr, value: Option<usize>| {
                 let real = match value {
                     Some(value) => driver.contains(value).then_some(value)?,
-                    // The slot is not bound yet. Use the function that the loader would bind, except if this library
-                    // exports it.
+                    // The slot is not bound yet. Its gate gets the function that the loader would bind. If
+                    // this library exports a function of that name, the slot is left unchanged.
                     None if is_hooked(name) => return None,
                     None => driver.defines(name, None)?.addr(),
                 };
@@ -96,14 +97,14 @@ pub fn lead_new_links() {
     }
 }
 
-/// Forgets that slots were redirected: the caller ensures that calls in progress through them will have ended before
-/// the next [`have_settled`].
+/// Forgets that slots were redirected. The caller ensures that calls that began through the slots' old values
+/// will have ended before the next [`have_settled`].
 pub fn forget_new() {
     NEW.store(0, Ordering::Relaxed);
 }
 
-/// Returns true if no slot was redirected within the last `time`. When a slot is redirected, a call that used its old
-/// value may be in progress, without having passed the gate.
+/// Returns true if no slot was redirected within the last `time`. A call that began through a slot's old
+/// value has not passed a gate and may still be in progress for some time.
 pub fn have_settled(time: Duration) -> bool {
     let new = NEW.load(Ordering::Relaxed);
     new == 0 || u128::from(now().saturating_sub(new)) >= time.as_nanos()

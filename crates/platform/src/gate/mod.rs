@@ -1,10 +1,10 @@
-//! The gate in front of the driver. While kernels are recorded, the program reaches every driver function that it looks
-//! up or is linked to only through the gate.
+//! The gates in front of the driver's functions. While kernels are recorded, the program reaches every driver
+//! function that it looks up or is linked to only through a gate.
 //!
-//! Detaching a profiler from the driver while a call is in the driver destroys the context. So the gate always counts
-//! the threads in the driver, which costs a few nanoseconds per call, and [`close`] keeps threads out for a moment.
-//! Each function has its own gate, which is created when the program gets the function. Calls that began before are not
-//! counted.
+//! Detaching a profiler from the driver while a call is in the driver destroys the context. So the gates
+//! always count the threads in the driver, which costs a few nanoseconds per call, and [`close`] keeps
+//! threads out for a moment. Each function has its own gate, which is created when the program gets the
+//! function. Calls that began before the gate existed are not counted.
 
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
@@ -39,20 +39,20 @@ use stubs::stub;
 /// two forms.
 pub const GATE_COUNT: usize = 2048;
 
-/// Longest time that a call waits at a closed gate. The gate is closed for milliseconds. The limit ensures that a
-/// hanging profiler does not block the program, too.
+/// The longest time that a call waits at a closed gate. Gates are closed for milliseconds. The limit ensures
+/// that a profiler that hangs while it is detached does not block the program, too.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// The gate in front of one driver function.
 #[repr(C)]
 pub struct Gate {
     real: AtomicPtr<c_void>,
-    /// 1 if a call of the function may give the GPU work, else 0.
+    /// 1 if a call of the function may enqueue work on the GPU, otherwise 0.
     weight: AtomicU64,
 }
 
 impl Gate {
-    /// Offsets of the fields in bytes, for the assembler.
+    /// Offsets of the fields in bytes, for the gates' assembly code.
     pub const REAL: usize = offset_of!(Self, real);
     pub const WEIGHT: usize = offset_of!(Self, weight);
 
@@ -67,7 +67,7 @@ impl Gate {
 lifecycle::global! {
     stage: Doors;
 
-    /// The pool of gates. Entries below [`USED`] are complete and never change.
+    /// The pool of gates. The first [`USED`] entries are complete and never change.
     #[fork(keep = "pointers to gates were handed out")]
     #[together(tables)]
     pub static GATES: [Gate; GATE_COUNT] = [const { Gate::new() }; GATE_COUNT];
@@ -75,19 +75,21 @@ lifecycle::global! {
     static USED: AtomicUsize = AtomicUsize::new(0);
     #[fork(free)]
     static CREATING: Lock<()> = Lock::new(());
-    /// True if the program got a function without a gate, because the pool was full.
+    /// True if the program has got a driver function without a gate, because the pool was full.
     #[fork(keep = "what was handed out stays so")]
     static IS_SHORT: AtomicBool = AtomicBool::new(false);
 
-    /// The state of all gates, on which calls sleep (a futex). Calls wait unless it is [`OPEN`].
+    /// The state of all gates: one of the values below. Unless it is [`OPEN`], calls sleep on this word (a
+    /// futex).
     #[fork(reset)]
     pub static CLOSED: AtomicU32 = AtomicU32::new(OPEN);
 }
-/// State: calls pass. The assembler compares with this value.
+/// The state in which calls pass. The gates' assembly code compares with this value.
 const OPEN: u32 = 0;
-/// State: no thread may enter the driver.
+/// The state in which no thread may enter the driver.
 const SHUT: u32 = 1;
-/// State: calls wait so that another thread gets its turn in the driver, at most for [`MAX_HOLD`].
+/// The state in which calls wait, at most for [`MAX_HOLD`], so that a thread of this library gets its turn in
+/// the driver.
 const HELD: u32 = 2;
 /// Longest time that a call waits in the state [`HELD`].
 const MAX_HOLD: Duration = Duration::from_millis(100);
@@ -100,15 +102,16 @@ pub fn is_closed() -> bool {
 lifecycle::global! {
     stage: Doors;
 
-    /// Number of calls in progress in the driver from threads that have no thread record.
+    /// The number of calls in the driver from threads that have no record in [`crate::thread`].
     #[fork(reset)]
     pub static UNSEEN: AtomicU32 = AtomicU32::new(0);
-    /// Number of calls from threads without a record that may have given the GPU work.
+    /// The number of calls that may have enqueued work on the GPU, from threads that have no record in
+    /// [`crate::thread`].
     #[fork(keep = "only differences matter")]
     static UNSEEN_PASSES: AtomicU64 = AtomicU64::new(0);
 }
 
-/// States whether a function may give the GPU work.
+/// The knowledge about a function: if its calls may enqueue work on the GPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum GpuUse {
     No,
@@ -116,7 +119,7 @@ pub enum GpuUse {
 }
 
 impl GpuUse {
-    /// Returns the value for a call in the table of calls.
+    /// Returns the value for the function `call`, according to the table of calls.
     pub fn from_call(call: Call) -> Self {
         Self::from(call.kind().gives_work())
     }
@@ -128,7 +131,7 @@ impl From<bool> for GpuUse {
     }
 }
 
-/// Functions that the gates need from higher layers.
+/// Functions of higher layers that the gates call.
 pub struct Needs {
     /// Returns true if the driver's functions get gates in this process. Called once and late: by then another
     /// preloaded profiler has set its environment variables.
@@ -139,7 +142,7 @@ pub struct Needs {
     pub users: fn() -> u32,
 }
 
-/// The registered functions, at most one element. Without it there are no gates.
+/// The registered functions, at most one element. Without an element there are no gates.
 #[linkme::distributed_slice]
 pub static NEEDS: [Needs];
 
@@ -175,8 +178,8 @@ pub fn is_wanted() -> bool {
     }
 }
 
-/// Returns true if the code at `address` belongs to a profiler. Its calls do not pass the gate: those that it makes
-/// while it is being detached must not wait for the detach.
+/// Returns true if the code at `address` belongs to a profiler. A profiler's calls do not pass the gates: a
+/// call that it makes while it is being detached would otherwise wait for the end of the detach.
 pub fn is_profiler(address: usize) -> bool {
     const NAMES: [&[u8]; 2] = [b"libcupti", b"libnvperf"];
     elf::containing(address)
@@ -184,7 +187,8 @@ pub fn is_profiler(address: usize) -> bool {
         .is_some_and(|soname| NAMES.iter().any(|name| soname.starts_with(name)))
 }
 
-/// Returns the function that the program gets in place of `real`, a driver function that is not in the table of calls.
+/// Returns the function that the program gets in place of `real`, which is not in the table of calls: a gate
+/// if `real` is a driver function that needs a current context, otherwise `real` itself.
 pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
     let is_drivers = || {
         elf::containing(real.addr()).is_some_and(|module| module.soname() == Some(c"libcuda.so.1"))
@@ -197,7 +201,7 @@ pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
     }
 }
 
-/// Returns the gate in front of a driver function, if gates are wanted, or else the function itself.
+/// Returns the gate in front of a driver function. If gates are not wanted, returns the function itself.
 pub fn before(real: *mut c_void, work: GpuUse) -> *mut c_void {
     if !is_wanted() || resolve::is_ours(real.addr()) {
         return real;
@@ -235,17 +239,19 @@ fn find(real: *mut c_void) -> Option<usize> {
         .position(|gate| gate.real.load(Ordering::Relaxed) == real)
 }
 
-/// Handles a call that the assembler cannot pass through the gate by itself. Returns where the call is noted as in
-/// progress: the address of a thread record, 1 for the count of threads without a record, or 0 if it is not noted.
+/// Handles a call in a case that the gates' assembly code does not handle. Returns a word that says where the
+/// call is counted as in progress: the address of a thread record, 1 for the count of threads without a
+/// record, or 0 if the call is not counted.
 ///
-/// `frame` is the address of the call's frame, which the assembler notes.
+/// `frame` is the address of the call's stack frame.
 pub extern "C" fn enter(gate: &Gate, frame: usize) -> usize {
     let _errno = SavedErrno::new();
-    // After a panic the call continues into the driver without a note, so a detach would not wait for it.
+    // If this code panics, the call continues into the driver without being counted, so a detach would not
+    // wait for it.
     contained(0, || noted(gate, frame))
 }
 
-/// Notes a call as in progress. Returns the same values as [`enter`].
+/// Counts a call as in progress. Returns the same values as [`enter`].
 fn noted(gate: &Gate, frame: usize) -> usize {
     #[cfg(test)]
     tests::panic_if_asked();
@@ -260,8 +266,8 @@ fn noted(gate: &Gate, frame: usize) -> usize {
     };
     let flight = record.flight();
     if flight > frame {
-        // This call is nested in a call that is already noted. (If that call was left by a jump, the thread seems to be
-        // in the driver until it makes a call from farther up the stack.)
+        // This call is nested in a call that is already counted. (If that call was left by a jump, the thread
+        // seems to be in the driver until it makes a call from farther up the stack.)
         return 0;
     }
     if flight != frame {
@@ -271,8 +277,8 @@ fn noted(gate: &Gate, frame: usize) -> usize {
     core::ptr::from_ref(record).expose_provenance()
 }
 
-/// Notes a call as in progress. While the gate is closed, withdraws the note and waits. After [`MAX_WAIT`] the call
-/// continues with the note.
+/// Counts a call as in progress, with `note`. While the gates are closed, undoes that with `undo` and waits.
+/// After [`MAX_WAIT`] the call is counted and continues.
 fn pass<N, U>(note: impl Fn() -> N, undo: impl Fn() -> U) {
     note();
     if CLOSED.load(Ordering::SeqCst) == OPEN {
@@ -308,7 +314,8 @@ fn wait_until_open(since: Instant) -> bool {
     }
 }
 
-/// Prepares for [`close`]: does two steps that take a while the first time.
+/// Prepares for [`close`] by doing two steps that take longer the first time: redirecting GOT slots, and
+/// registering for the barrier.
 pub fn prepare() {
     lead_links();
     if is_wanted() {
@@ -316,7 +323,7 @@ pub fn prepare() {
     }
 }
 
-/// Returns true if all driver functions that the program got have gates.
+/// Returns true if every driver function that the program has got has a gate.
 pub fn are_all() -> bool {
     is_wanted() && !IS_SHORT.load(Ordering::Relaxed)
 }
@@ -350,12 +357,13 @@ mod tests {
         users: || USERS.load(Ordering::SeqCst),
     };
 
-    /// Locks out other tests: all tests share the gates, and a test may take over a thread's record.
+    /// Acquires the lock that only one test holds at a time: all tests share the gates, and a test may take
+    /// over another thread's record.
     fn one() -> MutexGuard<'static, ()> {
         ONE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a function of the C library, which represents a driver function.
+    /// Returns a function of the C library, which stands for a driver function in these tests.
     fn real(name: &CStr) -> *mut c_void {
         resolve::next(name).unwrap()
     }
@@ -370,7 +378,7 @@ mod tests {
         unsafe { function::at::<extern "C" fn() -> pid_t>(gate) }.map_or(0, |getpid| getpid())
     }
 
-    /// Reads a byte through the gate of `read`.
+    /// Reads a byte from `fd` through the gate of `read`.
     fn read(fd: c_int) -> ssize_t {
         type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> ssize_t;
         let mut byte = 0_u8;
@@ -413,7 +421,7 @@ mod tests {
                 if gives_record {
                     writer();
                 }
-                // The assembler calls `enter` for a closed gate.
+                // The assembly code calls `enter` if the gates are closed.
                 let closed = close(MAX_WAIT).expect("nobody is in");
                 PANICS.store(true, Ordering::Relaxed);
                 let since = Instant::now();

@@ -1,16 +1,16 @@
-//! The assembler of the gate in front of the driver, for x86-64 (System V ABI).
+//! The assembly code of the gates in front of the driver's functions, for x86-64 (System V ABI).
 //!
-//! A stub passes its [`Gate`] in `r11`. [`pass`] notes in the thread's record that the thread is in the driver, calls
-//! the driver's function and clears the note again. The frame has call frame information and no personality routine, so
-//! that an exception passes through it.
+//! A stub passes its [`Gate`] in `r11`. [`pass`] notes in the thread's record that the thread is in the
+//! driver, calls the driver's function and clears the note again. The frame has call frame information and no
+//! personality routine, so that an exception passes through it.
 
 use core::arch::{global_asm, naked_asm};
 
 use crate::gate::{GATE_COUNT, Gate, STUB_SIZE};
 use crate::thread::{Block, ThreadRecord};
 
-/// Number of stack words that are copied, which may contain arguments. `cuTensorMapEncodeIm2colWide` has ten of them,
-/// more than any other driver function.
+/// The number of stack words, which may contain arguments, that are copied for the real function.
+/// `cuTensorMapEncodeIm2colWide` has ten such words, more than any other driver function.
 const STACK_WORDS: usize = 12;
 
 global_asm!(
@@ -38,9 +38,9 @@ global_asm!(
     pass = sym pass,
 );
 
-/// Passes a call through the gate in `r11`. Leaves unusual cases to [`crate::gate::enter`]: a thread without a record,
-/// a call nested in another, a closed gate. That function returns where the call is noted: a record, 1 for threads
-/// without a record, 0 if it is not noted.
+/// Passes a call through the gate in `r11`. Leaves unusual cases to [`crate::gate::enter`]: a thread without
+/// a record, a call nested in another, a closed gate. That function says where it has counted the call: in a
+/// record, in the count for threads without a record (1), or nowhere (0).
 #[unsafe(naked)]
 unsafe extern "C" fn pass() {
     naked_asm!(

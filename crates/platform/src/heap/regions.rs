@@ -1,19 +1,20 @@
-//! The memory mappings (regions) of which the heap consists.
+//! The memory mappings (called regions) of which the library's heap consists.
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Unit in bytes in which regions are counted. It does not depend on the system's page size.
+/// The unit in bytes for the sizes of regions. It does not depend on the system's page size.
 pub(crate) const PAGE: usize = 4096;
 /// Largest number of regions at a time.
 const MAX_REGIONS: usize = 256;
-/// Each region is stored in one word: the number of its first page, and in the low bits its number of pages. This is
-/// the number of low bits.
+/// The number of low bits in the word that describes a region. They hold the region's number of pages, and
+/// the high bits the number of its first page.
 const COUNT_BITS: u32 = 28;
-/// Value of a removed region. The entries after it may be in use. The value 0 marks the end of the list.
+/// The word of a region that was removed from the list. (A word of 0 marks the end of the list.)
 pub(super) const GONE: u64 = 1 << COUNT_BITS;
 
-/// A list of mappings. Each exists as long as a block in it, so an address can be looked up without a lock.
+/// A list of regions. A region is unmapped only when no block in it is in use, so an address can be looked up
+/// without a lock.
 pub(crate) struct Regions([AtomicU64; MAX_REGIONS]);
 
 impl Regions {
@@ -80,7 +81,8 @@ impl Regions {
         let this = packed(place, size);
         let at = |word: &&AtomicU64| Some(word.load(Ordering::Relaxed)) == this;
         if let Some(word) = self.0.iter().find(at) {
-            // Remove the entry before unmapping: another thread's new mapping may get the same address immediately.
+            // The entry is removed before the region is unmapped, because another thread's new region may get
+            // the same address immediately.
             word.store(GONE, Ordering::Release);
             // SAFETY: the list contained this mapping, and the caller guarantees that it is no longer used.
             unsafe { libc::munmap(place.cast(), size) };

@@ -1,6 +1,6 @@
-//! Keeps values that are no longer used but must not be dropped, such as the parent's values in a forked child. Their
-//! memory is leaked on purpose. A leak checker would report that as a leak of the program, unless it finds pointers to
-//! the memory: it searches the statics of libraries, and finds the values here.
+//! Keeps values that are no longer used but must not be dropped, such as the parent's values in a forked
+//! child. Their memory is leaked on purpose. A leak checker searches the statics of libraries for pointers.
+//! It finds pointers to this memory in the static buffer of this module, so it reports no leak.
 
 use core::cell::UnsafeCell;
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -9,10 +9,11 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::lifecycle;
 
-/// Number of words: enough for several generations of forked children. Values beyond that are not kept.
+/// The number of words in the buffer: enough for several generations of forked children. Values that no
+/// longer fit are not kept.
 const WORDS: usize = 1 << 13;
 
-/// A buffer for the values, which is never read.
+/// A buffer for the kept values, which is never read.
 struct AtticWords(UnsafeCell<[MaybeUninit<usize>; WORDS]>);
 
 // SAFETY: each word is written once, by the thread that reserved it in `USED`, and is never read.
@@ -40,7 +41,7 @@ pub fn put<T>(value: T) {
                 .cast::<u8>()
                 .copy_to_nonoverlapping(place.cast(), size_of::<T>());
         }
-        // Without this, the optimizer would remove the stores, because nothing reads them.
+        // Without this line the optimizer would remove the stores, because no code reads the buffer.
         core::hint::black_box(ROOM.0.get());
     }
 }

@@ -3,7 +3,7 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// Lock that lets only one test at a time fork the process: the hooks run at each fork.
+/// A lock that lets only one test at a time fork the process, because the hooks run at each fork.
 pub(crate) static FORKS: Mutex<()> = Mutex::new(());
 
 global! {
@@ -60,14 +60,14 @@ impl Own {
     }
 }
 
-/// Stores the number of this call at `place`. Calls are numbered from 1.
+/// Stores the number of this call of `note` at `place`. Calls are numbered from 1.
 fn note(place: &AtomicUsize) {
     place.store(CALLS.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 fn begins(_: &OnlyThread) {
     note(&BEGINS);
-    // Check that both locks, which belong to a later stage, are still held.
+    // Both locks belong to a later stage, so they must still be held.
     let were_held = HELD.try_lock().is_none() && HELD_KEPT.try_lock().is_none();
     WERE_HELD.store(were_held, Ordering::Relaxed);
 }
@@ -87,8 +87,8 @@ fn count_restart() {
     RESTARTS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Returns the number of the first of these conditions that does not hold in the child, from 1; 0
-/// if all hold.
+/// Returns the number of the first of the conditions below that does not hold in the child, from 1; 0 if all
+/// hold.
 fn wrong_in_child() -> i32 {
     let is_right = [
         [&BEGINS, &GOES_ON, &ENDS].map(|place| place.load(Ordering::Relaxed)) == [1, 2, 3],
@@ -135,7 +135,7 @@ fn a_child_has_what_the_statics_declare() {
     KEPT.store(3, Ordering::Relaxed);
     *HELD.lock() = 4;
     *HELD_KEPT.lock() = 6;
-    // Hold these locks during the fork, as another thread would.
+    // This test holds the locks during the fork, as another thread might.
     let mut text = TEXT.lock();
     text.push(1);
     let mut free = FREE.lock();
@@ -158,7 +158,7 @@ fn a_child_has_what_the_statics_declare() {
         .expect("the child has been waited for");
     assert!(libc::WIFEXITED(status), "{status:#x}");
     assert_eq!(libc::WEXITSTATUS(status), 0, "see `wrong_in_child`");
-    // Check that nothing has changed in the parent.
+    // The parent's state must not have changed.
     assert_eq!(*text, [1]);
     assert_eq!(CALLS.load(Ordering::Relaxed), 0);
     assert_eq!(COUNTS[1].load(Ordering::Relaxed), 8);

@@ -1,5 +1,6 @@
-//! Reads records whose chunks are overwritten, because the record keeps only the latest iterations outside
-//! windows or only the latest windows. Sorts the chunks by time, and selects the events that are kept.
+//! Reads records whose chunks were overwritten, because the record keeps only the latest iterations outside
+//! windows or only the latest windows. Sorts the chunks by time, and selects the events that the record
+//! keeps.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +10,17 @@ use crate::event::{Event, LAST_LASTING, StringId, What};
 use crate::kinds::Edge;
 use crate::read_header::Header;
 
-/// The time in ticks when a chunk was begun. A thread writes its own events when they end, so their ends are
-/// in order. Events that are reported later, such as GPU times, may be seconds older than the event before
-/// them.
+/// An estimate of the time, in ticks, when a chunk was begun. Most events are written by their own thread
+/// when they end, so their ends are in order. Events that are reported later, such as GPU times, may be
+/// seconds older than the event before them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ChunkBegin {
     /// No event with a time has been found in the chunk so far.
     Unknown,
-    /// The start of the first event with a time. Used until an event is found that the chunk's thread wrote
+    /// The start of the first event that has a time. Used until an event is found that its own thread wrote
     /// when the event ended.
     About(u64),
-    /// The end of the first event that the chunk's thread wrote when the event ended.
+    /// The end of the first event that its own thread wrote when the event ended.
     At(u64),
 }
 
@@ -40,7 +41,7 @@ impl ChunkBegin {
     }
 }
 
-/// Returns the end of an event, if it is a kind of event that a thread writes when it ends.
+/// Returns the end of an event, if it is of a kind that a thread writes when the event ends.
 const fn own_end(event: &Event) -> Option<u64> {
     match event.what {
         What::Iteration { .. }
@@ -53,16 +54,16 @@ const fn own_end(event: &Event) -> Option<u64> {
     }
 }
 
-/// The data that the first pass over a record collects about its reused chunks.
+/// The data about overwritten chunks that the first pass over a record collects.
 #[derive(Debug, Default)]
 pub(crate) struct Reused {
-    /// True if the record keeps iterations outside windows. These iterations form a window.
+    /// True if the record keeps iterations outside windows. These iterations are read as a window.
     has_flight: bool,
-    /// The tick up to which windows are dropped, if any are.
+    /// The tick up to which windows have been dropped, if any have.
     dropped_until: Option<u64>,
-    /// The tick at which the first kept window opened, if earlier ones are dropped.
+    /// The tick at which the first kept window opened, if earlier windows have been dropped.
     kept_from: u64,
-    /// The time at which each chunk was begun, as far as it is known, and the chunk's number.
+    /// For each chunk, an estimate of the time when it was begun, and its number.
     chunks: Vec<(ChunkBegin, u32)>,
     /// The openings and closings of windows, in order of time. At the same tick, a closing comes before an
     /// opening.
@@ -71,7 +72,7 @@ pub(crate) struct Reused {
 }
 
 impl Reused {
-    /// Returns the state for a record with this header. Returns `None` if the record reuses no chunks.
+    /// Returns the state for a record with this header; `None` if the record overwrites no chunks.
     pub(crate) fn new(header: &Header) -> Option<Self> {
         let has_flight = header.counter(Counter::Flight) > 0;
         let dropped_until = Some(header.counter(Counter::DroppedUntil)).filter(|until| *until > 0);
@@ -82,7 +83,8 @@ impl Reused {
         })
     }
 
-    /// Takes note of an entry of a chunk, in the first pass. All entries of a chunk come one after another.
+    /// Collects data from an entry (an event or a string) of a chunk, in the first pass. All entries of a
+    /// chunk come one after another.
     pub(crate) fn see(&mut self, chunk: u32, entry: &Entry<'_>) {
         if self.chunks.last().is_none_or(|(_, last)| *last != chunk) {
             self.chunks.push((ChunkBegin::Unknown, chunk));
@@ -120,10 +122,10 @@ impl Reused {
         self.chunks.iter().map(|(_, number)| *number).collect()
     }
 
-    /// Returns true if an entry is passed on in the second pass. Strings are not, because they were passed on
-    /// in the first. Neither are events of iterations outside any window and events of dropped windows. Edges
-    /// (openings and closings) that the first pass did not see are left out, too: a running process may move
-    /// an edge.
+    /// Returns true if an entry is to be passed on in the second pass. Strings are not, because the first
+    /// pass has passed them on. Events outside any window and events of dropped windows are not either. An
+    /// edge (a window's opening or closing) that the first pass did not see is left out, too, because a
+    /// running process may move an edge.
     pub(crate) fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
             return false;
@@ -167,7 +169,8 @@ impl Reused {
         window.is_some_and(|(_, close)| event.start < *close)
     }
 
-    /// Returns the edges that the first pass found and the second did not, each with its thread.
+    /// Returns the edges (openings and closings of windows) that the first pass found and the second did not,
+    /// each with its thread.
     pub(crate) fn moved(self) -> impl Iterator<Item = (u32, Event)> {
         self.edges
             .into_iter()
@@ -175,7 +178,8 @@ impl Reused {
     }
 }
 
-/// The key of an edge: its tick, true for an opening, its thread and its iteration.
+/// The key by which an edge (a window's opening or closing) is found: its tick, true for an opening, its
+/// thread and its iteration.
 type EdgeKey = (u64, bool, u32, u64);
 
 fn key(thread: u32, event: &Event) -> Option<EdgeKey> {
@@ -207,11 +211,11 @@ mod tests {
             stream: 0,
             iteration: 1,
         };
-        // GPU work is reported long after it happened, so it must not determine the chunk's time.
+        // GPU work is reported long after it happened, so its time must not be used as the chunk's time.
         see(0, 10, 5, span);
         see(0, 200, 10, iteration(20));
         see(1, 100, 10, iteration(10));
-        // The function call began before all other events, but ended late.
+        // This function call began before all other events, but ended late.
         see(2, 50, 300, What::Function { name: 1 });
         // Chunk 3 has only GPU spans, so its time is that of the first span.
         see(3, 150, 5, span);
@@ -258,7 +262,8 @@ mod tests {
         assert_eq!(moved, [(0, 50)]);
     }
 
-    /// Tests records of earlier library versions, which wrote each frame once, as a lasting event.
+    /// Tests records of earlier versions of the library, which wrote each stack frame once, as a lasting
+    /// event.
     #[test]
     fn what_refers_to_a_string_that_stays_is_kept_however_old_it_is() {
         let mut reused = Reused {

@@ -8,7 +8,8 @@ use crate::builder::Builder;
 use crate::chunk::{Chunk, EventWriter};
 use crate::{ClockKind, Edge, Entry, HeaderBlock, Reader};
 
-/// A record that a process changes while the record is read: `act` changes its bytes before read number `at`.
+/// A record that a process changes while the record is read: before read number `at`, `act` changes the
+/// record's bytes.
 struct Running<F> {
     bytes: RefCell<Box<[u64]>>,
     reads: RefCell<u32>,
@@ -20,7 +21,8 @@ impl<F: Fn(&mut [u64])> Source for Running<F> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut bytes = self.bytes.borrow_mut();
         let mut filled = 0;
-        // Each read is split in two, because a real copy is not atomic either.
+        // Each read is split into two, so that the change can come in the middle of a chunk: a real copy is
+        // not atomic either.
         for half in buffer.chunks_mut(CHUNK_BYTES / 2) {
             *self.reads.borrow_mut() += 1;
             if *self.reads.borrow() == self.at {
@@ -54,7 +56,7 @@ fn window(number: u64) -> impl Iterator<Item = Event> {
         .chain([edge(Edge::Close, (first + ITERATIONS) * 10 - 1)])
 }
 
-/// Overwrites the oldest of the windows 1, 2 and 3 with window 4, like a process that runs out of room.
+/// Overwrites the oldest of the windows 1, 2 and 3 with window 4, as a process does when its record is full.
 fn drop_the_oldest(bytes: &mut [u64]) {
     let at = NonNull::new(bytes.as_mut_ptr()).unwrap().cast::<u8>();
     // SAFETY: the bytes are a record's, aligned to 8, and nothing else uses them while this function runs.
@@ -122,13 +124,14 @@ fn a_window_that_goes_while_a_record_is_copied_is_whole_or_gone() {
             seen.push(whole);
         }
     }
-    // The change happens before, during or after the copy. If it happens during the copy, window 4 may be
-    // missing.
+    // The change comes before, during or after the copy. In the second case window 4 may be missing in the
+    // copy.
     seen.sort();
     assert_eq!(seen, [vec![1, 2, 3], vec![2, 3], vec![2, 3, 4]]);
 }
 
-/// The record keeps iterations outside windows. Its first chunk has the event that marks where they begin.
+/// Tests a record that keeps iterations outside windows. Its first chunk has the event that marks the
+/// beginning of these iterations.
 #[test]
 fn iterations_that_go_while_a_record_is_copied_lie_before_where_their_window_opens() {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
@@ -212,7 +215,7 @@ fn the_record_of_a_process_that_runs_is_copied_and_that_of_one_that_is_gone_is_n
     let path = bounded(folder.path());
     let itself = fs::metadata(&path).unwrap();
     let is_itself = || open_still(&path).unwrap().metadata().unwrap().ino() == itself.ino();
-    // The process was killed: the header does not record an end, but the file is not locked.
+    // The process was killed: the header does not state an end, but no process has locked the file.
     assert!(is_itself());
     let process = File::open(&path).unwrap();
     process.lock().unwrap();

@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// The contents of a record: events by thread, and strings by id.
+/// The contents of a record: its events by thread, and its strings by id.
 #[derive(Default, Debug)]
 pub(crate) struct Found {
     pub threads: BTreeMap<u32, Vec<Event>>,
@@ -98,7 +98,8 @@ fn what(random: &mut Random) -> What {
     }
 }
 
-/// Generates a record with about `events` events of some threads. Threads end and pass on their chunks.
+/// Generates a record with about `events` events of some threads. Threads end and pass their chunks on to
+/// other threads.
 pub(crate) fn generate(random: &mut Random, events: u64) -> Written {
     let mut builder = Builder::new(77, ClockKind::Counter);
     let mut written = Written {
@@ -148,8 +149,8 @@ pub(crate) fn change(random: &mut Random, bytes: &[u8]) -> (String, Vec<u8>) {
     let length = bytes.len();
     let blocks = length.div_ceil(CHUNK_BYTES);
     let any = |random: &mut Random, below: usize| random.below(below.max(1) as u64) as usize;
-    // Two of three places are near the start of a block. Headers are a small part of a record and would
-    // otherwise rarely be hit.
+    // Two of three changes are near the start of a block. Headers are a small part of a record and would
+    // otherwise rarely be changed.
     let place = |random: &mut Random| {
         let block = any(random, blocks);
         let reach = match random.below(3) {

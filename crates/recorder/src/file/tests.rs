@@ -9,14 +9,15 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Creates a file. If its name is not the wanted one, returns the reason as well.
+/// Creates the file of a record in the process with the number `process`. If its name is not the wanted one,
+/// returns the reason as well.
 fn create_by(path: &Path, process: u32) -> Result<(File, Option<NameTaken>), Failure> {
     let mut file = File::create(path, process)?;
     let taken = file.publish()?;
     Ok((file, taken))
 }
 
-/// Creates a file and checks that it got the wanted name.
+/// Creates the file of a record and checks that it got the wanted name.
 fn create(path: &Path) -> File {
     let (file, taken) = create_by(path, OURS).unwrap();
     assert_eq!((file.path(), taken), (path, None));
@@ -27,7 +28,7 @@ fn refusal(made: Result<(File, Option<NameTaken>), Failure>) -> String {
     made.err().unwrap().to_string()
 }
 
-/// The first bytes of a record. `of` distinguishes records from each other.
+/// Returns the first bytes of a record. Different values of `of` give different records.
 fn record(of: u8) -> Vec<u8> {
     [&MAGIC[..], &[of; 64]].concat()
 }
@@ -147,8 +148,8 @@ fn a_name_without_an_extension_gets_its_number_at_the_end() {
     assert_eq!(taken, Some(NameTaken::ByEarlier(folder.path().join("a-1"))));
 }
 
-/// Many processes want one name at the same time, and some end soon. Each must get its own file, and no
-/// record may be lost.
+/// Many processes want one name at the same time, and every second one ends at once. Each must get its own
+/// file, and no record may be lost.
 #[test]
 fn processes_that_start_at_once_get_a_file_each() {
     const AT_ONCE: u8 = 16;

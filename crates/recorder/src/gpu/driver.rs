@@ -12,7 +12,7 @@ type Handle = *mut c_void;
 /// A buffer for a device's name, with its terminating zero byte.
 pub(crate) type DeviceName = [u8; Room::OfName as usize];
 
-/// Sizes of buffers that are passed to the driver, in bytes.
+/// Sizes in bytes of the buffers that are passed to the driver.
 #[repr(i32)]
 #[derive(Clone, Copy)]
 pub(crate) enum Room {
@@ -55,7 +55,8 @@ impl DriverError {
     /// `CUDA_ERROR_NOT_SUPPORTED`, also used for a function that this driver lacks.
     const NOT_SUPPORTED: Self = Self(801);
 
-    /// Returns true if the call failed because the program has destroyed the context or shut the driver down.
+    /// Returns true if the call failed only because the program has destroyed the context or shut the driver
+    /// down.
     pub const fn is_of_an_end(self) -> bool {
         const DEINITIALIZED: c_int = 4;
         const INVALID_CONTEXT: c_int = 201;
@@ -103,7 +104,7 @@ lifecycle::global! {
     static FUNCTIONS: Published<Functions> = Published::none();
 }
 
-/// The driver's functions. Handles passed to its methods must belong to existing objects.
+/// The functions of the loaded CUDA driver. Handles passed to its methods must belong to existing objects.
 #[derive(Clone, Copy)]
 pub struct Driver(&'static Functions);
 
@@ -130,7 +131,7 @@ impl Driver {
         }
     }
 
-    /// Returns the driver that [`Driver::find`] has found, if any.
+    /// Returns the driver that an earlier call of [`Driver::find`] has found, if any.
     #[inline]
     pub fn get() -> Option<Self> {
         FUNCTIONS.get().map(Self)
@@ -143,7 +144,7 @@ impl Driver {
         u64::try_from(version).ok()
     }
 
-    /// Returns the calling thread's current context; 0 if it has none.
+    /// Returns the calling thread's current CUDA context; 0 if it has none.
     #[inline]
     pub fn context(self) -> usize {
         let mut context = null_mut();
@@ -153,7 +154,7 @@ impl Driver {
         context.expose_provenance()
     }
 
-    /// Returns the context of a stream that the program has created.
+    /// Returns the context in which the program created a stream.
     pub fn context_of(self, stream: usize) -> usize {
         let mut context = null_mut();
         let get = self.0.context_of;
@@ -178,7 +179,7 @@ impl Driver {
         let (push, pop) = (self.0.push_context?, self.0.pop_context?);
         let mut device = 0;
         let is_there = self.context() == context;
-        // The context still exists, because the program has work in it. It is popped again below.
+        // The context still exists, because the program has work in it. It is popped again after `act`.
         if !is_there && push(handle(context)) != 0 {
             return None;
         }
@@ -241,9 +242,9 @@ impl Driver {
     }
 }
 
-/// A guard that sets the calling thread's capture mode to "relaxed". Some driver calls would otherwise fail
-/// and invalidate a stream capture that another thread has in progress. This is safe because the library's
-/// calls have nothing to do with any capture.
+/// A guard that sets the calling thread's capture mode to "relaxed". In the other modes, some driver calls
+/// fail and invalidate a stream capture that another thread has in progress. The relaxed mode is safe for the
+/// library's calls, because they have nothing to do with any capture.
 pub(crate) struct BesideCaptures(Option<(Driver, c_int)>);
 
 impl BesideCaptures {
@@ -270,7 +271,8 @@ impl Driver {
     }
 }
 
-/// A fake driver for tests. Each recorded event happens at once, one microsecond after the previous event.
+/// A fake driver for tests. Its GPU reaches each recorded event at once, one microsecond after the previous
+/// event.
 #[cfg(test)]
 pub(crate) mod made {
     use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -301,15 +303,15 @@ pub(crate) mod made {
         now: 0,
         recordings: 0,
     });
-    /// The current context.
+    /// The fake driver's current context.
     pub(crate) static CONTEXT: AtomicUsize = AtomicUsize::new(0);
     /// The status that recording an event returns; 0 for success.
     pub(crate) static REFUSES: AtomicI32 = AtomicI32::new(0);
-    /// True if a stream is being captured.
+    /// True if the fake driver reports that a stream is being captured.
     pub(crate) static CAPTURES: AtomicBool = AtomicBool::new(false);
-    /// True if the fake GPU is busy, so that no event has happened yet.
+    /// True if the fake GPU is busy: then it has not reached any event yet.
     pub(crate) static IS_BUSY: AtomicBool = AtomicBool::new(false);
-    /// The calling thread's stream capture mode.
+    /// The calling thread's stream capture mode in the fake driver.
     static MODE: AtomicI32 = AtomicI32::new(0);
 
     /// The ordinal and the name of the fake driver's only device, and the driver's version.
@@ -352,7 +354,8 @@ pub(crate) mod made {
         0
     }
 
-    /// In these tests a stream's handle contains its context: the low byte is the stream's number.
+    /// Returns the context of a fake stream. A fake stream's handle is its context, with the stream's number
+    /// in the low byte.
     extern "C" fn context_of(stream: Handle, context: &mut Handle) -> c_int {
         *context = handle(stream.addr() & !0xff);
         0

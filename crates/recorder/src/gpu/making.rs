@@ -1,5 +1,5 @@
-//! The state that decides if the worker (the library's own thread) may create events. The worker must not use
-//! a context that is about to be destroyed.
+//! Decides whether the worker (a thread of this library that creates CUDA events in advance) may create
+//! events. The worker must not use a context that is about to be destroyed.
 //!
 //! | state         | `Begins` | `Ends`      | `Dooms`         | `Gone`                      |
 //! |---------------|----------|-------------|-----------------|-----------------------------|
@@ -14,10 +14,10 @@
 
 use tllmprof_sync::States;
 
-/// A state of the worker.
+/// A state of the worker, which creates CUDA events in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Making {
-    /// No events are being created.
+    /// The worker is creating no events, and may begin to.
     Idle,
     /// The worker is creating events.
     Busy,
@@ -27,7 +27,7 @@ pub(crate) enum Making {
     Barred(u32),
 }
 
-/// An event that changes the state.
+/// An occurrence that changes the worker's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CreationEvent {
     /// The worker is about to create events.
@@ -36,7 +36,7 @@ pub(crate) enum CreationEvent {
     Ends,
     /// A context is about to be destroyed.
     Dooms,
-    /// The context is destroyed, or the thread that destroys it has stopped waiting.
+    /// The context is destroyed, or the thread that is about to destroy it no longer waits for the worker.
     Gone,
 }
 

@@ -69,45 +69,49 @@ lifecycle::global! {
     #[fork(in_child)]
     #[together(calls)]
     static PHASE: Machine<SamplingPhase> = Machine::new();
-    /// The state of the worker thread that creates events.
+    /// The state of the worker thread, which creates CUDA events in advance.
     #[fork(in_child)]
     static MAKING: Machine<Making> = Machine::new();
     /// The iteration that newly launched work belongs to; `NONE` between iterations.
     #[fork(reset)]
     #[together(calls)]
     static ITERATION: AtomicU64 = AtomicU64::new(NONE);
-    /// The latest iteration that has begun.
+    /// The number of the latest iteration that has begun.
     #[fork(keep = "stored where an iteration begins")]
     #[together(iterations)]
     static LATEST: AtomicU64 = AtomicU64::new(0);
-    /// The ticks that GPU timing has taken on threads of the program that have no writer. Threads with a
-    /// writer count the ticks there.
+    /// The number of ticks that GPU timing has taken on threads of the program that have no writer (the
+    /// object through which a thread records events). For other threads the writer holds the number.
     #[fork(reset)]
     static OWN: AtomicU64 = AtomicU64::new(0);
-    /// The choice of iterations whose GPU times are measured, and the latest of these iterations.
+    /// Decides in which iterations GPU times are measured. The second variable is the latest of these
+    /// iterations.
     #[fork(free)]
     static SAMPLING: Lock<Sampling> = Lock::new(Sampling::new());
     #[fork(keep = "stored where an iteration begins")]
     #[together(iterations)]
     static TAKEN: AtomicU64 = AtomicU64::new(NONE);
-    /// The numbers of spans that have begun: with a pair of events, and with the host's clock.
+    /// The numbers of spans (a stream's work in one iteration) that have begun: `PAIRS` counts those timed
+    /// with a pair of events, `BY_CLOCK` those timed with the host's clock.
     #[fork(keep = "only differences matter")]
     #[together(iterations)]
     static PAIRS: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "only differences matter")]
     #[together(iterations)]
     static BY_CLOCK: AtomicU64 = AtomicU64::new(0);
-    /// The number of threads without a writer that may be using an event or a stream's handle now.
+    /// The number of threads that may be using an event or a stream's handle now, not counting threads with a
+    /// writer.
     #[fork(reset)]
     static USERS: AtomicU32 = AtomicU32::new(0);
 }
-/// The allowed host time per launch, in ns. If the host starts to wait for a span within this time for each
-/// launch, the span's work has not been finished for long by then.
+/// The allowed host time per launch, in ns. A span is timed with the host's clock only if the host starts to
+/// wait for the span within this time for each launch, because the GPU cannot have been idle for long by
+/// then.
 const AT_ONCE_NS: f64 = 10_000.0;
-/// The longest wait for other threads that still use events.
+/// The longest wait for other threads to finish their driver calls for GPU timing.
 const USERS_TIMEOUT: Duration = Duration::from_millis(50);
-/// The longest wait for the gate to open. The gate is in front of the driver's functions, so the program's
-/// own call waits for it as well.
+/// The longest wait for the gate to open (it keeps calls out of the driver while CUPTI is detached). The
+/// program's own call waits for the same gate.
 const GATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An object that the program is about to destroy.
@@ -119,7 +123,7 @@ pub enum Doomed {
     Primary(Option<u8>),
 }
 
-/// Stores which GPU times the settings ask for. Called by the library's constructor.
+/// Notes which GPU times the settings ask for. Called when the library is loaded.
 pub fn start(mode: GpuTimes) {
     if let Some(mut sampling) = SAMPLING.try_lock() {
         sampling.mode = mode;
@@ -150,12 +154,13 @@ pub fn window_opens(capturing: bool) {
     PHASE.on(phase::PhaseEvent::Opens);
 }
 
-/// Returns true if the pools have fewer events than should be created in advance.
+/// Returns true if the pools (the CUDA events of each context) have fewer events than should be created in
+/// advance.
 pub fn wants_events() -> bool {
     PHASE.peek() == SamplingPhase::Timing && pool::wants_more()
 }
 
-/// Creates events in advance, for a limited time. Called on a thread of the library.
+/// Creates CUDA events in advance, for a limited time. Called on a thread of the library.
 pub fn make_events() {
     let Some(driver) = Driver::get() else { return };
     let _held = gate::hold();
@@ -165,8 +170,8 @@ pub fn make_events() {
     }
 }
 
-/// Called when iteration `n` begins: work belongs to it from here on. `excluded` is true if the condition on
-/// batches (`TLLMPROF_WHERE`) does not hold for it.
+/// Called when iteration `n` begins: GPU work launched from here on belongs to it. `excluded` is true if the
+/// condition on batches (`TLLMPROF_WHERE`) does not hold for the iteration.
 pub fn iteration_begins(n: u64, excluded: bool) {
     if PHASE.peek() == SamplingPhase::Timing
         && let Some(mut sampling) = SAMPLING.try_lock()
@@ -187,29 +192,30 @@ pub fn iteration_begins(n: u64, excluded: bool) {
     ITERATION.store(n, Ordering::Relaxed);
 }
 
-/// Stops inspecting calls until GPU times are measured again, if no stream has an open span.
+/// If no stream has an open span, stops the inspection of calls until GPU times are measured again.
 #[cold]
 fn stop_following() {
     if streams::is_any_open() {
         return;
     }
     look_for(Looks::GpuTimes, false);
-    // A thread that opens a span at this moment stores in the opposite order (`follow`). So either its span
-    // is found here, or its store comes after the one above.
+    // A thread that opens a span at this moment stores in the opposite order (see `follow`). So either the
+    // check below finds that thread's span, or that thread sets the flag after the line above has cleared it.
     fence(Ordering::SeqCst);
     if streams::is_any_open() {
         look_for(Looks::GpuTimes, true);
     }
 }
 
-/// Makes calls be inspected. Called when a span was opened, possibly for an iteration that has ended since
-/// then.
+/// Turns on the inspection of calls for GPU times. Called when a span has been opened, even if the iteration
+/// has ended in the meantime.
 fn follow() {
     fence(Ordering::SeqCst);
     look_for(Looks::GpuTimes, true);
 }
 
-/// Called when an iteration has ended: from here on, work belongs to no iteration.
+/// Called when an iteration has ended. GPU work that is launched before the next one begins belongs to no
+/// iteration.
 pub fn between_iterations() {
     ITERATION.store(NONE, Ordering::Relaxed);
 }
@@ -220,29 +226,30 @@ pub fn is_taken(iteration: u64) -> bool {
     TAKEN.load(Ordering::Relaxed) == iteration
 }
 
-/// Makes GPU times be measured in the iteration that has begun, regardless of the sampling decision.
+/// Makes the GPU times of `iteration` be measured, whatever the sampling has decided.
 #[cfg(test)]
 pub fn take(iteration: u64) {
     TAKEN.store(iteration, Ordering::Relaxed);
     look_for(Looks::GpuTimes, true);
 }
 
-/// Makes GPU times not be measured in the iteration that has begun.
+/// Makes the GPU times of the open iteration not be measured.
 #[cfg(test)]
 pub fn take_not() {
     TAKEN.store(NONE, Ordering::Relaxed);
 }
 
-/// Returns true if calls have to be inspected for GPU times now: the open iteration is measured, or a span of
-/// an earlier iteration is still open.
+/// Returns true if calls have to be inspected for GPU times now: GPU times of the open iteration are
+/// measured, or a span of an earlier iteration is still open.
 #[inline]
 pub fn is_timing() -> bool {
     looks_for(Looks::GpuTimes) && PHASE.peek() == SamplingPhase::Timing && is_recording()
 }
 
-/// Called when a call is about to enqueue work. Returns true if this is expected to be the last work of the
-/// stream's span, so that the caller has to call [`after_last`].
-// SAFETY: the attribute only names a code section, which groups the code that runs in each recorded call.
+/// Called when a call is about to enqueue work on the GPU. Returns true if this is expected to be the last
+/// work of the stream's span, so that the caller has to call [`after_last`].
+// SAFETY: the attribute only chooses the code section for this function, next to other code that runs in each
+// recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[inline(never)]
 pub fn before_work(target: StreamArgument) -> bool {
@@ -253,8 +260,8 @@ pub fn before_work(target: StreamArgument) -> bool {
     }
 }
 
-/// Returns the stream in the usual case: the calling thread has launched into it last, and its span of this
-/// iteration has already begun.
+/// Returns the launch's stream in the usual case: the calling thread's previous launch was into the same
+/// stream, and the stream's span of this iteration has already begun.
 #[inline(always)]
 fn launched_again(target: StreamArgument, iteration: u64) -> Option<&'static Stream> {
     if iteration == NONE {
@@ -264,8 +271,8 @@ fn launched_again(target: StreamArgument, iteration: u64) -> Option<&'static Str
     launched_last(target).filter(|stream| stream.has_begun(iteration))
 }
 
-/// Returns the stream if the calling thread has launched into it last. Does not find default streams, which
-/// only the driver can identify.
+/// Returns the launch's stream if the calling thread's previous launch was into the same stream. Does not
+/// find default streams, which only the driver can identify.
 #[inline(always)]
 fn launched_last(target: StreamArgument) -> Option<&'static Stream> {
     let key = target.key_by_name()?;
@@ -273,7 +280,7 @@ fn launched_last(target: StreamArgument) -> Option<&'static Stream> {
     stream.is(key).then_some(stream)
 }
 
-/// Returns the stream, if it is in the table of known streams.
+/// Returns the stream that a call names, if the stream is in the table of known streams.
 #[inline(always)]
 fn known(target: StreamArgument) -> Option<&'static Stream> {
     launched_last(target).or_else(|| find(target))
@@ -302,8 +309,8 @@ fn before_other_work(target: StreamArgument, iteration: u64) -> bool {
     stream.is_some_and(Stream::launches_one)
 }
 
-/// Called when the driver has accepted the launch that is expected to be the last of its span. Records an
-/// event after it.
+/// Called when the driver has accepted the launch that is expected to be the last of its span. Records the
+/// span's second event.
 #[cold]
 pub fn after_last(target: StreamArgument) {
     let (Some(driver), Some(stream)) = (Driver::get(), known(target)) else {
@@ -318,7 +325,7 @@ pub fn after_last(target: StreamArgument) {
     });
 }
 
-/// Called when the driver has refused the launch, so that it is not counted.
+/// Called when the driver has refused a launch. The launch is then not counted.
 #[cold]
 pub fn refused(target: StreamArgument) {
     if let Some(stream) = known(target) {
@@ -332,13 +339,14 @@ pub enum Wait {
     Stream(StreamArgument),
     /// An event, which may be in any stream.
     Event,
-    /// All work of the context's streams, or of those streams that synchronize with the legacy default
+    /// All work of the context's streams, or of those of its streams that synchronize with the legacy default
     /// stream.
     All,
 }
 
-/// Called when a call is about to wait. Returns true if the caller has to call [`after_wait`].
-// SAFETY: the attribute only names a code section, which groups the code that runs in each recorded call.
+/// Called when a call is about to wait for the GPU. Returns true if the caller has to call [`after_wait`].
+// SAFETY: the attribute only chooses the code section for this function, next to other code that runs in each
+// recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[inline(never)]
 pub fn before_wait(wait: Wait) -> bool {
@@ -391,8 +399,8 @@ fn end_by_wait(stream: &Stream) -> bool {
     false
 }
 
-/// Returns true if the host starts to wait for a span, `ns` nanoseconds after the span began, so soon that
-/// the work has not been finished for long.
+/// Returns true if the host starts to wait for a span soon enough: `ns` nanoseconds after the span began, at
+/// most [`AT_ONCE_NS`] for each launch. The end of the wait is then close to the end of the span's work.
 fn is_at_once(stream: &Stream, ns: f64) -> bool {
     ns <= f64::from(stream.launches() + 1) * AT_ONCE_NS
 }
@@ -453,7 +461,8 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
         until(USERS_TIMEOUT, || !MAKING.state().is_under_way());
     }
     until(GATE_TIMEOUT, || !gate::is_closed());
-    // Retried, because another thread may be closing the window, during which events must not be used.
+    // Retried, because another thread may be closing the window. While it does, no other thread may use
+    // events.
     let is_forgotten = until(USERS_TIMEOUT, || {
         timed(|| forget_doomed(driver, doomed, capturing))
     });
@@ -528,8 +537,8 @@ pub fn end() {
             streams::forget(|_| true);
             pool::rest(driver);
         } else {
-            // It is not known when the other thread returns from the driver, so the events are left as they
-            // are and never used again.
+            // Another thread is still inside the driver, and it is not known when its call returns. So the
+            // events are neither destroyed nor used again.
             give_up();
         }
     }
@@ -538,8 +547,8 @@ pub fn end() {
     PHASE.on(phase::PhaseEvent::AllRead);
 }
 
-/// Stops GPU timing in this process. The streams' open spans are left as they are, because it is not known
-/// which of their driver objects still exist.
+/// Stops GPU timing in this process for good. The streams' open spans are left as they are, because it is not
+/// known which of their driver objects still exist.
 fn give_up() {
     log::once!(
         Warn,
@@ -548,7 +557,7 @@ fn give_up() {
     PHASE.on(phase::PhaseEvent::GivesUp);
 }
 
-/// Waits until `is_so` returns true. Returns false after `patience`.
+/// Waits until `is_so` returns true. Gives up and returns false after `patience`.
 fn until(patience: Duration, is_so: impl Fn() -> bool) -> bool {
     let since = std::time::Instant::now();
     while !is_so() {
@@ -565,9 +574,9 @@ pub fn users() -> u32 {
     USERS.load(Ordering::SeqCst) + writers::timing()
 }
 
-/// Runs `act`, which uses events. Does not run it while the window's last times are read, after timing has
-/// stopped, or while the driver's gate is closed. Returns true if it ran. Its time counts as the library's
-/// own overhead.
+/// Runs `act`, which uses CUDA events, and returns true. Returns false without running it while the window's
+/// last times are read, after timing has stopped, or while the driver's gate is closed. The time that `act`
+/// takes counts as the library's own overhead.
 fn timed(act: impl FnOnce()) -> bool {
     let _errno = SavedErrno::new();
     let since = clock::ticks();
@@ -583,7 +592,8 @@ fn timed(act: impl FnOnce()) -> bool {
     may
 }
 
-/// Ends the calling thread's open spans of other iterations, once per iteration.
+/// Ends the calling thread's open spans that belong to iterations other than `iteration`, at most once per
+/// iteration.
 #[inline]
 fn sweep(iteration: u64) {
     let is_new = |writer: &Writer| writer.swept.replace(iteration) != iteration;
@@ -595,7 +605,8 @@ fn sweep(iteration: u64) {
 #[cold]
 fn end_earlier(iteration: u64) {
     let Some(driver) = Driver::get() else { return };
-    // The legacy default stream is left out. Its span ends at the next launch into it.
+    // The legacy default stream is left out, because an event in it would make other streams wait. Its span
+    // ends at the next launch into it.
     let is_earlier = |stream: &&Stream| {
         let is_open = stream.open().is_some_and(|open| open != iteration);
         is_open && stream.is_ours() && !stream.is_legacy()

@@ -13,7 +13,7 @@
 
 use tllmprof_sync::States;
 
-/// A phase.
+/// A phase of GPU timing in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum SamplingPhase {
@@ -21,7 +21,7 @@ pub(crate) enum SamplingPhase {
     Unused,
     /// Between windows: events exist, but no streams are known.
     Resting,
-    /// A window is open.
+    /// A window is open, and GPU times are measured in it.
     Timing,
     /// The window's last times are being read. No other thread may use an event.
     Reading,
@@ -31,7 +31,7 @@ pub(crate) enum SamplingPhase {
     Over,
 }
 
-/// An event that changes the phase.
+/// An occurrence that changes the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PhaseEvent {
     /// A window opens.
@@ -40,22 +40,24 @@ pub(crate) enum PhaseEvent {
     Closes,
     /// The window's last times have been read, as far as possible.
     AllRead,
-    /// A thread takes too long in the driver, and it is not known which objects it still uses.
+    /// A thread takes too long in the driver, so GPU timing must stop: it is not known which objects the
+    /// thread still uses.
     GivesUp,
 }
 
 impl SamplingPhase {
-    /// Returns true if threads may use events.
+    /// Returns true if threads may use CUDA events now.
     pub(crate) const fn may_use_events(self) -> bool {
         !matches!(self, Self::Reading | Self::Failing | Self::Over)
     }
 
-    /// Returns true if events may exist. Destroying a context also destroys its events.
+    /// Returns true if CUDA events may exist and are still in use. Events of a destroyed context no longer
+    /// count.
     pub(crate) const fn has_events(self) -> bool {
         matches!(self, Self::Resting | Self::Timing | Self::Reading)
     }
 
-    /// Returns true if a window has opened and its end has not been processed here yet.
+    /// Returns true if a window has opened and [`super::end`] has not finished with it yet.
     pub(crate) const fn is_open(self) -> bool {
         matches!(self, Self::Timing | Self::Reading | Self::Failing)
     }
@@ -107,7 +109,7 @@ mod tests {
 
     const ALL: [SamplingPhase; 6] = [Unused, Resting, Timing, Reading, Failing, Over];
 
-    /// Returns the phase after each of `events`, starting with `Unused`.
+    /// Returns the phase that follows each of `events`, starting with `Unused`.
     fn after(events: &[PhaseEvent]) -> Vec<SamplingPhase> {
         let mut phase = Unused;
         let on = |event: &PhaseEvent| {

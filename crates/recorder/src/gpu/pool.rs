@@ -25,14 +25,14 @@ const CONTEXTS: usize = 16;
 /// The largest number of a context's spans that may be in progress or whose times have not been read yet.
 /// These spans are lost if the process is killed.
 const MAX_PAIRS: usize = 1024;
-/// The number of event pairs that the worker creates in advance.
+/// The number of event pairs per context that the worker (a thread of the library) creates in advance.
 const PAIRS_AHEAD: usize = 512;
-/// The number of event pairs that a thread of the program creates at once if none is free.
+/// The number of event pairs that a thread of the program creates when no pair is free.
 const PAIRS_AT_A_TIME: usize = 8;
-/// The number of spans whose times are read at once, if many have not been read yet.
+/// The number of spans whose times are read in one go, once many spans are unread.
 const SPANS_AT_A_TIME: usize = 16;
-/// Time limits for creating and reading events: on a thread of the program in the middle of its work, at the
-/// end of a window or context, and on the worker.
+/// Time limits for creating and reading events: in a call of the program, at the end of a window or a
+/// context, and on the worker.
 const MAX_TIME_IN_CALL: Duration = Duration::from_micros(300);
 const MAX_TIME_AT_END: Duration = Duration::from_millis(10);
 const MAX_TIME_AHEAD: Duration = Duration::from_millis(20);
@@ -51,18 +51,19 @@ pub(crate) type Index = u16;
 #[derive(Clone, Copy)]
 pub(crate) struct StreamSpan {
     pub pair: Index,
-    /// The number of the stream, as in the record.
+    /// The number of the span's stream, as in the record.
     pub stream: u16,
-    /// True if the last event was recorded late, so that other work may have run before it, too.
+    /// True if the last event was recorded late, so that work outside the span may have run before that
+    /// event.
     pub cut: bool,
     pub iteration: u64,
-    /// The time after the first event was recorded, in ticks.
+    /// A tick count taken right after the first event was recorded.
     pub since: u64,
 }
 
 #[repr(C, align(64))]
 struct Context {
-    /// The driver's handle; 0 if the entry is not in use.
+    /// The driver's handle of the context; 0 if the entry is not in use.
     handle: AtomicUsize,
     /// The ordinal of the context's device.
     device: AtomicU8,
@@ -78,8 +79,8 @@ pub(crate) struct Pool {
     unread_count: usize,
     pub device: u8,
     supply: Supply,
-    /// The span that was read last: the index of its pair, and the time of its first event in ticks. The next
-    /// span's start is computed from that event.
+    /// The span that was read last: the index of its event pair, and the time of its first event in ticks.
+    /// The start of the next span is computed from that time.
     last: Option<(Index, f64)>,
     pairs: [Pair; MAX_PAIRS],
     free: [Index; MAX_PAIRS],
@@ -98,15 +99,15 @@ lifecycle::global! {
             pool: Lock::new(Pool::new()),
         }
     }; CONTEXTS];
-    /// Held while an entry is assigned to a context.
+    /// Held while an entry of the table is assigned to a context.
     #[fork(free)]
     static MAKING: Lock<()> = Lock::new(());
-    /// The devices whose names are in the record, as bits.
+    /// The devices whose names are already in the record: bit n stands for device n.
     #[fork(reset)]
     static NAMED_DEVICES: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Returns the pool of a context, which is created if the context has none.
+/// Returns the pool of a context. Creates the pool if the context has none.
 pub(crate) fn get_or_create(driver: Driver, context: usize) -> Option<Guard<'static, Pool>> {
     if context == 0 {
         return None;
@@ -176,7 +177,7 @@ pub(crate) fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
     let since = Instant::now();
     for entry in &ALL {
         // This check must precede reading the handle: a thread that destroys a context first makes `goes_on`
-        // false, then waits.
+        // return false, and then waits for this worker.
         if !goes_on() {
             return;
         }
@@ -195,7 +196,7 @@ pub(crate) fn make_ahead(driver: Driver, goes_on: impl Fn() -> bool) {
                 let is_there = || entry.handle.load(Ordering::SeqCst) == context;
                 let pool = entry.pool.lock_for(MAX_TIME_AHEAD).filter(|_| is_there());
                 let Some(mut pool) = pool else {
-                    // If the context has been destroyed meanwhile, its events are already gone.
+                    // If the context has been destroyed in the meantime, its events were destroyed with it.
                     if let Ok(pair) = made
                         && is_there()
                     {
@@ -240,8 +241,8 @@ pub(crate) fn end(driver: Driver, ends: impl Fn(usize, u8) -> bool) {
             continue;
         }
         let Some(mut pool) = entry.pool.lock_for(Duration::from_millis(20)) else {
-            // The thread that has locked the pool finds out afterwards that the entry no longer belongs to
-            // the context.
+            // The thread that holds the pool's lock checks the handle again, and then finds that the entry no
+            // longer belongs to the context.
             let handle = entry.handle.load(Ordering::Relaxed);
             if ends(handle, entry.device.load(Ordering::Relaxed)) {
                 entry.handle.store(0, Ordering::SeqCst);
@@ -340,7 +341,8 @@ impl Pool {
         self.supply.may_grow() && self.made < PAIRS_AHEAD
     }
 
-    /// Called when events have been created. `long` is true if that was slow.
+    /// Called when events have been created. `long` is true if the driver was slow to create them. After the
+    /// second slow time no more events are created.
     fn took(&mut self, long: bool) {
         if long {
             self.supply = self.supply.next(supply::SupplyEvent::TookLong);
@@ -378,8 +380,8 @@ impl Pool {
         if self.supply.is_dead() {
             return None;
         }
-        // Creating events is preferred to reading spans, because events stay: later windows then need not
-        // read times while the program works.
+        // Creating events is preferred to reading spans, because events can be reused. Later windows then
+        // need not read times while the program works.
         if self.free_count == 0 {
             self.grow(driver, context);
         }
@@ -391,7 +393,7 @@ impl Pool {
         Some((index, self.pairs[usize::from(index)]))
     }
 
-    /// Makes a pair free again.
+    /// Makes an event pair free for another span.
     pub(crate) fn put_back(&mut self, index: Index) {
         // A pair of a destroyed context does not belong to this pool, and its index may be out of range.
         if usize::from(index) < self.made
@@ -402,8 +404,8 @@ impl Pool {
         }
     }
 
-    /// Adds a span whose events have both been recorded. Reads some spans if many are unread. The host has
-    /// time for this now, because it is about to wait or the GPU has work.
+    /// Adds a span whose two events have been recorded. If many spans are unread, reads some of them. The
+    /// host has time for this now, because it is about to wait or the GPU has work.
     pub(crate) fn add(&mut self, driver: Driver, span: StreamSpan) {
         if usize::from(span.pair) >= self.made {
             return lose(1);
@@ -418,8 +420,8 @@ impl Pool {
         }
     }
 
-    /// Called when the driver has refused to record an event in a stream. An error of the stream itself does
-    /// not stop timing.
+    /// Called when the driver has refused to record an event in a stream. Stops timing in this context,
+    /// unless the error concerns only the stream.
     pub(crate) fn refused(&mut self, status: DriverError) {
         if !status.is_of_a_stream() {
             self.fail(status);

@@ -1,8 +1,8 @@
-//! Chooses the iterations whose GPU times are measured: all of them if that costs at most a quarter of a
-//! percent of a step's time, otherwise some.
+//! Chooses the iterations whose GPU times are measured: all of them if the measurement takes at most 1/400 of
+//! a step's time, otherwise only some.
 //!
 //! Iterations are measured in blocks, one block in every N, starting with the window's first iteration.
-//! Blocks are used because work of one iteration may run in the next, and because different steps may
+//! Blocks are used because work of one iteration may run in the next, and because steps of two kinds may
 //! alternate. Iterations that the condition of `TLLMPROF_WHERE` excludes belong to no block, so that the
 //! remaining iterations are measured as often as without a condition. Excluded iterations are measured only
 //! if all iterations are.
@@ -13,8 +13,8 @@ use crate::clock;
 
 /// The number of iterations in a block.
 pub(crate) const BLOCK: u64 = 8;
-/// The time by which a step gets longer for each pair of events, and for each span timed with the host's
-/// clock, if the host has no time to spare. Measured on an H100, 2026-11-24.
+/// The assumed costs, in nanoseconds by which a step gets longer: for each pair of events, and for each span
+/// timed with the host's clock. Both were measured on an H100 whose host had no time to spare.
 const PAIR_NS: u64 = 3_500;
 const CLOCK_NS: u64 = 300;
 /// The share of a step's time that measuring may cost, as a divisor: 1/400.
@@ -32,15 +32,16 @@ pub(crate) struct SpanCount {
 /// Decides which iterations are measured: one block in `every`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sampling {
-    /// The mode that the settings ask for.
+    /// The mode of measuring GPU times that the settings ask for.
     pub mode: GpuTimes,
     every: u64,
-    /// The number of iterations of the window so far, not counting excluded ones.
+    /// The number of iterations that have begun in the open window, not counting those that the condition
+    /// excludes.
     place: u64,
     /// The tick when the latest iteration began, if its times are measured.
     since: Option<u64>,
-    /// The durations in ticks of the iterations measured since the last decision, and the number of spans at
-    /// that decision.
+    /// The durations in ticks of the iterations measured since the last decision about `every`, the number of
+    /// these durations, and the number of spans at that decision.
     took: [u64; BLOCK as usize],
     known: usize,
     spans: SpanCount,
@@ -62,7 +63,7 @@ impl Sampling {
         }
     }
 
-    /// Called when a window opens. The block interval that earlier windows have led to stays in use.
+    /// Called when a window opens. Keeps the value of `every` that earlier windows have led to.
     pub(crate) const fn window_opens(&mut self) {
         self.place = 0;
         self.since = None;
@@ -108,8 +109,8 @@ impl Sampling {
 mod tests {
     use super::*;
 
-    /// Simulates a window and returns the iterations that are measured. Each iteration takes `ns`, and has
-    /// `of` spans if it is measured.
+    /// Simulates a window and returns the iterations that are measured. Each iteration takes `ns`
+    /// nanoseconds, and has `of` spans if it is measured.
     fn taken(
         sampling: &mut Sampling,
         mode: GpuTimes,
@@ -152,8 +153,8 @@ mod tests {
             };
             (0..1000).filter(begins).collect::<Vec<_>>()
         };
-        // The cost allows one block in four: eight iterations that satisfy the condition, then a pause.
-        // Excluded iterations are no longer measured once this is decided.
+        // Only one block in four may be measured at this cost: eight iterations that satisfy the condition,
+        // then a pause. Once the pause has begun, excluded iterations are not measured either.
         let taken = of(400_000);
         let wanted: Vec<_> = taken.iter().filter(|n| is_in(**n)).collect();
         assert_eq!(wanted, [49, 99, 149, 199, 249, 299, 349, 399].each_ref());
@@ -187,8 +188,8 @@ mod tests {
     #[test]
     fn one_block_in_so_many_as_they_cost() {
         let mut sampling = Sampling::new();
-        // Measuring all would cost 0.44 % of the time, so every second block is measured, starting with the
-        // first.
+        // Measuring all iterations would cost 0.44 % of the time, so every second block is measured, starting
+        // with the first.
         let first = taken(&mut sampling, GpuTimes::Auto, 48, 800_000, ONE);
         assert_eq!(
             first,
@@ -197,7 +198,7 @@ mod tests {
                 .flatten()
                 .collect::<Vec<_>>()
         );
-        // The next window keeps the interval that this window ended with.
+        // The next window begins with the block interval that this window ended with.
         let next = taken(&mut sampling, GpuTimes::Auto, 20, 800_000, ONE);
         assert_eq!(
             next,

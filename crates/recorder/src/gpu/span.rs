@@ -11,7 +11,7 @@
 
 const MISSED: u64 = 1 << 63;
 
-/// A state of a stream.
+/// The state of a stream's span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Has {
     /// No span is open.
@@ -22,7 +22,7 @@ pub(crate) enum Has {
     Missed(u64),
 }
 
-/// An event that changes the state.
+/// An occurrence that changes the state of a stream's span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpanEvent {
     /// A span of the iteration with this number begins.
@@ -31,12 +31,12 @@ pub(crate) enum SpanEvent {
     Fails(u64),
     /// The open span ends.
     Ends,
-    /// The stream no longer exists.
+    /// The program has destroyed the stream.
     Forgotten,
 }
 
 impl Has {
-    /// Returns the state after `event`.
+    /// Returns the state of the stream's span after `event`.
     pub(crate) const fn next(self, event: SpanEvent) -> Self {
         match (self, event) {
             (Self::Nothing | Self::Missed(_), SpanEvent::Begins(iteration)) => {
@@ -59,7 +59,7 @@ impl Has {
         }
     }
 
-    /// Returns the state that a word stands for.
+    /// Returns the state that the word `bits` encodes; the inverse of [`Self::to_bits`].
     #[inline]
     pub(crate) const fn from_bits(bits: u64) -> Self {
         match (bits & !MISSED).checked_sub(1) {
@@ -69,22 +69,23 @@ impl Has {
         }
     }
 
-    /// Returns true if the state in this word belongs to `iteration`, so that no span has to begin. Checked
-    /// at each launch.
+    /// Returns true if the state that the word `bits` encodes belongs to `iteration`, so that no span has to
+    /// begin. Checked at each launch.
     #[inline]
     pub(crate) const fn is_of(bits: u64, iteration: u64) -> bool {
         bits & !MISSED == iteration + 1
     }
 }
 
-/// The reason why a span ends.
+/// The reason why a span (the work of one stream in one iteration) ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// The program is about to wait for it.
+    /// The program is about to wait for the span's work.
     Wait,
     /// Another iteration has begun, and work is about to be launched into the same stream.
     Next,
-    /// Another iteration has begun, and its thread ends the spans of earlier iterations.
+    /// Another iteration has begun, and the thread that launched the span's work now ends its spans of
+    /// earlier iterations.
     Iteration,
     /// The window has closed, or the stream is destroyed.
     End,
@@ -102,11 +103,11 @@ pub(crate) struct Ending {
     pub iteration: u64,
     /// The number of the latest iteration that has begun.
     pub latest: u64,
-    /// True if work that is enqueued on the stream makes other streams wait.
+    /// True if the stream is the legacy default stream, in which an event would make other streams wait.
     pub is_legacy: bool,
 }
 
-/// The result of ending a span.
+/// The fate of a span that ends: if its time can be read, is lost, or needs one more event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The span stays open: it has no launch yet, but another thread is about to launch.
@@ -115,8 +116,8 @@ pub(crate) enum Fate {
     Empty,
     /// The span's last event is after all of its work.
     Whole,
-    /// The last event has to be recorded now: then the span is whole, otherwise it is lost. `cut` is true if
-    /// other work may have run before that event.
+    /// The span's second event has to be recorded now. If the driver refuses that, the span is lost. `cut` is
+    /// true if work outside the span may have run before that event.
     GiveLast { cut: bool },
     /// The span's end can no longer be determined.
     Lost,
@@ -139,7 +140,7 @@ impl Ending {
         let is_past = self.iteration + 1 < self.latest;
         let may_give = match why {
             Why::Wait => true,
-            // The program's next work is for the same stream, so the event delays no other stream.
+            // The program's next work goes into the same stream, so an event there delays no other stream.
             Why::Next => !is_past,
             // An event on the legacy stream makes other streams wait.
             Why::Iteration | Why::End => !is_past && !self.is_legacy,

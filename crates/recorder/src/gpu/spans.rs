@@ -1,5 +1,5 @@
-//! Begins and ends the spans of streams. A span is timed with an event at both ends, or with the host's
-//! clock.
+//! Begins and ends spans (a stream's work in one iteration). A span is timed with a CUDA event at each end,
+//! or with the host's clock.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) fn begin(
 /// iteration is not measured, or the host's clock is used.
 fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
     if !is_taken(iteration) {
-        // This does not count as a lost span, because the iteration is not measured.
+        // The missing span does not count as lost, because GPU times of this iteration are not measured.
         stream.miss(iteration);
         return true;
     }
@@ -117,7 +117,7 @@ pub(crate) fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Op
     if open.covered == launches {
         return true;
     }
-    // The handle is 0 if the stream has been destroyed in the meantime.
+    // The handle is 0 if the program has destroyed the stream in the meantime.
     let handle = stream.handle();
     if handle == 0 || !stream.is_in_reach(driver) || driver.is_capturing(handle) {
         return false;
@@ -173,7 +173,7 @@ pub(crate) fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, O
         }
         Fate::Lost => (false, false, 1),
     };
-    // A launch that another thread makes in between belongs to the next span.
+    // A launch that another thread makes from here on belongs to the next span.
     stream.end(open);
     let Some(mut pool) = pool::known(stream.context()) else {
         return pool::lose(1);

@@ -14,17 +14,18 @@ use tllmprof_platform::thread;
 use tllmprof_sync::Lock;
 use tllmprof_sync::hash::spread;
 
-/// The number of streams in the table. If it is full, a stream without an open span is replaced.
+/// The number of entries in the table of streams. If the table is full, an entry whose stream has no open
+/// span is reused.
 const STREAMS: usize = 256;
 /// The largest distance, in entries, between a stream's entry and the one that its hash selects.
 const REACH: usize = 8;
 /// The number of spans of an iteration whose launch counts are remembered.
 const REMEMBERED: usize = 8;
-/// The number of spans in an iteration from which on events cost too much. Most spans then end in a wait of
-/// the host, whose clock is accurate enough.
+/// The number of spans per iteration from which on a pair of events for each would cost too much. With that
+/// many spans, most end in a wait of the host, so the host's clock is accurate enough.
 const TOO_MANY: usize = 4;
-/// A stream counts as shared among threads after this number of recent changes of the launching thread. Each
-/// span halves the count, so the threads must alternate more than half that often in every span.
+/// A stream counts as shared among threads once the launching thread has changed this number of times. Each
+/// span halves the number of changes, so the threads must alternate more than half that often in every span.
 const SHARED_AFTER: u32 = 32;
 
 /// The driver's handles of the legacy default stream, and of the calling thread's per-thread default stream.
@@ -51,7 +52,8 @@ pub struct StreamKey {
 }
 
 impl StreamArgument {
-    /// Returns the stream's key. For a default stream the context in it is 0 if the thread has none.
+    /// Returns the stream's key. In the key of a default stream, the context is 0 if the calling thread has
+    /// none.
     #[inline]
     pub fn key(self, driver: Driver) -> StreamKey {
         self.key_by_name().unwrap_or_else(|| StreamKey {
@@ -92,28 +94,30 @@ impl StreamKey {
     }
 }
 
-/// A stream. The fields that each launch reads are in one cache line, and those that it writes in another.
+/// A known stream, as an entry of the table. The fields that each launch reads are in one cache line, and
+/// those that it writes in another.
 #[repr(C, align(128))]
 pub(crate) struct Stream {
     /// The `name` of the stream's [`StreamKey`]; 0 if the entry is not in use.
     name: AtomicUsize,
     context: AtomicUsize,
-    /// The stream's [state](Has), as a word. Written with the lock held, and when the stream is forgotten.
+    /// The state of the stream's span ([`Has`]), encoded as a word. Written with the lock on the span held,
+    /// and when the stream is forgotten.
     has: AtomicU64,
-    /// The number of launches in the same span of the last iteration that had such a span. The last launch is
-    /// predicted from it.
+    /// The number of launches that the span had the last time: in the previous iteration with a span at the
+    /// same position. The last launch of the open span is predicted from this number.
     expected: AtomicU32,
     /// The number of launches that precede the latest recording of the span's last event.
     settled: AtomicU32,
-    /// True if many threads launch into this stream in turn. They do not count launches then: a thread only
-    /// notes that there are more than `settled`, and stores nothing if that is noted already.
+    /// True if many threads launch into this stream in turn. Launches are then not counted, because all
+    /// threads would write to one cache line: a launch only marks the number as greater than `settled`.
     is_shared: AtomicBool,
     number: AtomicU16,
     counted: LaunchCounts,
     pub span: Lock<Open>,
 }
 
-/// The fields that each launch writes.
+/// The fields of a stream that each launch into it writes, in a cache line of their own.
 #[repr(align(128))]
 struct LaunchCounts {
     /// The number of launches in the span so far.
@@ -124,26 +128,26 @@ struct LaunchCounts {
     owner: AtomicUsize,
 }
 
-/// The open span of a stream, or its last one.
+/// The open span of a stream or, if none is open, the previous span.
 pub(crate) struct Open {
     pub pair: Index,
     pub events: Pair,
     /// The span's iteration plus one; 0 if no span has begun. This encoding makes an unused stream all zeros,
     /// which take no space in the library's file.
     begun: u64,
-    /// The time after the first event was recorded, in ticks.
+    /// A tick count taken right after the first event was recorded.
     pub since: u64,
     /// The number of launches before the last event was recorded.
     pub covered: u32,
     /// True if the span has no events and is timed with the host's clock.
     pub by_clock: bool,
-    /// The span's index among the stream's spans of this iteration.
+    /// The index of this span among the stream's spans of this iteration.
     place: usize,
-    /// The number of launches of each span, by its index in an iteration.
+    /// The number of launches of each span, by the span's index in an iteration.
     counts: [u32; REMEMBERED],
-    /// The spans that ended in a wait for the stream right after their launches, as bits.
+    /// Bit n is set if the host waited for the stream right after the launches of span n of an iteration.
     waited: u8,
-    /// The number of spans of the previous iteration.
+    /// The number of spans that the stream had in the previous iteration.
     before: usize,
 }
 
@@ -155,7 +159,7 @@ lifecycle::global! {
     #[fork(by = in_child)]
     #[together(tables)]
     static ALL: [Stream; STREAMS] = [const { Stream::new() }; STREAMS];
-    /// The streams that have an open span, as bits.
+    /// The entries of the table whose streams have an open span, as bits: bit n for entry n.
     #[fork(with = ALL)]
     static OPEN: [AtomicU64; STREAMS / 64] = [const { AtomicU64::new(0) }; STREAMS / 64];
     #[fork(free)]
@@ -196,7 +200,8 @@ impl Stream {
         }
     }
 
-    /// Returns the handle to pass to the driver, on the thread that the stream belongs to.
+    /// Returns the handle to pass to the driver. A per-thread default stream must be used only on its own
+    /// thread.
     pub(crate) fn handle(&self) -> usize {
         let name = self.name.load(Ordering::Relaxed);
         match name {
@@ -206,8 +211,8 @@ impl Stream {
         }
     }
 
-    /// Returns true if the calling thread can use the stream: a default stream only in its context, and
-    /// another thread's per-thread default stream never.
+    /// Returns true if the calling thread can use the stream. A default stream can be used only while its
+    /// context is current, and a per-thread default stream only on its own thread.
     pub(crate) fn is_in_reach(&self, driver: Driver) -> bool {
         let name = self.name.load(Ordering::Relaxed);
         match name & (LEGACY | PER_THREAD) {
@@ -217,8 +222,8 @@ impl Stream {
         }
     }
 
-    /// Returns true for the legacy default stream. Work enqueued there waits for the context's other streams,
-    /// and these wait for that work.
+    /// Returns true for the legacy default stream. Work in it waits for earlier work in the context's other
+    /// streams, and later work in those streams waits for it.
     pub(crate) fn is_legacy(&self) -> bool {
         self.name.load(Ordering::Relaxed) == LEGACY
     }
@@ -240,7 +245,7 @@ impl Stream {
         }
     }
 
-    /// Returns true if this iteration's span has already begun, or was found not to begin.
+    /// Returns true if the stream's span of this iteration has begun, or if it is known that none will begin.
     #[inline]
     pub(crate) fn has_begun(&self, iteration: u64) -> bool {
         Has::is_of(self.has.load(Ordering::Acquire), iteration)
@@ -261,7 +266,8 @@ impl Stream {
         self.counted.launches.load(Ordering::Relaxed)
     }
 
-    /// Stores and returns the number of launches that precede an event about to be recorded.
+    /// Stores and returns the number of launches so far. Called when an event is about to be recorded after
+    /// them.
     pub(crate) fn settle(&self) -> u32 {
         let launches = self.launches();
         self.settled.store(launches, Ordering::SeqCst);
@@ -284,8 +290,8 @@ impl Stream {
         counted.launches.store(launches, Ordering::Relaxed);
         if counted.owner.load(Ordering::Relaxed) != us {
             counted.owner.store(us, Ordering::Relaxed);
-            // Each span that begins halves this count. In iterations that are not measured no span begins, so
-            // the count must not grow there.
+            // Each span that begins halves the number of changes. In iterations that are not measured no span
+            // begins, so the number must not grow there.
             if self.open().is_some() {
                 let turns = counted.turns.load(Ordering::Relaxed) + 1;
                 counted.turns.store(turns, Ordering::Relaxed);
@@ -305,20 +311,21 @@ impl Stream {
         }
     }
 
-    /// Returns true if the calling thread launched last into this stream. Approximate for shared streams.
+    /// Returns true if the latest launch into this stream was made by the calling thread. Approximate for
+    /// streams that several threads use.
     pub(crate) fn is_ours(&self) -> bool {
         self.counted.owner.load(Ordering::Relaxed) == thread::address()
     }
 
-    /// Returns true if this entry is for the stream with this key. The entry may have been given to another
-    /// stream.
+    /// Returns true if this entry still holds the stream with this key. The entry may have been reused for
+    /// another stream.
     pub(crate) fn is(&self, key: StreamKey) -> bool {
         self.name.load(Ordering::Acquire) == key.name
             && (!key.is_default() || self.context() == key.context)
     }
 
-    /// Begins a span, timed with these events or, with `None`, with the host's clock. Called with the lock
-    /// held.
+    /// Begins a span that is timed with `events` or, with `None`, with the host's clock. Called with the lock
+    /// on the stream's span held.
     pub(crate) fn begin(
         &self,
         open: &mut Open,
@@ -352,7 +359,7 @@ impl Stream {
         super::follow();
     }
 
-    /// Ends the span. Called with the lock held.
+    /// Ends the open span. Called with the lock on the stream's span held.
     pub(crate) fn end(&self, open: &mut Open) {
         open.counts[open.place] = self.launches();
         self.close(span::SpanEvent::Ends);
@@ -363,7 +370,7 @@ impl Stream {
         (&OPEN[index / 64], 1 << (index % 64))
     }
 
-    /// Returns the stream's index in [all streams](stream_at).
+    /// Returns the stream's index in the table (see [`stream_at`]).
     pub(crate) fn place(&self) -> u8 {
         let bytes = core::ptr::from_ref(self).addr() - ALL.as_ptr().addr();
         (bytes / size_of::<Self>()) as u8
@@ -371,7 +378,7 @@ impl Stream {
 }
 
 impl Open {
-    /// Returns the iteration of the span.
+    /// Returns the number of the iteration to which the span belongs.
     pub(crate) const fn iteration(&self) -> u64 {
         self.begun.wrapping_sub(1)
     }
@@ -384,8 +391,9 @@ impl Open {
         }
     }
 
-    /// Returns true if the iteration's next span is timed with the host's clock. Then there are many spans,
-    /// the host waited for the stream before this span, and is expected to wait right after it.
+    /// Returns true if the iteration's next span is to be timed with the host's clock. This requires that the
+    /// stream has many spans per iteration, and that the host waited for the stream before this span and is
+    /// expected to wait right after it.
     pub(crate) fn goes_by_clock(&self, iteration: u64) -> bool {
         let place = self.next_place(iteration);
         let are_waited_for = |places: u8| self.waited & places == places;
@@ -418,7 +426,7 @@ pub(crate) fn find(key: StreamKey) -> Option<&'static Stream> {
     places(key).find(|stream| stream.is(key))
 }
 
-/// Adds a stream of this context to the table. Returns `None` if there is no room.
+/// Adds a stream of the context `context` to the table. Returns `None` if there is no free entry.
 pub(crate) fn insert(key: StreamKey, context: usize) -> Option<&'static Stream> {
     let _inserting = INSERTING.lock_for(Duration::from_micros(200))?;
     if let Some(known) = find(key) {
@@ -464,7 +472,7 @@ pub(crate) fn open() -> impl Iterator<Item = &'static Stream> {
     })
 }
 
-/// Forgets the streams for whose context `ends` returns true. None of these streams has an open span.
+/// Forgets all streams of the contexts for which `ends` returns true. None of these streams has an open span.
 pub(crate) fn forget(ends: impl Fn(usize) -> bool) {
     for stream in &ALL {
         if stream.name.load(Ordering::Relaxed) != 0 && ends(stream.context()) {
@@ -474,7 +482,7 @@ pub(crate) fn forget(ends: impl Fn(usize) -> bool) {
 }
 
 impl Stream {
-    /// Forgets the stream, which no longer exists, together with the events of its open span.
+    /// Forgets a stream that no longer exists, together with the events of its open span.
     pub(crate) fn forget(&self) {
         self.name.store(0, Ordering::Release);
         self.close(span::SpanEvent::Forgotten);

@@ -1,4 +1,4 @@
-//! The state that decides if more events may be created in a context's pool.
+//! Decides whether more CUDA events may be created in a context's pool.
 //!
 //! | state     | `TookLong` | `Refused` |
 //! |-----------|------------|-----------|
@@ -18,13 +18,13 @@ pub(crate) enum Supply {
     /// Like `Growing`, but the driver was slow to create events once, perhaps because the machine was under
     /// load.
     Wary,
-    /// The driver was slow again, so no more events are created. The existing ones are used.
+    /// The driver was slow a second time, so no more events are created. The existing events are still used.
     Full,
     /// The driver has refused a call, so timing has stopped in this context.
     Dead,
 }
 
-/// An event that changes the state.
+/// An occurrence that changes the state of a context's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SupplyEvent {
     /// The driver was slow to create events.
@@ -34,7 +34,7 @@ pub(crate) enum SupplyEvent {
 }
 
 impl Supply {
-    /// Returns the state after `event`.
+    /// Returns the pool's state after `event`.
     pub(crate) const fn next(self, event: SupplyEvent) -> Self {
         match (self, event) {
             (Self::Dead, _) | (_, SupplyEvent::Refused) => Self::Dead,

@@ -1,4 +1,4 @@
-//! Tests of GPU times with a fake driver, in this process's record.
+//! Tests of GPU times with a fake driver. They write into the record of the test process.
 
 mod untimed;
 
@@ -13,7 +13,7 @@ use crate::gpu::driver::{Driver, made};
 use crate::gpu::*;
 use crate::{Event as Recorded, What};
 
-/// A fake CUDA context that only one test uses, and the process's record.
+/// A fake CUDA context that only one test uses, and the record of the test process.
 struct Gpu {
     context: usize,
     record: Record,
@@ -340,7 +340,7 @@ fn a_driver_that_refuses_an_event_is_asked_for_no_more_in_that_context() {
     assert_eq!(gpu.lost(), before + 1);
     made::REFUSES.store(0, Ordering::Relaxed);
     assert!(gpu.spans(|| launch(gpu.stream(1))).is_empty());
-    // An error caused by one stream must not stop timing.
+    // An error that one stream causes must not stop the timing of other contexts.
     let other = Gpu {
         context: gpu.context + 0x100,
         ..gpu
@@ -488,8 +488,8 @@ fn a_span_by_the_hosts_clock_that_nobody_waits_for_is_lost_and_has_events_the_ne
         begin_iteration(7);
         launch_and_wait(stream, 2);
         launch(stream);
-        // A wait for all streams ends no span timed with the host's clock. The next iteration begins without
-        // an open span.
+        // A wait for all streams does not end a span that is timed with the host's clock. The next iteration
+        // begins without an open span.
         before_wait(Wait::All);
         begin_iteration(8);
         by_clock.push(launch_and_wait(stream, 5));

@@ -65,8 +65,8 @@ fn a_thread_that_writes_behind_the_end_drops_no_window() {
         window_closes(4);
         ends(5);
         finish(Ended::InOrder);
-        // Simulates a thread that checked for a record, was interrupted, and writes after the record has
-        // ended.
+        // Simulates a thread that has found that there is a record, was interrupted, and writes only after
+        // the record has ended.
         write(TOO_MANY_EVENTS);
     });
     assert_eq!(contents.header.ended, Some(Ended::InOrder));
@@ -78,7 +78,7 @@ fn lost(header: &Header) -> u64 {
     header.counter(Counter::EventsDropped) - header.counter(Counter::IterationsPassed)
 }
 
-/// Uses numbered names, like those of requests. Each name is used in only one window.
+/// Uses numbered names, like those of requests, so that each name occurs in only one window.
 #[test]
 fn names_go_with_their_windows_and_those_that_are_kept_have_all() {
     const WINDOWS: u64 = 40;
@@ -139,8 +139,8 @@ fn facts_that_never_end_have_a_share_and_go_with_windows_then() {
     assert!(of_the_last);
 }
 
-/// Writes more lasting texts than there is room for. The remaining ones must not take up the room for the
-/// windows' texts.
+/// Writes more lasting texts (texts that stay as long as the record) than there is room for. The texts that
+/// do not fit must not take up the room for the windows' texts.
 #[test]
 fn texts_that_find_no_room_to_stay_take_no_places_of_those_of_windows() {
     let contents = of_a_child(|| {
@@ -158,7 +158,7 @@ fn texts_that_find_no_room_to_stay_take_no_places_of_those_of_windows() {
     assert_eq!(contents.header.counter(Counter::StringsDropped), 0);
 }
 
-/// Tests a thread that does nothing that would cause its name to be looked up again.
+/// Tests the name of a thread that records no event that would cause its name to be looked up again.
 #[test]
 fn what_python_calls_a_thread_stays_while_there_is_room_and_goes_with_its_window_then() {
     const WINDOWS: u64 = 60;
@@ -200,7 +200,8 @@ fn what_python_calls_a_thread_stays_while_there_is_room_and_goes_with_its_window
     assert!(last.eq(of_windows.copied()));
 }
 
-/// Simulates a thread that holds the list's lock for a long time because it is not scheduled.
+/// Simulates a thread that holds the lock on the list of full chunks for a long time, because the kernel does
+/// not schedule it.
 #[test]
 fn a_chunk_that_is_filled_while_the_others_are_locked_is_used_again() {
     let contents = of_a_child(|| {

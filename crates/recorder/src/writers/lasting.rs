@@ -1,7 +1,7 @@
-//! Strings and facts of the process that stay as long as the record, while other chunks are overwritten. They
-//! have chunks of their own. Otherwise one name in a thread's chunk would keep the whole chunk from being
-//! overwritten. If the record drops the oldest windows, the lasting chunks may take only a fraction of it.
-//! Later strings and facts are then dropped together with the windows of their time.
+//! Chunks for strings and data about the process that stay as long as the record, while other chunks are
+//! overwritten. If a name that stays were in a thread's chunk, the whole chunk could not be overwritten. If
+//! the record drops the oldest windows, the lasting chunks may take only a fraction of it. Strings that no
+//! longer fit are then dropped together with the windows of their time.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -13,8 +13,8 @@ use super::begin_chunk;
 use crate::bounded::Bounded;
 use crate::reuse;
 
-/// The time a thread waits for the lock on the shared lasting chunk. After that it writes into its private
-/// chunk.
+/// The time a thread waits for the lock on the lasting chunk, which all threads share. After a time-out it
+/// writes into its own chunk.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The lasting chunks may take one `SHARE`th of all chunks, but at least `LEAST` chunks.
@@ -26,14 +26,14 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     static CHUNK: Bounded<Option<Lasting>> = Bounded::new(None);
-    /// One more than the number of lasting chunks that may still be begun; 0 once there is no more room.
+    /// One more than the number of lasting chunks that may still be begun; 0 once the last of them is full.
     #[fork(keep = "stored where a record begins")]
     static LEFT: AtomicU32 = AtomicU32::new(0);
 }
 
 struct Lasting {
     events: EventWriter,
-    /// The number of the thread that wrote the last event.
+    /// The number of the thread that wrote the last event into the lasting chunk.
     thread: u32,
 }
 
@@ -59,17 +59,18 @@ pub(crate) fn begin(keep: Option<u64>) {
         let share = bytes / CHUNK_BYTES as u64 / SHARE;
         u32::try_from(share).unwrap_or(u32::MAX - 1).max(LEAST)
     });
-    // One more than the limit, because the last chunk is found to be full only when another is requested.
+    // One more than the limit, because a chunk counts as full only when the next chunk is requested.
     LEFT.store(chunks + 1, Ordering::Relaxed);
 }
 
-/// Returns true if there may be room for more lasting strings and facts.
+/// Returns true if more lasting strings may fit.
 pub(crate) fn has_room() -> bool {
     LEFT.load(Ordering::Relaxed) > 0
 }
 
-/// Writes a string or fact of `thread` by calling `push`. Returns false if the record overwrites no chunks or
-/// if writing is not possible now. The caller then has to write into the thread's own chunk.
+/// Writes a string or an event of thread `thread` into the lasting chunk, by calling `push`. Returns false if
+/// the record overwrites no chunks or if writing is not possible now. The caller then has to write into the
+/// thread's own chunk.
 pub(crate) fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool {
     if !reuse::is_wanted() || !has_room() {
         return false;
@@ -81,7 +82,7 @@ pub(crate) fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool
     if chunk.as_mut().is_some_and(push) {
         return true;
     }
-    // The current chunk is full, and no further one may be begun.
+    // The current chunk is full. If the limit on lasting chunks is used up, no further chunk is begun.
     let left = LEFT.load(Ordering::Relaxed).saturating_sub(1);
     if left == 0 {
         LEFT.store(0, Ordering::Relaxed);
@@ -96,7 +97,7 @@ pub(crate) fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool
     is_written
 }
 
-/// Forgets the current chunk in the child of a fork: it belongs to the parent.
+/// Forgets the lasting chunk in the child of a fork, because it belongs to the parent's record.
 fn in_child(alone: &OnlyThread) {
     CHUNK.break_open(alone);
     if let Some(mut chunk) = CHUNK.lock_for(LOCK_TIMEOUT) {

@@ -24,13 +24,13 @@ use tllmprof_sync::hash::MIX;
 const PLACES: usize = 1 << 15;
 /// The largest distance, in entries, between a text's entry and the entry that its hash selects.
 const REACH: usize = 16;
-/// The number of ids for strings that are dropped with windows. After the last id, numbering starts again: no
-/// record has room for that many strings at once.
+/// The number of ids for strings that are dropped with their windows. After the last id, numbering starts
+/// again from the first, whose string is no longer in the record by then.
 const PASSING: u64 = (u32::MAX - LAST_LASTING) as u64;
 /// The largest length in bytes of a program's name. Longer ones are cut.
 pub const LONGEST: usize = 512;
 
-/// An entry of the table. The era of an entry never decreases, so an entry holds at most one text in each
+/// An entry of the hash table of texts. The entry's era never decreases, so it holds at most one text in each
 /// era.
 struct TextEntry {
     /// The hash of the text and of its era; 0 if the entry was never used.
@@ -41,13 +41,15 @@ struct TextEntry {
 }
 
 impl TextEntry {
-    /// Returns the number of the entry's text, if it belongs to this era.
+    /// Returns the number of the entry's text; [`NO_STRING`] if the entry is of another era or not written
+    /// yet.
     #[inline]
     fn id(&self, era: u32) -> StringId {
         id_in(self.known.load(Ordering::Acquire), era)
     }
 
-    /// Claims the entry for a text, if the entry's era is before `until`. Returns true if this thread got it.
+    /// Claims the entry for a text of era `era`, if the entry's era is before `until`. Returns true if this
+    /// thread has claimed it.
     fn take(&self, hash: u64, era: u32, until: u32) -> bool {
         let known = self.known.load(Ordering::Acquire);
         let is_taken = (known >> 32) < u64::from(until)
@@ -61,8 +63,8 @@ impl TextEntry {
         is_taken
     }
 
-    /// Stores the text's number, unless a later era has claimed the entry or another thread has stored a
-    /// number.
+    /// Stores the number of the entry's text, unless another thread has claimed the entry for a later era or
+    /// has stored a number.
     fn publish(&self, era: u32, id: StringId) {
         let (none, known) = (pair(era, 0), pair(era, id));
         let _ = self
@@ -75,7 +77,8 @@ const fn pair(era: u32, id: StringId) -> u64 {
     (era as u64) << 32 | id as u64
 }
 
-/// Returns the number in `known`, if `known` belongs to this era.
+/// Returns the text's number in the lower half of `known` if the upper half is the era `era`; otherwise
+/// [`NO_STRING`].
 #[inline]
 const fn id_in(known: u64, era: u32) -> StringId {
     match known ^ pair(era, 0) {
@@ -135,7 +138,7 @@ impl Label {
         }
     }
 
-    /// Like [`Label::id`], using a writer that the caller has already taken.
+    /// Returns the same as [`Label::id`], but uses a writer that the caller has already taken.
     #[inline]
     pub fn id_by(&self, writer: &Writer) -> StringId {
         let era = era();
@@ -145,7 +148,7 @@ impl Label {
         }
     }
 
-    /// Like [`Label::id`], for a text that events outside windows refer to as well.
+    /// Returns the text's number like [`Label::id`], for a text that events outside windows refer to as well.
     pub fn lasting_id(&self) -> StringId {
         if !reuse::has_flight() {
             return self.id();
@@ -216,8 +219,8 @@ pub fn lasting_era() -> u32 {
     LASTING.load(Ordering::Relaxed)
 }
 
-/// Called when a window opens, after it was counted. If the record drops old windows, this begins a new era,
-/// so that the window's names are written again.
+/// Called when a window opens, after the window was counted. If the record drops old windows, this begins a
+/// new era, so that the names are written again for the new window.
 pub(crate) fn window_opens() {
     if keep::is_wanted() {
         ERA.fetch_add(1, Ordering::SeqCst);
@@ -283,8 +286,9 @@ fn find(writer: &Writer, text: &[u8], hash: u64, era: u32) -> StringId {
     let start = hash as usize % PLACES;
     let mut places = (0..REACH).map(|step| &TABLE[(start + step) % PLACES]);
     let is_it = |place: &TextEntry| place.hash.load(Ordering::Acquire) == hash;
-    // A lasting text must not claim an entry that the current era uses. It may have been stored past entries
-    // that were in use then and are free now, so it is searched for first.
+    // A lasting text must not claim an entry that the current era uses. The text may already be stored after
+    // entries that were in use earlier and are free now, so the whole range is searched before an entry is
+    // claimed.
     let until = era.min(self::era());
     let stays = until != era;
     let known = stays.then(|| places.clone().find(|place| is_it(place)));
@@ -293,8 +297,8 @@ fn find(writer: &Writer, text: &[u8], hash: u64, era: u32) -> StringId {
     let known = known.flatten().or_else(|| {
         places.find(|place| is_it(place) || (may_take && place.take(hash, era, until)))
     });
-    // Another thread may have claimed the entry without having written the text yet. Then this thread writes
-    // it too, and the same text gets two numbers.
+    // Another thread may have claimed the entry without having written the text yet. In this case this thread
+    // writes the text, too, and the text gets two numbers.
     match known.map_or(NO_STRING, |place| place.id(era)) {
         NO_STRING => write(writer, text, era, known),
         id => id,
@@ -326,7 +330,8 @@ fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&TextEntry>) -> S
     if is_there {
         return id;
     }
-    // For a lasting text the caller retries with a number that is dropped with its window.
+    // No number could be written. For a lasting text the caller tries again with a number that is dropped
+    // with its window, so only a text that is not lasting counts as dropped.
     if !stays && let Some(header) = space::header() {
         header.add(Counter::StringsDropped, 1);
     }

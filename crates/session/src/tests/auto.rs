@@ -1,4 +1,4 @@
-//! Tests of the rule `auto`: learning from calls, and known engines.
+//! Tests of the rule `auto`: learning the step from calls, and known engines.
 
 use tllmprof_calls::Call::{
     EventSynchronize, GraphLaunch, LaunchKernel, StreamBeginCapture, StreamEndCapture,
@@ -11,7 +11,7 @@ use crate::{activity, by_name, engines, learns, slot};
 
 const VARIABLES: &str = "TLLMPROF_START_STOP=100-102";
 
-/// Makes one pass through a loop: two kernels, a graph, and a wait for them.
+/// Makes one pass through the simulated program's loop: two kernels, a graph, and a wait for them.
 fn step() {
     for kernel in 1..=2 {
         call_with(LaunchKernel, &[kernel << 32], true);
@@ -99,7 +99,7 @@ fn a_step_that_is_learnt_has_no_batch_that_a_window_could_be_opened_by() {
         let line = "window 100-102 never opened: 200 iterations by auto; TLLMPROF_WHERE: ";
         assert_eq!(process.exit(), format!("{line}{why}"));
     }
-    // The log also says so if no step was recognized.
+    // A condition on batches is also reported if no step was recognized.
     let process = Process::new(&format!("{VARIABLES} TLLMPROF_WHERE=tokens>4"));
     calls(30, LaunchKernel);
     let last = process.exit();
@@ -160,7 +160,7 @@ fn the_record_has_the_engines_rule_where_a_step_was_learnt_before() {
     };
     let process = Process::ordered("TLLMPROF_START_STOP=5000", orders);
     (0..200).for_each(|_| step());
-    // A capture comes first, because an engine captures graphs before its first step.
+    // An engine captures CUDA graphs before its first step, so a capture comes first.
     call_with(StreamBeginCapture, &[7], true);
     call_with(StreamEndCapture, &[7], true);
     let index = engines::in_python()
@@ -220,7 +220,8 @@ fn the_first_function_of_an_engine_to_be_called_counts_instead() {
 }
 
 /// Simulates 600 steps of an engine whose step function is called `each(n)` times before step n. Returns the
-/// log lines about the comparison, and the number of calls that had to be examined in the last 100 steps.
+/// log lines about the comparison of these calls with the pattern in the CUDA calls, and the number of calls
+/// that had to be examined in the last 100 steps.
 fn engine_calls(each: impl Fn(u64) -> u64) -> (Vec<String>, u64) {
     let process = Process::new("TLLMPROF_START_STOP=100000");
     call(LaunchKernel);
@@ -263,8 +264,8 @@ fn an_engines_function_that_is_called_twice_a_step_is_reported() {
 
 #[test]
 fn an_engines_function_that_is_called_once_in_three_steps_is_reported() {
-    // The call must not always precede the same one of three steps, because its pause would make that step
-    // recognizable.
+    // The engine's function must not be called before the same one of every three steps, because the pause
+    // that its call takes would make that step recognizable.
     let (lines, _) = engine_calls(|number| u64::from(number % 3 == number / 3 * 7 % 11 % 3));
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(

@@ -158,7 +158,7 @@ fn a_capture_waits_for_a_drain_that_is_about_to_begin_but_not_for_long() {
     assert!(waits.any(|waits| waits == 0), "each has waited");
 }
 
-/// Returns the number of times that the calling thread gave up its processor voluntarily, to wait.
+/// Returns the number of times that the calling thread has given up its processor in order to wait.
 fn waits_of_this_thread() -> libc::c_long {
     // SAFETY: all zeros is a valid `rusage`, and the kernel writes only to it.
     unsafe {
@@ -176,8 +176,8 @@ fn a_capture_that_begins_while_a_window_closes_waits_for_it() {
             capture_begins();
             since.elapsed()
         });
-        // The capture is delayed only when a window closes, because the library waits for the device only
-        // then.
+        // The capture is delayed only when a window closes, because only then does the library wait for the
+        // device.
         let waits = point == Point::In(1);
         assert!(!waits || began >= Duration::from_millis(50), "{began:?}");
     });

@@ -1,4 +1,4 @@
-//! Tests of the session when the process forks or exits, and when there is nothing to do.
+//! Tests of the session when the process forks or exits, and when the library has nothing to do.
 
 use core::sync::atomic::Ordering;
 

@@ -25,7 +25,7 @@ fn process(ranks: &str, rank: Rank) -> Process {
     Process::ordered(&variables, orders)
 }
 
-/// Returns the points at which windows opened or closed.
+/// Returns the points in the sequence of iterations at which windows opened or closed.
 fn edges(process: &Process) -> Vec<String> {
     let mut switches = process.switches();
     switches.retain(|switch| switch.contains("open") || switch.contains("close"));

@@ -13,7 +13,7 @@ fn second() -> u64 {
     since.unwrap_or_default().as_secs()
 }
 
-/// Makes steps until a sample opens. Returns the number of steps.
+/// Makes steps until a kernel sample opens. Returns the number of steps.
 fn until_sampled(process: &Process) -> u64 {
     let mut made = 0;
     while process.switches().is_empty() {
@@ -68,6 +68,6 @@ fn the_numbers_of_a_planned_window_stay_those_after_the_last_stream_capture() {
     }
     assert!(process.switches().is_empty(), "{:?}", process.switches());
     drop(process);
-    // If no planned window is given by iteration numbers, sampling need not wait for one to open.
+    // Without a planned window that is given by iteration numbers, the first sample need not wait.
     until_sampled(&Process::ordered(variables, Orders::NONE));
 }

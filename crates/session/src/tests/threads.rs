@@ -1,5 +1,5 @@
-//! Tests with several threads: one thread has the turn (the right to switch), and the others wait for it for
-//! a limited time.
+//! Tests with several threads: one thread has the turn (the right to switch windows), and other threads wait
+//! for it for a limited time.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -16,8 +16,8 @@ use tllmprof_steps::window::Point;
 use super::{Act, MADE, Orders, Process, begins, call, calls, goes_on, lock, on_thread, passes};
 use crate::{STATE, by_name, slot};
 
-/// Returns a process whose sink, at `point`, sends a message and keeps switching until it receives one. `gil`
-/// says if the thread has the GIL.
+/// Returns a fake process whose sink, at `point`, sends a message and keeps switching until the test sends
+/// one back. `gil` is true if the switching thread has the GIL and a thread of the library waits for it.
 fn held_at(variables: &str, point: Point, gil: bool) -> (Process, Receiver<()>, Sender<()>) {
     let (is_switching, switches) = channel();
     let (go_on, goes_on) = channel();
@@ -25,7 +25,7 @@ fn held_at(variables: &str, point: Point, gil: bool) -> (Process, Receiver<()>, 
     let act: Act = Arc::new(move |at| {
         if at == point {
             is_switching.send(()).expect("the test waits for it");
-            // Receiving fails if the test has already failed.
+            // Receiving fails if the test has already failed, which ends the wait as well.
             let _ = lock(&goes_on).recv();
         }
     });
@@ -57,8 +57,8 @@ fn calls_of_several_threads_are_one_sequence() {
         thread.join().expect("it returns");
     }
     assert_eq!(launched.load(Ordering::Relaxed), 2000);
-    // Only openings and closings are compared: the thread with the turn may also move to points where nothing
-    // is switched.
+    // Only openings and closings are compared, because the thread with the turn may also move to points where
+    // no window is switched.
     let mut edges = process.switches();
     edges.retain(|line| line.contains("open") || line.contains("close"));
     let expected = ["In(1000): open 1000-1099", "In(1100): close 1000-1099"];
@@ -74,7 +74,7 @@ fn a_thread_takes_over_the_slot_of_one_that_has_ended() {
     const THREADS: usize = 300;
     let process = Process::new("TLLMPROF_START_STOP=15 TLLMPROF_STEP=cudaGraphLaunch");
     (0..THREADS).for_each(|_| on_thread(|| calls(4, GraphLaunch)));
-    // A range, because threads of other tests that end at the same time leave their records, too.
+    // An upper limit, because threads of other tests that end at the same time leave their slots, too.
     let slots = STATE.lock().as_ref().map(|state| state.slots.len());
     assert!(slots.is_some_and(|slots| slots < THREADS), "{slots:?}");
     assert_eq!(process.switches(), ["In(15): open 15", "In(16): close 15"]);
@@ -94,8 +94,8 @@ fn a_launch_that_begins_no_iteration_waits_too() {
     waits_for_the_window("TLLMPROF_START_STOP=1 TLLMPROF_STEP=cudaGraphLaunch/3", 1);
 }
 
-/// Tests that a launch waits for a window to open. One thread makes three launches and a fourth that opens
-/// the window at `iteration`. A launch of another thread has to wait meanwhile.
+/// Tests that a launch waits for a window to open. One thread makes three launches and then a fourth, which
+/// opens the window at `iteration`. Meanwhile a launch of another thread has to wait.
 fn waits_for_the_window(variables: &str, iteration: u64) {
     let (process, switches, go_on) = held_at(variables, Point::In(iteration), false);
     let opener = spawn(|| calls(4, GraphLaunch));
@@ -151,8 +151,8 @@ fn who_has_the_gil_does_not_wait_for_a_thread_that_waits_for_it() {
     let (process, switches, go_on) = held_at(variables, Point::In(0), true);
     let opener = spawn(|| call(GraphLaunch));
     switches.recv().expect("the window opens");
-    // The shortest of several attempts is used: on a busy machine a call may take long without waiting for
-    // the window.
+    // The shortest of five attempts is used, because on a busy machine a call may take long without waiting
+    // for the window.
     let took = (0..5).map(|_| {
         let since = Instant::now();
         call(GraphLaunch);
@@ -201,7 +201,8 @@ fn the_end_of_the_process_waits_for_a_switch_that_ends() {
 fn a_state_that_stays_locked_does_not_keep_the_process_from_ending() {
     let process = Process::new("TLLMPROF_START_STOP=0- TLLMPROF_STEP=cudaGraphLaunch");
     call(GraphLaunch);
-    // Simulates a signal handler that interrupts the thread that holds the lock, and exits.
+    // Simulates a signal handler that interrupts the thread that holds the state's lock, and ends the
+    // process.
     let guard = STATE.lock();
     on_thread(crate::finish_at_once);
     drop(guard);
@@ -238,7 +239,8 @@ fn the_sinks_own_calls_count_for_nothing() {
 #[test]
 fn a_thread_of_the_sinks_may_make_calls_while_it_switches() {
     let act: Act = Arc::new(|point| {
-        // The window is being closed. The other thread's call waits up to its time limit and then continues.
+        // At this point the window is being closed. The other thread's call waits up to its time limit and
+        // then continues.
         if point == Point::In(2) {
             on_thread(|| call(GraphLaunch));
         }
@@ -271,7 +273,7 @@ fn our_own_code_gives_a_thread_no_slot() {
     assert_eq!(MADE.orders().edge, None);
 }
 
-/// Returns the numbers of the iterations that began, in the order in which the sink was notified.
+/// Returns the numbers of the iterations that began, in the order in which the fake sink was notified.
 fn begun(process: &Process) -> Vec<u64> {
     let asked = process.asked_for(&["In(", "passes In("]);
     let number = |line: &String| {
@@ -281,7 +283,7 @@ fn begun(process: &Process) -> Vec<u64> {
     asked.iter().filter_map(number).collect()
 }
 
-/// Returns the openings and closings of windows.
+/// Returns the openings and closings of windows in the fake process.
 fn edges(process: &Process) -> Vec<String> {
     let mut edges = process.switches();
     edges.retain(|line| line.contains("open") || line.contains("close"));
@@ -312,7 +314,7 @@ fn steps_that_meet_a_switch_are_numbered_behind_it() {
         });
         switches.recv().expect("the window opens");
         let others: Vec<_> = (0..THREADS).map(|_| spawn(step)).collect();
-        // Gives the other threads time to reach their steps.
+        // Gives the other threads time to reach their steps, where they have to wait.
         std::thread::sleep(Duration::from_millis(50));
         assert!(!begun(&process).contains(&6), "{rule}: they wait");
         go_on.send(()).expect("the sink waits");
@@ -343,7 +345,7 @@ fn no_iteration_is_passed_over_however_many_threads_begin_them() {
             let variables = format!("TLLMPROF_START_STOP={windows} TLLMPROF_STEP={rule}");
             let orders = Orders {
                 wants_record: true,
-                // Lets other threads run while the sink switches.
+                // Lets other threads run while the fake sink switches.
                 while_switching: Some(Arc::new(|_| std::thread::yield_now())),
                 ..Orders::NONE
             };
@@ -418,14 +420,15 @@ fn a_switch_waits_for_a_step_that_has_its_number_and_has_not_gone_on() {
     std::thread::sleep(CLOSING / 5);
     go_on.send(()).expect("it waits");
     let before = slow.join().expect("it returns");
-    // The switch waits for the slow thread, but at most for `CLOSING`, which a busy machine may exceed.
+    // The switch waits for the slow thread, but at most for `CLOSING`, a limit that a busy machine may
+    // exceed.
     let is_too_busy = since.elapsed() >= CLOSING;
     assert!(before == 0 || is_too_busy, "the window opened too early");
     opener.join().expect("it returns");
     assert_eq!(edges(&process), ["In(2): open 2"]);
 }
 
-/// Returns the number of switches at iterations so far.
+/// Returns the number of times that the fake sink has switched at the beginning of an iteration so far.
 fn edges_now() -> usize {
     let asked = lock(&MADE.asked);
     asked.iter().filter(|line| line.starts_with("In(")).count()

@@ -16,7 +16,7 @@ fn waited(ms: u64) {
     MADE.orders().spent = Spent::default();
 }
 
-// Several variables, separated by spaces.
+// The value holds several environment variables, separated by spaces.
 const WHEN: &str =
     "TLLMPROF_STEP=cudaGraphLaunch TLLMPROF_TRACE= TLLMPROF_WHEN=wait>20ms TLLMPROF_WHEN_STEPS=3";
 

@@ -1,4 +1,4 @@
-//! Tests of the iterations that a window contains, with rules of each kind.
+//! Tests of the iterations that a window contains, for rules of each kind.
 
 use tllmprof_calls::Call::{
     EventSynchronize, GraphLaunch, LaunchKernel, ProfilerStart, StreamSynchronize,
@@ -362,7 +362,7 @@ fn iterations_for_which_the_condition_does_not_hold_are_marked() {
 #[test]
 fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
     let variables = "TLLMPROF_START_STOP=1-5 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4 TLLMPROF_WHERE_SPLIT=1";
-    // Repeated if the machine was so busy that the steps took too long for a split to be suppressed.
+    // Repeated if the machine was so busy that the second split came late enough to be allowed.
     let process = loop {
         let process = Process::ordered(variables, RECORD);
         call(StreamSynchronize);
@@ -374,8 +374,7 @@ fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
             break process;
         }
     };
-    // Soon after a split the window is not split again, so it stays open and the excluded iteration is
-    // marked.
+    // A window is not split again soon after a split. So it stays open, and the excluded iteration is marked.
     let expected = [
         "In(1): open 1-5",
         "In(2): close 1",

@@ -1,5 +1,5 @@
-//! The start/end ranges that are open, for the record. Such a range may end on another thread than it
-//! started. The table uses no lock.
+//! A table of the open NVTX start/end ranges, for the record. Such a range may end on another thread than the
+//! one that started it. The table uses no lock.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -7,13 +7,13 @@ use super::open::Begun;
 use tllmprof_sync::OnlyThread;
 use tllmprof_sync::hash::spread;
 
-/// The dimensions of the table: a range's id selects one of `GROUPS` groups, and each group has `PLACES`
-/// entries.
+/// The dimensions of the table of open ranges: a range's id selects one of `GROUPS` groups, and each group
+/// has `PLACES` entries.
 const GROUPS: usize = 256;
 const PLACES: usize = 8;
 
 const FREE: u32 = 0;
-/// A thread is writing the entry or removing it.
+/// The state of an entry that a thread is writing or removing.
 const BUSY: u32 = 1;
 const USED: u32 = 2;
 
@@ -43,7 +43,7 @@ impl OpenRange {
 pub struct Crossing([[OpenRange; PLACES]; GROUPS]);
 
 impl Crossing {
-    /// Returns an empty table.
+    /// Returns an empty table of open ranges.
     pub const fn new() -> Self {
         Self([const { [const { OpenRange::new() }; PLACES] }; GROUPS])
     }
@@ -52,8 +52,8 @@ impl Crossing {
         &self.0[spread(id) % GROUPS]
     }
 
-    /// Adds range `id`, which has been started. Entries of earlier windows are overwritten. Returns false if
-    /// there is no room.
+    /// Adds range `id`, which has been started. Overwrites entries of ranges from earlier windows. Returns
+    /// false if there is no room.
     pub fn started(&self, id: u64, begun: Begun) -> bool {
         let take = |place: &&OpenRange| {
             let state = place.state.load(Ordering::Relaxed);
@@ -95,13 +95,14 @@ impl Crossing {
             domain: place.domain.load(Ordering::Relaxed),
             name: place.name.load(Ordering::Relaxed),
         };
-        // Another range may have been stored in the entry between the search and the exchange.
+        // Between the search and the exchange, another thread may have reused the entry for another range.
         let state = if is_it { FREE } else { USED };
         place.state.store(state, Ordering::Release);
         is_it.then_some(begun)
     }
 
-    /// Empties the table in the child of a fork, even if another thread of the parent was changing it.
+    /// Empties the table in the child of a fork. Another thread of the parent may have been changing an
+    /// entry.
     pub fn in_child(&self, _: &OnlyThread) {
         for place in self.0.iter().flatten() {
             if place.state.load(Ordering::Relaxed) != FREE {

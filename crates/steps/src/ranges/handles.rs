@@ -1,4 +1,4 @@
-//! A set of handles of an NVTX tool that can be read without a lock.
+//! A set of NVTX handles that can be read without a lock.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
@@ -7,10 +7,10 @@ use tllmprof_sync::hash::spread;
 use tllmprof_sync::{Lock, OnlyThread, Published};
 
 const FREE: usize = 0;
-/// The value of an entry whose handle was removed.
+/// The value of an entry in the table whose handle was removed.
 const GONE: usize = usize::MAX;
 const FIRST_SIZE: usize = 64;
-/// The longest time that a change waits for another thread's change.
+/// The longest time that a thread waits to change the set while another thread changes it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A set of any number of handles, which may be addresses or small numbers. 0 is not a valid handle and never
@@ -24,7 +24,7 @@ pub struct Handles {
 }
 
 struct Used {
-    /// The number of entries of the table that have ever been used.
+    /// The number of entries of the table that are or have been used.
     places: usize,
     /// Earlier tables that got too small, which other threads may still be reading.
     before: Vec<&'static Vec<AtomicUsize>>,
@@ -73,7 +73,8 @@ impl Handles {
         }
     }
 
-    /// Replaces the table with one that has room. Returns the number of its used entries.
+    /// Replaces the table with one that has room for more handles. Returns the number of used entries of the
+    /// new table.
     fn grow(&self) -> usize {
         let live = || {
             let all = self
@@ -90,7 +91,7 @@ impl Handles {
         count
     }
 
-    /// Frees the lock, whichever thread held it.
+    /// Releases the lock in the child of a fork, whichever thread held it.
     pub fn in_child(&self, alone: &OnlyThread) {
         self.used.break_open(alone);
     }
@@ -100,7 +101,7 @@ fn is_one(handle: usize) -> bool {
     !matches!(handle, FREE | GONE)
 }
 
-/// Returns the indexes of the entries where `handle` may be, in the order of the search.
+/// Returns the indexes of the entries where `handle` may be stored, in the order of the search.
 fn places(table: &[AtomicUsize], handle: usize) -> impl Iterator<Item = usize> {
     let mask = table.len().wrapping_sub(1);
     let first = spread(handle as u64);

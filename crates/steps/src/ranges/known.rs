@@ -1,4 +1,4 @@
-//! A table of fixed size that maps handles of an NVTX tool to values. It is read and written without a lock.
+//! A table of fixed size that maps NVTX handles to values. It is read and written without a lock.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,13 +11,13 @@ const REACH: usize = 32;
 struct KnownHandle<T: 'static> {
     /// The handle; 0 if the entry is free.
     handle: AtomicUsize,
-    /// The owner of the handle. Different owners may have different values for the same handle.
+    /// The owner of the handle. The same handle may have a different value for another owner.
     owner: AtomicUsize,
-    /// The value, which is none until it is written.
+    /// The value of the handle; none until a thread has stored it.
     value: Published<T>,
 }
 
-/// A table of up to `SIZE` handles, none of them 0, with the value of each.
+/// A table with room for `SIZE` handles and the value of each. A handle is never 0.
 pub struct Known<T: 'static, const SIZE: usize>([KnownHandle<T>; SIZE]);
 
 impl<T: Sync, const SIZE: usize> Known<T, SIZE> {
@@ -34,13 +34,13 @@ impl<T: Sync, const SIZE: usize> Known<T, SIZE> {
         )
     }
 
-    /// Returns the entries where a handle may be, in the order of the search.
+    /// Returns the entries where `handle` may be stored, in the order of the search.
     fn places(&self, handle: usize) -> impl Iterator<Item = &KnownHandle<T>> {
         let first = spread(handle as u64);
         (0..REACH.min(SIZE)).map(move |step| &self.0[first.wrapping_add(step) % SIZE])
     }
 
-    /// Sets the value of the handle. Returns false if there is no room.
+    /// Sets the value of `handle` for `owner`. Returns false if the table has no room.
     pub fn set(&self, owner: usize, handle: usize, value: &'static T) -> bool {
         if handle == 0 {
             return false;
@@ -64,7 +64,7 @@ impl<T: Sync, const SIZE: usize> Known<T, SIZE> {
         false
     }
 
-    /// Returns the value of the handle for `owner`. If there is none, returns the value of the same handle
+    /// Returns the value of `handle` for `owner`. If `owner` has none, returns the value of the same handle
     /// for another owner.
     #[inline]
     pub fn get(&self, owner: usize, handle: usize) -> Option<&'static T> {

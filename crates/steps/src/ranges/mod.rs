@@ -1,4 +1,4 @@
-//! The program's NVTX ranges: those that the rule for a step names, and the open ones for the record.
+//! Follows the program's NVTX ranges: ranges that the rule for a step names, and open ranges for the record.
 
 pub mod crossing;
 pub mod handles;

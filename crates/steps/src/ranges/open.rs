@@ -1,15 +1,15 @@
-//! The pushed ranges that are open on one thread, in all NVTX domains, for the record.
+//! The NVTX ranges that one thread has pushed and not popped yet, in all domains, for the record.
 
 /// The largest number of open ranges of a thread. If a thread has more, its ranges are not recorded until the
 /// next window.
 const MAX_OPEN: usize = 1360;
 
-/// A range that has begun.
+/// An NVTX range that has begun and not ended yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Begun {
     /// The number of the window in which the range began, counted from 1.
     pub window: u32,
-    /// The time when it began, in ticks.
+    /// The time when the range began, in ticks.
     pub since: u64,
     /// The ids of the strings with the domain's name and the range's name.
     pub domain: u32,
@@ -25,12 +25,13 @@ struct ThreadRange {
     name: u32,
 }
 
-/// The open ranges of a thread. All zeros is a valid value without open ranges.
+/// The open ranges of a thread. All zeros is a valid value and means that no range is open.
 pub struct OpenRanges {
     /// The number of the window in which the ranges began. Ranges of earlier windows are dropped.
     window: u32,
     used: u32,
-    /// True if there were too many open ranges in this window.
+    /// True if the thread had too many open ranges in this window, so that ranges can no longer be matched
+    /// with their ends.
     is_lost: bool,
     ranges: [ThreadRange; MAX_OPEN],
 }
@@ -53,7 +54,8 @@ impl OpenRanges {
         }
         let place = self.ranges.get_mut(self.used as usize);
         let Some(place) = place.filter(|_| !self.is_lost) else {
-            // From here on, a popped range cannot be distinguished from one that was not stored.
+            // From here on it is not known whether a pop belongs to a stored range, so none is recorded until
+            // the next window.
             self.is_lost = true;
             self.used = 0;
             return false;
@@ -68,8 +70,8 @@ impl OpenRanges {
         true
     }
 
-    /// Removes and returns the last range on the stack of an NVTX domain, because it was popped. Returns
-    /// `None` if the range began before the window.
+    /// Removes and returns the latest range on the stack of an NVTX domain, because the program has popped
+    /// it. Returns `None` if the range began before the window.
     #[inline]
     pub fn pop(&mut self, stack: usize) -> Option<Begun> {
         let used = self.used as usize;

@@ -1,8 +1,8 @@
-//! Matches the name of a range against the regular expression in the rule.
+//! Matches the name of an NVTX range against the regular expression in the rule for a step.
 //!
-//! This runs for each range that the program opens, so it uses a table of states that is built in advance. It
-//! needs no allocation and no lock, and only one or two loads per byte. The regex crate's own engine takes a
-//! lock and may allocate. It is used only for an expression with too many states for a table.
+//! This runs for each range that the program opens, so it uses a table of states that is built in advance.
+//! The table needs no allocation and no lock, and only one or two loads per byte. The regex crate's own
+//! engine takes a lock and may allocate. It is used only for an expression with too many states for a table.
 
 use regex::bytes::Regex;
 use regex_automata::dfa::{Automaton, StartKind, dense};
@@ -13,22 +13,22 @@ use regex_automata::{Anchored, MatchKind, util::start};
 
 /// The largest size of the table of states in bytes.
 const LARGEST_TABLE: usize = 2 << 20;
-/// The number of bytes of a name that are compared with a regular expression without a table.
+/// The number of bytes of a name that are matched if the expression has no table of states.
 const LONGEST: usize = 1024;
 
 /// A compiled regular expression.
 pub enum CompiledPattern {
-    /// The table of states, and the state at the beginning of a text.
+    /// The table of states of the expression, and the state at the beginning of a text.
     Table {
         states: Box<dense::DFA<Vec<u32>>>,
         start: StateID,
     },
-    /// An expression with too many states for a table.
+    /// An expression with too many states for a table, which the regex crate matches.
     Slow(Regex),
 }
 
 impl CompiledPattern {
-    /// Compiles the expression.
+    /// Compiles the regular expression.
     pub fn new(regex: &Regex) -> Self {
         Self::table(regex.as_str()).unwrap_or_else(|| Self::Slow(regex.clone()))
     }

@@ -1,4 +1,5 @@
-//! Collects names of the program's ranges. They are reported if the user's rule matches no range.
+//! Collects the names of NVTX ranges that the program opens. If the user's rule for a step matches none of
+//! them, the most similar names are reported.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -6,16 +7,16 @@ use core::time::Duration;
 
 use tllmprof_sync::{Lock, OnlyThread};
 
-/// The number of names that are stored, and the number of bytes stored of each.
+/// The number of range names that are stored, and the number of bytes stored of each.
 const NAMES: usize = 32;
 const LONGEST: usize = 48;
-/// The number of examined ranges after which no new names are expected.
+/// The number of ranges after which names are no longer collected, because new ones are hardly expected.
 const LOOKED_AT: u32 = 4096;
-/// The number of names that are reported.
+/// The number of names in the report.
 const REPORTED: usize = 3;
 
-/// The first names that did not match the rule, collected until a name matches. Of names that differ only in
-/// numbers, only one is stored.
+/// The first names of ranges that did not match the rule, collected until a name matches. Of names that
+/// differ only in digits, only one is stored.
 pub struct Seen {
     looked_at: AtomicU32,
     names: Lock<SeenNames>,
@@ -30,7 +31,7 @@ struct SeenNames {
 struct SeenName {
     length: u8,
     text: [u8; LONGEST],
-    /// True if the name matches the rule, but the range's domain does not.
+    /// True if the name matches the rule, but the rule requires another NVTX domain.
     elsewhere: bool,
 }
 
@@ -39,7 +40,7 @@ impl SeenName {
         &self.text[..self.length.into()]
     }
 
-    /// Returns true if the names differ only in digits.
+    /// Returns true if the two names differ only in digits.
     fn is_like(&self, other: &Self) -> bool {
         fn words(name: &SeenName) -> impl Iterator<Item = &u8> {
             name.text().iter().filter(|byte| !byte.is_ascii_digit())
@@ -49,7 +50,7 @@ impl SeenName {
 }
 
 impl Seen {
-    /// Returns an empty collection.
+    /// Returns an empty collection of names.
     pub const fn new() -> Self {
         const NONE: SeenName = SeenName {
             length: 0,
@@ -65,13 +66,13 @@ impl Seen {
         }
     }
 
-    /// Returns true if more names should be added.
+    /// Returns true if more names should be collected.
     #[inline]
     pub fn wants(&self) -> bool {
         self.looked_at.load(Ordering::Relaxed) < LOOKED_AT
     }
 
-    /// Called when a name has matched the rule, so that no more names are needed.
+    /// Called when a range has matched the rule. From then on no names are collected.
     #[inline]
     pub fn matched(&self) {
         if self.wants() {
@@ -79,14 +80,14 @@ impl Seen {
         }
     }
 
-    /// Adds the name of a range that was not counted. `elsewhere` is true if the name matches and only the
-    /// domain does not.
+    /// Adds the name of a range that did not match the rule. `elsewhere` is true if the name matches and only
+    /// the NVTX domain does not.
     #[cold]
     pub fn add(&self, bytes: impl Iterator<Item = u8>, elsewhere: bool) {
         let looked_at = self.looked_at.load(Ordering::Relaxed);
         if looked_at < LOOKED_AT {
-            // Two threads at the same time may count as one, and may undo the effect of a match. Both do no
-            // harm.
+            // If two threads do this at the same time, they may count as one, and may undo the store of
+            // [`Seen::matched`]. Both cases are harmless.
             self.looked_at.store(looked_at + 1, Ordering::Relaxed);
         }
         let mut name = SeenName {
@@ -98,7 +99,7 @@ impl Seen {
             *place = byte;
             name.length += 1;
         }
-        // If another thread holds the lock, the name is not added.
+        // If another thread holds the lock, the name is dropped, because the program must not wait.
         let Some(mut names) = self.names.lock_for(Duration::ZERO) else {
             return;
         };

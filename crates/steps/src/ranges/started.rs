@@ -1,11 +1,12 @@
-//! Start/end ranges whose end also ends an iteration. Such a range may end on another thread than it started.
+//! NVTX start/end ranges whose end also ends an iteration. Such a range may end on another thread than the
+//! one that started it.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
 use tllmprof_sync::{Lock, OnlyThread};
 
-/// The largest number of ranges that are followed. If there are more, the oldest ones are dropped.
+/// The largest number of ranges that are followed at a time. If there are more, the oldest ones are dropped.
 const MAX_FOLLOWED: usize = 32;
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -13,12 +14,12 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 pub struct Started {
     /// The number of followed ranges. While it is 0, handling the end of a range takes only one load.
     count: AtomicUsize,
-    /// The range's id and the iteration that ends with it, the oldest first.
+    /// The id of each followed range and the iteration that ends with the range, the oldest first.
     ranges: Lock<[(u64, u64); MAX_FOLLOWED]>,
 }
 
 impl Started {
-    /// Returns a value without followed ranges.
+    /// Returns a value that follows no range.
     pub const fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),
@@ -40,7 +41,8 @@ impl Started {
         self.count.store(count + 1, Ordering::Release);
     }
 
-    /// Called when range `id` has ended. Returns the iteration that ends with it, if it was followed.
+    /// Called when range `id` has ended. Returns the iteration that ends with the range, if the range was
+    /// followed.
     #[inline]
     pub fn ended(&self, id: u64) -> Option<u64> {
         if self.count.load(Ordering::Acquire) == 0 {

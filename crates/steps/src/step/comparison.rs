@@ -1,8 +1,8 @@
-//! Compares the calls of a known engine's step function with the pattern that recurs in the process's CUDA
-//! calls.
+//! Compares two counts of iterations: the calls of a known engine's step function, and the recurrences of the
+//! pattern that was learnt from the CUDA calls.
 //!
-//! An engine's function may be called more often than once per iteration, for example if a draft model's
-//! passes call it as well, or less often. The learner continues to observe the calls until it is sure of the
+//! An engine's function may be called more often than once per iteration (for example, if a draft model's
+//! passes call it as well) or less often. The learner continues to observe the calls until it is sure of the
 //! pattern, and the comparison takes some iterations after that.
 
 use tllmprof_calls::Call;
@@ -12,16 +12,17 @@ use super::counted::Counted;
 use super::learned::{Begun, Learned};
 use super::threads::Slot;
 
-/// The number of iterations in a block, according to the count that is lower.
+/// The number of iterations in a block of the comparison, according to the lower of the two counts.
 const BLOCK: u64 = 32;
-/// The number of blocks in a row in which the factor has to be the same.
+/// The number of blocks in a row in which the factor between the two counts has to be the same.
 const BLOCKS: u64 = 3;
-/// The counts in a block may deviate from the factor by one part in this number.
+/// A divisor for the tolerance: in a block, the counts may deviate from the factor by one part in this
+/// number.
 const TOLERANCE: u64 = 16;
 /// The number of calls of the engine's function after which the comparison ends without a result.
 const LONGEST: u64 = 2048;
 
-/// The result that two counts for the same time differ by a whole factor.
+/// The result of a comparison in which one count is a multiple of the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mismatch {
     /// The number of calls of the engine's function.
@@ -34,8 +35,8 @@ pub struct Mismatch {
     pub rule: LearnedRule,
 }
 
-/// The number of calls of the engine's function, and the number of iterations according to the pattern that
-/// was learnt.
+/// The two counts of iterations that are compared: calls of the engine's function, and recurrences of the
+/// learnt pattern.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     counted: u64,
@@ -50,7 +51,7 @@ impl Counts {
         }
     }
 
-    /// Returns the factor between the two counts if it is a whole number; 1 if the counts agree.
+    /// Returns the factor between the two counts if it is close to a whole number; 1 if the counts agree.
     fn factor(self) -> Option<u64> {
         let few = self.counted.min(self.learnt);
         let many = self.counted.max(self.learnt);
@@ -59,24 +60,24 @@ impl Counts {
     }
 }
 
-/// The state of a comparison in progress.
+/// A comparison of an engine's steps with the learnt pattern, in progress.
 pub struct RuleComparison {
     learned: Learned,
     /// The kind of call that counts the engine's steps.
     what: Counted,
     /// The number of calls of the engine's function when the comparison began.
     from: u64,
-    /// The number of iterations since the learner was sure of the pattern.
+    /// The number of recurrences of the pattern since the learner was sure of it.
     learnt: u64,
-    /// The counts when the learner became sure, and the counts at the end of the last block.
+    /// The counts when the learner became sure of the pattern, and the counts at the end of the last block.
     sure: Option<Counts>,
     block: Counts,
-    /// The factor in the blocks so far, and the number of these blocks.
+    /// The factor that all blocks so far agree on, and the number of these blocks.
     factor: u64,
     blocks: u64,
 }
 
-/// The state of a comparison after a call.
+/// The progress of a comparison after a call.
 pub enum ComparisonProgress {
     Continues,
     Ends(Option<Mismatch>),
@@ -98,13 +99,13 @@ impl RuleComparison {
         }
     }
 
-    /// Returns the limit up to which a thread may count the CUDA call `what` without asking. The thread has
-    /// made this call `count` times so far.
+    /// Returns the limit up to which a thread may count the CUDA call `what` without reporting it. The thread
+    /// has made this call `count` times so far.
     pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         self.learned.limit(what, thread, count)
     }
 
-    /// Called when a thread has entered a launch.
+    /// Called when a thread has entered a launch of GPU work.
     pub fn launched(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> ComparisonProgress {
         let begun = self.learned.launched(what, slots, slot);
         self.note(begun, slots)
@@ -161,8 +162,8 @@ impl RuleComparison {
     }
 }
 
-/// Returns the number of calls of `what` on all threads. Approximate, because other threads may be calling it
-/// now.
+/// Returns the number of calls of `what` that all threads have made. Approximate, because threads may make
+/// more of these calls meanwhile.
 fn made(what: Counted, slots: &[&Slot]) -> u64 {
     slots.iter().map(|slot| slot.live(what).count()).sum()
 }

@@ -7,23 +7,24 @@ use tllmprof_calls::{CALLS, Call, CallPurpose};
 pub enum Counted {
     /// A CUDA call, by any of its names.
     Call(Call),
-    /// A native function that the rule names, or an NVTX range that the program opens.
+    /// An NVTX range that the program opens, or a native function that the rule names.
     Named,
-    /// A Python function that the rule names. It has a separate row because `auto` may count the native
-    /// function of one engine or the Python function of another, whichever is called first.
+    /// A Python function that the rule names. Its count is separate from that of native functions, because
+    /// `auto` may count the native function of one engine or the Python function of another, whichever is
+    /// called first.
     Python,
 }
 
-/// The number of rows: one for each kind of event.
+/// The number of rows (counters of a thread): one for each kind of event.
 pub const ROWS: usize = CALLS.len() + 2;
 
 impl Counted {
-    /// Returns all kinds, in the order of their rows.
+    /// Returns all kinds of events, in the order of their rows.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..ROWS).map(Self::from_row)
     }
 
-    /// Returns the kind that is counted in a row.
+    /// Returns the kind of event that is counted in row `row`.
     pub fn from_row(row: usize) -> Self {
         match CALLS.get(row) {
             Some(row) => Self::Call(row.call),
@@ -32,7 +33,7 @@ impl Counted {
         }
     }
 
-    /// Returns the row of the kind, which is the index of its cell in a thread's slot.
+    /// Returns the row of this kind of event: the index of its counter in a thread's slot.
     pub const fn row(self) -> usize {
         match self {
             Self::Call(call) => call.index(),
@@ -41,7 +42,7 @@ impl Counted {
         }
     }
 
-    /// Returns true for a range or function that a rule names, and false for a CUDA call.
+    /// Returns true for a range or function that the rule names, and false for a CUDA call.
     pub const fn is_by_name(self) -> bool {
         matches!(self, Self::Named | Self::Python)
     }

@@ -1,4 +1,5 @@
-//! Counts iterations by a wait that recurs once in each iteration. The learner finds this wait in the calls.
+//! Counts iterations by a wait for the GPU that recurs once in each iteration. The learner finds this wait in
+//! the calls.
 
 use tllmprof_calls::{Call, CallPurpose, Direction};
 use tllmprof_learn::{
@@ -9,19 +10,20 @@ use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
 use tllmprof_sync::Guard;
 
-/// The distance to a window's edge, in iterations, within which it matters at which call an iteration begins.
+/// The distance to a window's opening or closing, in iterations, from which on each iteration has to be found
+/// at the exact call where it begins.
 const NEAR: u64 = 2;
 
 /// An iteration that begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Begun {
     pub iteration: u64,
-    /// True if it is certain that this is an iteration.
+    /// True if the learner is certain that this is an iteration.
     pub understood: bool,
 }
 
 impl Begun {
-    /// Returns an iteration that was counted with a rule that need not be learnt.
+    /// Returns an iteration that was counted by a rule that is not learnt, so it is certain.
     pub const fn counted(iteration: u64) -> Self {
         Self {
             iteration,
@@ -48,7 +50,7 @@ pub enum Learnt {
 pub struct Memory {
     pub learner: Guard<'static, Learner>,
     pub trails: &'static Trails,
-    /// A monotonic clock, in nanoseconds.
+    /// A function that returns the time of a monotonic clock, in nanoseconds.
     pub clock: fn() -> u64,
 }
 
@@ -57,17 +59,19 @@ pub struct Learned {
     memory: Memory,
     /// The number of iterations at the start that are not counted (warm-up).
     warmup: u64,
-    /// The last iteration that was reported as certain. From then on the numbers never decrease, even if an
-    /// early choice proves wrong.
+    /// The last iteration that was reported as certain. From then on the iteration numbers never decrease,
+    /// even if the learner revises its choice of the pattern.
     given: Option<u64>,
-    /// True if it matters at which call an iteration begins, and not only how many iterations there are.
+    /// True if a window's edge is near, so that each iteration has to be found at the exact call where it
+    /// begins. Otherwise only the number of iterations matters.
     near: bool,
-    /// True if the calls that the learner has to examine may have changed since the cells' limits were set.
+    /// True if the set of calls that the learner has to examine may have changed since the limits of the
+    /// threads' counters were set.
     is_stale: bool,
-    /// True if named functions or ranges count the iterations, and the learnt ones are only compared with
-    /// them.
+    /// True if a named function or range counts the iterations. The learnt pattern is then only compared with
+    /// that count.
     only_observes: bool,
-    /// The calls that the learner asked to examine when the cells' limits were last set.
+    /// The calls that the learner asked to examine when the limits of the threads' counters were last set.
     asked: EndingCalls,
     launches_asked: Option<[u32; 2]>,
     launches: Launches,
@@ -75,20 +79,20 @@ pub struct Learned {
 }
 
 /// The launch that begins a pass through the program's loop, identified by its position among the thread's
-/// calls of the same kind. If two passes in a row have the same number of these calls, the thread is not
-/// stopped until the next pass is expected to begin.
+/// calls of the same kind. If two passes in a row have the same number of these calls, the thread does not
+/// have to report its calls until the next pass is expected to begin.
 #[derive(Clone, Copy, Default)]
 struct Pass {
     what: Option<Counted>,
-    /// The thread's number of these calls when the last pass began.
+    /// The number of calls of this kind that the thread had made when the last pass began.
     count: u64,
-    /// The number of calls in the last pass.
+    /// The number of calls of this kind in the last pass.
     calls: u64,
-    /// True if the thread only stops at the call that is expected to begin the next pass.
+    /// True if the thread has to report only the call that is expected to begin the next pass.
     is_awaited: bool,
 }
 
-/// Returns true if a call of this kind is examined when it returns, and not when it is entered.
+/// Returns true if a call of this kind is examined when it returns, and not when a thread enters it.
 const fn is_followed(kind: CallPurpose) -> bool {
     matches!(
         kind,
@@ -96,7 +100,7 @@ const fn is_followed(kind: CallPurpose) -> bool {
     )
 }
 
-/// Notes a call in a thread's trail, which the learner reads.
+/// Notes a call in a thread's trail (the list of recent calls that the learner reads).
 pub fn note(trail: &Trail, call: Call, args: &[usize]) {
     match call.kind() {
         CallPurpose::KernelLaunch { handle } => {
@@ -112,10 +116,9 @@ pub fn note(trail: &Trail, call: Call, args: &[usize]) {
 }
 
 impl Learned {
-    /// Returns a counter that starts at 0 after `warmup` iterations.
+    /// Returns a counter that begins to count, at 0, after `warmup` iterations.
     ///
-    /// If `inner`, the inner repetitions within the learnt pattern are counted as iterations, if there are
-    /// any.
+    /// If `inner` is true, repetitions inside the learnt pattern are counted as iterations, if there are any.
     pub fn new(memory: Memory, warmup: u64, inner: bool) -> Self {
         let mut learned = Self {
             memory,
@@ -133,19 +136,20 @@ impl Learned {
         learned
     }
 
-    /// From now on named functions or ranges count the iterations. Their cells are not changed here, and it no
-    /// longer matters at which call a learnt iteration begins.
+    /// Makes a named function or range count the iterations from now on, so that the learner only observes.
+    /// This does not change the counter of the function or range.
     pub fn only_observe(&mut self) {
         self.only_observes = true;
         self.near = false;
         self.is_stale = true;
     }
 
-    /// Returns the limit up to which a thread may count `what` without asking. The thread has called `what`
-    /// `count` times so far.
+    /// Returns the limit up to which a thread may count `what` without reporting it. The thread has made
+    /// `count` calls of this kind so far.
     pub fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match what {
-            // The step function of a known engine may still be called, and would then define the iterations.
+            // The step function of a known engine may still be called. Its calls would then define the
+            // iterations.
             Counted::Named | Counted::Python => self.may_give_way(),
             Counted::Call(call) => match call.kind() {
                 kind if kind.launches() => {
@@ -174,7 +178,8 @@ impl Learned {
             .map_or(self.asked.has_copies(), |wait| self.asked.has(wait))
     }
 
-    /// Called when a thread has entered a launch. An iteration may begin before the launch continues.
+    /// Called when a thread has entered a launch of GPU work. Returns the iteration that begins before the
+    /// launch, if one does.
     pub fn launched(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         let Memory {
             learner,
@@ -228,7 +233,7 @@ impl Learned {
         }
     }
 
-    /// Called when a copy or a wait has returned.
+    /// Called when a copy or a wait has returned. Returns the iteration that begins now, if one does.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         let cell = slot.live(call);
         if cell.count() <= cell.limit() {
@@ -242,7 +247,8 @@ impl Learned {
         } = &mut self.memory;
         let wait = call.kind().waits_for();
         if trails.get(thread).newest() != wait.map_or(Trail::COPY_TO_HOST, Trail::wait) {
-            // The runtime's function has made another driver call than its name suggests.
+            // The newest call in the trail is not the one that has returned: the CUDA runtime's function has
+            // made another driver call than its name suggests.
             return None;
         }
         let asks = wait.map_or(self.asked.has_copies(), |wait| self.asked.has(wait));
@@ -288,20 +294,20 @@ impl Learned {
         self.iterations().max(given)
     }
 
-    /// Restarts counting at 0. The learnt pattern is kept. A named function or range may take over the
-    /// counting again.
+    /// Restarts counting at 0. The learnt pattern is kept. From now on a named function or range may again
+    /// become the one that counts the iterations.
     pub fn restart(&mut self, slots: &[&Slot]) {
         self.memory.learner.restart();
         self.is_stale = true;
         self.give_way(slots);
     }
 
-    /// Returns the number of graph launches of all threads. It wraps.
+    /// Returns the number of graph launches that all threads have made. It wraps around.
     pub fn graphs(&self) -> u32 {
         self.memory.trails.graphs()
     }
 
-    /// Allows a named function or range to take over the counting again.
+    /// Allows a named function or range to become the one that counts the iterations.
     pub fn give_way(&mut self, slots: &[&Slot]) {
         self.given = None;
         for slot in slots {
@@ -311,19 +317,20 @@ impl Learned {
         }
     }
 
-    /// Called when a window has opened that relies on the learnt pattern.
+    /// Called when a window has opened whose iterations are counted by the learnt pattern.
     pub fn rely(&mut self) {
         self.memory.learner.rely();
         self.is_stale = true;
     }
 
-    /// Returns true if a named function or range may take over, because no iteration has been reported as
-    /// certain yet.
+    /// Returns true if a named function or range may become the one that counts the iterations. This is
+    /// allowed until an iteration has been reported as certain.
     pub fn may_give_way(&self) -> bool {
         self.given.is_none()
     }
 
-    /// Returns the state of learning.
+    /// Returns the state of the learner: no pattern, an uncertain one, one that has ended, or one that is
+    /// understood.
     pub fn learnt(&self) -> Learnt {
         let learner = &self.memory.learner;
         match learner.state() {
@@ -344,8 +351,8 @@ impl Learned {
         self.memory.learner.inner()
     }
 
-    /// Lets the threads run without stopping until `iteration` begins. With `None`, no iteration matters any
-    /// more.
+    /// Lets the threads run without reporting their calls until `iteration` begins. With `None`, no iteration
+    /// matters any more.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
         let near = iteration.is_some_and(|next| self.is_near(next));
         if near != self.near || self.is_stale {
@@ -354,18 +361,19 @@ impl Learned {
         }
     }
 
-    /// Returns true if `next` is so close that it matters at which call iterations begin.
+    /// Returns true if iteration `next` is so close that iterations have to be found at the exact call where
+    /// they begin.
     fn is_near(&self, next: u64) -> bool {
-        // One more iteration than was detected may already be launched completely, which takes longer to find
-        // out.
+        // The launches of one more iteration than was detected may already be complete, because detecting an
+        // iteration takes longer.
         let detected = self.memory.learner.detected() + 1;
         let most = detected.saturating_sub(self.warmup);
         let most = most.max(self.given.unwrap_or(0));
         next.saturating_sub(most) <= NEAR && next.saturating_sub(self.iterations()) <= NEAR
     }
 
-    /// Sets the limits up to which threads may count without asking, if the learner has to examine other
-    /// calls now.
+    /// Sets the limits up to which threads may count without reporting, if the learner has to examine other
+    /// calls than before.
     fn set_limits(&mut self, slots: &[&Slot]) {
         self.is_stale = false;
         let learner = &self.memory.learner;

@@ -1,10 +1,11 @@
 //! Numbers the calls of all threads exactly, without a counter that each call has to update.
 //!
-//! While the next interesting call is far away, the calls up to it are handed out to the threads as credit:
-//! each thread may count that number of calls by itself. The total credit never exceeds the distance, so the
-//! thread that makes the interesting call always stops and asks first. A thread that has used up its credit
-//! takes back the credit of all threads, which shows how many calls there were, and hands out the rest again.
-//! Close to the interesting call no thread has credit, and each call is numbered here.
+//! The next call that may begin an iteration of interest is called the interesting call. While it is far
+//! away, the calls up to it are handed out to the threads as credit: each thread may count that number of
+//! calls by itself. The total credit never exceeds the distance, so the thread that makes the interesting
+//! call always stops and asks first. A thread that has used up its credit takes back the credit of all
+//! threads, which shows how many calls there were, and hands out the rest again. Close to the interesting
+//! call no thread has credit, and each call is numbered in this module.
 //!
 //! To take back credit, every thread has to see its new limit before its count is read, although threads use
 //! no memory fences. The process-wide barrier [`Fence`] ensures this.
@@ -14,11 +15,11 @@ use core::ops::Range;
 use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
 
-/// Credit is handed out only if each thread gets at least this number of calls.
+/// The smallest credit for a thread, in calls. If the credit would be smaller, none is handed out.
 const WORTHWHILE: u64 = 64;
 
-/// A barrier for all threads of the process: makes their earlier stores visible, and their later loads see
-/// current values. Returns false if that is not possible.
+/// A function that executes a memory barrier on all threads of the process: other threads then see their
+/// earlier stores, and they see current values. Returns false if the kernel does not support this.
 pub type Fence = fn() -> bool;
 
 /// Numbers the calls of one kind, over all threads.
@@ -31,7 +32,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Returns a ledger in which no call is numbered and no credit handed out.
+    /// Returns a ledger in which no call has a number and no thread has credit.
     pub const fn new(what: Counted, fence: Fence) -> Self {
         Self {
             what,
@@ -47,7 +48,8 @@ impl Ledger {
         self.what
     }
 
-    /// Returns the number of calls numbered so far. Right after [`Ledger::settle`], these are all calls.
+    /// Returns the number of calls that have got a number so far. Right after [`Ledger::settle`], these are
+    /// all calls.
     pub const fn numbered(&self) -> u64 {
         self.numbered
     }
@@ -57,12 +59,12 @@ impl Ledger {
         !self.credit_out
     }
 
-    /// Returns the first limit for a new thread: the count up to which it need not ask.
+    /// Returns the limit for a new thread: the count up to which it need not ask.
     pub const fn first_limit(&self) -> u64 {
         if self.unlimited { UNLIMITED } else { 0 }
     }
 
-    /// Takes back all credit, and numbers the calls that were made with it.
+    /// Takes back the credit of all threads, and numbers the calls that they made with it.
     pub fn settle(&mut self, slots: &[&Slot]) {
         if !self.credit_out {
             return;
@@ -76,7 +78,8 @@ impl Ledger {
         }
         (self.fence)();
         for slot in slots {
-            // A count above the limit belongs to a call that is waiting here and will be numbered next.
+            // A count above the limit includes a call that has stopped and gets its number later, so that
+            // call is left out.
             let made = slot.live(what).count().min(slot.given());
             self.numbered += made - slot.settled(what);
             slot.set_settled(what, made);
@@ -84,8 +87,9 @@ impl Ledger {
         }
     }
 
-    /// Returns the number of calls made. Call this right after [`Ledger::settle`]. It includes calls that
-    /// were never numbered because they did not return, such as a last wait that was left by an exception.
+    /// Returns the number of calls that all threads have made. To be called right after [`Ledger::settle`].
+    /// Includes calls that never got a number because they did not return, such as a last wait that was left
+    /// by an exception.
     pub fn made(&self, slots: &[&Slot]) -> u64 {
         let unnumbered = slots.iter().map(|slot| {
             let made = slot.live(self.what).count();
@@ -94,9 +98,9 @@ impl Ledger {
         self.numbered + unnumbered.sum::<u64>()
     }
 
-    /// Numbers the call at which the thread of `slot` has stopped. Also numbers earlier calls that did not
-    /// return to be numbered, such as waits left by an exception. The range is empty if the call was made
-    /// with credit that has been taken back in the meantime, because it then has a number already.
+    /// Numbers the call at which the thread of `slot` has stopped, and returns the range of new numbers. Also
+    /// numbers the thread's earlier calls that did not return, such as waits left by an exception. The range
+    /// is empty if the call already has a number: it was made with credit that was taken back afterwards.
     pub fn number(&mut self, slots: &[&Slot], slot: &Slot) -> Range<u64> {
         self.settle(slots);
         let cell = slot.live(self.what);
@@ -111,7 +115,7 @@ impl Ledger {
     }
 
     /// Hands out credit for the calls before call number `next`. With `None`, no call is interesting any
-    /// more, and all limits are removed.
+    /// more, and the limits of all threads are removed.
     pub fn hand_out(&mut self, slots: &[&Slot], next: Option<u64>) {
         self.settle(slots);
         let Some(next) = next else {
@@ -152,7 +156,7 @@ mod tests {
             .collect()
     }
 
-    /// Counts a call like the assembler does. Returns true if the thread has to stop and ask.
+    /// Counts a call as the assembly code of the hooks does. Returns true if the thread has to stop and ask.
     fn count(slot: &Slot) -> bool {
         slot.live(CALL).add();
         fence(Ordering::SeqCst);
@@ -207,7 +211,7 @@ mod tests {
         const CALLS: u64 = 40_000;
         const NEXT: u64 = 100_003;
         let slots = slots(THREADS);
-        // Each count in this test is followed by a fence, so this fence is enough.
+        // In this test each count is followed by a fence, so a fence on the calling thread is enough.
         let ledger = Mutex::new(Ledger::new(CALL, || {
             fence(Ordering::SeqCst);
             true

@@ -1,10 +1,10 @@
 //! Turns the calls of many threads into one sequence of iterations.
 //!
 //! The steps of all threads are ordered by the time at which they begin. An iteration's number is its
-//! position in that order, and it lasts until the next one begins, on any thread. A call gets its number with
-//! the session's lock held, right before it continues to the real function (a wait: right before it returns).
-//! So the order of the numbers is the order in which steps begin. While a window is being switched no call
-//! gets a number, unless its thread must not wait any longer.
+//! position in that order, and the iteration lasts until the next one begins, on any thread. A call gets its
+//! number with the session's lock held, right before it continues to the real function (a wait: right before
+//! it returns). So the order of the numbers is the order in which steps begin. While a window is being
+//! switched no call gets a number, unless its thread must not wait any longer.
 
 pub mod comparison;
 pub mod counted;
@@ -25,18 +25,18 @@ use ledger::{Fence, Ledger};
 use numbering::Numbering;
 use threads::{Slot, UNLIMITED};
 
-/// The rule that defines an iteration, with the state of counting.
+/// The rule that defines an iteration, with the current state of counting.
 pub enum StepRule {
     /// A fixed number of calls of one kind.
     Calls(Ledger),
-    /// A wait that recurs once in each iteration, which is learnt.
+    /// A wait for the GPU that recurs once in each iteration. The learner finds it.
     Learned(Learned),
 }
 
-/// The effects of a call that a thread has entered.
+/// The effects that a call has when a thread enters it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entered {
-    /// The iteration that begins, if any.
+    /// The iteration that begins with the call, if any.
     pub opens: Option<Begun>,
     /// The iteration that ends when the call returns, if any.
     pub ends: Option<u64>,
@@ -44,8 +44,9 @@ pub struct Entered {
 
 /// The number of iterations in a row without a stream capture after which the warm-up is over.
 pub const WARMUP_ITERATIONS: u64 = 32;
-/// The number of stream captures in a row, each after a graph launch, that end a warm-up. An engine captures
-/// graphs of many sizes one after another, and launches none of them in between.
+/// The number of stream captures in a row, each after a graph launch, that end the warm-up. A program that
+/// launches graphs between its captures is at work. In a warm-up an engine captures graphs of many sizes and
+/// launches none of them in between.
 pub const WARMUP_CAPTURES: u32 = 64;
 
 /// Counts the iterations of a process.
@@ -54,15 +55,17 @@ pub struct Counter {
     numbering: Numbering,
     /// True if counting restarts after a stream capture.
     restarts: bool,
-    /// The number of stream captures in a row that each followed a graph launch.
+    /// The number of stream captures in a row that each came after a graph launch.
     captures: u32,
-    /// The number of graph launches until the latest stream capture.
+    /// The number of graph launches before the latest stream capture.
     graphs: u32,
-    /// True if iteration 0 is open and has not been reported yet, with a rule whose calls close iterations.
+    /// True if iteration 0 is open but has not been reported yet. Only for a rule whose calls close
+    /// iterations.
     to_begin: bool,
-    /// True if the settings define the warm-up.
+    /// True if the settings define the length of the warm-up.
     warmup_given: bool,
-    /// The comparison of an engine's steps with the pattern that recurs in the calls, while it lasts.
+    /// The comparison of an engine's steps with the pattern that recurs in the CUDA calls, as long as it
+    /// lasts.
     comparison: Option<RuleComparison>,
     fence: Fence,
 }
@@ -70,7 +73,7 @@ pub struct Counter {
 impl Counter {
     /// Returns the counter that the settings ask for.
     ///
-    /// `memory` returns the memory of the learner, and is called only if the rule has to be learnt.
+    /// `memory` returns the memory of the learner. It is called only if the rule has to be learnt.
     pub fn new(settings: &Settings, fence: Fence, memory: impl FnOnce() -> Memory) -> Self {
         let (warmup, restarts) = match settings.warmup {
             Warmup::Iterations(count) => (count, false),
@@ -122,13 +125,14 @@ impl Counter {
         }
     }
 
-    /// Returns the first limit up to which thread number `thread` may count `what` without asking.
+    /// Returns the first limit of thread number `thread` for `what`: the count up to which it need not report
+    /// these calls.
     pub fn first_limit(&self, what: Counted, thread: u32) -> u64 {
         self.limit(what, thread, 0)
     }
 
-    /// Returns the limit up to which a thread may count `what` without asking. The thread has called `what`
-    /// `count` times so far.
+    /// Returns the limit up to which a thread may count `what` without reporting it. The thread has made
+    /// `count` calls of this kind so far.
     fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match (&self.rule, &self.comparison) {
             _ if self.to_begin || !what.counts() => true,
@@ -142,8 +146,8 @@ impl Counter {
         if asks { 0 } else { UNLIMITED }
     }
 
-    /// Called when `what` has been entered. Updates the comparison of an engine's steps with the pattern in
-    /// the calls. Returns `None` if there is no comparison, or if `what` is the engine's step itself.
+    /// Called when a thread has entered `what`. Updates the comparison of an engine's steps with the pattern
+    /// in the CUDA calls. Returns `None` if there is no comparison, or if `what` is the engine's step itself.
     pub fn compares_entered(
         &mut self,
         what: Counted,
@@ -158,7 +162,8 @@ impl Counter {
         Some(self.compared(progress, slots))
     }
 
-    /// Called when a copy or a wait has returned. Updates the comparison, if there is one.
+    /// Called when a copy or a wait has returned. Updates the comparison of an engine's steps with the
+    /// pattern in the CUDA calls, if there is one.
     pub fn compares_returned(
         &mut self,
         call: Call,
@@ -169,8 +174,8 @@ impl Counter {
         Some(self.compared(progress, slots))
     }
 
-    /// Returns the result of a comparison. Once the comparison has ended, calls need no longer be examined
-    /// for it.
+    /// Returns the result of the comparison, if `progress` says that it has ended. In this case calls need no
+    /// longer be examined for it.
     fn compared(&mut self, progress: ComparisonProgress, slots: &[&Slot]) -> Option<Mismatch> {
         let ComparisonProgress::Ends(mismatch) = progress else {
             return None;
@@ -180,7 +185,7 @@ impl Counter {
         mismatch
     }
 
-    /// Called when a thread has entered a call.
+    /// Called when a thread has entered a call. Returns the iterations that the call begins and ends.
     ///
     /// A call that closes iterations is counted only when it returns.
     pub fn entered(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Entered {
@@ -212,8 +217,9 @@ impl Counter {
         }
     }
 
-    /// Returns true if entering `what` may give it a number, so that the order of entering matters. Waits get
-    /// a number when they return, except the first call of all, which begins iteration 0.
+    /// Returns true if a call of `what` may get its number (its position among the counted calls) when a
+    /// thread enters it. A wait gets its number when it returns, except the very first call, which begins
+    /// iteration 0.
     pub fn orders_entered(&self, what: Counted) -> bool {
         !what.waits() || self.to_begin
     }
@@ -230,13 +236,14 @@ impl Counter {
             }
     }
 
-    /// Returns true if entering a wait has no effect, and only its return has.
+    /// Returns true if a wait has no effect when a thread enters it, but only when it returns.
     pub const fn passes_entered_waits(&self) -> bool {
         let learns = matches!(self.rule, StepRule::Learned(_)) || self.comparison.is_some();
         learns && !self.to_begin
     }
 
-    /// Called when a call has returned. If it closes an iteration, returns the next one, which begins here.
+    /// Called when a call has returned. If the call closes an iteration, returns the next iteration, which
+    /// begins now.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         match &mut self.rule {
             StepRule::Calls(ledger)
@@ -252,8 +259,8 @@ impl Counter {
 
     /// Called when a stream capture has ended. Returns true if counting restarts. This happens only during
     /// the warm-up, which ends after [`WARMUP_ITERATIONS`] in a row without a capture, or after
-    /// [`WARMUP_CAPTURES`] with graph launches between them. So a program that captures its graphs again later
-    /// is counted without interruption.
+    /// [`WARMUP_CAPTURES`] with graph launches between them. So counting is not interrupted in a program that
+    /// captures its graphs again later.
     pub fn captured(&mut self, slots: &[&Slot]) -> bool {
         if !self.restarts {
             return false;
@@ -261,7 +268,7 @@ impl Counter {
         if self.iterations(slots) >= WARMUP_ITERATIONS || self.captures_at_work() {
             self.restarts = false;
             if let StepRule::Learned(learned) = &mut self.rule {
-                // The pattern that was learnt may be that of an engine's own warm-up, before the engine's
+                // The learnt pattern may be that of the engine's warm-up, which runs before the engine's
                 // first step.
                 learned.give_way(slots);
             }
@@ -281,12 +288,14 @@ impl Counter {
         true
     }
 
-    /// Returns true if stream captures are part of the program's iterations: many in a row followed graph launches.
+    /// Returns true if stream captures are part of the program's iterations: many captures in a row came
+    /// after graph launches.
     pub const fn captures_are_work(&self) -> bool {
         self.captures >= WARMUP_CAPTURES
     }
 
-    /// Called at a stream capture. Returns true if the program captures graphs while it works with them.
+    /// Called at a stream capture. Returns true if the program launches graphs between its captures, so that
+    /// captures are part of its work.
     fn captures_at_work(&mut self) -> bool {
         let StepRule::Learned(learned) = &self.rule else {
             return false;
@@ -299,7 +308,7 @@ impl Counter {
         self.captures_are_work()
     }
 
-    /// Returns true if a stream capture makes counting restart.
+    /// Returns true if the next stream capture makes counting restart.
     pub const fn may_restart(&self) -> bool {
         self.restarts
     }
@@ -312,8 +321,8 @@ impl Counter {
         }
     }
 
-    /// Lets the threads run without stopping until `iteration` begins. With `None`, no iteration matters any
-    /// more.
+    /// Lets the threads run without reporting their calls until `iteration` begins. With `None`, no iteration
+    /// matters any more.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
         match (&mut self.rule, iteration) {
             (StepRule::Calls(ledger), None) => ledger.hand_out(slots, None),
@@ -326,7 +335,8 @@ impl Counter {
         }
     }
 
-    /// Returns the calls at which the next edge of a window may occur soon, if it is `iterations` away.
+    /// Returns the calls at which a window may soon open or close, if the next opening or closing is
+    /// `iterations` away.
     pub fn close_calls(&self, iterations: u64) -> CallSet {
         const CLOSE: u64 = 64;
         match &self.rule {
@@ -340,7 +350,7 @@ impl Counter {
         }
     }
 
-    /// Returns the number of iterations so far.
+    /// Returns the number of iterations that have been counted so far.
     pub fn iterations(&mut self, slots: &[&Slot]) -> u64 {
         match &mut self.rule {
             StepRule::Calls(ledger) => {
@@ -351,7 +361,7 @@ impl Counter {
         }
     }
 
-    /// Returns the number of the first iteration that no numbered call has begun.
+    /// Returns the number of the first iteration that has not begun.
     pub fn next(&mut self, slots: &[&Slot]) -> u64 {
         match &mut self.rule {
             StepRule::Calls(ledger) => {
@@ -362,9 +372,9 @@ impl Counter {
         }
     }
 
-    /// Called when the step function of a known engine has been called. From now on its calls are counted,
-    /// and the learnt pattern is only compared with them. Such an engine captures streams in the middle of
-    /// its work, so captures do not make counting restart unless the settings ask for it.
+    /// Called when the step function of a known engine, `what`, has been called. From now on its calls are
+    /// counted, and the learnt pattern is only compared with them. Such an engine captures streams in the
+    /// middle of its work, so captures do not make counting restart unless the settings ask for it.
     fn follow(&mut self, what: Counted, slots: &[&Slot]) {
         let counted = StepRule::Calls(Ledger::new(what, self.fence));
         if let StepRule::Learned(learned) = core::mem::replace(&mut self.rule, counted) {
@@ -374,7 +384,7 @@ impl Counter {
         self.set_limits(slots);
     }
 
-    /// Returns the kind of call that is counted; `None` if the rule has to be learnt.
+    /// Returns the kind of call that is counted; `None` if the rule is learnt.
     pub const fn counts(&self) -> Option<Counted> {
         match &self.rule {
             StepRule::Calls(ledger) => Some(ledger.what()),
@@ -390,7 +400,7 @@ impl Counter {
         }
     }
 
-    /// Returns the learnt rule; `None` if nothing has been learnt or need be learnt.
+    /// Returns the learnt rule; `None` if no rule has been learnt, or if the settings give the rule.
     pub fn learnt_rule(&self) -> Option<tllmprof_learn::LearnedRule> {
         match &self.rule {
             StepRule::Calls(_) => None,
@@ -398,7 +408,7 @@ impl Counter {
         }
     }
 
-    /// Returns the learnt rule, and the inner repetitions within an iteration.
+    /// Returns the learnt rule and the repetitions inside an iteration, if there are any.
     pub fn learnt_levels(&self) -> Option<(tllmprof_learn::LearnedRule, Option<Inner>)> {
         match &self.rule {
             StepRule::Calls(_) => None,
@@ -412,8 +422,8 @@ impl Counter {
         0
     }
 
-    /// Sets the limits for all kinds of calls that the ledger does not number: the counts up to which threads
-    /// need not ask.
+    /// Sets the limits up to which threads need not report their calls, for all kinds of calls but the one
+    /// that the ledger numbers.
     fn set_limits(&self, slots: &[&Slot]) {
         let StepRule::Calls(ledger) = &self.rule else {
             return;
@@ -468,7 +478,7 @@ mod tests {
             }
         }
 
-        /// Makes a call, counted and reported like the intercepted functions do.
+        /// Makes a call, and counts and reports it as the hooks do.
         fn call(&mut self, call: Call) {
             let cell = self.slot.live(call);
             cell.add();

@@ -1,4 +1,4 @@
-//! Converts numbers of calls to numbers of iterations.
+//! Converts the numbers of calls into the numbers of iterations.
 
 use core::ops::Range;
 
@@ -10,11 +10,11 @@ use core::ops::Range;
 pub struct Numbering {
     /// The number of calls in an iteration.
     pub every: u64,
-    /// True if the call closes iterations instead of opening them.
+    /// True if the counted calls close iterations instead of opening them.
     pub closes: bool,
     /// The number of iterations at the start that are not counted (warm-up).
     pub warmup: u64,
-    /// The number of the first call that is counted.
+    /// The number of the first call after counting has (re)started.
     pub start: u64,
 }
 
@@ -24,7 +24,7 @@ impl Numbering {
             .saturating_add(self.warmup.saturating_mul(self.every))
     }
 
-    /// Returns the iteration that begins at call number `call`, if one does.
+    /// Returns the iteration that begins at call number `call`, if there is one.
     pub fn begins_at(&self, call: u64) -> Option<u64> {
         let calls = (call + u64::from(self.closes)).checked_sub(self.base())?;
         calls
@@ -32,8 +32,8 @@ impl Numbering {
             .then_some(calls / self.every)
     }
 
-    /// Returns the iteration that ends when call number `call` returns, if there is one. Only for calls that
-    /// open iterations.
+    /// Returns the iteration that ends when call number `call` returns, if there is one. Only for a rule
+    /// whose calls open iterations.
     pub fn ends_after(&self, call: u64) -> Option<u64> {
         let calls = call.checked_sub(self.base())? + 1;
         calls
@@ -41,7 +41,7 @@ impl Numbering {
             .then(|| calls / self.every - 1)
     }
 
-    /// Returns the last iteration that begins at one of `calls`.
+    /// Returns the last iteration that begins at one of the calls with the numbers `calls`.
     pub fn last_begun(&self, calls: Range<u64>) -> Option<u64> {
         calls.rev().find_map(|call| self.begins_at(call))
     }
@@ -60,7 +60,7 @@ impl Numbering {
         self.closes && self.warmup == 0
     }
 
-    /// Returns the first iteration that begins after the first `calls` calls.
+    /// Returns the first iteration that begins after `calls` calls have been made.
     pub fn next(&self, calls: u64) -> u64 {
         let counted = (calls.saturating_add(u64::from(self.closes))).saturating_sub(self.base());
         counted.div_ceil(self.every)

@@ -1,13 +1,13 @@
-//! The pushed ranges of a thread whose end also ends an iteration.
+//! Follows the pushed NVTX ranges of a thread whose end also ends an iteration.
 //!
 //! A pop does not say which range it ends. So after the push of a range whose end matters, the thread's
-//! pushes and pops in its domain are counted until they balance. Most of the time no such range is open, and
-//! nothing is counted.
+//! pushes and pops in the range's domain are counted until they balance. Most of the time no such range is
+//! open, and nothing is counted.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// The largest number of ranges that are followed. If there are more, the outermost ones are dropped, and
-/// their iterations end where the next iterations begin.
+/// The largest number of ranges that are followed at a time. If there are more, the outermost ones are
+/// dropped, and their iterations end where the next iterations begin.
 const MAX_FOLLOWED: usize = 8;
 
 struct StepRange {
@@ -24,7 +24,7 @@ pub struct OpenRanges {
 }
 
 impl OpenRanges {
-    /// Returns a value without followed ranges.
+    /// Returns a value that follows no range.
     pub const fn new() -> Self {
         Self {
             count: AtomicUsize::new(0),
@@ -43,8 +43,8 @@ impl OpenRanges {
         self.count.load(Relaxed) == 0
     }
 
-    /// Called when a range has been pushed. `iteration` is the iteration that ends with the range, if there
-    /// is one.
+    /// Called when the thread has pushed a range. `iteration` is the iteration that ends with the range, if
+    /// there is one.
     pub fn pushed(&self, domain: usize, iteration: Option<u64>) {
         match iteration {
             Some(iteration) => self.follow(domain, iteration),
@@ -57,7 +57,8 @@ impl OpenRanges {
         }
     }
 
-    /// Called when a range has been popped. Returns the iteration that ends with the range, if there is one.
+    /// Called when the thread has popped a range in `domain`. Returns the iteration that ends with the range,
+    /// if there is one.
     pub fn popped(&self, domain: usize) -> Option<u64> {
         let index = self.innermost(domain)?;
         let range = &self.ranges[index];

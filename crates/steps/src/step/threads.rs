@@ -1,10 +1,10 @@
-//! The cells in which each thread counts its calls.
+//! The cells (counters with a limit) in which each thread counts its calls.
 //!
 //! A thread increments its own cells with plain stores, so counting costs no more if there are many threads.
-//! The *limit* of a cell is the count up to which its thread may continue without asking what its calls mean
-//! (see [`super::ledger`]). Cells outlive their thread: a later thread takes them over with their counts. So
-//! no call is lost, and ten thousand short threads need only as many cells as the largest number of threads
-//! that ran at the same time.
+//! The *limit* of a cell is the count up to which its thread may continue without asking whether a call
+//! begins an iteration (see [`super::ledger`]). Cells outlive their thread: a later thread takes them over
+//! with their counts. So no call is lost, and ten thousand short threads need only as many cells as the
+//! largest number of threads that ran at the same time.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -13,10 +13,11 @@ use tllmprof_calls::CallPurpose;
 use super::counted::{Counted, ROWS};
 use super::open::OpenRanges;
 
-/// A limit that no count exceeds.
+/// A limit of a cell that no count exceeds.
 pub const UNLIMITED: u64 = u64::MAX;
 
-/// A thread's count of one kind of call, with its limit.
+/// The number of calls of one kind that a thread has made, and the limit up to which the thread may make such
+/// calls without reporting them.
 #[repr(C)]
 pub struct Cell {
     count: AtomicU64,
@@ -24,7 +25,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// The offsets of the fields in bytes, for the assembler.
+    /// The offsets of the fields in bytes, for the assembly code that counts calls.
     pub const COUNT: usize = core::mem::offset_of!(Self, count);
     pub const LIMIT: usize = core::mem::offset_of!(Self, limit);
 
@@ -35,7 +36,7 @@ impl Cell {
         }
     }
 
-    /// Returns the number of calls so far.
+    /// Returns the number of calls that have been counted in this cell.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
@@ -45,12 +46,13 @@ impl Cell {
         self.count.store(self.count() + 1, Ordering::Relaxed);
     }
 
-    /// Returns the count up to which the thread may continue without asking.
+    /// Returns the count up to which the thread may continue without asking whether a call begins an
+    /// iteration.
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the count up to which the thread may continue without asking.
+    /// Sets the count up to which the thread may continue without asking whether a call begins an iteration.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
     }
@@ -67,8 +69,8 @@ pub struct Slot {
     live: [Cell; ROWS],
     captured: [Cell; ROWS],
     settled: [AtomicU64; ROWS],
-    /// The limit that the thread had before its credit (calls that it may count without asking) was taken
-    /// back.
+    /// The limit that the thread's cell had before the thread's credit (calls that it may count without
+    /// asking) was taken back.
     given: AtomicU64,
     taken: AtomicBool,
     /// True while the thread begins a step: its call has a number but has not continued to the real function
@@ -77,15 +79,15 @@ pub struct Slot {
     open: OpenRanges,
     /// The index of the slot among the process's slots.
     thread: u32,
-    /// The address of the thread's block, through which the thread finds its cells; 0 if no thread uses the
-    /// slot.
+    /// The address of the thread's block (its record in this library), through which the thread finds its
+    /// cells; 0 if no thread uses the slot.
     block: AtomicUsize,
 }
 
 impl Slot {
-    /// Returns slot number `thread`, marked as used. `limit` returns the limits for calls outside a stream
-    /// capture. Inside one, the thread has to stop only at calls that begin or end a capture, destroy an
-    /// object or control the profiler.
+    /// Returns slot number `thread`, marked as used. `limit` returns the limit of each cell for calls outside
+    /// a stream capture. Inside a capture, the thread has to ask only at calls that begin or end a capture,
+    /// destroy an object or control the profiler.
     pub fn new(thread: u32, limit: impl Fn(Counted) -> u64) -> Self {
         let ends_capture = |what| match what {
             Counted::Call(call) => matches!(
@@ -113,7 +115,7 @@ impl Slot {
         }
     }
 
-    /// Returns the cell in which calls outside a stream capture are counted.
+    /// Returns the cell in which calls of `what` outside a stream capture are counted.
     pub fn live(&self, what: impl Into<Counted>) -> &Cell {
         &self.live[what.into().row()]
     }
@@ -127,8 +129,8 @@ impl Slot {
         }
     }
 
-    /// Returns the first cell for calls inside or outside a stream capture. The assembler counts from this
-    /// address.
+    /// Returns the first of the cells for calls inside or outside a stream capture. The assembly code that
+    /// counts calls starts from this address.
     pub fn cells(&self, capturing: bool) -> &Cell {
         if capturing {
             &self.captured[0]
@@ -137,23 +139,24 @@ impl Slot {
         }
     }
 
-    /// Returns how many of the thread's calls of `what` have got a number, which is their position among all
-    /// threads' calls.
+    /// Returns the number of the thread's calls of `what` that have got a number (their position among all
+    /// threads' calls).
     pub fn settled(&self, what: Counted) -> u64 {
         self.settled[what.row()].load(Ordering::Relaxed)
     }
 
-    /// Stores how many of the thread's calls of `what` have got a number.
+    /// Stores the number of the thread's calls of `what` that have got a number (their position among all
+    /// threads' calls).
     pub fn set_settled(&self, what: Counted, count: u64) {
         self.settled[what.row()].store(count, Ordering::Relaxed);
     }
 
-    /// Returns the limit that the thread had before its credit was taken back.
+    /// Returns the limit that the thread's cell had before the thread's credit was taken back.
     pub fn given(&self) -> u64 {
         self.given.load(Ordering::Relaxed)
     }
 
-    /// Stores the limit that the thread has before its credit is taken back.
+    /// Stores the limit that the thread's cell has before the thread's credit is taken back.
     pub fn set_given(&self, limit: u64) {
         self.given.store(limit, Ordering::Relaxed);
     }

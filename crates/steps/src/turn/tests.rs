@@ -170,7 +170,7 @@ fn a_process_that_ends_before_anything_is_ready_has_no_end_to_take() {
 }
 
 /// Calls `act` for each event in all possible sequences of `length` events, with the turn before and after
-/// it.
+/// the event.
 fn walk(
     turn: Turn,
     events: &[TurnEvent],

@@ -17,8 +17,8 @@ pub use demand::Conflict;
 /// it is closed for a while and opens again.
 pub(super) const PARTS: usize = 1024;
 
-/// The iterations that a window still needs after it was closed for a while: `left` of them, or all that come
-/// if `left` is `None`.
+/// The iterations that a window still needs after it was closed for a while: `left` of them, or all further
+/// iterations if `left` is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rest {
     asked: IterationRange,
@@ -29,17 +29,18 @@ struct Rest {
 #[derive(Clone, Debug, Default)]
 pub struct Schedule {
     windows: Vec<IterationRange>,
-    /// The index of the next planned window. Those before it are finished.
+    /// The index of the next planned window. The windows before this index are finished.
     next: usize,
     /// The window that is open, if any.
     open: Option<Taken>,
-    /// The remaining iterations of the next window, if it was closed for a while.
+    /// The iterations that the next window still needs, if it was closed for a while.
     rest: Option<Rest>,
     captured: Vec<Taken>,
-    /// The number of captured parts of windows that are not listed because there were too many.
+    /// The number of captured parts of windows that are not in the list `captured`, because there were too
+    /// many.
     unkept: u64,
-    /// True if a window whose beginning was missed opens late with its full length. Otherwise it opens late
-    /// with the rest of its iterations.
+    /// True if a window whose beginning was missed opens late with its full length. If false, it opens late
+    /// with only the rest of its iterations.
     is_patient: bool,
     /// True if no window may open for now.
     held: bool,
@@ -73,14 +74,15 @@ impl Schedule {
     pub fn new(windows: &[IterationRange]) -> Self {
         Self {
             windows: windows.to_vec(),
-            // Memory is reserved here, because the last window may be closed where nothing may be allocated.
+            // Memory for the list is reserved now, because the last window may be closed where nothing may be
+            // allocated.
             captured: Vec::with_capacity(windows.len()),
             ..Self::default()
         }
     }
 
-    /// Returns a schedule in which windows open late rather than never, and only once [`Schedule::hold`]
-    /// allows it. For a process that begins to count late.
+    /// Returns a schedule whose windows open late rather than never, and only once [`Schedule::hold`] allows
+    /// it. For a process in which counting begins late.
     pub fn patient(windows: &[IterationRange]) -> Self {
         Self {
             is_patient: true,
@@ -89,7 +91,7 @@ impl Schedule {
         }
     }
 
-    /// Prevents windows from opening if `held`, otherwise allows it again.
+    /// Prevents windows from opening if `held` is true; allows it again if `held` is false.
     pub fn hold(&mut self, held: bool) {
         self.held = held;
     }
@@ -111,7 +113,7 @@ impl Schedule {
         }
     }
 
-    /// Makes the window begin once the time of an iteration has settled (see [`Schedule::begins`]).
+    /// Makes the window begin only once the time of an iteration has settled (see [`Schedule::begins`]).
     #[must_use]
     pub fn once_settled(self) -> Self {
         Self {
@@ -120,7 +122,8 @@ impl Schedule {
         }
     }
 
-    /// Makes the window last until its figures are precise enough, including kernels in a separate part.
+    /// Makes the window last until its figures are precise enough. If `kernels` is given, a part in which
+    /// kernels are recorded follows.
     #[must_use]
     pub fn as_long_as_needed(self, kernels: Option<KernelPart>) -> Self {
         Self {
@@ -141,7 +144,7 @@ impl Schedule {
         self.is_settling() || is_to_open || self.is_measuring() || self.rest.is_some()
     }
 
-    /// Returns true if the window that lasts until its figures are precise enough is open.
+    /// Returns true if the open window is one that lasts until its figures are precise enough.
     fn is_measuring(&self) -> bool {
         self.open
             .is_some_and(|open| !open.on_demand && self.length.is_some())
@@ -155,7 +158,8 @@ impl Schedule {
             .is_some_and(|settling| settling.verdict().is_none())
     }
 
-    /// Called when `iteration` begins, before [`Schedule::reach`].
+    /// Called when `iteration` begins, before [`Schedule::reach`]. Updates the search for steady iterations
+    /// and the length of the open window.
     pub fn begins(&mut self, iteration: u64, now: Instant, known: Known) {
         let known = Known {
             counts: known.counts && !self.passes_over,
@@ -186,7 +190,7 @@ impl Schedule {
         }
     }
 
-    /// Called when a stream was captured in the current iteration.
+    /// Called when a stream was captured in the current iteration, which therefore does not count.
     pub fn interrupt(&mut self) {
         if let Some(settling) = &mut self.settling {
             settling.interrupt();
@@ -196,21 +200,21 @@ impl Schedule {
         }
     }
 
-    /// Called when counting restarts, because everything before was the program's warm-up.
+    /// Called when counting of iterations restarts, because everything before was the program's warm-up.
     pub fn restart(&mut self) {
         if let Some(settling) = &mut self.settling {
             settling.restart();
         }
     }
 
-    /// Returns the result of waiting for the time of an iteration to settle, if the window waited for that
-    /// and the wait is over.
+    /// Returns the result of waiting for the time of an iteration to settle; `None` if the window does not
+    /// wait for that or still waits.
     pub fn verdict(&self) -> Option<Verdict> {
         self.settling.as_ref()?.verdict()
     }
 
-    /// Sets if `iteration` counts, before it is reached. The open window gets one iteration longer for each
-    /// iteration that does not count.
+    /// Sets whether `iteration`, which is about to begin, counts. The open window gets one iteration longer
+    /// for each iteration that does not count.
     pub fn counts(&mut self, iteration: u64, counts: bool) {
         self.passes_over = !counts;
         if let Some(open) = &mut self.open
@@ -222,9 +226,8 @@ impl Schedule {
         }
     }
 
-    /// Handles an iteration that does not count by closing the open window before it. The window opens again
-    /// with the next iteration that counts. Returns true if the window has to be closed. A window on demand
-    /// is never split.
+    /// Closes the open window before `iteration`, which does not count. The window opens again with the next
+    /// iteration that counts. Returns true if the window has to be closed. A window on demand is never split.
     pub fn splits(&mut self, iteration: u64) -> bool {
         self.passes_over = true;
         let Some(open) = &mut self.open else {
@@ -243,13 +246,13 @@ impl Schedule {
         true
     }
 
-    /// Returns the number of iterations that a window that was closed for a while still needs; `None` if
+    /// Returns the number of iterations that a window still needs after it was closed for a while; `None` if
     /// there is no such window or it has no last iteration.
     pub fn lacks(&self) -> Option<u64> {
         self.rest?.left
     }
 
-    /// Removes the planned windows that have not begun.
+    /// Removes the planned windows that have not opened yet.
     pub fn plan_none(&mut self) {
         self.windows.truncate(self.next);
         self.settling = None;
@@ -276,7 +279,7 @@ impl Schedule {
         (self.held && self.open.is_none()).then_some(window)
     }
 
-    /// Returns true if no window may open with the iteration that begins.
+    /// Returns true if no window may open with the iteration that begins now.
     fn is_held(&self) -> bool {
         self.held || self.passes_over
     }
@@ -292,12 +295,13 @@ impl Schedule {
         planned.filter(|_| !self.is_settling())
     }
 
-    /// Returns the requested window and the next planned window, as far as they exist.
+    /// Returns the window on demand and the next planned window, as far as they exist.
     fn coming(&self) -> impl Iterator<Item = IterationRange> {
         self.demanded.into_iter().chain(self.planned())
     }
 
-    /// Returns the iteration at whose beginning the open window closes or the next window opens.
+    /// Returns the number of the iteration that begins when the open window closes or, if none is open, when
+    /// the next window opens.
     pub fn next_edge(&self) -> Option<u64> {
         match &self.open {
             Some(open) => open.window.last?.checked_add(1),
@@ -308,7 +312,8 @@ impl Schedule {
         }
     }
 
-    /// Returns true if a window has to be opened, closed or changed at `point`.
+    /// Returns true if a window has to be opened or closed at `point`, or if the open window begins its part
+    /// with kernels there.
     pub fn has_edge_at(&self, point: Point) -> bool {
         match point {
             Point::Start => false,
@@ -370,13 +375,15 @@ impl Schedule {
                 && self.captured.is_empty()
                 && let Some(window) = self.windows.first_mut()
             {
-                // This window was requested without iteration numbers, so it begins here.
+                // A window of steady iterations was requested without iteration numbers, so it begins with
+                // this iteration.
                 *window = later(*window, iteration);
             }
             while !self.is_patient && self.windows.get(self.next).is_some_and(is_over) {
                 self.next += 1;
             }
-            // Profilers need time between windows that were requested separately.
+            // Profilers need time between two windows, so a window that opens late does not open where
+            // another one closes.
             let apart = edge.close.is_none() || !self.is_patient;
             let window = self.windows.get(self.next).filter(|w| w.first <= iteration);
             if let Some(window) = window.filter(|window| apart || window.first == iteration) {
@@ -388,15 +395,16 @@ impl Schedule {
                 self.rest = None;
                 self.measure(taken);
                 edge.open = self.open;
-                // Memory is reserved here, because the window may be closed where nothing may be allocated.
+                // Memory for the list is reserved now, because the window may be closed where nothing may be
+                // allocated.
                 self.captured.reserve(1);
             }
         }
         edge
     }
 
-    /// Starts to measure the length of the opened window, if the window lasts until its figures are precise
-    /// enough.
+    /// Starts to measure the length of the window that has opened, if the window lasts until its figures are
+    /// precise enough.
     fn measure(&mut self, taken: Taken) {
         let usual = match self.verdict() {
             Some(Verdict::Settled(step)) => Some(step),
@@ -412,7 +420,7 @@ impl Schedule {
         }
     }
 
-    /// Returns the window with the iterations that it contains if it opens at `iteration`.
+    /// Returns `window`, with the iterations that it contains if it opens at `iteration`.
     fn take(&self, window: IterationRange, iteration: u64) -> Taken {
         if let Some(Rest { asked, left }) = self.rest {
             let last = left.map(|left| iteration.saturating_add(left - 1));
@@ -464,8 +472,8 @@ impl Schedule {
         &self.captured
     }
 
-    /// Returns the number of captured parts of windows that are not in the list of [`Schedule::captured`].
-    /// They lie between its last two parts.
+    /// Returns the number of captured parts of windows that are not in the list that [`Schedule::captured`]
+    /// returns. These parts come after all parts in the list but the last one.
     pub const fn unkept(&self) -> u64 {
         self.unkept
     }

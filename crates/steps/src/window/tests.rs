@@ -12,7 +12,7 @@ use super::*;
 use crate::length::KernelPart;
 use crate::steady::Known;
 
-/// Facts about iterations without waits for requests or for the GPU.
+/// An iteration that counts and in which the program waited neither for requests nor for the GPU.
 const OWN: Known = Known {
     counts: true,
     idle: Duration::ZERO,
@@ -66,8 +66,8 @@ fn a_window_opens_at_its_first_and_closes_after_its_last() {
     );
 }
 
-/// Runs iterations up to `until` with windows that consist of those for which `counts` returns true. Returns
-/// the schedule.
+/// Runs iterations up to `until`. The windows consist only of iterations for which `counts` returns true.
+/// Returns the schedule.
 fn of_some(windows: &[IterationRange], until: u64, counts: impl Fn(u64) -> bool) -> Schedule {
     let mut schedule = Schedule::new(windows).of_some();
     for n in 0..until {
@@ -86,22 +86,22 @@ fn a_window_of_some_iterations_opens_with_one_and_lasts_for_as_many_as_were_aske
         captured.map(|taken| (taken.asked, taken.window)).collect()
     };
     let asked = window(5, 7);
-    // Iterations 6, 9 and 12 count.
+    // Only iterations that are multiples of 3 count, so the window contains 6, 9 and 12.
     let thirds = of_some(&[asked], 40, |n| n % 3 == 0);
     assert_eq!(windows(&thirds), [(asked, window(6, 12))]);
     let all = of_some(&[asked], 40, |_| true);
     assert_eq!(windows(&all), [(asked, asked)]);
     let none = of_some(&[asked], 40, |n| n < 5);
     assert!(!none.has_opened());
-    // The second window waits for the first. An excluded iteration just after the end of a window does not
-    // count.
+    // The second window waits for the first. An excluded iteration right after the end of a window does not
+    // make that window longer.
     let next = window(9, 10);
     let even = of_some(&[asked, next], 40, |n| n % 2 == 0);
     assert_eq!(
         windows(&even),
         [(asked, window(6, 10)), (next, window(12, 14))]
     );
-    // A window that is not complete when the process ends reports how far it got.
+    // A window that is not complete when the process ends reports the iterations that it has got.
     let mut cut = of_some(&[asked], 10, |n| n == 5 || n > 8);
     let taken = cut.finish().unwrap();
     assert_eq!(taken.window, window(5, 10));
@@ -334,11 +334,11 @@ fn a_window_of_steady_iterations_begins_where_their_time_has_settled() {
     let taken = Taken::on_time(window(32, 51));
     let edges = run(Schedule::new(&asked).once_settled(), |_| true);
     assert_eq!(edges, [(32, taken), (52, taken)]);
-    // This window never opens late, even if windows were held before.
+    // A window that waits for steady iterations never opens late, even if windows were held before.
     let mut held = Schedule::patient(&asked);
     held.hold(false);
     assert_eq!(run(held.once_settled(), |_| true), edges);
-    // With a condition, the window has the same number of iterations that count.
+    // With a condition, the window has the same number of iterations, not counting the excluded ones.
     let some = run(Schedule::new(&asked).of_some().once_settled(), |n| {
         n % 2 == 0
     });
@@ -383,12 +383,12 @@ fn a_window_without_a_length_lasts_until_it_has_what_it_needs() {
         (244, false, false, Some(window(24, 243))),
     ];
     assert_eq!(edges, all);
-    // Of a pause in the middle of the window only a little counts.
+    // Only a little of a pause in the middle of the window counts towards its length.
     let (edges, _) = run(Some(kernels), 400, |n| if n == 100 { 5000 } else { 10 });
     assert_eq!(edges[1].0, 215);
     let (edges, _) = run(None, 400, |_| 10);
     assert_eq!(edges[1], (224, false, false, Some(window(24, 223))));
-    // The process ends before the window does.
+    // In this case the process ends before the window does.
     let (edges, open) = run(Some(kernels), 100, |_| 10);
     assert_eq!(edges.len(), 1);
     let cut = open.and_then(|open| open.cut(100)).unwrap();

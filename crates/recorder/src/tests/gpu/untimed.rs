@@ -17,8 +17,8 @@ fn times_are_taken_in_some_blocks_of_short_iterations_and_none_of_the_others_is_
         }
     });
     let taken: Vec<_> = shown(&spans).into_iter().map(|(n, _)| n - 5).collect();
-    // A range, because the number of measured blocks depends on how long the iterations take on a busy
-    // machine.
+    // A range is accepted, because the number of measured blocks depends on how long the iterations take on a
+    // busy machine.
     assert!(
         (BLOCK as usize..17 * BLOCK as usize).contains(&taken.len()),
         "{taken:?}"
@@ -58,8 +58,8 @@ fn threads_that_take_turns_in_iterations_that_are_not_timed_do_not_make_a_stream
     });
     let is_later = |span: &&Recorded| matches!(span.what, What::GpuSpan { iteration: 50, .. });
     let later = spans.iter().filter(is_later).map(|span| span.cut);
-    // The last launch is known in advance from the iteration that was measured before 50, so the span is not
-    // cut.
+    // Iteration 50's last launch is predicted from the iteration that was measured before it, so its span is
+    // not cut.
     assert_eq!(later.collect::<Vec<_>>(), [false]);
     assert_eq!(spans.len(), 2);
 }
@@ -89,7 +89,8 @@ fn streams_for_which_there_is_no_room_are_not_missing_in_iterations_that_are_not
     assert_eq!(gpu.lost(), before);
 }
 
-/// Like [`launch`], but only if GPU times are being measured, like a real call.
+/// Launches work like [`launch`], but only if GPU times are being measured, as the hooks do for the program's
+/// calls.
 fn launch_if_followed(target: StreamArgument) {
     if is_timing() {
         launch(target);
@@ -101,7 +102,8 @@ fn calls_are_not_followed_in_iterations_that_are_not_timed_once_no_span_is_open(
     let gpu = Gpu::new(27);
     let stream = gpu.stream(1);
     let before = gpu.lost();
-    // The iterations are short: the first block is measured, and after it only few blocks.
+    // The simulated iterations are short: the first block of iterations is measured, and then only few
+    // blocks.
     let timed = 5..5 + BLOCK;
     for waits_at_last in [true, false] {
         let spans = gpu.spans(|| {
@@ -136,7 +138,7 @@ fn what_another_thread_launches_late_is_not_timed_as_the_next_iteration_is() {
         assert!(!is_taken(5));
         begin_iteration(6);
         take(6);
-        // A thread that still works on iteration 5 must not take it for the measured iteration 6.
+        // A thread that still works on iteration 5 must not treat it as the measured iteration 6.
         assert!(is_taken(6) && !is_taken(5));
     });
 }

@@ -8,13 +8,14 @@ use crate::window::Cut;
 /// The reason why a requested window conflicts with another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conflict {
-    /// This window is open.
+    /// Another window is open: the contained one.
     Open(IterationRange),
-    /// This window was requested earlier and has not opened yet.
+    /// Another window was requested earlier and has not opened yet: the contained one.
     Demanded(IterationRange),
-    /// This window was planned from the start, and has an iteration in common with the requested one.
+    /// The contained window was planned from the start, and has an iteration in common with the requested
+    /// one.
     Planned(IterationRange),
-    /// A window of steady iterations will open, and cannot give way.
+    /// A window of steady iterations is still to open, and cannot be moved.
     ToCome,
 }
 
@@ -29,8 +30,8 @@ impl Conflict {
 }
 
 impl Schedule {
-    /// Adds a window on demand. It must begin with an iteration that has not been reached. Its opening waits
-    /// only for that iteration and for the step to be understood, and not for times to settle.
+    /// Adds a window on demand. It must begin with an iteration that has not begun. It opens at that
+    /// iteration once the step is understood, without waiting for times to settle.
     ///
     /// # Errors
     /// Returns the conflict if another window is in the way.
@@ -47,9 +48,9 @@ impl Schedule {
         last.is_some_and(|last| last < first)
     }
 
-    /// Makes the open window of steady iterations give way to a window that begins with iteration `first`, if
-    /// its length is not fixed. It closes before `first` and opens again later, unless it has reached its
-    /// part with kernels. Returns true if it gives way.
+    /// Interrupts the open window of steady iterations for a requested window that begins with iteration
+    /// `first`. The open window closes before `first` and opens again later, unless it has reached its part
+    /// with kernels. Returns true if it is interrupted.
     pub fn give_way(&mut self, first: u64) -> bool {
         let is_measuring = self.is_measuring();
         let measuring = self.length.and_then(|length| length.measuring);
@@ -73,7 +74,8 @@ impl Schedule {
         true
     }
 
-    /// Returns true if the open window is to be closed only for a requested window that has not opened yet.
+    /// Returns true if the open window is to be closed only to make room for a requested window that has not
+    /// opened yet.
     fn has_given_way(&self) -> bool {
         let goes_on = self
             .open
@@ -81,8 +83,8 @@ impl Schedule {
         goes_on && self.demanded.is_some()
     }
 
-    /// Returns the iterations captured so far of the window of steady iterations, if it was closed for a
-    /// while and has not opened again.
+    /// Returns the iterations captured so far of the window of steady iterations, if that window was
+    /// interrupted and has not opened again.
     pub fn interrupted(&self) -> Option<Cut> {
         let last = self.captured.last()?;
         (self.rest.is_some() && last.is_measured).then_some(Cut {
@@ -101,7 +103,7 @@ impl Schedule {
         }
     }
 
-    /// Like [`Schedule::demand`], for a window that begins after the end of the open one.
+    /// Adds a window on demand, like [`Schedule::demand`], that begins after the end of the open window.
     ///
     /// # Errors
     /// Returns the conflict if another window is in the way.
@@ -111,7 +113,8 @@ impl Schedule {
         }
         let planned = self.windows.get(self.next..).unwrap_or_default();
         let gives_way = self.is_settling() || self.length.is_some();
-        // A planned window that was closed for a while needs the next iterations for its rest.
+        // A planned window that was interrupted needs the next iterations for its rest, so it conflicts with
+        // each request.
         let is_hit = |planned: &&IterationRange| self.rest.is_some() || planned.overlaps(&window);
         if let Some(planned) = planned.iter().filter(|_| !gives_way).find(is_hit) {
             return Err(Conflict::Planned(*planned));
@@ -120,8 +123,8 @@ impl Schedule {
         Ok(())
     }
 
-    /// Makes the open window end with `iteration`, and cancels a window on demand. Returns true if a window
-    /// has to be closed, once [`Schedule::has_edge_at`] returns true.
+    /// Makes the open window end with `iteration`, and cancels a window on demand that has not opened.
+    /// Returns true if a window has to be closed, once [`Schedule::has_edge_at`] returns true.
     pub fn stop(&mut self, iteration: u64) -> bool {
         let has_given_way = self.has_given_way();
         let was_demanded = self.demanded.take().is_some();
@@ -133,7 +136,7 @@ impl Schedule {
             self.rest = None;
             return false;
         }
-        // A window that gave way to the stopped one keeps its rest, and opens again.
+        // A window that was interrupted for the stopped one keeps its remaining iterations, and opens again.
         let is_on_demand = was_demanded || self.open.is_some_and(|open| open.on_demand);
         let keeps_rest = self.length.is_some() && is_on_demand;
         if !keeps_rest && self.rest.take().is_some() && self.open.is_none() {

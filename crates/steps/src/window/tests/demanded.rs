@@ -11,9 +11,10 @@ use crate::length::KernelPart;
 
 /// An event that a test applies to a schedule.
 enum Then {
-    /// A window is requested. Contains the conflict that is expected, if any.
+    /// A window is requested. The second value is the conflict that is expected, if any.
     Demand(IterationRange, Option<Conflict>),
-    /// The iterations before this one begin. Contains the windows that are expected to open and close there.
+    /// The iterations before this one begin. The second value lists the windows that are expected to open and
+    /// close.
     Until(u64, &'static [(u64, &'static str)]),
     Stop(bool),
 }
@@ -175,7 +176,8 @@ fn a_demand_lasts_for_as_many_iterations_as_count_and_is_not_split() {
     assert_eq!(taken, [window(6, 9)]);
 }
 
-/// Runs iterations of 10 ms, and calls `then` before each. Returns the windows that closed, and the schedule.
+/// Runs iterations of 10 ms with a planned window of steady iterations, and calls `then` before each
+/// iteration. Returns the windows that closed, and the schedule.
 fn drive_steady(
     until: u64,
     mut then: impl FnMut(&mut Schedule, u64),
@@ -214,7 +216,8 @@ fn an_open_steady_window_gives_way_and_opens_again() {
             assert!(!schedule.give_way(70), "it has given way");
         }
     });
-    // The first part has 200 iterations. In each part that began late, one of its iterations does not count.
+    // The first part needs 200 iterations. The planned window is interrupted, and in each of its parts that
+    // began late, one iteration does not count.
     let planned = [(60, window(24, 59), false), (255, window(70, 254), false)];
     assert_eq!(closed, [planned[0], (70, asked, true), planned[1]]);
     assert!(schedule.interrupted().is_none());
@@ -224,7 +227,7 @@ fn an_open_steady_window_gives_way_and_opens_again() {
         .map(|taken| taken.asked)
         .collect();
     assert_eq!(names, [window(24, None), window(24, 254)]);
-    // The process ends before the window opens again.
+    // In this case the process ends before the planned window opens again.
     let (closed, schedule) = drive_steady(65, |schedule, n| {
         if n == 50 {
             schedule.give_way(60);
@@ -246,7 +249,7 @@ fn a_steady_window_goes_on_where_what_it_gave_way_to_is_stopped() {
         _ => {}
     });
     assert_eq!(closed, [(244, window(24, 243), false)]);
-    // The window opens again after the requested one was stopped while it was open.
+    // In this case the requested window is stopped while it is open. Then the planned window opens again.
     let (closed, _) = drive_steady(400, |schedule, n| match n {
         50 => {
             schedule.give_way(60);
@@ -257,7 +260,7 @@ fn a_steady_window_goes_on_where_what_it_gave_way_to_is_stopped() {
     });
     let windows: Vec<_> = closed.iter().map(|(_, window, _)| *window).collect();
     assert_eq!(windows, [window(24, 59), window(60, 64), window(65, 249)]);
-    // Without a requested window, `stop` stops the steady window itself.
+    // Without a requested window, `stop` stops the planned window itself.
     let (closed, schedule) = drive_steady(400, |schedule, n| {
         if n == 50 {
             assert!(schedule.stop(49));
