@@ -9,18 +9,18 @@ pub enum AttachRefusal {
     NoProcess,
     /// The process has ended, but its parent has not waited for it yet.
     Zombie,
-    /// The number is that of a thread. The value is the id of its process.
+    /// The given number is the id of a thread. The value is the id of the thread's process.
     Thread(i32),
     Kernel,
     Stopped,
     Uninterruptible,
-    /// Another process already traces it. The value is the tracer's id; 0 if unknown.
+    /// Another process already traces this process. The value is the tracer's id; 0 if unknown.
     Traced(i32),
     /// The process belongs to another user, with this id.
     AnotherUser(u32),
-    /// The setting `kernel.yama.ptrace_scope`, which has this value, forbids it.
+    /// The system setting `kernel.yama.ptrace_scope`, which has this value, forbids tracing the process.
     Yama(u32),
-    /// The system refuses the access with this error.
+    /// The system denies access to the process, with this error.
     NotPermitted(String),
     Architecture,
     Bits32,
@@ -34,7 +34,7 @@ pub enum AttachRefusal {
     NoProc,
     /// The process could not make a file in memory for the library. The value is the error number.
     NoFile(i32),
-    /// The file in memory could not be written, for this reason.
+    /// The library could not be written into the file in memory, for this reason.
     NotWritten(String),
     /// The process's C library is older than the version that the library needs.
     OldGlibc {
