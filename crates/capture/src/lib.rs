@@ -125,7 +125,8 @@ fn switch(place: &Place<'_>, edge: Switched) {
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
-        // There may have been no context when the window opened, so the profiler is started now.
+        // If there was no CUDA context when the window opened, the profiler could not be started then. It is started
+        // now.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
     if let Point::In(iteration) = place.point {
@@ -227,7 +228,7 @@ pub fn cupti_was_called(call: CuptiCall, succeeded: bool) {
     cupti::was_called(call, succeeded);
 }
 
-/// Ends all ranges and closes the window. [`finish`] calls this when the process ends.
+/// Ends all NVTX ranges and closes the window. [`finish`] calls this when the process ends.
 fn close_all(iterations: u64, drain: bool) {
     let drains = STATE.lock_for(EXIT_TIMEOUT).is_some_and(|mut state| {
         if let Some(ranges) = &mut state.ranges {
@@ -246,7 +247,8 @@ fn close_all(iterations: u64, drain: bool) {
     }
 }
 
-/// Waits for the device, for a limited time. Returns false if the device or the worker thread is still busy.
+/// Waits until the device is idle, for a limited time. Returns false if the device or the worker thread is still
+/// busy.
 fn drain() -> bool {
     worker::run(Job::Drain, DRAIN_TIMEOUT)
 }
@@ -261,7 +263,7 @@ fn work(job: Job) {
     }
 }
 
-/// Waits for the device without a limit. Runs on the worker thread.
+/// Waits until the device is idle, without a time limit. Runs on the worker thread.
 fn drain_here() {
     if let Some(driver) = Driver::get() {
         driver.synchronize_all();
@@ -383,7 +385,8 @@ impl tllmprof_session::Sink for Profilers {
     }
 }
 
-/// Resets the state in the child process after a fork: what the parent process has open is not open here.
+/// Resets the state in the child process after a fork: the windows and ranges that the parent process has open are
+/// not open in the child.
 fn in_child(alone: &OnlyThread) {
     STATE.break_open(alone);
     let mut state = STATE.lock();

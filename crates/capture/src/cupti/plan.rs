@@ -20,9 +20,9 @@ mod tests;
 
 /// Maximum number of attempts to detach CUPTI. The distance to the next attempt, in iterations, doubles each time.
 const MAX_TRIES: u32 = 8;
-/// Number of iterations until the next attempt to detach, if it was too early for one.
+/// Number of iterations from a check that finds it too early to detach CUPTI to the next check.
 const EARLY_RETRY_ITERATIONS: u64 = 64;
-/// Number of iterations until the next check of CUPTI, if the worker is still attaching it.
+/// Number of iterations from a check that finds the worker still attaching CUPTI to the next check.
 const LATE_RETRY_ITERATIONS: u64 = 16;
 
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -99,7 +99,7 @@ pub(crate) enum PlanEvent {
     Left,
     /// Another profiler takes CUPTI.
     Yields,
-    /// CUPTI could not be detached this time. It is tried again.
+    /// CUPTI could not be detached this time. The detachment is tried again.
     Busy { iteration: u64 },
     /// It is too early to detach CUPTI. This does not count as an attempt.
     Early { iteration: u64 },
@@ -115,7 +115,7 @@ pub(crate) enum Action {
     Nothing,
     /// Attach CUPTI. This results in [`PlanEvent::Attached`] or [`PlanEvent::NotAttached`].
     Attach,
-    /// Write into the record that kernels were recorded up to here.
+    /// Write into the record that kernels were recorded up to and including the iteration that has just ended.
     Stop,
     /// Write into the record that kernels were recorded up to the iteration before the one that has just ended.
     StopBefore,

@@ -17,7 +17,7 @@ use tllmprof_sync::States;
 pub(crate) enum Presence {
     /// CUPTI is not attached, or another profiler uses it.
     Out,
-    /// CUPTI is attached but disabled. Each launch already costs more.
+    /// CUPTI is attached but disabled. Launches are still slower than without CUPTI.
     In,
     /// CUPTI is attached and records work.
     On,

@@ -40,14 +40,14 @@ struct Taking {
     names: HashMap<usize, KernelName>,
     /// The era of the record (`recorder::era`) for which the string numbers in `names` are valid.
     era: u32,
-    /// Correlation ids of the calls that submitted work.
+    /// Correlation ids of the CUDA calls that submitted the recorded work.
     calls: HashSet<u32>,
     last: u32,
     /// The graph nodes whose kernels have run. Used only while scopes are followed.
     replayed: Replayed,
 }
 
-/// A kernel's name, which the table finds by its address. After a module is unloaded, another name may be at the
+/// A kernel's name, which is found by the address of its text. After a module is unloaded, another name may be at the
 /// same address, so the text is compared too.
 struct KernelName {
     text: Box<[u8]>,
@@ -88,7 +88,7 @@ pub(crate) fn begin(since: ClockReading, ahead: i64) {
 /// Maximum time that a thread of the program waits for CUPTI's thread, which may hang.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Assigns the graph nodes of all records so far to scopes, and writes the result into the record.
+/// Assigns the graph nodes whose kernels have been recorded so far to scopes, and writes the result into the record.
 pub(crate) fn judge() {
     let replayed = TAKING
         .lock_for(LOCK_TIMEOUT)
