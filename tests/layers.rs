@@ -229,7 +229,7 @@ fn compiled_code_has_the_modules_of_its_operations() {
     for python in pythons() {
         let ran = ran_in(python, "compiled.py", &[]);
         ran.assert_all_known();
-        // The program launches these kernels equally often within graphs and outside of them.
+        // The program launches the kernels of these scopes equally often within graphs and outside of them.
         let known = ran.known();
         assert_eq!(known["Model/model.layers.(0 + 1.norm)"], 20, "{python}");
         assert_eq!(known["Model/model.layers.1.mlp"], 20, "{python}");

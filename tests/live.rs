@@ -58,7 +58,7 @@ fn a_hundred_captures_in_a_row_take_exactly_their_steps() {
         assert_eq!(accepted.1 - accepted.0, n % 7);
         taken.push(closed);
     }
-    // The number is unchanged: the record was created before the first window.
+    // The number of descriptors is unchanged: the record was created before the first window.
     assert_eq!(server.count("fd"), descriptors);
     assert_eq!(server.windows(), taken);
     server.end();
@@ -319,7 +319,7 @@ fn an_operator_is_told_why_not() {
             .status
             .success()
     );
-    // The server makes no steps.
+    // The server is paused and makes no steps.
     fs::write(place.path("pause"), "").unwrap();
     sleep(Duration::from_millis(50));
     refused(
@@ -397,7 +397,7 @@ fn another_user_gets_nothing() {
         name.ends_with(&format!("-{}.sock", server.pid())) && name.matches('-').count() >= 2,
         "{name}"
     );
-    // The permissions are those after a user has made the folder writable for all users.
+    // The folder and the socket get the permissions that they have after a user has made them writable for all users.
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).unwrap();
     let script = format!(

@@ -384,7 +384,7 @@ fn a_program_asks_whether_anybody_listens() {
     let old = program.library("tool_of_old", "");
     let old = [("NVTX_INJECTION64_PATH", old.to_str().unwrap())];
     let gone = [("NVTX_INJECTION64_PATH", "/nonexistent/tool.so")];
-    // Each entry: the variables, the answer without a rule for ranges, and the answer with one.
+    // Each entry: the variables, the program's answer without a rule for ranges, and its answer with such a rule.
     for (variables, without, with) in [(&[][..], 0, 1), (&old, 1, 1), (&gone, 0, 1)] {
         for (rule, answer) in [("cudaGraphLaunch", without), ("nvtx:^step", with)] {
             let ran = program.run(&[], rule, "all", variables);

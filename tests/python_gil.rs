@@ -51,7 +51,8 @@ fn never_overlap(python: &Python, ran: &Ran) {
     }
 }
 
-/// Returns the ranges of the thread that begin between the first two of `times` and end between the last two.
+/// Returns the ranges of the thread that begin between the first two of the four `times` and end between the last
+/// two.
 fn within(ranges: &[Span], thread: u64, times: [u64; 4]) -> Vec<&Span> {
     let is_it = |range: &&Span| {
         u64::from(range.thread) == thread
@@ -396,7 +397,8 @@ fn totals_are_logged_where_cuda_is_used() {
     }
 }
 
-/// If nothing is requested, the library changes no GOT slot of the interpreter.
+/// If no garbage collections, GIL times or functions of Python are requested, the library changes no GOT slot of the
+/// interpreter.
 #[test]
 fn what_is_off_is_left_as_it_is() {
     let bench = Bench::new();
@@ -404,7 +406,7 @@ fn what_is_off_is_left_as_it_is() {
     let slots = ("SLOTS_LIBRARY", slots.to_str().expect("a path in UTF-8"));
     for python in pythons() {
         let led = |variables: &[(&str, &str)]| {
-            // This rule avoids `auto`, which may look for an engine's Python function and so change slots.
+            // This rule is set because `auto` may look for an engine's Python function and so change slots.
             let rule = ("TLLMPROF_STEP", "cudaGraphLaunch");
             let variables: Vec<_> = variables.iter().copied().chain([slots, rule]).collect();
             let ran = bench.run(python, "slots", &variables);

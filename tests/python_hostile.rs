@@ -44,8 +44,8 @@ fn threads_with_small_stacks_begin_the_session() {
     );
 }
 
-/// Code that would start torch's profiler needs the main interpreter's GIL. This thread holds the GIL of a
-/// sub-interpreter and must not wait for another one.
+/// Code that would start torch's profiler needs the main interpreter's GIL. The thread that opens the window holds
+/// the GIL of a sub-interpreter, and must not wait for another GIL.
 #[test]
 fn a_window_in_a_sub_interpreter_waits_for_nobody() {
     survives(

@@ -142,7 +142,7 @@ impl Samples {
         )
     }
 
-    /// Returns the number of samples in which a running thread was in a function.
+    /// Returns the number of samples of a running thread whose stack contains the function.
     fn count(&self, function: &str) -> usize {
         let ran = self
             .0
@@ -167,9 +167,9 @@ impl Samples {
         callers.into_keys().collect()
     }
 
-    /// Asserts that the program's functions have their shares of the samples. By chance, some runs in a thousand exceed
-    /// three standard deviations. The test then takes the same number of samples again, and all samples together must
-    /// be within a smaller limit.
+    /// Asserts that the program's functions have their expected shares of the samples. By chance, some runs in a
+    /// thousand deviate by more than three standard deviations. The test then takes the same number of samples again,
+    /// and all samples together must be within a smaller limit.
     #[track_caller]
     fn have_their_shares(&mut self, python: &Python, situation: &str, steps: u32) {
         let Err(wrong) = self.shares() else {
@@ -207,7 +207,7 @@ impl Samples {
     }
 }
 
-/// Returns true if a frame is of this function. Compares the name without its class.
+/// Returns true if a frame's name is that of the function, ignoring the class in the name.
 fn is(name: &str, function: &str) -> bool {
     let qualified = name.split(' ').next().unwrap();
     qualified.rsplit('.').next() == Some(function)
@@ -324,7 +324,7 @@ fn a_fork_in_a_window_ends_sampling_in_the_child_alone() {
         let (_, samples) = sampled_alone(python, "fork", 400);
         let threads: BTreeSet<_> = samples.0.iter().map(|sample| sample.thread).collect();
         assert_eq!(threads.len(), 1, "{python}");
-        // The child's stacks must not contain the parent's functions.
+        // The stacks of the forked child must not contain functions of the parent.
         assert!(
             samples.count("step") > 0 && samples.callers("ten") == ["step"].into(),
             "{python}"
@@ -436,8 +436,8 @@ fn a_filter_that_refuses_to_copy_memory_costs_one_line() {
 
 #[test]
 fn native_stacks_are_sampled_where_the_kernel_permits() {
-    /// The number of samples that is enough. Runs get longer until they reach it, because the kernel's timer may be
-    /// coarse and the machine busy.
+    /// Number of samples that is enough. Runs get longer until they have this number, because the kernel's timer may
+    /// be coarse and the machine busy.
     const MIN_SAMPLES: usize = 50;
     let python = few()[0];
     let mut steps = 1500;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Output, Scratch, command, nvtx, repo, run, shim, skipped};
 
-/// A run may take this long. It is more than any program needs on a busy machine.
+/// Time limit of a run, longer than any program needs on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A CPython on this machine, as `scripts/list-pythons` prints it.

@@ -46,8 +46,8 @@ fn imported() -> BTreeSet<String> {
     listed.out().lines().filter_map(name).collect()
 }
 
-/// Builds an object with these functions, which look up the real ones at their first call. [`lazy_library`] links the
-/// object.
+/// Builds an object with the functions `names`. Each of them looks up the C library's function of its name at its
+/// first call. [`lazy_library`] links the object.
 fn lazy_object(shop: &Workshop, names: &[String], options: &[&str]) -> PathBuf {
     let list = names
         .iter()
@@ -222,7 +222,8 @@ fn real_functions_in_function_local_statics() {
     let shop = Workshop::new();
     let program = shop.0.path("function_local");
     let mut cpp = cpp_compiler();
-    // If the length were constant, the compiler would not emit a call.
+    // Without `-fno-builtin`, the compiler could compute the length of a constant text itself, and would emit no call
+    // of `strlen`.
     cpp.args(["-O1", "-fno-builtin", "-Wall", "-Wextra", "-rdynamic", "-o"])
         .arg(&program)
         .arg(repo().join("tests/hostile/function_local.cpp"));

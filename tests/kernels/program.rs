@@ -24,7 +24,8 @@ pub(crate) enum Reach {
     LookedUp,
 }
 
-/// Returns the folder with both programs, which is built once per test binary.
+/// Returns the folder with the program, in one build for each [`Reach`], and with its libraries. They are built once
+/// per test binary.
 fn built() -> &'static Path {
     static BUILT: OnceLock<Scratch> = OnceLock::new();
     BUILT
@@ -340,7 +341,7 @@ impl Read {
         kernels
     }
 
-    /// Returns true if the kernels of the program's steps began while kernels were recorded.
+    /// Returns true if all kernels of the program's steps began while the record says that kernels were recorded.
     pub(crate) fn kernels_lie_in_their_windows(&self) -> bool {
         let opened = self.kernel_edges(Edge::Open);
         let closed = self.kernel_edges(Edge::Close);

@@ -71,7 +71,7 @@ fn nothing_listens_after_an_exec_and_the_file_is_swept() {
 fn a_host_that_closes_all_descriptors_keeps_its_own_and_is_found_again() {
     let place = Place::new();
     let mut command = place.server("2000");
-    // The stand-in's log is an open descriptor, too, so it must be off.
+    // The program closes all descriptors, so the stand-in must have no log, which is an open descriptor, too.
     command.env("HOST", "closes").env_remove("STANDIN_LOG");
     let mut server = place.start(&mut command);
     // A client stays connected while the program closes its descriptors. Other tests' programs may listen at the same
@@ -144,7 +144,8 @@ fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
         assert!(output.err().is_empty(), "{}", output.err());
     }
     assert!(fs::read_dir(place.path("run")).unwrap().next().is_none());
-    // A process that uses CUDA has no such thread and no socket, unless `TLLMPROF_CONTROL` asks for the socket.
+    // A process that uses CUDA has no thread for the control socket and no socket, unless `TLLMPROF_CONTROL` asks for
+    // the socket.
     for control in [None, Some("0")] {
         let mut command = place.server("100");
         match control {

@@ -62,8 +62,8 @@ impl Served {
         text
     }
 
-    /// Returns a process's metrics. The keys are the metric's name and the labels that only some metrics have, such as
-    /// `name,phase="decode"`.
+    /// Returns a process's metrics. Each key is a metric's name, followed by those labels that only some metrics
+    /// have, such as `name,phase="decode"`.
     fn values(&self, pid: u32) -> BTreeMap<String, f64> {
         let own = format!("{{pid=\"{pid}\",");
         let text = self.text();
@@ -117,7 +117,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     let served = Served::metrics(&place);
     let counted = |values: &BTreeMap<String, f64>| values["tllmprof_iterations_total"];
     let is_known = |values: &BTreeMap<String, f64>| {
-        // The process looks up its rank in the iteration after the first request.
+        // The process looks up its rank only in the first iteration after a request for its metrics.
         counted(values) > 100.0
     };
     served.text();

@@ -13,8 +13,8 @@ const CET: &[&str] = &["-fcf-protection=full"];
 #[track_caller]
 fn shapes_are_seen(program: &Situation, by: &str) {
     let many: Vec<String> = (0..100).map(|n| (n * 3).to_string()).collect();
-    // Through GOT slots, a library's calls to its own function are not seen. The program prints the number of the other
-    // calls separately.
+    // Calls that a library makes to its own function do not use a GOT slot, so they are not seen. The program prints
+    // the number of the other calls separately.
     let seen = if by == BY_NAME { "outside " } else { "calls " };
     for mode in ["alone", "threads"] {
         let program = program.clone().args(mode);

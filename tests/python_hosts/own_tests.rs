@@ -14,7 +14,7 @@ use crate::common::python::Python;
 use crate::common::pythons::{few, name};
 use crate::common::{Output, Scratch, command, run, skipped};
 
-/// The slowest test takes a minute on an idle machine.
+/// Time limit of a test. The slowest test takes a minute on an idle machine.
 const TIMEOUT: Duration = Duration::from_secs(900);
 const QUICK: &str = "test_gc test_sys test_audit test_monitoring test_interpreters";
 const ALL: &str = "test_gc test_sys test_audit test_monitoring test_interpreters test_embed test_threading \

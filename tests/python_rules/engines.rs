@@ -109,7 +109,7 @@ for _ in range(12):
     );
     for which in pythons() {
         let ran = run_engines(which, "2-3,5-9", &program);
-        // The engine's function returns before the step's work, so an iteration lasts until the next call.
+        // The engine's function returns before the step's work, so an iteration lasts until the function's next call.
         let expected = [('+', 11), ('-', 15), ('+', 17), ('-', 27)];
         assert_edges(which, &ran, &expected);
         let said = ran.said();

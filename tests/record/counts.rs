@@ -1,4 +1,4 @@
-//! Runs `counts.c`, and compares the calls that the program counts itself with its record.
+//! Runs `counts.c`, and compares the calls that the program counts itself with the calls in its record.
 
 use std::cell::Cell;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::read::Read;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The program with its variables, and the folder in which it runs.
+/// The program with its environment variables, and the folder in which it runs.
 pub(crate) struct Counts {
     scratch: Scratch,
     variables: Vec<(&'static str, String)>,

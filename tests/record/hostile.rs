@@ -31,7 +31,8 @@ fn made(program: &Program) -> (u64, u64) {
     (sum(|made| made.calls), sum(|made| made.pushed))
 }
 
-/// Asserts that missing events are counted, and that the record marks the places where events are missing.
+/// Asserts that the events of all calls and ranges are recorded or counted as dropped, and that the record marks the
+/// places where events are missing.
 fn assert_kept_and_dropped(program: &Program, record: &Read) {
     let (calls, pushed) = made(program);
     let dropped = record.header.counter(Counter::EventsDropped);
@@ -144,8 +145,8 @@ fn a_crowd_of_threads_stays_within_the_bound() {
         kept + dropped >= calls + pushed && kept > 600,
         "{kept} {dropped}"
     );
-    // With room for all threads, events are lost only in threads that waited too long while others allocated room. On a
-    // busy machine these are some hundred calls.
+    // With room for all threads, a thread loses events only if it waits too long while other threads allocate room.
+    // On a busy machine these are some hundred calls.
     let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "100M")]);
     assert_kept_and_dropped(&program, &records[0]);
     assert!(launches(&records[0]) > 2000, "{}", launches(&records[0]));

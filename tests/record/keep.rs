@@ -131,7 +131,8 @@ fn a_process_that_is_killed_leaves_its_latest_windows() {
             .spawn()
             .unwrap();
         let since = Instant::now();
-        // The file is extended before its room is needed. So the record is full only once a window was dropped.
+        // The file is extended before the room is needed, so its size reaches the limit early. The record is full
+        // only once a window was dropped.
         let is_full = || {
             records(counts.folder()).contains(&KEEP)
                 && counts.record().header.counter(Counter::WindowsDropped) > 0
@@ -229,8 +230,8 @@ fn memory_does_not_grow_with_the_events_that_are_written() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(child.wait().unwrap().code(), Some(7));
-    // The first tenth of the samples is left out because of the start, and the last tenth because the end needs more
-    // memory.
+    // The first tenth of the memory samples is left out because of the start, and the last tenth because the end
+    // needs more memory.
     let early = &seen[seen.len() / 10..seen.len() / 3];
     let late = &seen[seen.len() * 2 / 3..seen.len() * 9 / 10];
     let most = |part: &[u64]| part.iter().copied().max().unwrap();

@@ -217,10 +217,11 @@ fn windows_of_many_threads_steps_are_exact() {
                         continue;
                     }
                     for (begun, edge) in ran.switches(steps.every) {
-                        // No later step may have begun.
+                        // When the profiler is switched, no step after the window's edge may have begun.
                         assert!(begun <= edge, "{what}: {begun} had begun at {edge}");
                         edges += 1;
-                        // All earlier steps must have begun, if the program can see when a step begins.
+                        // When the profiler is switched, all steps before the window's edge must have begun, if the
+                        // program can see when a step begins.
                         let is_seen = matches!(steps.how, "range" | "started" | "function");
                         late += u64::from(is_seen && begun < edge);
                         if is_seen && begun < edge {
@@ -236,7 +237,8 @@ fn windows_of_many_threads_steps_are_exact() {
         runs - inexact.len()
     );
     assert!(inexact.is_empty(), "{inexact:#?}");
-    // A thread may be interrupted after the library's last instruction, before the program counts the step.
+    // A thread may be interrupted after the library's last instruction, before the program counts the step. The
+    // program's count is then too low.
     assert!(late * 50 <= edges, "{late} of {edges}");
 }
 

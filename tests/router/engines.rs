@@ -30,7 +30,7 @@ const RELEASES: [(&str, &str, usize); 11] = [
 /// An engine's release, changes to its source, and the code paths to run; all of them if the list is empty.
 type Job<'a> = (&'a str, &'a str, Vec<&'a str>);
 
-/// A job's results by code path, and the library's messages.
+/// The results of a job, by code path, and the library's messages.
 type Found = (BTreeMap<String, Value>, Vec<String>);
 
 /// Runs the engines' source. Returns `None` if the source is not available.
@@ -232,7 +232,7 @@ fn a_release_that_does_otherwise_stays_as_it_is_with_one_line() {
             "FusedMoE.forward takes its logits elsewhere",
         ),
     ];
-    // These paths have two types of layers, each with and without a bias.
+    // The following code paths have two types of layers, each with and without a bias.
     let ways = [
         "grouped",
         "grouped bias",

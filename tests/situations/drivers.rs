@@ -3,8 +3,8 @@
 use super::twice::{Situation, start, stop};
 use crate::common::standin;
 
-/// Returns the program with a driver that lacks half of its functions, in front of the complete
-/// stand-in.
+/// Returns the program with a driver that lacks half of its functions. The complete stand-in comes after this driver
+/// in the library path.
 fn on_lacking_driver(program: &str) -> Situation {
     let standin = standin();
     let path = format!(

@@ -46,7 +46,7 @@ fn steady_iterations_are_taken_once_their_time_has_settled() {
             said.last(),
             Some(&format!("{window} captured: 400 iterations by {step}"))
         );
-        // If the program ends before the steps are steady, the message has their number.
+        // If the program ends before the steps are steady, the message says how many steps there were.
         let ran = fixture().args("--steps 12").run();
         assert!(ran.switches().is_empty());
         let said = ran.said();
