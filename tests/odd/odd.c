@@ -158,7 +158,8 @@ static void lock_no_more_than_allowed(void)
     want(syscall(SYS_capset, &header, sets) == 0, "capset");
 }
 
-/* All memory mapped from now on must be locked, and the limit allows almost none. */
+/* All memory that is mapped from now on must be locked, but the limit allows almost no locked
+ * memory. */
 static void lock_memory(void)
 {
     limit(RLIMIT_MEMLOCK, 32 << 10);
@@ -204,7 +205,8 @@ static void be_stopped(void)
     from_outside(stop_and_continue);
 }
 
-/* ARGUMENT is the control group's folder. */
+/* Moves this process out of the control group with the folder `group`, freezes the control group
+ * for a while, and thaws it again. */
 static void freeze(const char *group)
 {
     char state[PATH_MAX], outside[PATH_MAX];

@@ -36,7 +36,7 @@ static long kernel(long number, long a, long b, long c, long d)
     return result;
 }
 
-/* Logs a call if it comes from the tested library in one of that library's own threads. */
+/* Logs a call if it comes from the library under test, in one of that library's own threads. */
 static void own_thread_calls(const char *function, void *caller)
 {
     char name[16] = "", line[128];

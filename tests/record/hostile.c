@@ -83,8 +83,8 @@ static void jump(int signal)
 static void jumps(void)
 {
     volatile int left = 0;
-    /* NVTX looks for its tool only once. If a thread jumped out of that, other threads would wait forever, so it is
-     * done first. */
+    /* NVTX looks for its tool only once. If a thread jumped out of this search, other threads
+     * would wait for its end forever, so the search is done first. */
     nvtxInitialize(NULL);
     handle(jump);
     atomic_store(&lines[0].number, (uint64_t)gettid());
@@ -262,7 +262,7 @@ int main(int argc, char **argv)
         return 2;
     lines_open(argv[1]);
     use_cuda();
-    /* With this rule, the window opens at the first wait. */
+    /* The rule counts waits, so the window opens at the first wait. */
     cudaDeviceSynchronize();
     cudaDeviceSynchronize();
     const char *what = argv[2];
