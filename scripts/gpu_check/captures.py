@@ -24,7 +24,8 @@ from .record_file import process_of
 
 NAME = "captures"
 MANY, STEPS = 100, 5
-# For an engine, because its steps vary more than the effect that is looked for after a window.
+# Number of windows for an engine. It is larger, because an engine's steps vary more than the effect
+# that is looked for after a window.
 ENGINE_MANY = 400
 PROFILED = 20
 # A window's first iteration may be at most this number after the count at the time when the request was confirmed.
@@ -72,8 +73,8 @@ class Client:
 
 @dataclass
 class Captured:
-    before: int  # iterations when it was requested
-    after: int  # iterations when it was confirmed
+    before: int  # number of iterations when the window was requested
+    after: int  # number of iterations when the window was confirmed
     first: int
     last: int
     why: str = ""

@@ -25,7 +25,7 @@ COLD = 2  # number of starts with an empty cache
 ENGINE_WINDOW = (300, 359)
 # End of the label of an engine's run without graphs, which launches each kernel separately.
 NO_GRAPHS = "no graphs"
-GRAPHS_OFF = ("GRAPHS", "MORE")  # variables of such a run
+GRAPHS_OFF = ("GRAPHS", "MORE")  # environment variables of a run without graphs
 # Maximum relative difference from nsys's times.
 APART = 0.02
 SAMPLE = {"sample": 2}

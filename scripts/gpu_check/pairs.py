@@ -25,7 +25,7 @@ STEPS, WINDOW, WITH_KERNELS = 620, "100-599", 60
 CHANGES = ("host", "kernel", "launches", "layer")
 # Runs of a side: of a planted change, and of a pair of equal sides.
 CHANGED_SIDE, A_SIDE = 6, 3
-# Equal runs: for 20 pairs. Each pair begins two runs after the one before it.
+# Number of equal runs, which make 20 pairs. Each pair begins two runs after the pair before it.
 EQUAL, APART = 44, 2
 BUDGET, RUN_SECONDS = 180, 60
 ALARMS = ("faster", "slower")

@@ -11,8 +11,8 @@ KINDS = {
                       "cudaLaunchCooperativeKernel", "cuLaunchCooperativeKernel"),
     "stream wait": ("cudaStreamSynchronize", "cuStreamSynchronize"),
     "event wait": ("cudaEventSynchronize", "cuEventSynchronize"),
-    # The kind comes from the call's name instead of the copy's record, which nsys lacks for some (246 copies of JAX,
-    # while XLA tries out its kernels).
+    # The kind is taken from the call's name, and not from the copy's record, because nsys lacks
+    # some of these records (246 copies of JAX, while XLA tries out its kernels).
     "read": ("cuMemcpyDtoHAsync",),
     "asynchronous copy": ("cudaMemcpyAsync", "cuMemcpyAsync"),
 }

@@ -98,7 +98,8 @@ def all_files(spec):
         return listing(spec["work"], "", skipped)
     lines = []
     for folder in ("/tmp", "/run", "/dev/shm"):
-        # The program did not create these: they are mount points, made by this script, of folders that are kept.
+        # These paths are mount points, made by this script, of folders that are kept. The program
+        # did not create them.
         ours = {path for kept in skipped for path in ancestors(kept)}
         lines += [line for line in listing(folder, folder, skipped) if line.split(" ")[0] not in ours]
     for name in ("usr", "etc", "var", "opt"):

@@ -22,7 +22,7 @@ class Surrounding:
     name: str
     about: str
     wrap: tuple = ()                 # command line in front of the program
-    needs: str = ""                  # the command that this needs
+    needs: str = ""                  # the command that the surrounding needs
     limits: tuple = ()
     census: bool = False
     filter: bool = False

@@ -35,7 +35,7 @@ class Load:
     expected: int = 0  # number of windows; 0: not known
     is_plain: bool = False  # runs without the library
     beside: str = ""  # name of the load without the library that this one is compared with
-    has_children: bool = False  # they leave records, too
+    has_children: bool = False  # the child processes leave records, too
     variables: dict = field(default_factory=dict)
 
     def command(self):

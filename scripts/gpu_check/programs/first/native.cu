@@ -119,7 +119,7 @@ static void native_polling()
     }
 }
 
-// A batch that is not full waits for more requests, although there are none.
+// If the batch is not full, waits for more requests, although there are none.
 FUNCTION void fill_batch(std::mutex &lock, std::condition_variable &arrived)
 {
     std::unique_lock<std::mutex> held(lock);
@@ -151,7 +151,7 @@ static void native_statistics_lock()
         for (;;) {
             {
                 std::lock_guard<std::mutex> held(statistics);
-                usleep(7000);  // sends them to another host
+                usleep(7000);  // stands for sending the statistics to another host
             }
             usleep(1000);
         }

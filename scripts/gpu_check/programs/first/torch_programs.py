@@ -77,7 +77,7 @@ METRICS, METRICS_LOCK = collections.Counter(), threading.Lock()
 def flush_metrics():
     while True:
         with METRICS_LOCK:
-            time.sleep(0.008)  # sends them to another host
+            time.sleep(0.008)  # stands for sending the statistics to another host
         time.sleep(0.001)
 
 
