@@ -10,12 +10,12 @@
 //! - **No crash, no hang.** The library never panics across a call, waits for another thread without
 //!   a bound, or holds a lock while it calls other code. A program's exception, `longjmp`, `fork`,
 //!   `_exit` and signals work as before.
-//! - **Nothing that the host must be prepared for.** An intercepted call enters none of the
-//!   host's functions until it is clear that there is something to count: the host may not be initialised
+//! - **Nothing that the host must be prepared for.** A hook calls none of the host's
+//!   functions until it is clear that there is something to count: the host may not be initialised
 //!   yet, or may be in the middle of looking up the very function. `tllmprof_bytes` and
 //!   `platform::elf` avoid such calls. In a process with none of the library's variables, only the
-//!   loader makes system calls for the library; if the process uses CUDA, the library also calls `gettid`,
-//!   `getpid` and `futex` when it forks.
+//!   loader makes system calls for the library; if the process uses CUDA, the library also calls
+//!   `gettid`, `getpid` and `futex` when it forks.
 //! - **No system call without a request.** Idle threads of the library sleep in one call. If the
 //!   program installs a filter for system calls, the library has made all its own calls before.
 //! - **Nothing on standard output**, and on standard error one line at a time, if there is

@@ -227,7 +227,8 @@ define! {
     }
 }
 
-/// Makes the system call `prctl`. Used until the C library's `prctl` was found, or if there is none.
+/// Makes the system call `prctl`. Used until the real function was found, that is, the `prctl` of the next library,
+/// or if there is none.
 ///
 /// # Safety
 /// The conditions are those of the C library's function of this name.
@@ -244,7 +245,8 @@ pub(crate) unsafe extern "C" fn prctl(
     unsafe { answer(libc::SYS_prctl, arguments) as c_int }
 }
 
-/// Makes any system call. Used until the C library's `syscall` was found, or if there is none.
+/// Makes any system call. Used until the real function was found, that is, the `syscall` of the next library, or if
+/// there is none.
 ///
 /// # Safety
 /// The conditions are those of the C library's function of this name.

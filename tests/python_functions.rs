@@ -156,7 +156,7 @@ fn greenlet(python: &Python) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// The tested versions include each way in which the library sees calls.
+/// Runs with those Python versions that together cover each way in which the library sees calls.
 #[test]
 fn calls_of_greenlets_end_in_any_order() {
     let bench = Bench::new();

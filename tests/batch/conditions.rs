@@ -131,7 +131,7 @@ fn each_of_many_threads_steps_is_marked_by_its_own_batch() {
         let wrong =
             wrong.filter(|(batch, excluded)| !batch.is_null() && holds(batch) == **excluded);
         assert_eq!(wrong.collect::<Vec<_>>(), [], "{context}");
-        // A step that began while another thread switched the window has no event.
+        // The record has no event for a step that began while another thread was switching the window.
         let counted = excluded.iter().filter(|excluded| !**excluded).count();
         assert!((90..=100).contains(&counted), "{counted} {context}");
         assert!(excluded.len() > counted + 50, "{context}");

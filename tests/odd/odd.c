@@ -124,8 +124,8 @@ static int others_sleep(void)
     return sleep;
 }
 
-/* A thread's first driver call allocates the driver's thread-local variables. If that fails, glibc ends the process.
- * So the limit is set only after all other threads have come to rest. */
+/* Limits the data to its current size, after all other threads have come to rest: a thread's first driver call
+ * allocates the driver's thread-local variables, and if that fails, glibc ends the process. */
 static void fill_data(void)
 {
     for (int looks = 0; looks < 5; looks = others_sleep() ? looks + 1 : 0)

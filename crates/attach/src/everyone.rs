@@ -56,7 +56,7 @@ impl<'a> Everyone<'a> {
     ) -> Result<Self, (NotStopped, Duration)> {
         let (mut known, mut stopping) = (Vec::new(), Vec::new());
         // Tracing a thread does not stop it. All threads are traced before the first stop, so that few new threads
-        // appear in between. Threads with children are left out here and stopped last.
+        // appear in between. Threads with children are left out at first, and stopped last.
         loop {
             match seize_new(pid, true, &mut known, &mut stopping) {
                 Ok(true) => {}

@@ -20,8 +20,8 @@ use crate::{process, safe, unwind};
 const STOP_TIMEOUT: Duration = Duration::from_millis(20);
 /// Maximum time to search for a thread at a safe point.
 const SAFE_POINT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time in which only threads without children are tried; after it, all threads are. If the child of a stopped thread
-/// ends, the waits of other threads may end early (see [`crate::everyone`]).
+/// Time during which only threads without children are tried. After this time, all threads are tried, although the
+/// waits of other threads may end early if the child of a stopped thread ends (see [`crate::everyone`]).
 const CHILDLESS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time to wait for the stub, which runs only when its thread is scheduled.
 const STUB_TIMEOUT: Duration = Duration::from_secs(5);

@@ -26,8 +26,8 @@ use crate::process;
 use crate::stub::MADE;
 use crate::traced::NotStopped;
 
-/// Maximum time for which the threads may be stopped before the first jump is written. If it passes, they are
-/// resumed, and the next round tries again.
+/// Maximum time for which the threads may be stopped before the first jump is written. If this time passes, the
+/// threads are resumed, and the next round tries again.
 const STOP_TIMEOUT: Duration = Duration::from_millis(10);
 /// Maximum number of rounds (a round stops all threads once), and the pause between two rounds.
 const MAX_ROUNDS: u32 = 40;

@@ -21,7 +21,7 @@ pub struct Attached {
     pub stopped: Duration,
     /// Number of times that a thread was stopped, including the thread that was at a safe point.
     pub tries: u32,
-    /// The return value of the library's `tllmprof_attach`: 0 if it started.
+    /// The return value of the library's `tllmprof_attach`: 0 if the library started.
     pub answer: i32,
 }
 

@@ -72,8 +72,8 @@ impl ProcStatus {
     }
 }
 
-/// A lock on a process, which keeps other commands from attaching to it. It is released when it is dropped, or
-/// when this command ends.
+/// A lock on a process, which keeps other commands from attaching to the process. The lock is released when this
+/// value is dropped, or when this command ends.
 #[derive(Debug)]
 pub struct Turn {
     _lock: Option<Flock<fs::File>>,
@@ -298,7 +298,7 @@ pub(crate) fn has_file(pid: i32, library: &Path) -> bool {
     theirs.is_some() && theirs == identity(library)
 }
 
-/// Returns true if `/proc` is mounted in the process's root. The process needs it to open a file by its
+/// Returns true if `/proc` is mounted in the process's root. The process needs `/proc` to open a file by its
 /// descriptor.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_proc(pid: i32) -> bool {

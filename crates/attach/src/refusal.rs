@@ -61,7 +61,7 @@ pub enum AttachRefusal {
     NoThread(i32),
     /// `dlopen` or `dlsym` failed with this text.
     NotLoaded(String),
-    /// The library is loaded, but its thread has not started it in time.
+    /// The library is loaded, but the thread that loaded it has not started it in time.
     NotStarted,
     TooLong,
     System(String),

@@ -166,7 +166,7 @@ impl Stopped {
         ptrace::getregs(self.thread).ok()
     }
 
-    /// Sets all registers at once.
+    /// Sets all general registers of the thread at once.
     pub(crate) fn set_registers(&self, registers: Registers) -> Option<()> {
         ptrace::setregs(self.thread, registers).ok()
     }

@@ -73,8 +73,8 @@ fn start(settings: &'static Settings) {
 
 /// Switches from one iteration to the next, and closes or opens windows as `edge` says.
 ///
-/// Runs on one thread at a time. It may take long, because starting a profiler may. The PyTorch profiler is started
-/// last and stopped first. It waits for the GIL, so no lock is held during its calls.
+/// Runs on one thread at a time. A switch may take long, because starting a profiler may. The PyTorch profiler is
+/// started last and stopped first. Its calls wait for the GIL, so no lock is held during them.
 fn switch(place: &Place<'_>, edge: Switched) {
     let mut state = STATE.lock();
     let closing = edge.close.map(|window| (window, Instant::now()));

@@ -26,7 +26,8 @@ use tllmprof_sync::Published;
 pub struct RegisteredName {
     /// The name registered with the NVTX tool. `None` if no tool is attached.
     nvtx: Option<&'static RegisteredText>,
-    /// The type of event as which the record keeps pushed ranges with this name. `None` if it does not keep them.
+    /// The type of event as which the record keeps pushed ranges with this name. `None` if the record does not keep
+    /// such ranges.
     kept: Option<MarkKind>,
 }
 

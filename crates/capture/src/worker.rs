@@ -1,9 +1,9 @@
 //! The worker: a thread for work that must not block its caller forever.
 //!
-//! Waiting for the device, or closing a window when the process ends, may take long. On a device that hangs, it never
-//! ends. So the worker runs such jobs, and the thread that requests one waits only for a limited time. The worker is
-//! started with the first window and sleeps until it is needed, because a process that is ending can no longer start
-//! a thread.
+//! Waiting for the device, or closing a window when the process ends, may take long; on a device that hangs, the wait
+//! never ends. So the worker runs such jobs, and the thread that requests one waits only for a limited time. The
+//! worker is started with the first window and sleeps until it is needed, because a process that is ending can no
+//! longer start a thread.
 //!
 //! The worker must not keep the process from ending ([`own_threads`]).
 
@@ -256,7 +256,7 @@ fn work() {
                 None => wait_until_woken(&WORD, ASLEEP),
             }
             if WORD.load(Ordering::Acquire) == ASLEEP && own_threads::are_alone() {
-                // The worker is the last thread, so the process ends when it returns.
+                // The worker is the last thread, so the process ends when the worker's function returns.
                 WORD.store(NO_THREAD, Ordering::Release);
                 return;
             }

@@ -121,8 +121,8 @@ pub(crate) fn begin_attempt() {
     *LEFT.lock() = Left::Busy;
 }
 
-/// Abandons the attempt to detach, unless the worker has already begun to detach CUPTI. Returns true if it was
-/// abandoned.
+/// Abandons the attempt to detach, unless the worker has already begun to detach CUPTI. Returns true if the attempt
+/// was abandoned.
 pub(crate) fn abandon_attempt() -> bool {
     let is_given_up = ATTEMPT.on(attempt::AttemptEvent::Abandons).is_some();
     if is_given_up {
@@ -296,8 +296,8 @@ pub(crate) fn is_early() -> bool {
     !is_on() && !gate::have_settled(SETTLE_TIME)
 }
 
-/// Detaches CUPTI from the driver, because launches are as fast as before only without it; disabling CUPTI is not
-/// enough. No thread may be in the driver meanwhile, and the device must be idle.
+/// Detaches CUPTI from the driver. Disabling CUPTI is not enough: only detaching restores the speed of launches.
+/// While CUPTI detaches, no thread may be in the driver, and the device must be idle.
 fn leave() -> Left {
     let number = ATTEMPT.state().number();
     let (Some(cupti), Some(driver)) = (Cupti::get(), Driver::get()) else {

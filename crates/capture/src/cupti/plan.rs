@@ -302,8 +302,8 @@ impl AttachPlan {
             )
         };
         match cupti {
-            // The worker still attaches CUPTI for an abandoned attempt. It is detached at a later check, once it is
-            // attached.
+            // The worker still attaches CUPTI for an abandoned attempt. Once CUPTI is attached, a later check
+            // detaches it.
             Where::Coming => later(LATE_RETRY_ITERATIONS),
             Where::Out => (self.with_leave(None), Action::Nothing),
             Where::In if capturing => later(1),
