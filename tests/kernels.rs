@@ -195,8 +195,9 @@ fn a_wait_that_does_not_end_keeps_cupti_where_it_is() {
     assert_steps(&ran, 1, 3);
 }
 
-/// The program loads a library that is linked directly to the driver while kernels are recorded, so its calls bypass
-/// the library's gate. Another thread is in such a call when CUPTI is to be removed, and still one iteration later.
+/// The program loads a library that is linked directly to the driver while kernels are recorded. Calls from that
+/// library bypass the gate through which other driver calls pass. Another thread is in such a call when CUPTI is to
+/// be removed, and still one iteration later.
 #[test]
 fn a_call_that_came_past_the_gate_is_not_in_the_driver_when_cupti_goes() {
     for reach in [Reach::LookedUp, Reach::Linked] {

@@ -511,7 +511,8 @@ fn an_allocator_may_open_ranges() {
     }
 }
 
-/// Two copies of the library, in one process or in a parent and a child, must not chain to each other like to a tool.
+/// Two copies of the library, in one process or in a parent and a child, must not pass NVTX calls to each other, as
+/// each of them does to a tool.
 #[test]
 fn copies_do_not_chain_to_each_other() {
     let program = Program::new("children");

@@ -159,8 +159,8 @@ fn a_rank_that_is_not_wanted_opens_no_window_by_a_condition() {
     }
 }
 
-/// A learnt step is known only after it has ended, so no condition on its batch can open a window. Its batch is still
-/// recorded.
+/// With a rule that was learnt (`auto`), a step is known only after it has ended, so no condition on its batch can
+/// open a window. The batch is still recorded.
 #[test]
 fn a_learnt_step_has_batches_and_opens_no_window_by_them() {
     let Some(which) = pythons().last() else {

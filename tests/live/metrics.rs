@@ -89,7 +89,7 @@ fn ranked(place: &Place) -> Running {
     place.start(&mut command)
 }
 
-/// Returns the time that the record's iterations in windows took, and the time of their spans on the GPU, in seconds.
+/// Returns the time that the record's iterations in windows took, and the time of their work on the GPU, in seconds.
 fn inside(server: &Running) -> (f64, f64) {
     let report = run(
         command(tllmprof())

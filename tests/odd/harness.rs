@@ -200,8 +200,9 @@ impl Ran {
         self.scratch.path(name)
     }
 
-    /// Asserts that there is one record, in the given state, with the iterations from 0 to before `iterations`. If some
-    /// are missing, the record must count them as dropped: a machine that is too busy may not make room in time.
+    /// Asserts that there is one record, in the given state, with the iterations from 0 to before `iterations`. If
+    /// some are missing, the record must count them as dropped: a machine that is too busy may not make room in the
+    /// record in time.
     #[track_caller]
     pub(crate) fn record(&self, state: State, iterations: u64) -> &Process {
         let [record] = &self.records[..] else {

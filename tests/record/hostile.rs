@@ -131,7 +131,8 @@ fn children_that_share_the_memory_leave_the_record_alone() {
     assert_eq!(records[0].ranges().len() as u64, made(&program).1);
 }
 
-/// A thousand threads record at once. Each needs a chunk, and the record has room for only some chunks.
+/// A thousand threads record at once. Each thread needs a chunk of the record's file, which has room for only some
+/// chunks.
 #[test]
 fn a_crowd_of_threads_stays_within_the_bound() {
     let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "16M")]);

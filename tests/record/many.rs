@@ -269,7 +269,8 @@ fn windows_of_a_python_function_that_many_threads_call_are_exact() {
     assert!(inexact.is_empty(), "{inexact:#?}");
 }
 
-/// The iterations of a learnt rule depend on the order of the threads' calls, so windows may differ between runs.
+/// The iterations of a learnt rule (`auto`) depend on the order of the threads' calls, so windows may differ between
+/// runs.
 #[test]
 fn where_the_step_is_learnt_each_iteration_of_a_window_is_kept_or_counted() {
     let program = Program::new();

@@ -1,4 +1,4 @@
-//! Facts from `/proc` about a process, and the checks before any thread is stopped.
+//! Data about a process from `/proc`, and the checks that are made before any of its threads is stopped.
 
 use std::fs;
 use std::io::{self, ErrorKind};
