@@ -127,7 +127,7 @@ impl Run {
         }
     }
 
-    /// Returns the text of a verdict of this kind. It must name rank 2 as the stuck rank.
+    /// Returns the text of a verdict of this kind. The verdict must name rank 2 as the stuck rank.
     fn stuck(&self, kind: &str) -> String {
         let (text, json) = self.verdict(kind, STUCK);
         assert_eq!(json["verdict"]["ranks"], serde_json::json!([2]), "{text}");

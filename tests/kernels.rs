@@ -112,7 +112,7 @@ fn threads_that_launch_without_a_pause_leave_cupti_a_turn() {
     assert_steps(&ran, 1, 3);
 }
 
-/// If CUPTI is ready only after the window has closed, it is removed again. The program does not wait for it.
+/// If CUPTI is ready only after the window has closed, CUPTI is removed again. The program does not wait for it.
 #[test]
 fn cupti_that_comes_too_late_goes_again() {
     let ran = Program::new(Reach::LookedUp)

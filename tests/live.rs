@@ -327,7 +327,7 @@ fn an_operator_is_told_why_not() {
         "no iteration began for long",
     );
     fs::remove_file(place.path("pause")).unwrap();
-    // The server ends during the capture: the command shows the part of the window that it has.
+    // The server ends during the capture. The command then shows the part of the window that was captured.
     let capture = place
         .command(&format!("capture {pid} --steps 1000000"))
         .stdout(Stdio::piped())

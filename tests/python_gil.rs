@@ -46,7 +46,8 @@ fn never_overlap(python: &Python, ran: &Ran) {
     holds.sort_by_key(|hold| (hold.process, hold.payload, hold.start));
     for pair in holds.windows(2) {
         let same = (pair[0].process, pair[0].payload) == (pair[1].process, pair[1].payload);
-        // A thread's hold lasts until its end. If a new GIL is at an old GIL's address, its holds begin after that.
+        // A hold lasts at most until the end of its thread. If a new GIL is at an old GIL's address, the new GIL's
+        // holds begin after the end of the old GIL's.
         assert!(!same || pair[0].end <= pair[1].start, "{python}: {pair:?}");
     }
 }
@@ -167,7 +168,7 @@ fn waits_are_what_a_thread_waits() {
         for truth in ran.numbers("wait") {
             let (before, after) = (truth[1], truth[2]);
             let found = within(&waits, truth[0], [before, after, before, after]);
-            // If there is no wait, the GIL was free.
+            // If no wait was recorded, the GIL was free when the thread took it.
             assert!(found.len() <= 1, "{python}: {truth:?} {found:?}");
             if let [wait] = found[..] {
                 contended += 1;

@@ -21,7 +21,7 @@ use tllmprof_record::{Info, Taken, ThreadState, What};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Returns the program's command. It is sampled at 1000 Hz in one window, from the first step until the end.
+/// Returns the program's command. The program is sampled at 1000 Hz in one window, from the first step until the end.
 fn program(python: &Python, scratch: &Scratch, situation: &str, steps: u32) -> Command {
     let mut started = command(&python.path);
     started
@@ -152,8 +152,8 @@ impl Samples {
             .count()
     }
 
-    /// Returns the callers of a function. Rare callers are left out, because a stack that is read while it changes can
-    /// fit together by chance.
+    /// Returns the callers of a function. Rare callers are left out, because a stack that is read while it changes
+    /// can look complete by chance, with wrong callers.
     fn callers(&self, function: &str) -> BTreeSet<&str> {
         let pairs = self.0.iter().flat_map(|sample| sample.stack.windows(2));
         let mut callers = BTreeMap::<_, usize>::new();

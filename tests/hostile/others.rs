@@ -9,8 +9,8 @@ use super::{NO_CUDA, Workshop, assert_switches};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A library has functions with CUDA's names and looks them up with another library's handle. It gets that library's
-/// functions, not hooks. A look-up without a handle gets the first library's function.
+/// A library has functions with CUDA's names and looks them up with another library's handle. The look-ups must
+/// return that other library's functions, not hooks. A look-up without a handle gets the first library's function.
 #[test]
 fn libraries_whose_functions_are_called_like_cudas() {
     let shop = Workshop::new();

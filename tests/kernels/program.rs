@@ -155,7 +155,7 @@ pub(crate) struct Launched {
 /// The result of a run.
 pub(crate) struct Ran {
     pub output: Output,
-    /// The stand-in CUPTI's log of the calls to it.
+    /// The log in which the stand-in for CUPTI lists the calls that it received.
     pub cupti_log: String,
     pub records: Vec<Read>,
     /// The folder in which the program ran.

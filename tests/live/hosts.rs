@@ -31,7 +31,7 @@ fn a_forked_child_has_none_of_the_sockets_and_makes_its_own() {
     let mut expected = [u64::from(server.pid()), pid.parse().unwrap()];
     expected.sort_unstable();
     assert_eq!(pids, expected);
-    // The child makes no steps, so it has no times. The step times before the fork are the parent's.
+    // The child makes no steps, so it has no step times. The step times before the fork are the parent's.
     assert!(peer.status().times.is_some());
     let mut of_child = Peer::to(&place.path(&format!("run/tllmprof/{pid}.sock")));
     let status = of_child.status();
@@ -94,7 +94,8 @@ fn a_host_that_closes_all_descriptors_keeps_its_own_and_is_found_again() {
 fn a_host_without_sockets_or_descriptors_to_spare_is_left_alone() {
     let place = Place::new();
     let mut command = place.server("200");
-    // The test knows that the program's filter only affects sockets, so the library may continue after it is installed.
+    // The test knows that the program's filter only affects sockets, so the library may continue after the filter is
+    // installed.
     command.env("TLLMPROF_AFTER_SECCOMP", "1");
     let mut server = place.start(command.env("HOST", "no_socket"));
     wait_until("the line", || server.err().contains("no control socket"));
@@ -164,7 +165,7 @@ fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
 /// The exit status of a program if `live/slow_listen.c` cannot intercept its system calls.
 const SLOW_LISTEN_CANNOT: i32 = 77;
 
-/// Maximum number of runs of a program until a run ends while its socket is being created.
+/// Maximum number of times that the program is run until one run ends while its socket is being created.
 const ATTEMPTS: usize = 50;
 
 #[test]
@@ -189,7 +190,8 @@ fn a_process_that_ends_while_its_socket_is_made_leaves_no_file() {
             // The filter that intercepts the system call is the test's own, so the library may continue.
             .env("TLLMPROF_AFTER_SECCOMP", "1")
             .current_dir(place.0.folder());
-        // On a busy machine, the program may end before the library's thread creates the socket. Then it runs again.
+        // On a busy machine, the program may end before the library's thread creates the socket. Then the program is
+        // run again.
         let said = (0..ATTEMPTS).find_map(|_| {
             let output = run(&mut command, TEST_TIMEOUT);
             if output.status.code() == Some(SLOW_LISTEN_CANNOT) {

@@ -94,7 +94,7 @@ impl Place {
         }
     }
 
-    /// Returns the command `tllmprof` with these arguments. It finds the servers of this folder.
+    /// Returns the command `tllmprof` with these arguments. The command finds the servers of this folder.
     pub(crate) fn command(&self, args: &str) -> Command {
         let mut command = command(tllmprof());
         command
@@ -285,7 +285,7 @@ impl Peer {
     }
 
     /// Requests a window of `steps` steps and waits for its end. Returns the first and last step that the server
-    /// accepted, and those that it captured.
+    /// accepted, and the first and last step that it captured.
     pub(crate) fn capture(&mut self, steps: u64) -> ((u64, u64), (u64, u64)) {
         let accepted = self.ask(&of_steps(steps));
         let ControlEvent::Accepted {

@@ -194,7 +194,7 @@ fn the_default_window_gives_way_to_a_capture_and_opens_again() {
         "{err}"
     );
     assert!(err.contains(", in 2 parts"), "{err}");
-    // If a planned window is for a profiler, it comes before a capture on demand.
+    // A planned window that is for a profiler has priority over a capture on demand.
     fs::remove_file(place.path("end")).unwrap();
     let mut profiled = place.start(
         place

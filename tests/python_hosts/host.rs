@@ -31,7 +31,7 @@ pub(crate) struct Count {
 /// The NVTX tool's counts in a process, by the range's name.
 type Counts = BTreeMap<String, Count>;
 
-/// The results of a host's run without the library and of one with it.
+/// The results of a host's run without the library and of a run with the library.
 pub(crate) struct Both {
     name: String,
     pub plain: Output,

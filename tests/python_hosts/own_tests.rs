@@ -1,5 +1,5 @@
-//! Runs those of CPython's own tests whose features the library could disturb, with all of its Python options. Tests
-//! that pass without the library must pass with it.
+//! Runs those of CPython's own tests whose features the library could disturb, with all of the library's Python
+//! options. Tests that pass without the library must pass with it.
 //!
 //! `TLLMPROF_TEST_OWN` selects other tests than the quick ones, or `all`.
 

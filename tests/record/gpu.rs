@@ -419,7 +419,7 @@ fn what_the_program_destroys_is_not_touched_again() {
 #[test]
 fn another_threads_capture_is_left_alone() {
     let ran = ran("captured", 12, "3-9", &[]);
-    // The capture's final status shows that it was not invalidated.
+    // The final status of the capture shows that the capture was not invalidated.
     ran.assert_exact([3, 4, 8, 9]);
     assert!(ran.recorded(6).is_empty());
     // In this run, the capture is still active when the window closes.

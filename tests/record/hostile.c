@@ -77,9 +77,9 @@ static void jump(int signal)
     siglongjmp(away, 1);
 }
 
-/* A longjmp from a signal handler leaves events in the middle, so they are never finished. Later events must be
- * recorded again. The signal is unblocked only after the jump. On a busy machine, the next signal is already pending
- * by then, and nested handlers would fill the stack. */
+/* A longjmp from a signal handler interrupts the recording of some events, which are never finished. Later events
+ * must be recorded again. The signal is unblocked only after the jump. On a busy machine, the next signal is
+ * already pending by then, and nested handlers would fill the stack. */
 static void jumps(void)
 {
     volatile int left = 0;

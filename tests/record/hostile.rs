@@ -65,8 +65,8 @@ fn handlers_that_jump_away_do_not_end_the_record() {
     let (program, _, records) = run("jumps", &[]);
     let record = &records[0];
     assert_kept_and_dropped(&program, record);
-    // The program makes 20000 steps after all its jumps. A jump that interrupted a writer blocks the writer only
-    // briefly.
+    // The program makes 20000 steps after all its jumps. A jump that interrupts the recording of an event prevents
+    // the recording of later events only briefly.
     assert!(launches(record) > 14_000, "{}", launches(record));
 }
 

@@ -1,5 +1,5 @@
-//! Checks `tllmprof run` as a shell's job on a terminal. It is stopped, continued and interrupted together with the
-//! program, ends with the program's status, and still prints the summary of the record.
+//! Checks `tllmprof run` as a shell's job on a terminal. The command is stopped, continued and interrupted together
+//! with the program, ends with the program's status, and still prints the summary of the record.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -139,7 +139,7 @@ fn it_stops_goes_on_and_is_interrupted_as_a_job() {
     };
     shell.types(&format!("{line}\n"));
     wait_for_calls(&counts, 100);
-    // Each round stops the program as soon as it has continued.
+    // Each round stops the program again as soon as the program has continued.
     for _ in 0..20 {
         shell.types(STOP);
         shell.expect("Stopped");

@@ -11,8 +11,8 @@ use crate::common::torch::python_with_transformers;
 use crate::common::{repo, run, shim, skipped};
 use crate::{TEST_TIMEOUT, numbers, program};
 
-/// Releases of engines whose own source runs here. The number is the count of code paths ("ways") in which the library
-/// cannot see the choice of experts.
+/// Releases of engines whose own source runs in these tests. The number is the count of code paths ("ways") in which
+/// the library cannot see the choice of experts.
 const RELEASES: [(&str, &str, usize); 11] = [
     ("vllm", "0.16.0", 2),
     ("vllm", "0.18.0", 2),
@@ -124,7 +124,7 @@ fn releases_of_engines_are_balanced_in_a_window_and_as_they_were_outside() {
             assert_eq!(found["before"], found["behind"], "{what}");
         }
         if let Some(gate) = found.get("gate inside") {
-            // The gate runs once in each of the three calls.
+            // The layer is called three times, and its gate runs once in each call.
             assert_eq!(gate["gates"], 3, "{version}");
         }
         if found.contains_key("rank 0") {

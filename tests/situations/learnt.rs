@@ -87,8 +87,8 @@ fn graphs_were_captured_before() {
 
 #[test]
 fn the_pattern_changes_and_is_learnt_again() {
-    // A step that the machine's load makes far longer is not used as evidence, so there are many steps before each
-    // window.
+    // `auto` does not use a step as evidence if the machine's load made it far longer, so the program makes many
+    // steps before each window.
     for both in run("changes", "380-389,700-709") {
         let said = both.said();
         let switched = switched_at(&both);
