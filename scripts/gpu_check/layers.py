@@ -21,7 +21,7 @@ MODES = ("chain", "streams", "clone", "update", "copies", "child", "children", "
 # Scopes in which the graphs within the graph were captured.
 INNER = {"child": ("child",), "children": ("first", "second", "third"), "conditional": ("body",)}
 ENDS = 3  # exit status of layers.cu
-COLD = 2  # number of starts with an empty cache
+COLD = 2  # number of starts with an empty compile cache
 ENGINE_WINDOW = (300, 359)
 # End of the label of an engine's run without graphs, which launches each kernel separately.
 NO_GRAPHS = "no graphs"

@@ -362,7 +362,7 @@ static void coroutine()
         makecontext(&inside, in_coroutine, 0);
     }
     op_outer(1);
-    /* When the coroutine runs first, no scope is open yet. */
+    /* When the coroutine begins, no scope is open yet. */
     swapcontext(&outside, &inside);
     op_every(1);
     swapcontext(&outside, &inside);

@@ -100,8 +100,8 @@ __attribute__((destructor)) static void end(void)
     kernel(SYS_nanosleep, (long)&moment, 0, 0, 0);
 }
 
-/* Replaces a function that takes up to six integers or addresses. The assembler sets the real name, because the
- * headers declare the function with other types. */
+/* Replaces the function NAME, which takes up to six integers or addresses. An assembler label
+ * gives the replacement this name, because the headers declare the function with other types. */
 #define REPLACE(NAME)                                                                                                      \
     long replaced_##NAME(long, long, long, long, long, long) __asm__(#NAME);                                               \
     long replaced_##NAME(long a, long b, long c, long d, long e, long f)                                                   \

@@ -207,7 +207,8 @@ int main(int argc, char **argv) {
     if (devices > 1) take_turns(lanes, steps);
     else
         for (int i = 0; i < steps; i++) {
-            // With --times, the grid does not grow, because later steps would take longer.
+            // With --times, the grid does not grow from step to step, because later steps would
+            // take longer.
             began.push_back((long long)(now() * 1e9));
             lanes[0].step(times ? 0 : i);
             if (i == pause_after) usleep(500000);
