@@ -142,7 +142,7 @@ unsafe extern "C" fn look_at_syscall(
 ) -> c_long {
     // No panic: our own code is contained.
     type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
-    // The kernel uses only the lower 32 bits of the number.
+    // The kernel uses only the lower 32 bits of the system call's number.
     match c_long::from(number as c_int) {
         libc::SYS_prctl => look_at_option(first as c_int, second, third),
         libc::SYS_seccomp => look_at_operation(first, second, third),

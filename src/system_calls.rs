@@ -21,7 +21,7 @@ use tllmprof_sync::kernel;
 
 /// The constant `AT_FDCWD` in the type that the kernel takes.
 const CURRENT_FOLDER: usize = libc::AT_FDCWD as usize;
-/// Size of the kernel's set of signals in bytes.
+/// Size of a signal set in system calls, in bytes.
 const SIGNAL_SET_BYTES: usize = 8;
 /// The signals that the C library sends between its own threads. They are never blocked.
 const INTERNAL_SIGNALS: u64 = 1 << 31 | 1 << 32;

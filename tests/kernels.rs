@@ -189,7 +189,7 @@ fn a_wait_that_does_not_end_keeps_cupti_where_it_is() {
         "{}",
         ran.output.err()
     );
-    // CUPTI is ready for the next window.
+    // CUPTI is ready in time for the second window.
     assert_eq!(ran.record().kernel_windows(), [(15, 17), (300, 302)]);
     assert_steps(&ran, 0, 3);
     assert_steps(&ran, 1, 3);

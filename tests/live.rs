@@ -185,7 +185,7 @@ fn hostile_clients_do_no_harm() {
     peer.capture(1);
     let (memory, descriptors, threads) =
         (server.memory(), server.count("fd"), server.count("task"));
-    // These lines are not requests.
+    // None of these lines is a request of the control protocol.
     for line in [
         &b"\n"[..],
         b"rubbish\n",

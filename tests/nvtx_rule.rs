@@ -254,7 +254,7 @@ fn a_tool_that_is_linked_in_gets_every_event() {
                 ran.tools()
             );
             assert_eq!(ran.switches().len(), 2, "{kind}: {}", ran.output.err());
-            // This tool refuses to be initialized.
+            // With TOOL_FAILS, the tool refuses to be initialized.
             let refuses = [("TLLMPROF_NVTX", "0"), ("TOOL_FAILS", "1")];
             let plain = program.plain(&[kind], &refuses);
             let ran = program.run(&[kind], "nvtx:^step", "5-9", &refuses);

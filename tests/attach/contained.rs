@@ -165,7 +165,7 @@ impl Contained {
         fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap()
     }
 
-    /// Returns the number of times that the library is mapped.
+    /// Returns the number of times that the library is mapped in the program.
     fn copies(&self) -> usize {
         let maps = self.maps();
         let code = |line: &&str| line.contains("r-xp") && line.contains("memfd:libtllmprof.so");

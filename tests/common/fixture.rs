@@ -54,7 +54,7 @@ impl Fixture {
         self
     }
 
-    /// Removes this environment variable.
+    /// Removes an environment variable.
     pub(crate) fn without(mut self, name: &str) -> Self {
         self.command.env_remove(name);
         self
@@ -66,7 +66,7 @@ impl Fixture {
             .env("TLLMPROF_STEP", step)
     }
 
-    /// Adds arguments, separated by spaces.
+    /// Adds arguments, which are separated by spaces in `args`.
     pub(crate) fn args(mut self, args: &str) -> Self {
         self.command.args(args.split_whitespace());
         self

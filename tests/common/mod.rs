@@ -81,7 +81,7 @@ fn newer_source(library: &Path) -> Option<PathBuf> {
     let list = fs::read_to_string(library.with_extension("d")).ok()?;
     let built = fs::metadata(library).and_then(|it| it.modified()).ok()?;
     let (_, sources) = list.lines().next()?.split_once(": ")?;
-    // The file has a backslash before each space in a path.
+    // The `.d` file has a backslash before each space in a path.
     let sources = sources.replace("\\ ", "\0");
     sources
         .split(' ')

@@ -171,7 +171,7 @@ fn a_driver_that_looks_its_own_functions_up_before_main() {
     }
 }
 
-/// Programs that reach CUDA's functions in different ways.
+/// Programs that get CUDA's functions in different ways, such as linking or a look-up.
 const PROGRAMS: [&str; 9] = [
     "steps_shared12",
     "steps_shared13",

@@ -8,7 +8,7 @@ fn every_kernel_has_its_launch() {
         let ran = two_windows(reach);
         let launches = ran.launches();
         assert_eq!(launches.len(), 4 * 13);
-        // Each step launches two kernels, then a graph of two.
+        // Each step launches two kernels, then a graph with two kernels.
         let mut before = 0;
         for (place, (name, _, call)) in launches.iter().enumerate() {
             let call = call.unwrap_or_else(|| panic!("{name} has no launch"));

@@ -148,7 +148,7 @@ pub(crate) struct Launched {
     /// The call's start, in ticks of the record's clock.
     pub start: u64,
     pub is_graph: bool,
-    /// The handle of the stream.
+    /// The handle of the stream on which the work was launched.
     pub stream: u64,
 }
 
@@ -269,7 +269,7 @@ impl Ran {
     }
 }
 
-/// Access to the GPU's work in a record.
+/// Functions that return the GPU's work in a record.
 impl Read {
     fn gpu_events(&self) -> impl Iterator<Item = &Event> {
         let events = self.events.iter().map(|(_, event)| event);

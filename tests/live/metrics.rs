@@ -162,7 +162,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     assert!(captured.status.success(), "{}", captured.err());
     let values = served.values(pid);
     assert_eq!(values["tllmprof_windows_total"], 1.0);
-    // The metrics have the same times as the record.
+    // The times in the metrics are about the same as the times in the record.
     let (took, gpu) = inside(&server);
     let near = |name: &str, wanted: f64| {
         let value = values[name];
@@ -173,7 +173,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     };
     near(names[0], took);
     near(names[1], gpu);
-    // The values do not change while no window is open.
+    // These metrics do not change while no window is open.
     let since = counted(&values);
     wait_until("more", || counted(&served.values(pid)) > since + 50.0);
     let later = served.values(pid);

@@ -310,7 +310,8 @@ fn streams_that_work_at_once_overlap_in_the_record() {
             .collect();
         let first = spans.iter().map(ticks).min().unwrap();
         let last = spans.iter().map(ticks).max().unwrap();
-        // The record's clock has at most a few ticks per nanosecond.
+        // The first and the last span begin less than 1 000 000 000 ticks apart. That is at most a second, the duration
+        // of a kernel, if the record's clock has one tick or more per nanosecond.
         assert!(last - first < 1_000_000_000, "{spans:?}");
         let mut numbers: Vec<_> = spans.iter().map(|span| span.stream).collect();
         numbers.sort_unstable();

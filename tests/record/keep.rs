@@ -24,7 +24,7 @@ fn kept() -> Counts {
         .env("TLLMPROF_LOG", "warn")
 }
 
-/// Returns the setting for `count` windows.
+/// Returns a list of `count` windows, as the setting for windows takes it.
 fn windows(count: u64) -> String {
     let all = (0..count).map(|window| format!("{}-{}", window * EVERY, last_of(window)));
     all.collect::<Vec<_>>().join(",")

@@ -140,7 +140,7 @@ fn shown(bytes: &[u8]) -> Option<(State, String)> {
     Some((process.state(), events))
 }
 
-/// The format's tests do the same with artificial records.
+/// Changes a real record. The tests of the record's format do the same with artificial records.
 #[test]
 fn a_real_record_that_was_changed_never_passes_for_whole() {
     let counts = Counts::new();

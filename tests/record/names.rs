@@ -83,7 +83,7 @@ fn assert_names_are_whole(record: &Read) -> u64 {
         .by_ref()
         .flat_map(|n| n * REQUESTS..(n + 1) * REQUESTS)
         .collect();
-    // An iteration that was cut may have some more ranges.
+    // The record may have some more ranges, of an iteration that was cut off.
     assert_eq!(requests[..expected.len()], expected);
     assert!(requests.len() - expected.len() <= REQUESTS as usize);
     let served = numbers(&ranges, "served");

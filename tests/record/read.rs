@@ -14,7 +14,7 @@ use tllmprof_record::{
 pub(crate) struct Range {
     pub thread: u32,
     pub kind: RangeKind,
-    /// The domain; `None` for the default domain.
+    /// The range's domain; `None` for the default domain.
     pub domain: Option<String>,
     pub name: String,
     pub start: u64,

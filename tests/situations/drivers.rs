@@ -1,4 +1,4 @@
-//! Checks drivers that lack some functions.
+//! Checks programs on drivers that lack some functions.
 
 use super::twice::{Situation, start, stop};
 use crate::common::standin;

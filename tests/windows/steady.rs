@@ -194,7 +194,7 @@ fn the_last_iterations_are_reported_where_no_window_opened() {
         (&window["past"], &window["first"], &window["last"]),
         (&json!(true), &json!(0), &json!(19))
     );
-    // If a window has opened, the report has only that window.
+    // If a window has opened, the report is only about that window.
     let (process, said) = run_by_default(&[], "200", &[]);
     assert_eq!(process["windows"].as_array().unwrap().len(), 1);
     assert!(

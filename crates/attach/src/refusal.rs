@@ -55,7 +55,7 @@ pub enum AttachRefusal {
         why: &'static str,
     },
     Ended,
-    /// The stub has not run in time.
+    /// The stub did not run before the time limit.
     NotRun,
     /// `pthread_create` returned this error.
     NoThread(i32),

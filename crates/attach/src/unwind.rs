@@ -9,9 +9,9 @@ use gimli::{
 use crate::elf::Module;
 use crate::memory::ProcessMemory;
 
-/// Maximum number of frames of a thread that are followed.
+/// Maximum number of stack frames of a thread that are followed.
 const MAX_FRAMES: usize = 4096;
-/// Maximum size of a table entry, in bytes.
+/// Maximum size of an entry of an unwind table, in bytes.
 const MAX_ENTRY_BYTES: u32 = 1 << 20;
 
 /// Registers by their DWARF number: the 16 general ones, then the return address. `None` if a value is unknown.

@@ -49,7 +49,7 @@ lifecycle::global! {
     #[fork(by = in_child)]
     #[exit = "the window is closed and the device waited for"]
     static STATE: Lock<CaptureState> = Lock::new(CaptureState::new());
-    /// True if iterations get NVTX ranges.
+    /// True if the library makes an NVTX range for each iteration.
     #[fork(keep = "the tool is inherited")]
     static HAS_RANGES: AtomicBool = AtomicBool::new(false);
 }
@@ -212,7 +212,7 @@ pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     }
 }
 
-/// Returns true if kernels are to be recorded.
+/// Returns true if the settings request kernels and nothing in the environment rules them out.
 pub fn takes_kernels(settings: &Settings) -> bool {
     cupti::is_wanted(settings)
 }

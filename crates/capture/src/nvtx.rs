@@ -99,7 +99,7 @@ impl Ranges {
         }
     }
 
-    /// Opens the range of iteration `n`.
+    /// Opens the NVTX range of iteration `n`.
     pub(crate) fn begin_iteration(&mut self, n: u64) {
         self.text.clear();
         // Writing to a `String` cannot fail.
@@ -134,19 +134,19 @@ impl Ranges {
         }
     }
 
-    /// Ends the ranges of the iteration and its batch.
+    /// Ends the NVTX ranges of the iteration and of its batch.
     pub(crate) fn end_iteration(&mut self) {
         self.batch = None;
         self.iteration = None;
         self.number = None;
     }
 
-    /// Opens the range `capture`, which lasts as long as the window.
+    /// Opens the NVTX range `capture`, which lasts as long as the window.
     pub(crate) fn begin_window(&mut self) {
         self.window = Some(domain().range(self.capture.get()));
     }
 
-    /// Ends the range `capture`.
+    /// Ends the NVTX range `capture`.
     pub(crate) fn end_window(&mut self) {
         self.window = None;
     }

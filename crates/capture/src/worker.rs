@@ -121,7 +121,7 @@ pub(crate) fn start(act: fn(Job)) {
     }
 }
 
-/// Returns true if the worker runs.
+/// Returns true if the worker thread exists and has not been asked to end.
 pub(crate) fn is_there() -> bool {
     !matches!(WORD.load(Ordering::Acquire), NO_THREAD | ENDING)
 }

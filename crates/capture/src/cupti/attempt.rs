@@ -24,7 +24,7 @@ pub(crate) enum Attempt {
     Abandoned(u32),
 }
 
-/// An event that changes the state.
+/// An event that changes the state of the attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttemptEvent {
     /// A thread requests a new attempt.

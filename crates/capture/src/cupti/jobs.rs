@@ -59,7 +59,7 @@ pub(crate) enum Left {
 lifecycle::global! {
     stage: Sinks;
 
-    /// State of CUPTI in the driver.
+    /// State of CUPTI in the driver: detached, attached, or enabled.
     #[fork(in_child)]
     static PRESENCE: Machine<Presence> = Machine::new();
     #[fork(keep = "read only while CUPTI is in")]
@@ -105,7 +105,7 @@ pub(crate) fn forget_attach() {
     ATTEMPT.on(attempt::AttemptEvent::Abandons);
 }
 
-/// Returns the result of the last attempt to detach.
+/// Returns the result of the last attempt to detach CUPTI.
 pub(crate) fn left() -> Left {
     *LEFT.lock()
 }
@@ -115,7 +115,7 @@ pub(crate) fn closed_us() -> u64 {
     CLOSED_US.load(Ordering::Relaxed)
 }
 
-/// Begins an attempt to attach or detach.
+/// Begins an attempt to attach or detach CUPTI.
 pub(crate) fn begin_attempt() {
     ATTEMPT.on(attempt::AttemptEvent::Begins);
     *LEFT.lock() = Left::Busy;
@@ -137,7 +137,7 @@ pub(crate) fn set_capturing(is: bool) {
     IS_CAPTURING.store(is, Ordering::Relaxed);
 }
 
-/// Runs one job, on the worker thread.
+/// Runs one job for CUPTI, on the worker thread.
 pub(crate) fn work(job: Job) {
     match job {
         Job::Attach => {

@@ -13,7 +13,7 @@ lifecycle::global! {
     /// Number of calls by which another profiler takes CUPTI, and which have not returned yet.
     #[fork(reset)]
     static COMING: AtomicU32 = AtomicU32::new(0);
-    /// Number of subscriptions that other profilers have.
+    /// Number of subscriptions to CUPTI that other profilers have.
     #[fork(reset)]
     static SUBSCRIBED: AtomicU32 = AtomicU32::new(0);
     /// True if a profiler has registered functions for CUPTI's buffers. This is possible without a subscription.

@@ -30,7 +30,7 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// The state of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttachPlan {
-    /// Nothing has to be done.
+    /// Kernels are neither recorded nor to be recorded, and CUPTI does not have to be detached.
     Off,
     /// A window is open, but kernels are not recorded yet, possibly because of a stream capture. CUPTI may still be
     /// attached from the previous window.
@@ -46,16 +46,16 @@ pub(crate) enum AttachPlan {
     Hopeless { leave: Option<Leave> },
 }
 
-/// A detachment that is pending.
+/// A detachment of CUPTI that is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Leave {
-    /// Number of attempts so far.
+    /// Number of attempts to detach CUPTI so far.
     pub tries: u32,
-    /// The iteration of the next attempt.
+    /// The iteration at which CUPTI is to be detached next.
     pub at: u64,
 }
 
-/// State of CUPTI, including that the worker is attaching it.
+/// State of CUPTI: detached, being attached by the worker, or attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
     Out,
@@ -109,7 +109,7 @@ pub(crate) enum PlanEvent {
     Ends,
 }
 
-/// The action that the switching thread must take next.
+/// The action that the plan requires of the thread that switches windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Nothing,

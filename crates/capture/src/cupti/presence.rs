@@ -23,7 +23,7 @@ pub(crate) enum Presence {
     On,
 }
 
-/// An event that changes the state.
+/// An event that changes the state of CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PresenceEvent {
     Subscribed,

@@ -33,7 +33,7 @@ lifecycle::global! {
 }
 
 struct Taking {
-    /// Both clocks when the recording began.
+    /// A reading of both clocks (CUPTI's and the record's) when the recording began.
     since: ClockReading,
     /// Number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`; usually 0.
     ahead: i64,
@@ -55,17 +55,17 @@ struct KernelName {
     hash: u64,
 }
 
-/// Totals of what was recorded so far.
+/// Totals of the GPU work that was recorded so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecordedCounts {
     pub kernels: u64,
     pub copies: u64,
     pub sets: u64,
-    /// Records that CUPTI dropped because it had no buffer.
+    /// Number of records that CUPTI dropped because it had no buffer.
     pub dropped: u64,
-    /// Records without times.
+    /// Number of records without times.
     pub untimed: u64,
-    /// Number of calls that submitted work.
+    /// Number of CUDA calls that submitted the recorded work.
     pub calls: u64,
 }
 
@@ -150,7 +150,7 @@ pub(crate) extern "C" fn completed(
     }
 }
 
-/// Writes the contents of a buffer into the record.
+/// Writes the contents of a buffer that CUPTI has filled into the record.
 fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
     if let Some(cupti) = Cupti::get()
         && let Some(taking) = TAKING.lock().as_mut()
