@@ -32,7 +32,8 @@ fn assert_steps(ran: &Ran, window: usize, steps: u64) {
     }
 }
 
-/// Runs sixty steps with two windows. Kernels are recorded for eight steps, and the first window is shorter than that.
+/// Runs sixty steps with two windows. Kernels are recorded for at most eight steps of each window. The first window
+/// has only five steps.
 fn two_windows(reach: Reach) -> Ran {
     let ran = Program::new(reach)
         .windows("5-9,20-50")
@@ -47,7 +48,7 @@ fn what_is_taken_is_what_the_gpu_did() {
     for reach in [Reach::Linked, Reach::LookedUp] {
         let ran = two_windows(reach);
         let record = ran.record();
-        // The first window has fewer than the eight steps for which kernels are recorded.
+        // The first window has five steps, fewer than the eight for which kernels are recorded.
         assert_eq!(record.kernel_windows(), [(5, 9), (20, 27)]);
         assert_steps(&ran, 0, 5);
         assert_steps(&ran, 1, 8);

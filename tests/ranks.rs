@@ -365,7 +365,7 @@ fn several_communicators_are_groups_and_give_no_rank() {
     }
 }
 
-/// What the record says of a communicator: its id, this process's rank in it, and its size.
+/// A communicator in the record: its id, the process's rank in it, and its size.
 type Known = (Option<String>, Option<u64>, Option<u64>);
 
 /// Returns the communicators of the only process in the report.

@@ -25,7 +25,7 @@ RANKS = (2, 4)
 # detail.
 CAUSES = {"none": (), "sleep": ("asleep or blocked", "late launch"), "gc": ("GC",), "kernels": ("GPU work",),
           "tokens": ("GPU work, 4.00 times the tokens of the median rank",)}
-# How the ranks' reductions are launched, and the rule that counts their steps.
+# The ways in which the ranks launch their reductions, each with the rule that counts the ranks' steps.
 WAYS = {"graph": "cudaGraphLaunch", "eager": "py:__main__:step"}
 # In an engine: the first recorded step, the number of steps, and patterns of the collectives' kernel names.
 ENGINE_FIRST, MANY = 300, 60

@@ -170,8 +170,8 @@ impl Ran {
             && held.sum::<u64>() == self.closed().values().sum::<u64>()
     }
 
-    /// Returns a pair for each start and stop of the profiler: the number of steps begun before it, by the program's
-    /// own count, and the right number.
+    /// Returns a pair for each start and stop of the profiler: the number of steps that had begun before it by the
+    /// program's own count, and the number that is right.
     fn switches(&self, every: u64) -> Vec<(u64, u64)> {
         let out = self.output.out();
         let begun = out.lines().map(|line| {

@@ -9,7 +9,7 @@ pub enum AttachRefusal {
     NoProcess,
     /// The process has ended, but its parent has not waited for it yet.
     Zombie,
-    /// The given number is the id of a thread. The value is the id of the thread's process.
+    /// The given process number is the id of a thread. The value is the id of the thread's process.
     Thread(i32),
     Kernel,
     Stopped,

@@ -43,7 +43,8 @@ struct Taking {
     /// Correlation ids of the CUDA calls that submitted the recorded work.
     calls: HashSet<u32>,
     last: u32,
-    /// The graph nodes whose kernels have run. Used only while scopes are followed.
+    /// The graph nodes whose kernels have run. Used only while scopes (the modules, ranges and functions in which
+    /// kernels are launched) are followed.
     replayed: Replayed,
 }
 
