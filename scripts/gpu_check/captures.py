@@ -121,7 +121,8 @@ def judge(found, process, seconds, many=MANY):
     refused = [one.why for one in found if one.why]
     right = [one for one in found if not one.why and held.get(one.first) == list(range(one.first, one.last + 1))
              and one.last - one.first + 1 == STEPS]
-    # The count may have increased between the confirmation and the second query, but not decreased.
+    # The count of iterations may have increased between the confirmation of a window and the second
+    # query, but not decreased.
     late = [one.first - one.after for one in found if not one.why]
     ok = len(right) == len(found) == many == len(process["windows"]) and max(late, default=0) <= SOON and not process["dropped"]
     return (f"{len(right)} of {len(found)} in {seconds:.1f} s, {len(process['windows'])} windows; first at most {max(late, default=0)} "

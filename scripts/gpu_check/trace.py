@@ -114,8 +114,8 @@ class Trace:
         return sorted(marks), sorted(ranges, key=lambda r: r.start), sorted(steps)
 
     def _gpu(self):
-        # With --cuda-graph-trace=graph, a graph is one record. With =node, its kernels have the correlation of the
-        # launch.
+        # With --cuda-graph-trace=graph, nsys has one record for a whole graph. With =node, it has a
+        # record for each kernel of the graph, with the correlation id of the graph's launch.
         graphs = [correlation for (correlation,) in self._rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "correlationId")]
         in_graph, grids = set(), []
         for correlation, grid, node in self._rows("CUPTI_ACTIVITY_KIND_KERNEL", "correlationId", "gridX", "graphNodeId"):

@@ -163,7 +163,8 @@ def become(spec, out, err, failure):
         for descriptor, at in ((os.open("/dev/null", os.O_RDONLY), 0), (out, 1), (err, 2)):
             os.dup2(descriptor, at)
         os.chdir(spec["work"])
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals
+        # Python ignores these signals, and the program must not
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         for name, value in spec["limits"].items():

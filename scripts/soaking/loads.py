@@ -154,7 +154,8 @@ def loads(shop, seconds):
     def plain(name, program, tickets):
         return Load(name, program, tickets, seconds, "", "", is_plain=True)
 
-    # The stand-in keeps destroyed objects to notice their use. So even the programs without the library grow.
+    # The stand-in for CUDA keeps destroyed objects to notice their use. So the memory of programs
+    # without the library grows, too.
     beside = {"beside": "steps-plain"}
     yield plain("steps-plain", [steps], APART * count)
     yield windows("launches", [steps], "cudaGraphLaunch", one_in(APART, count), count, **beside)

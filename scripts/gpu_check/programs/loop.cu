@@ -139,7 +139,8 @@ static void serve_blocks(Lane &lane) {
     fflush(stdout);
     while (scanf("%lf", &seconds) == 1) {
         long steps = 0;
-        // Warms up the caches and the GPU's clocks after the sleep.
+        // The first steps warm up the caches and the GPU's clocks after the sleep, and are not
+        // measured.
         for (int i = 0; i < 20; i++) lane.step(0);
         double used = now(CLOCK_PROCESS_CPUTIME_ID), began = now(), elapsed;
         while ((elapsed = now() - began) < seconds)

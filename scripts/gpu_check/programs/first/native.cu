@@ -504,12 +504,12 @@ static void native_neighbours()
     }
 }
 
-// New memory in each step: also with huge pages there are a hundred faults.
+// Allocates new memory in each step. Even with huge pages, this causes a hundred page faults.
 FUNCTION void build_mask(size_t length)
 {
     char *mask = (char *)malloc(length);
     memset(mask, 1, length);
-    asm volatile("" ::"r"(mask) : "memory");  // else the compiler leaves all of it out
+    asm volatile("" ::"r"(mask) : "memory");  // otherwise the compiler would remove the allocation
     free(mask);
     sink = sink + 1;
 }
