@@ -16,8 +16,8 @@ pub trait AddOn: Sync {
     /// Called when a span has begun on the calling thread. A span is a period of time that takes the place of an
     /// iteration as long as it is unknown what an iteration is.
     fn span_has_begun(&self) {}
-    /// Called when the current span (see [`AddOn::span_has_begun`]) is dropped. Must neither wait nor allocate
-    /// memory.
+    /// Called when the current span is dropped, because it is now known what an iteration is. Must neither wait nor
+    /// allocate memory.
     fn span_is_replaced(&self) {}
     /// Called when the window closes, before the profiler or any add-on is switched off. The device is idle, unless a
     /// stream capture is active.
