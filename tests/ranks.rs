@@ -28,7 +28,7 @@ struct Ran {
     json: Value,
     /// The output of `tllmprof report`.
     text: String,
-    /// The beginnings of the records' file names.
+    /// The beginnings of the file names of all records of the run.
     names: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Checks calls of named functions that end in different ways.
+//! Checks rules that name functions whose calls end in different ways, such as by an exception.
 
 use crate::common::Switch;
 use crate::twice::{start, stop, switches};

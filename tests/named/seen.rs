@@ -1,5 +1,5 @@
-//! Helpers for tests of named functions: the ways in which the library follows a function, and the
-//! calls that it counted.
+//! Helpers for tests of rules that name functions: the ways in which the library follows a function, and the calls
+//! that it counted.
 
 use crate::common::{is_x86_64, skipped};
 use crate::twice::Both;

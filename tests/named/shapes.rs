@@ -1,4 +1,5 @@
-//! Checks named functions with many kinds of signatures and bodies, and with different linkages of the program.
+//! Checks rules that name functions with many kinds of signatures and bodies, and with different linkages of the
+//! program.
 
 use crate::common::is_x86_64;
 use crate::seen::{BY_ENTRY, BY_NAME, is_left_out, lines_with, number_behind, usual};

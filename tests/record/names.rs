@@ -127,7 +127,7 @@ fn a_process_that_is_killed_leaves_the_names_of_its_latest_windows() {
             .spawn()
             .unwrap();
         let since = Instant::now();
-        // When this is true, the program has made more names than the record has room for.
+        // When this function returns true, the program has made more names than the record has room for.
         let has_gone_far = || {
             let records = program.records();
             let dropped = |record: &Read| record.header.counter(Counter::WindowsDropped);

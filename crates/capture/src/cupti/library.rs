@@ -245,7 +245,7 @@ pub(crate) mod made {
 
     /// The activity kinds that are enabled in the stand-in.
     pub(crate) static ENABLED: Mutex<BTreeSet<ActivityKind>> = Mutex::new(BTreeSet::new());
-    /// Number of flushes that the stand-in was asked for.
+    /// Number of times that the stand-in was asked to flush.
     pub(crate) static FLUSHES: Mutex<u32> = Mutex::new(0);
     /// Number of records that the stand-in reports as dropped.
     pub(crate) static DROPPED: Mutex<usize> = Mutex::new(0);
