@@ -44,8 +44,9 @@ find_library() {
     fail 2 "libtllmprof.so was not found: TLLMPROF_LIB is not set, and there is none in $here, $here/../lib, $here/../target/release"
 }
 
-# Prints the number of items in a list of windows. Adjacent windows are merged, so the number may be too high. Then nsys
-# waits for more windows until the program ends, and has captured all that there were.
+# Prints the number of items in a list of windows. Adjacent windows are merged, so the number may be
+# too high. nsys then waits for more windows until the program ends, but it has captured all windows
+# that there were.
 count_windows() {
     (
         IFS=,

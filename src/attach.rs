@@ -1,4 +1,4 @@
-//! The library's part of `tllmprof attach`, which loads the library into a running process.
+//! The library's part of `tllmprof attach`, the command that loads the library into a running process.
 //!
 //! The command creates a thread in the process. This thread loads the library and calls `tllmprof_attach`. It holds
 //! none of the program's locks, and ends when the call has returned.
@@ -23,22 +23,23 @@ use tllmprof_platform::{lifecycle, resolve};
 use tllmprof_python::{self as python, InstallProgress};
 use tllmprof_session::{activity, live};
 
-/// The name that the command gives to this thread.
+/// The name that the command gives to the thread that loads the library.
 const THREAD_NAME: &CStr = c"tllmprof-attach";
 
-/// The command passes this text instead of variables to detach the library. It does so if the library has no
-/// control socket.
+/// Text that the command passes instead of variables in order to detach the library. The command does so if the
+/// library has no control socket.
 const DETACH: &[u8] = b"detach";
 
-/// Delay before GOT slots are patched a second time. The loader may have been filling some of them during the first
-/// time.
+/// Delay before GOT slots are patched a second time. While they are patched the first time, the loader may be filling
+/// some of them.
 const SECOND_LOOK_DELAY: Duration = Duration::from_millis(20);
 
-/// A reference to the table of jumps, for an exported variable.
+/// A reference to the table of jumps (see [`tllmprof_jumps`]), as the type of an exported variable.
 #[repr(transparent)]
 struct JumpsAt(#[allow(dead_code, reason = "the command reads it")] &'static Jumps);
 
-/// The table of jumps. The command finds it by this symbol, and writes the jumps.
+/// The table of jumps at the entries of the driver's functions. The command finds the table by this symbol, and
+/// writes the jumps.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, reason = "the name of a symbol")]
 static tllmprof_jumps: JumpsAt = JumpsAt(&JUMPS);
@@ -48,17 +49,17 @@ lifecycle::global! {
     static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
 }
 
-/// Returns true if this thread is the one with which `tllmprof attach` loads the library. The variables are then
-/// those that the command passes, not those of the environment.
+/// Returns true if the calling thread is the one with which `tllmprof attach` loads the library. The library's
+/// variables are then those that the command passes, not those of the environment.
 pub(crate) fn is_under_way() -> bool {
     CStr::from_bytes_until_nul(&thread_name()) == Ok(THREAD_NAME)
 }
 
-/// Attaches or detaches the library. The thread that the command has created calls this.
+/// Attaches or detaches the library. Called by the thread that the command has created.
 ///
 /// # Safety
-/// `variables` must point to zero-terminated strings `NAME=VALUE`, one directly after the other, followed by an
-/// empty string.
+/// `variables` must point to zero-terminated strings `NAME=VALUE`, one directly after the other, followed by an empty
+/// string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn tllmprof_attach(variables: *const c_char) -> c_int {
     let mut given = Vec::new();

@@ -1,5 +1,5 @@
-//! The functions that the library exports. No other binary of the workspace may define these names, because a command
-//! or a test that did would intercept its own calls.
+//! The functions that the library exports. No other binary of the workspace may define functions with these names: a
+//! command or a test would then intercept its own calls.
 
 use core::arch::{global_asm, naked_asm};
 use core::ffi::{c_int, c_void};
@@ -20,8 +20,8 @@ macro_rules! cuda_functions {
 }
 tllmprof_calls::cuda_calls!(cuda_functions);
 
-/// Defines a function whose implementation examines its return address. The function must be a jump, not a call, so
-/// that the return address stays that of the caller.
+/// Defines a hook for a function whose replacement examines its return address. The hook jumps to the replacement and
+/// does not call it, so that the return address stays that of the caller.
 macro_rules! look_up {
     ($name:ident, $door:path) => {
         // SAFETY: the symbol is meant to replace libc's function, and jumps to the replacement.

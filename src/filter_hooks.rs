@@ -15,8 +15,8 @@ use tllmprof_session as session;
 use crate::system_calls;
 
 lifecycle::global! {
-    /// The real functions, which the hooks call. Until the constructor has found them, these are our own functions
-    /// that make the system call.
+    /// The real functions, which the hooks call. Until [`find_real`] has found them, these are functions of this
+    /// library that make the system call.
     #[fork(keep = "the child's modules are its parent's")]
     static PRCTL: AtomicPtr<c_void> = AtomicPtr::new(system_calls::prctl as *mut c_void);
     #[fork(keep = "as prctl")]
@@ -25,11 +25,11 @@ lifecycle::global! {
 
 const HOOKS: [(&CStr, &AtomicPtr<c_void>); 2] = [(c"prctl", &PRCTL), (c"syscall", &SYSCALL)];
 
-/// Finds the real functions. The constructor calls this.
+/// Finds the real functions. Called when the library is loaded.
 pub(crate) fn find_real() {
     for (name, place) in HOOKS {
         // This library comes after libc in the search order if it was loaded by NVTX or `tllmprof attach`. Then
-        // `next` finds nothing, and libc is searched.
+        // `next`, which searches only later modules, finds nothing, and libc is searched.
         if let Some(real) = resolve::next(name).or_else(|| resolve::of_c_library(name)) {
             place.store(real, Ordering::Release);
         }
@@ -72,8 +72,8 @@ unsafe extern "C" fn prctl() {
     );
 }
 
-/// The bits in which the numbers of the two system calls differ, on x86-64. Any number that differs from them only in
-/// these bits is examined, so that one test instruction suffices.
+/// The bits in which the numbers of the two system calls `prctl` and `seccomp` differ, on x86-64. The hook examines
+/// any number that equals theirs in all other bits, so that one test instruction suffices.
 #[cfg(target_arch = "x86_64")]
 const DIFFERING_BITS: i64 = libc::SYS_seccomp - libc::SYS_prctl;
 
@@ -142,7 +142,7 @@ unsafe extern "C" fn look_at_syscall(
 ) -> c_long {
     // No panic: our own code is contained.
     type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
-    // The kernel uses only the lower 32 bits of the number.
+    // The kernel uses only the lower 32 bits of the system call's number.
     match c_long::from(number as c_int) {
         libc::SYS_prctl => look_at_option(first as c_int, second, third),
         libc::SYS_seccomp => look_at_operation(first, second, third),
@@ -157,8 +157,8 @@ unsafe extern "C" fn look_at_syscall(
     }
 }
 
-/// Examines the arguments of `prctl`, and reports that a filter is about to be installed. Without a filter the call
-/// only asks whether the kernel knows the option.
+/// Examines the arguments of `prctl`, and reports that a filter is about to be installed. A call without a filter
+/// only asks if the kernel knows the option.
 fn look_at_option(option: c_int, mode: usize, filter: usize) {
     let is_strict = mode == libc::SECCOMP_MODE_STRICT as usize;
     let is_filter = mode == libc::SECCOMP_MODE_FILTER as usize && filter != 0;

@@ -7,17 +7,17 @@
 //! - **No changed result.** Every intercepted call reaches the function that the program meant,
 //!   with its arguments, and returns that function's result. `errno` and `dlerror` stay the
 //!   program's. A call that the library does not understand is passed through.
-//! - **No crash, no hang.** No code here panics across a call, waits for another thread without a
-//!   bound, or holds a lock while it calls other code. A program's exception, `longjmp`, `fork`,
+//! - **No crash, no hang.** The library never panics across a call, waits for another thread without
+//!   a bound, or holds a lock while it calls other code. A program's exception, `longjmp`, `fork`,
 //!   `_exit` and signals work as before.
-//! - **Nothing that the host must be prepared for.** Code in a door calls none of the host's
+//! - **Nothing that the host must be prepared for.** A hook calls none of the host's
 //!   functions until it is clear that there is something to count: the host may not be initialised
 //!   yet, or may be in the middle of looking up the very function. `tllmprof_bytes` and
-//!   `platform::elf` avoid such calls. In a process with none of the library's variables only the
-//!   loader makes system calls for it; if the process uses CUDA, the library also calls `gettid`,
-//!   `getpid` and `futex` when it forks.
+//!   `platform::elf` avoid such calls. In a process with none of the library's variables, only the
+//!   loader makes system calls for the library; if the process uses CUDA, the library also calls
+//!   `gettid`, `getpid` and `futex` when it forks.
 //! - **No system call without a request.** Idle threads of the library sleep in one call. If the
-//!   program installs a filter for system calls, the library has finished its own before that.
+//!   program installs a filter for system calls, the library has made all its own calls before.
 //! - **Nothing on standard output**, and on standard error one line at a time, if there is
 //!   something to report. Nothing at all in a process that does not use CUDA.
 //! - **Next to no cost.** A call that is only counted costs about twelve instructions without a
@@ -42,7 +42,7 @@ mod starting;
 mod system_calls;
 mod unwinder;
 
-// Linked only for its symbols.
+// This crate is linked only for its symbols.
 use tllmprof_bytes as _;
 
 use linkme::distributed_slice;
@@ -83,8 +83,8 @@ static ADD_ONS: &[&dyn capture::AddOn] = &[&Groups, &TorchProfiler, &PerfectRout
 #[distributed_slice(tllmprof_python::EXTENSION)]
 static EXTENSION: &dyn python::Extension = &PerfectRouters;
 
-/// Runs when the process ends. Other handlers are not registered in a process in which all calls bypass the library,
-/// so this one reports such a process.
+/// Runs when the process ends, and reports a process in which all calls bypass the library. In such a process, no
+/// other exit handler is registered.
 #[used]
 // SAFETY: the section contains addresses of functions of this type, which the loader calls when the process ends.
 #[unsafe(link_section = ".fini_array")]
@@ -96,7 +96,7 @@ extern "C" fn destructor() {
 
 #[ctor::ctor(unsafe)]
 fn constructor() {
-    // A program starts with errno 0 and may read it, so errno is restored at the end.
+    // A program starts with errno 0 and may read it, so the library restores errno at the end of its constructor.
     let _errno = SavedErrno::new();
     contained((), || {
         intercept::start();

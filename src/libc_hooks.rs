@@ -1,9 +1,9 @@
 //! Hooks functions of libc: those that end the process without running destructors, those that unload modules, and
 //! those that redirect file descriptors.
 //!
-//! Each hook calls the real function, which comes next in the search order. It is found without `dlsym`, because some
-//! of the hooks may be called in a signal handler, in the child of a fork, or before the host has initialised
-//! anything.
+//! Each hook calls the real function, which comes next in the search order. The real function is found without
+//! `dlsym`, because some of the hooks may be called in a signal handler, in the child of a fork, or before the host
+//! has initialised anything.
 
 #![allow(
     static_mut_refs,
@@ -23,7 +23,7 @@ use tllmprof_platform::resolve::{self, Scope};
 use tllmprof_platform::{function, lifecycle, log};
 use tllmprof_session as session;
 
-/// The real function that a hook calls.
+/// The real function that a hook calls: its name, and its address once it is found.
 struct Real {
     name: &'static CStr,
     place: AtomicPtr<c_void>,
@@ -44,8 +44,8 @@ impl Real {
             return known;
         }
         let found = contained(None, || {
-            // If only NVTX has loaded this library, it comes after libc in the search order, so `next` may find
-            // nothing.
+            // If only NVTX has loaded this library, the library comes after libc in the search order. Then `next`,
+            // which searches only later modules, may find nothing.
             resolve::next(self.name).or_else(|| resolve::resolve(0, self.name, None, Scope::All))
         });
         self.place
@@ -54,8 +54,8 @@ impl Real {
     }
 }
 
-/// Defines the hooks. For each one, a row also gives the result for a process in which no library has the real
-/// function.
+/// Defines the hooks. The row of each hook also gives the result of a call in a process in which no library has the
+/// real function.
 macro_rules! hooks {
     ($($(#[$attribute:meta])*
     fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty, $real:ident, $none:expr, |$next:ident| $body:expr;)*) => {
@@ -70,7 +70,7 @@ macro_rules! hooks {
                 );
             )*
         }
-        /// Finds all real functions in advance. The constructor calls this.
+        /// Finds all real functions in advance. Called when the library is loaded.
         pub(crate) fn find_real() {
             $($real.find();)*
         }
@@ -114,9 +114,9 @@ fn exit_by(next: impl FnOnce()) {
     next();
 }
 
-/// Defines hooks for functions that attach another file to a stream, and so to the stream's descriptor. These hooks
-/// are defined by `redhook`, which finds the real functions by `dlsym`. That is safe here, because only a program
-/// that already runs has streams to reopen.
+/// Defines hooks for functions such as `freopen`, which attach another file to a stream, and so to the stream's
+/// descriptor. `redhook` defines these hooks and finds the real functions by `dlsym`. That is safe for them, because
+/// only a program that already runs has streams to reopen.
 macro_rules! reopens {
     ($($name:ident => $ours:ident;)*) => {
         $(

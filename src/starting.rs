@@ -1,4 +1,5 @@
-//! Starts those parts of the library that a process with variables of ours needs from the beginning.
+//! Starts the parts of the library that are needed from the beginning, in a process whose environment contains a
+//! variable of tllmprof.
 
 use tllmprof_config::Settings;
 use tllmprof_intercept as intercept;
@@ -8,8 +9,8 @@ use tllmprof_recorder as recorder;
 use tllmprof_scopes as scopes;
 use tllmprof_session::activity;
 
-/// Starts the library in a process that has a variable of ours. `is_attached` is true if `tllmprof attach` has
-/// loaded the library into a running process.
+/// Starts the library in a process whose environment contains a variable of tllmprof. `is_attached` is true if
+/// `tllmprof attach` has loaded the library into a running process.
 pub(crate) fn start(is_attached: bool) {
     log::start();
     if !is_attached {
@@ -38,7 +39,7 @@ pub(crate) fn start(is_attached: bool) {
         activity::counts_ranges(settings) || activity::records_ranges(settings)
     }));
     intercept::follow_named();
-    // An attached library attaches to Python later, after everything else is done.
+    // In a process that is already running, the library attaches to Python later, after everything else is done.
     if !is_attached {
         python::start();
         if settings.is_some_and(has_work) {

@@ -3,9 +3,9 @@
 //! Another preloaded library may hook any of these functions. For example, a network stack hooks `socket` and `poll`,
 //! a tracer hooks `open` and `read`, and a fake clock hooks `clock_gettime`. Such a library may not be initialised
 //! yet when this library is loaded, may have freed its state when the process ends, and need not expect calls from
-//! threads whose start it did not see. So the functions that are called here by these names, also by Rust's standard
-//! library inside this library, are hidden symbols. All references to them are bound when the library is linked, as
-//! for `tllmprof_bytes`. The host neither sees these functions nor is called by them.
+//! threads whose start it did not see. So the functions that this library, including Rust's standard library in it,
+//! calls by these names are hidden symbols. All references to them are bound when the library is linked, as for
+//! `tllmprof_bytes`. The host neither sees these functions nor calls them.
 //!
 //! Each function makes the same system call as the C library does, so that a filter for system calls sees no
 //! additional ones. None of the functions is a cancellation point.
@@ -21,7 +21,7 @@ use tllmprof_sync::kernel;
 
 /// The constant `AT_FDCWD` in the type that the kernel takes.
 const CURRENT_FOLDER: usize = libc::AT_FDCWD as usize;
-/// Size of the kernel's set of signals in bytes.
+/// Size of a signal set in system calls, in bytes.
 const SIGNAL_SET_BYTES: usize = 8;
 /// The signals that the C library sends between its own threads. They are never blocked.
 const INTERNAL_SIGNALS: u64 = 1 << 31 | 1 << 32;
@@ -71,7 +71,7 @@ macro_rules! define {
     )*};
 }
 
-/// Defines functions like [`define`], for system calls to which all arguments are passed unchanged.
+/// Defines functions like [`define`], each of which passes all its arguments unchanged to one system call.
 macro_rules! define_alike {
     ($($name:literal = $ours:ident($($argument:ident),*), $number:ident;)*) => {
         define! {
@@ -216,7 +216,7 @@ define! {
         -kernel::call(libc::SYS_clock_nanosleep, [clock, flags, time, left]) as c_int
     }
     "clock_gettime" = clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> c_int {
-        // The C library's own function is used if it was found, because it needs no system call for most clocks.
+        // If the C library's own function was found, it is called, because it needs no system call for most clocks.
         match function::at::<ClockGettime>(CLOCK_GETTIME.load(Ordering::Relaxed)) {
             Some(real) => real(clock, time),
             None => answer(libc::SYS_clock_gettime, [clock as usize, time.addr()]) as c_int,
@@ -227,7 +227,8 @@ define! {
     }
 }
 
-/// Makes the system call of `prctl`. Used if no other `prctl` was found.
+/// Makes the system call `prctl`. Used until the real function was found, that is, the `prctl` of the next library,
+/// or if there is none.
 ///
 /// # Safety
 /// The conditions are those of the C library's function of this name.
@@ -244,7 +245,8 @@ pub(crate) unsafe extern "C" fn prctl(
     unsafe { answer(libc::SYS_prctl, arguments) as c_int }
 }
 
-/// Makes any system call. Used if no other `syscall` was found.
+/// Makes any system call. Used until the real function was found, that is, the `syscall` of the next library, or if
+/// there is none.
 ///
 /// # Safety
 /// The conditions are those of the C library's function of this name.
@@ -271,7 +273,7 @@ lifecycle::global! {
     static CLOCK_GETTIME: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 }
 
-/// Finds the functions of the C library that are called from here. The constructor calls this.
+/// Finds the functions of the C library that this module calls. Called when the library is loaded.
 pub(crate) fn find_own() {
     let found = resolve::of_c_library(c"clock_gettime").unwrap_or_default();
     CLOCK_GETTIME.store(found, Ordering::Relaxed);

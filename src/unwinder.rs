@@ -23,8 +23,8 @@ type UnwinderFunction = unsafe extern "C-unwind" fn(usize, usize, usize) -> usiz
 const NOT_RAISED: usize = 3;
 const END_OF_STACK: usize = 5;
 
-// This is a separate function, because the frame between the unwinder and its caller must have nothing to clean up.
-// Otherwise that frame would call the unwinder again.
+// A separate function, so that the frames of the forwarding functions have nothing to clean up. During an unwind, the
+// unwinder would run such a cleanup, which would call the unwinder again.
 #[cold]
 #[inline(never)]
 fn find(name: &CStr) -> Option<UnwinderFunction> {

@@ -95,7 +95,8 @@ fn the_drivers_functions_may_begin_in_many_ways() {
     }
 }
 
-/// Returns a library path whose first folder has a stand-in driver with unusual first instructions.
+/// Returns a library path. The first folder in it has a stand-in driver whose functions begin with unusual
+/// instructions.
 fn shapes() -> String {
     let standin = common::standin();
     format!("{}:{}", standin.join("shapes").display(), standin.display())
@@ -112,7 +113,8 @@ fn a_thread_that_a_signal_has_interrupted_at_the_beginning_of_a_function_goes_on
     for arguments in ["", "altstack"] {
         let mut host = Host::started(program, arguments, &[("LD_LIBRARY_PATH", &folders)]);
         let attach = |host: &Host| host.tllmprof("attach PID").err();
-        // On a busy machine, reading the thread's stack may take too long. Then the next attach reads it again.
+        // On a busy machine, the library may not have enough time to read the stack of the thread at the beginning of
+        // the function. The next attach reads the stack again.
         let why = "56 of 59 functions of the driver are hooked (a thread was at the beginning";
         place::wait_until("a thread to be found there", || {
             let said = attach(&host);
@@ -341,8 +343,8 @@ fn the_variables_of_the_process_are_not_those_of_the_library() {
     if !can_attach() {
         return;
     }
-    // A program may have the library's variables without the library, for example because they are meant for its
-    // children.
+    // A program may have the library's environment variables but not the library, for example because the variables
+    // are meant for its children.
     let variables = [("TLLMPROF_START_STOP", "0-"), ("TLLMPROF_STEP", "nonsense")];
     let mut host = Host::start(LINKED[0], "0", &variables);
     let attached = host.tllmprof("attach PID --step cudaGraphLaunch --steps 3");

@@ -56,8 +56,8 @@ fn batches(
     (batches, ran)
 }
 
-/// Like [`batches`], under a condition. Also returns for each iteration true if it is marked as not satisfying the
-/// condition.
+/// Like [`batches`], with a condition (`TLLMPROF_WHERE`). Also returns, for each iteration, true if the record marks
+/// it as not satisfying the condition.
 fn marked_batches(
     which: &Python,
     program: &str,
@@ -153,8 +153,8 @@ fn cut(process: &Value) -> usize {
     iterations(process).filter(is_cut).count()
 }
 
-/// An idle rank of data parallelism runs the model for the other ranks, without calling the function that the engine's
-/// row names.
+/// An idle rank of data parallelism runs the model for the other ranks, without calling the function that the
+/// library's table of engines names as the step.
 #[test]
 fn dummy_batches_of_vllm_are_idle_steps() {
     for module in [
@@ -178,7 +178,7 @@ fn dummy_batches_of_vllm_are_idle_steps() {
             process["rule"].as_str().unwrap().split(':').nth(1),
             Some(module)
         );
-        // With the user's own rule, only calls of its function count as steps.
+        // With a rule of the user, only calls of the function in this rule count as steps.
         let rule = process["rule"].as_str().unwrap().to_owned();
         let (process, _) = report(
             which,
@@ -229,7 +229,7 @@ fn a_tensors_shape_is_left_alone_where_a_mode_would_be_asked_for_it() {
         let module = "lmdeploy.pytorch.engine.model_agent.agent";
         let (found, ran) = batches(which, "main.py", &[module, "under a mode"], &[]);
         let context = format!("{which:?}\n{}", ran.output.err());
-        // The library reads no shape of a batch without requests, so only idle batches are known.
+        // The library reads no tensor's shape here, so only the batches without requests (idle batches) are known.
         for (found, truth) in found.iter().zip(truth(&ran)) {
             let is_idle = truth["phase"] == "idle";
             assert_eq!(found.is_null(), !is_idle, "{truth}: {context}");
@@ -272,7 +272,7 @@ fn a_step_of_several_calls_has_no_batch() {
         "{found:?}"
     );
     assert!(ran.output.status.success());
-    // In the formula, the function's name without its module is enough.
+    // The formula may name the function without its module.
     let (found, ran) = of(rule);
     assert_eq!(found, truth(&ran));
 }

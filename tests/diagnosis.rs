@@ -19,13 +19,13 @@ use common::python::pythons;
 use common::{Scratch, command, compiler, repo, run, shim, skipped, standin};
 use serde_json::Value;
 
-/// A run may take this long. It is more than any program needs on a busy machine.
+/// Time limit of a run, longer than any program needs on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Duration of the stand-in's launches in nanoseconds, like on real hardware.
 const LAUNCH_NS: &str = "2000";
 
-/// The rule of the finding that a busy machine causes.
+/// The rule of the finding that programs are often preempted, as they are on a busy machine.
 const BUSY: &str = "preempted";
 
 /// Limits of the scripted reader: the number of tool calls, and the number of characters in their answers.
@@ -216,7 +216,7 @@ fn suffers(program: &str) {
         assert!(is_busy(), "{wrong}\n{}", ran.summary);
         println!("{turn}: {wrong}");
     }
-    // On such a machine, the report's findings are also about the other programs.
+    // On a busy machine, the report's findings are also about the other programs.
     skipped("the machine is too busy to judge a program by its times");
 }
 
@@ -259,7 +259,7 @@ fn judge_reader(row: &Row, read: &Value) -> Result<(), String> {
         "-" => "",
         finds => finds,
     };
-    // On a busy machine the first finding is about the other programs.
+    // On a busy machine, the first finding may be about the other programs.
     let is_named = read["cause"] == BUSY
         || read["cause"] == cause && read["where"].as_str().unwrap().contains(&row.says);
     wanted(is_named, format!("the reader says {read}"))?;

@@ -93,7 +93,7 @@ impl Run {
         })
     }
 
-    /// Runs `tllmprof hang` once. Returns its exit status, JSON and output.
+    /// Runs `tllmprof hang` once. Returns its exit status, its JSON, and its complete output.
     fn ask(&self) -> (i32, Value, Output) {
         let mut asked = command(tllmprof());
         asked.args(["hang", "--json"]).arg(self.scratch.folder());
@@ -127,7 +127,7 @@ impl Run {
         }
     }
 
-    /// Returns the text of a verdict of this kind. It must name rank 2 as the stuck rank.
+    /// Returns the text of a verdict of this kind. The verdict must name rank 2 as the stuck rank.
     fn stuck(&self, kind: &str) -> String {
         let (text, json) = self.verdict(kind, STUCK);
         assert_eq!(json["verdict"]["ranks"], serde_json::json!([2]), "{text}");
@@ -332,7 +332,7 @@ fn a_run_has_a_ring_in_its_folder_without_an_option() {
         json["ranks"][0]["step"]["number"].as_u64() > Some(0),
         "{json:#}"
     );
-    // A report over the folder ignores this file instead of reading it like a record.
+    // A report over the folder ignores the file of the run `mine` instead of reading it like a record.
     let mut reported = command(tllmprof());
     reported.args(["report", "tllmprof-mine", "--json"]);
     let report = run(reported.current_dir(scratch.folder()), TEST_TIMEOUT);

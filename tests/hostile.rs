@@ -264,7 +264,7 @@ fn a_tool_makes_cuda_calls_when_it_is_loaded() {
                 .env("NVTX_INJECTION64_PATH", &tool)
                 .env("TOOL", does)
                 .run();
-            // One wait is the tool's, and the other is the library's before the stop.
+            // The log has two waits: one of the tool, and one that the library makes before it stops the profiler.
             assert_eq!(count(&both.log, "cuCtxSynchronize"), 2, "{program} {does}");
             let said = both.output.err();
             let [
@@ -456,7 +456,7 @@ fn main_thread_leaves_by_pthread_exit() {
         assert_eq!(both.total(), 40, "{windows}");
         assert_switches(&both, &wanted);
     }
-    // The thread that samples stacks must not keep the process alive, either.
+    // The thread that samples stacks must not keep the process alive, as no other thread of the library may.
     let traces = Scratch::new("hostile-stacks");
     let both = program
         .env("TLLMPROF_TRACE", traces.folder().join("%p.tllmprof"))

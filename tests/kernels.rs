@@ -32,7 +32,8 @@ fn assert_steps(ran: &Ran, window: usize, steps: u64) {
     }
 }
 
-/// Runs sixty steps with two windows. Kernels are recorded for eight steps, and the first window is shorter than that.
+/// Runs sixty steps with two windows. Kernels are recorded for at most eight steps of each window. The first window
+/// has only five steps.
 fn two_windows(reach: Reach) -> Ran {
     let ran = Program::new(reach)
         .windows("5-9,20-50")
@@ -47,7 +48,7 @@ fn what_is_taken_is_what_the_gpu_did() {
     for reach in [Reach::Linked, Reach::LookedUp] {
         let ran = two_windows(reach);
         let record = ran.record();
-        // The first window has fewer than the eight steps for which kernels are recorded.
+        // The first window has five steps, fewer than the eight for which kernels are recorded.
         assert_eq!(record.kernel_windows(), [(5, 9), (20, 27)]);
         assert_steps(&ran, 0, 5);
         assert_steps(&ran, 1, 8);
@@ -112,7 +113,7 @@ fn threads_that_launch_without_a_pause_leave_cupti_a_turn() {
     assert_steps(&ran, 1, 3);
 }
 
-/// If CUPTI is ready only after the window has closed, it is removed again. The program does not wait for it.
+/// If CUPTI is ready only after the window has closed, CUPTI is removed again. The program does not wait for it.
 #[test]
 fn cupti_that_comes_too_late_goes_again() {
     let ran = Program::new(Reach::LookedUp)
@@ -189,14 +190,15 @@ fn a_wait_that_does_not_end_keeps_cupti_where_it_is() {
         "{}",
         ran.output.err()
     );
-    // CUPTI is ready for the next window.
+    // CUPTI is ready in time for the second window.
     assert_eq!(ran.record().kernel_windows(), [(15, 17), (300, 302)]);
     assert_steps(&ran, 0, 3);
     assert_steps(&ran, 1, 3);
 }
 
-/// The program loads a library that is linked directly to the driver while kernels are recorded, so its calls bypass
-/// the library's gate. Another thread is in such a call when CUPTI is to be removed, and still one iteration later.
+/// The program loads a library that is linked directly to the driver while kernels are recorded. Calls from that
+/// library bypass the gate through which other driver calls pass. Another thread is in such a call when CUPTI is to
+/// be removed, and still one iteration later.
 #[test]
 fn a_call_that_came_past_the_gate_is_not_in_the_driver_when_cupti_goes() {
     for reach in [Reach::LookedUp, Reach::Linked] {

@@ -229,7 +229,7 @@ fn compiled_code_has_the_modules_of_its_operations() {
     for python in pythons() {
         let ran = ran_in(python, "compiled.py", &[]);
         ran.assert_all_known();
-        // The program launches these kernels equally often within graphs and outside of them.
+        // The program launches the kernels of these scopes equally often within graphs and outside of them.
         let known = ran.known();
         assert_eq!(known["Model/model.layers.(0 + 1.norm)"], 20, "{python}");
         assert_eq!(known["Model/model.layers.1.mlp"], 20, "{python}");
@@ -301,7 +301,7 @@ fn a_graph_that_takes_the_place_of_another_is_its_own() {
     for (name, kernels) in ran.known() {
         assert!(kernels <= launched[name], "{name}: {kernels}");
     }
-    // A graph that is made and destroyed while CUPTI is attached never gets its nodes' numbers.
+    // If a graph is made and destroyed while CUPTI is attached, the library never learns the numbers of its nodes.
     let unknown = ran.unknown();
     assert!(unknown.keys().all(|why| *why == UNNAMED), "{unknown:?}");
     assert!(ran.known()["model/layers.1/turn.14"] > 0);
@@ -427,8 +427,8 @@ fn the_report_shows_layers_as_a_tree() {
     assert!((all - 1.0).abs() < 1e-9, "{all}");
 }
 
-/// The program that measures on a GPU how CUPTI numbers graph nodes (`scripts/gpu-check`) also runs here, with the
-/// stand-in's numbers.
+/// The program that measures on a GPU how CUPTI numbers graph nodes (`scripts/gpu-check`) also runs on the stand-in,
+/// with the stand-in's numbers.
 #[test]
 fn the_program_that_measures_the_numbers_of_nodes_runs() {
     let scratch = Scratch::new("graph-nodes");

@@ -58,7 +58,7 @@ fn a_hundred_captures_in_a_row_take_exactly_their_steps() {
         assert_eq!(accepted.1 - accepted.0, n % 7);
         taken.push(closed);
     }
-    // The number is unchanged: the record was created before the first window.
+    // The number of descriptors is unchanged: the record was created before the first window.
     assert_eq!(server.count("fd"), descriptors);
     assert_eq!(server.windows(), taken);
     server.end();
@@ -185,7 +185,7 @@ fn hostile_clients_do_no_harm() {
     peer.capture(1);
     let (memory, descriptors, threads) =
         (server.memory(), server.count("fd"), server.count("task"));
-    // These lines are not requests.
+    // None of these lines is a request of the control protocol.
     for line in [
         &b"\n"[..],
         b"rubbish\n",
@@ -319,7 +319,7 @@ fn an_operator_is_told_why_not() {
             .status
             .success()
     );
-    // The server makes no steps.
+    // The server is paused and makes no steps.
     fs::write(place.path("pause"), "").unwrap();
     sleep(Duration::from_millis(50));
     refused(
@@ -327,7 +327,7 @@ fn an_operator_is_told_why_not() {
         "no iteration began for long",
     );
     fs::remove_file(place.path("pause")).unwrap();
-    // The server ends during the capture: the command shows the part of the window that it has.
+    // The server ends during the capture. The command then shows the part of the window that was captured.
     let capture = place
         .command(&format!("capture {pid} --steps 1000000"))
         .stdout(Stdio::piped())
@@ -397,7 +397,7 @@ fn another_user_gets_nothing() {
         name.ends_with(&format!("-{}.sock", server.pid())) && name.matches('-').count() >= 2,
         "{name}"
     );
-    // The permissions are those after a user has made the folder writable for all users.
+    // The folder and the socket get the permissions that they have after a user has made them writable for all users.
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o777)).unwrap();
     let script = format!(

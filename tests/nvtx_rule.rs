@@ -254,7 +254,7 @@ fn a_tool_that_is_linked_in_gets_every_event() {
                 ran.tools()
             );
             assert_eq!(ran.switches().len(), 2, "{kind}: {}", ran.output.err());
-            // This tool refuses to be initialized.
+            // With TOOL_FAILS, the tool refuses to be initialized.
             let refuses = [("TLLMPROF_NVTX", "0"), ("TOOL_FAILS", "1")];
             let plain = program.plain(&[kind], &refuses);
             let ran = program.run(&[kind], "nvtx:^step", "5-9", &refuses);
@@ -384,7 +384,7 @@ fn a_program_asks_whether_anybody_listens() {
     let old = program.library("tool_of_old", "");
     let old = [("NVTX_INJECTION64_PATH", old.to_str().unwrap())];
     let gone = [("NVTX_INJECTION64_PATH", "/nonexistent/tool.so")];
-    // Each entry: the variables, the answer without a rule for ranges, and the answer with one.
+    // Each entry: the variables, the program's answer without a rule for ranges, and its answer with such a rule.
     for (variables, without, with) in [(&[][..], 0, 1), (&old, 1, 1), (&gone, 0, 1)] {
         for (rule, answer) in [("cudaGraphLaunch", without), ("nvtx:^step", with)] {
             let ran = program.run(&[], rule, "all", variables);
@@ -511,7 +511,8 @@ fn an_allocator_may_open_ranges() {
     }
 }
 
-/// Two copies of the library, in one process or in a parent and a child, must not chain to each other like to a tool.
+/// Two copies of the library, in one process or in a parent and a child, must not pass NVTX calls to each other, as
+/// each of them does to a tool.
 #[test]
 fn copies_do_not_chain_to_each_other() {
     let program = Program::new("children");

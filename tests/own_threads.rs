@@ -41,8 +41,8 @@ fn command(folder: &Scratch, actions: &str) -> Command {
     command
 }
 
-/// Adds these preloaded libraries, and these variables, which are written as `NAME=VALUE …`. In a value, `HERE` stands
-/// for the command's folder.
+/// Adds the preloaded libraries `preload`, and `variables`, which are written as `NAME=VALUE …`. In a value, `HERE`
+/// stands for the command's folder.
 fn with(command: &mut Command, preload: &str, variables: &str) {
     command
         .env("LD_PRELOAD", preload)
@@ -165,8 +165,8 @@ fn the_threads_are_gone_when_destructors_run() {
     }
 }
 
-/// Runs the host under a tracer, and returns the tracer's output for the span that the host marks, in which it makes
-/// 1000 steps. Returns `None` if tracing is forbidden.
+/// Runs the host under a tracer, and returns the tracer's output for the part of the run that the host marks, in
+/// which the host makes 1000 steps. Returns `None` if tracing is forbidden.
 fn traced(variables: &str, threads: usize) -> Option<Vec<String>> {
     static TRACER: Built = Built::new();
     let tracer = build_once(&TRACER, "own_threads/traced.c", &[]);
@@ -325,7 +325,7 @@ fn a_filter_that_the_program_installs_ends_nothing_but_the_windows() {
             let Some((folder, ran)) = run_both("TLLMPROF_START_STOP=5-9", &actions) else {
                 return;
             };
-            // No window was due after the filter, so the library logs nothing about it.
+            // No window was due after the filter was installed, so the library logs no message about the filter.
             assert_eq!(
                 lines(&ran, "window 5-9 captured: 30 iterations"),
                 1,

@@ -156,7 +156,7 @@ fn greenlet(python: &Python) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// The tested versions include each way in which the library sees calls.
+/// Runs with those Python versions that together cover each way in which the library sees calls.
 #[test]
 fn calls_of_greenlets_end_in_any_order() {
     let bench = Bench::new();
@@ -172,8 +172,8 @@ fn calls_of_greenlets_end_in_any_order() {
         ];
         let ran = bench.run(python, "functions_in_greenlets", &variables);
         assert_eq!(ran.output.err(), "", "{python}");
-        // If two greenlets' calls overlap, the call that lasts longer is split into two ranges where the other one
-        // ends.
+        // If the calls of two greenlets overlap, the call that lasts longer is recorded as two ranges. The first of
+        // them ends where the other greenlet's call ends.
         let (_, sequence) = seen(&ran.events).pop_first().expect("a thread");
         let expected = [
             "push short",
@@ -222,7 +222,7 @@ fn a_million_calls_leave_nothing() {
     let bench = Bench::new();
     let tool = bench.library("nvtx/tool.c");
     let tool = tool.to_str().expect("a path in UTF-8");
-    // One CPython of each version is enough, with a GIL and without one.
+    // One CPython of each version with a GIL, and one of each version without a GIL, are enough.
     let kind = |python: &&Python| (python.version, python.has_gil);
     let each: BTreeMap<_, _> = pythons().iter().map(|one| (kind(&one), one)).collect();
     for python in each.values() {

@@ -46,12 +46,14 @@ fn never_overlap(python: &Python, ran: &Ran) {
     holds.sort_by_key(|hold| (hold.process, hold.payload, hold.start));
     for pair in holds.windows(2) {
         let same = (pair[0].process, pair[0].payload) == (pair[1].process, pair[1].payload);
-        // A thread's hold lasts until its end. If a new GIL is at an old GIL's address, its holds begin after that.
+        // A hold lasts at most until the end of its thread. If a new GIL is at an old GIL's address, the new GIL's
+        // holds begin after the end of the old GIL's.
         assert!(!same || pair[0].end <= pair[1].start, "{python}: {pair:?}");
     }
 }
 
-/// Returns the ranges of the thread that begin between the first two of `times` and end between the last two.
+/// Returns the ranges of the thread that begin between the first two of the four `times` and end between the last
+/// two.
 fn within(ranges: &[Span], thread: u64, times: [u64; 4]) -> Vec<&Span> {
     let is_it = |range: &&Span| {
         u64::from(range.thread) == thread
@@ -166,7 +168,7 @@ fn waits_are_what_a_thread_waits() {
         for truth in ran.numbers("wait") {
             let (before, after) = (truth[1], truth[2]);
             let found = within(&waits, truth[0], [before, after, before, after]);
-            // If there is no wait, the GIL was free.
+            // If no wait was recorded, the GIL was free when the thread took it.
             assert!(found.len() <= 1, "{python}: {truth:?} {found:?}");
             if let [wait] = found[..] {
                 contended += 1;
@@ -396,7 +398,8 @@ fn totals_are_logged_where_cuda_is_used() {
     }
 }
 
-/// If nothing is requested, the library changes no GOT slot of the interpreter.
+/// If no garbage collections, GIL times or functions of Python are requested, the library changes no GOT slot of the
+/// interpreter.
 #[test]
 fn what_is_off_is_left_as_it_is() {
     let bench = Bench::new();
@@ -404,7 +407,7 @@ fn what_is_off_is_left_as_it_is() {
     let slots = ("SLOTS_LIBRARY", slots.to_str().expect("a path in UTF-8"));
     for python in pythons() {
         let led = |variables: &[(&str, &str)]| {
-            // This rule avoids `auto`, which may look for an engine's Python function and so change slots.
+            // This rule is set because `auto` may look for an engine's Python function and so change slots.
             let rule = ("TLLMPROF_STEP", "cudaGraphLaunch");
             let variables: Vec<_> = variables.iter().copied().chain([slots, rule]).collect();
             let ran = bench.run(python, "slots", &variables);

@@ -44,8 +44,8 @@ fn threads_with_small_stacks_begin_the_session() {
     );
 }
 
-/// Code that would start torch's profiler needs the main interpreter's GIL. This thread holds the GIL of a
-/// sub-interpreter and must not wait for another one.
+/// Code that would start torch's profiler needs the main interpreter's GIL. The thread that opens the window holds
+/// the GIL of a sub-interpreter, and must not wait for another GIL.
 #[test]
 fn a_window_in_a_sub_interpreter_waits_for_nobody() {
     survives(
@@ -59,8 +59,8 @@ fn a_window_in_a_sub_interpreter_waits_for_nobody() {
     );
 }
 
-/// An allocator waits for a lock whose holder waits for the loader, like in the test of the same name in `hostile.rs`.
-/// Here it happens while the library looks for CPython.
+/// An allocator waits for a lock whose holder waits for the loader, like in the test of the same name in
+/// `hostile.rs`. In this test, it happens while the library looks for CPython.
 #[test]
 fn an_allocator_waits_for_a_thread_that_waits_for_the_loader() {
     let bench = Bench::new();

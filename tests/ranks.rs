@@ -14,8 +14,8 @@ use tllmprof_config::RANK_VARIABLES;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// A program that is ready to run. All its processes have the library and a record. The only information about ranks is
-/// the program's own.
+/// A program that is ready to run. All its processes have the library and a record. No variable gives their ranks;
+/// only the program does.
 struct Program {
     command: Command,
     scratch: Scratch,
@@ -28,7 +28,7 @@ struct Ran {
     json: Value,
     /// The output of `tllmprof report`.
     text: String,
-    /// The beginnings of the records' file names.
+    /// The beginnings of the file names of all records of the run.
     names: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ impl Program {
         self
     }
 
-    /// Returns the paths of the records that were written, sorted by name.
+    /// Returns the paths of the records in the program's folder, sorted by name.
     fn records(&self) -> Vec<PathBuf> {
         let files = std::fs::read_dir(self.scratch.folder()).unwrap();
         let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
@@ -355,7 +355,7 @@ fn several_communicators_are_groups_and_give_no_rank() {
         assert_eq!(ran.said("window 5-9 waits until the rank"), 1);
         assert_eq!(ran.said("window 5-9 never opened"), 1);
         assert_eq!(ran.said("NCCL has several communicators here"), 2);
-        // Here, a variable also gives the rank, so it does not depend on the communicators.
+        // A variable also gives the rank in this run, so the rank does not depend on the communicators.
         let ran = with_nccl(folder.folder(), LINKED, communicators)
             .env("TLLMPROF_RANKS", "0")
             .env("OMPI_COMM_WORLD_RANK", "0")
@@ -365,10 +365,10 @@ fn several_communicators_are_groups_and_give_no_rank() {
     }
 }
 
-/// A communicator's id, this process's rank in it, and its size.
+/// A communicator in the record: its id, the process's rank in it, and its size.
 type Known = (Option<String>, Option<u64>, Option<u64>);
 
-/// Returns the communicators of the only process.
+/// Returns the communicators of the only process in the report.
 fn communicators(ran: &Ran) -> Vec<Known> {
     let all = ran.json["processes"][0]["communicators"].as_array();
     let one = |one: &Value| {
@@ -413,8 +413,8 @@ fn a_part_of_a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
     let of = |options: &[&str], made: &str| {
         communicators(&with_nccl(folder.folder(), options, made).run())
     };
-    // Ranks 1 and 3 of 4 split with the same color, and rank 2 with another color. In `one`, the first split is of
-    // another communicator.
+    // Ranks 1 and 3 of 4 split a communicator with the same color, and rank 2 with another color. In `one`, the first
+    // split is of a different communicator.
     let one = of(LINKED, "a0/2 /0 b1/4 /1 /-1 /1");
     let other = of(BY_DLSYM, "b3/4 /1 /-1 /1");
     let apart = of(LINKED, "b2/4 /0 /-1 /0");
@@ -446,12 +446,12 @@ fn a_part_of_a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
         one.len() + 2,
         "each is known by itself: {one:?} {apart:?}"
     );
-    // If the parent communicator is not known, the result of its split is not known, either. With color -1, the process
-    // is in no part and gets no communicator.
+    // If the parent communicator is not known, the communicator that results from its split is not known, either.
+    // With color -1, the process takes no part in the split and gets no communicator.
     let unknown = (None, None, None);
     assert_eq!(of(LINKED, "*2 /3 /-1"), [unknown.clone(), unknown.clone()]);
-    // NCCL may still be making a communicator when the call returns. It is not known until NCCL has reported to the
-    // program that it is ready.
+    // NCCL may still be making a communicator when the call returns. The communicator is not known until NCCL has
+    // reported to the program that it is ready.
     assert_eq!(of(LINKED, "b1/4 /100")[1], unknown);
     for options in [LINKED, BY_DLSYM] {
         let made = of(options, "b1/4 /100 /201");

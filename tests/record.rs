@@ -432,7 +432,7 @@ fn the_file_is_its_owners_alone_and_takes_no_others_place() {
     let counts = Counts::new().env("TLLMPROF_TRACE", "x.tllmprof");
     let path = counts.folder().join("x.tllmprof");
     let run = || counts.run(ALL, &["loop", "1", "100", "return"]).err();
-    // An earlier record is renamed, and the new name is logged.
+    // An earlier record at the same path is renamed, and its new name is logged.
     run();
     let first = fs::metadata(&path).unwrap();
     assert_eq!(first.permissions().mode() & 0o777, 0o600);

@@ -83,7 +83,7 @@ fn every_family_is_balanced_and_nothing_else_is_different() {
     ];
     let off = [on[0], ("ENABLE_PERFECT_ROUTER", "0")];
     let plain = run_with(families(), &[]);
-    // If the option is off, the library treats all models the same, so one model is enough.
+    // With the option off, the library treats all models alike, so one model is enough.
     let off = run_with(&families()[..families().len().min(1)], &off);
     let on = run_with(families(), &on);
 

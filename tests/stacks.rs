@@ -21,7 +21,7 @@ use tllmprof_record::{Info, Taken, ThreadState, What};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Returns the program's command. It is sampled at 1000 Hz in one window, from the first step until the end.
+/// Returns the program's command. The program is sampled at 1000 Hz in one window, from the first step until the end.
 fn program(python: &Python, scratch: &Scratch, situation: &str, steps: u32) -> Command {
     let mut started = command(&python.path);
     started
@@ -142,7 +142,7 @@ impl Samples {
         )
     }
 
-    /// Returns the number of samples in which a running thread was in a function.
+    /// Returns the number of samples of a running thread whose stack contains the function.
     fn count(&self, function: &str) -> usize {
         let ran = self
             .0
@@ -152,8 +152,8 @@ impl Samples {
             .count()
     }
 
-    /// Returns the callers of a function. Rare callers are left out, because a stack that is read while it changes can
-    /// fit together by chance.
+    /// Returns the callers of a function. Rare callers are left out, because a stack that is read while it changes
+    /// can look complete by chance, with wrong callers.
     fn callers(&self, function: &str) -> BTreeSet<&str> {
         let pairs = self.0.iter().flat_map(|sample| sample.stack.windows(2));
         let mut callers = BTreeMap::<_, usize>::new();
@@ -167,9 +167,9 @@ impl Samples {
         callers.into_keys().collect()
     }
 
-    /// Asserts that the program's functions have their shares of the samples. By chance, some runs in a thousand exceed
-    /// three standard deviations. The test then takes the same number of samples again, and all samples together must
-    /// be within a smaller limit.
+    /// Asserts that the program's functions have their expected shares of the samples. By chance, some runs in a
+    /// thousand deviate by more than three standard deviations. The test then takes the same number of samples again,
+    /// and all samples together must be within a smaller limit.
     #[track_caller]
     fn have_their_shares(&mut self, python: &Python, situation: &str, steps: u32) {
         let Err(wrong) = self.shares() else {
@@ -207,7 +207,7 @@ impl Samples {
     }
 }
 
-/// Returns true if a frame is of this function. Compares the name without its class.
+/// Returns true if a frame's name is that of the function, ignoring the class in the name.
 fn is(name: &str, function: &str) -> bool {
     let qualified = name.split(' ').next().unwrap();
     qualified.rsplit('.').next() == Some(function)
@@ -324,7 +324,7 @@ fn a_fork_in_a_window_ends_sampling_in_the_child_alone() {
         let (_, samples) = sampled_alone(python, "fork", 400);
         let threads: BTreeSet<_> = samples.0.iter().map(|sample| sample.thread).collect();
         assert_eq!(threads.len(), 1, "{python}");
-        // The child's stacks must not contain the parent's functions.
+        // The stacks of the forked child must not contain functions of the parent.
         assert!(
             samples.count("step") > 0 && samples.callers("ten") == ["step"].into(),
             "{python}"
@@ -436,8 +436,8 @@ fn a_filter_that_refuses_to_copy_memory_costs_one_line() {
 
 #[test]
 fn native_stacks_are_sampled_where_the_kernel_permits() {
-    /// The number of samples that is enough. Runs get longer until they reach it, because the kernel's timer may be
-    /// coarse and the machine busy.
+    /// Number of samples that is enough. Runs get longer until they have this number, because the kernel's timer may
+    /// be coarse and the machine busy.
     const MIN_SAMPLES: usize = 50;
     let python = few()[0];
     let mut steps = 1500;

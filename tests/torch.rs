@@ -83,7 +83,7 @@ impl Ran {
         }
     }
 
-    /// Asserts that the program had this status and output, which are those without the shim.
+    /// Asserts that the program had this exit status and standard output, which are the same without the shim.
     #[track_caller]
     fn assert_done(&self, status: i32, out: &str) -> &Self {
         let output = &self.output;
@@ -310,7 +310,8 @@ fn who_holds_the_gil_does_not_wait_for_who_needs_it() {
         let ran = Program::fake("2-4,8-10,14-16,20-22,26-28", "--holds-gil")
             .env("FAKE_TORCH", format!("meets {place}"))
             .run();
-        // Each of these calls could wait as long as a turn lasts. A busy machine may delay one of them.
+        // Each of these calls could wait until another thread has switched a window. A busy machine may delay one of
+        // the calls.
         let out = ran.output.out();
         let words: Vec<_> = out.split_whitespace().collect();
         assert_eq!(

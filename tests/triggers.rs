@@ -52,7 +52,7 @@ fn a_condition_on_causes_has_them_measured_and_so_many_windows_open_at_most() {
         ),
         ("TLLMPROF_WHEN_STEPS", "5"),
         ("TLLMPROF_WHEN_AT_MOST", "3/1h"),
-        // The message is logged even if nothing is recorded.
+        // The message is logged even if nothing is recorded (`TLLMPROF_TRACE` is empty).
         ("TLLMPROF_TRACE", ""),
     ];
     let Some(ran) = Load::new().run(planted, &when) else {
@@ -99,7 +99,7 @@ fn a_condition_that_is_none_is_refused_with_one_line() {
             "{options}: {err}"
         );
     }
-    // If the variable is set, the message has its value.
+    // If the variable is set, the message shows the variable's value.
     let mut command = command(tllmprof());
     command
         .args(["run", "--", "true"])

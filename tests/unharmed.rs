@@ -69,8 +69,8 @@ hosts! {
     tools: Required,
 }
 
-/// CPython's own tests, some of which depend on timing. On a busy machine one may fail by chance, but not twice in a
-/// row.
+/// The script that runs CPython's own tests, some of which depend on timing. On a busy machine one may fail by
+/// chance, but not twice in a row.
 const BY_THE_CLOCK: &str = "python_own_tests.sh";
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ fn compare(script: &Path, library: &Path) -> Verdict {
             how = difference(&plain, &preloaded());
         }
         if let Some(how) = how {
-            // A second run without the library shows if the script's own output varies.
+            // A second run without the library shows if the output of the script itself varies.
             let again = difference(&plain, &run_script(script, &folder, |_| ()));
             let itself = match again {
                 Some(_) => "\n(and so did a second run without the library)",

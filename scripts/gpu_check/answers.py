@@ -21,7 +21,7 @@ TITLE = ("## The first answer about engines", "", "Each once by `tllmprof run --
 @dataclass(frozen=True)
 class Loop:
     program: str
-    count: int  # steps, or rounds of llama.cpp
+    count: int  # number of steps; for llama.cpp, number of rounds
     rule: str = "auto"
 
 

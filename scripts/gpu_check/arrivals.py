@@ -16,14 +16,16 @@ from . import child, nsys
 from .checks import Check
 from .router_ranks import NO_MULTICAST, free_port
 
-# The first step of the window is left out of the judgement: its ranks wait for each other while CUPTI attaches.
+# The first step of the window is not judged, because the ranks wait for each other in it while
+# CUPTI attaches.
 FIRST, LAST, STEPS = 12, 32, 40
 # Numbers of ranks. Each rank has its own GPU.
 RANKS = (2, 4)
-# By the cause planted in rank 1: the texts that may name it, each with its detail.
+# For each cause planted in rank 1: the texts of the report that may name this cause, each with its
+# detail.
 CAUSES = {"none": (), "sleep": ("asleep or blocked", "late launch"), "gc": ("GC",), "kernels": ("GPU work",),
           "tokens": ("GPU work, 4.00 times the tokens of the median rank",)}
-# How the ranks' reductions are launched, and the rule that counts their steps.
+# The ways in which the ranks launch their reductions, each with the rule that counts the ranks' steps.
 WAYS = {"graph": "cudaGraphLaunch", "eager": "py:__main__:step"}
 # In an engine: the first recorded step, the number of steps, and patterns of the collectives' kernel names.
 ENGINE_FIRST, MANY = 300, 60

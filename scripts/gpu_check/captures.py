@@ -24,7 +24,8 @@ from .record_file import process_of
 
 NAME = "captures"
 MANY, STEPS = 100, 5
-# For an engine, because its steps vary more than the effect that is looked for after a window.
+# Number of windows for an engine. It is larger, because an engine's steps vary more than the effect
+# that is looked for after a window.
 ENGINE_MANY = 400
 PROFILED = 20
 # A window's first iteration may be at most this number after the count at the time when the request was confirmed.
@@ -72,8 +73,8 @@ class Client:
 
 @dataclass
 class Captured:
-    before: int  # iterations when it was requested
-    after: int  # iterations when it was confirmed
+    before: int  # number of iterations when the window was requested
+    after: int  # number of iterations when the window was confirmed
     first: int
     last: int
     why: str = ""
@@ -120,7 +121,8 @@ def judge(found, process, seconds, many=MANY):
     refused = [one.why for one in found if one.why]
     right = [one for one in found if not one.why and held.get(one.first) == list(range(one.first, one.last + 1))
              and one.last - one.first + 1 == STEPS]
-    # The count may have increased between the confirmation and the second query, but not decreased.
+    # The count of iterations may have increased between the confirmation of a window and the second
+    # query, but not decreased.
     late = [one.first - one.after for one in found if not one.why]
     ok = len(right) == len(found) == many == len(process["windows"]) and max(late, default=0) <= SOON and not process["dropped"]
     return (f"{len(right)} of {len(found)} in {seconds:.1f} s, {len(process['windows'])} windows; first at most {max(late, default=0)} "

@@ -178,7 +178,7 @@ class AgainstWholeRun(Check):
         words = self.program.words(self.steps, *self.words)
         _, (whole,) = nsys.traces(bench.nsys, words, bench.variables(), bench.folder, self.name + " whole", None,
                                   bench.graph_trace)
-        # The rule is looked for in steps from 90 on, because a program may do more in its first steps.
+        # The rule is derived from steps 90 to 160, because a program may do more in its first steps.
         rule = (steady_rule(whole, self.candidates, FIRST - 10, LAST + 10) if whole.marks else self.candidates[0])
         if not rule:
             return self.row("no call that every step makes equally often: "

@@ -28,7 +28,7 @@ from .router_ranks import free_port
 NAME = "engines"
 DRIVERS = os.path.join(ROOT, "scripts", "engines", "drivers")
 MODEL, MODEL_WITH_WEIGHTS, MODEL_OF_EXPERTS = "tiny-llama", "tiny-llama-float16", "tiny-moe"
-# A step reads 21 GB of weights, so it takes as long as the GPU takes.
+# A model whose step reads 21 GB of weights, so the GPU determines how long the step takes.
 WIDE_MODEL = "wide-llama"
 # A model of the shape of Llama 3 8B.
 MODEL_8B = "llama-8b"
@@ -37,12 +37,13 @@ MODELS_OF = {layers: f"tiny-llama-float16-{layers}" for layers in (4, 8, 32)}
 MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--moe"],
           WIDE_MODEL: ["--wide", "--layers", "12"], MODEL_8B: ["--8b"],
           **{name: ["--weights", "--layers", str(layers)] for layers, name in MODELS_OF.items()}}
-# nsys captures the first window, too. The others show the cost of a step inside and outside windows in one process.
+# nsys captures the first window, too. The other windows show the cost of a step inside and outside
+# windows in one process.
 FIRST = (20, 60)
 WINDOWS = [FIRST] + [(first, first + 49) for first in range(100, 1600, 100)]
 SECONDS = 300
-FEW = 4  # launches: fewer than one layer of a model has
-LONE = 3  # times the median: a longer step contains the pause between two rounds
+FEW = 4  # a number of launches that is smaller than that of any model's layer
+LONE = 3  # a step longer than this number of medians contains the pause between two rounds
 TITLE = ("## Real engines", "", "Each engine plain and with the library. *Steps*: by the library, and by the engine itself. *Cost*: "
          "medians of steps, in one process inside and outside its windows; processor time of the process a step, plain and with it.")
 
@@ -160,7 +161,8 @@ ENGINES = {
         Run("attach", ("serve.py", "vllm", WIDE_MODEL), "^auto$", is_server=True, looks_at="attach",
             variables=dict(LONG, MORE="--gpu-memory-utilization 0.6 --max-num-seqs 16")),
         Run("sources", (sources.PROGRAM, "vllm", MODEL), "", looks_at="sources", variables=dict(VLLM_ENABLE_V1_MULTIPROCESSING=0)),
-        # With one process, which ends by itself, the library's last message about the routers is seen.
+        # The library logs a message about the routers when the process ends. With one process, which ends by itself, the
+        # message is seen.
         Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", looks_at="router",
             variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
     "sglang": Engine("sglang", sglang, (
@@ -528,7 +530,7 @@ def check_cost(report, what, plain, armed, apart):
 def check_nsys(bench, report, own, run, what):
     base = nsys.report_base(bench.folder, what)
     first, last = FIRST
-    # A learnt step is counted later, so the window is later.
+    # With a learnt rule, steps are counted only after the rule is learnt, so the window is later.
     later = 180 if run.rule == "^auto$" else 0
     made = own.under_nsys(run, base, own.settings((first + later, last + later)), bench.graph_trace)
     try:

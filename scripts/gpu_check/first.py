@@ -16,7 +16,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-if __name__ == "__main__":  # without this folder, some of whose modules have names of standard modules
+# Replaces this folder in Python's search path, because some of its modules have names of standard modules.
+if __name__ == "__main__":
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from gpu_check import child, host, reader  # noqa: E402

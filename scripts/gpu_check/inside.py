@@ -13,7 +13,8 @@ from .kernels import Report
 
 NAME = "inside windows"
 FIRST, SPAN, TURNS = 200, 50, 60
-# Number of steps at each end of a span that are left out, because a window opens or closes there.
+# Number of steps that are left out at each end of a span (SPAN steps inside or outside a window),
+# because a window opens or closes there.
 EDGE = 4
 AIM = 0.98
 ENGINE_TURNS = 40

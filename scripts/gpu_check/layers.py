@@ -21,11 +21,11 @@ MODES = ("chain", "streams", "clone", "update", "copies", "child", "children", "
 # Scopes in which the graphs within the graph were captured.
 INNER = {"child": ("child",), "children": ("first", "second", "third"), "conditional": ("body",)}
 ENDS = 3  # exit status of layers.cu
-COLD = 2  # number of starts with an empty cache
+COLD = 2  # number of starts with an empty compile cache
 ENGINE_WINDOW = (300, 359)
 # End of the label of an engine's run without graphs, which launches each kernel separately.
 NO_GRAPHS = "no graphs"
-GRAPHS_OFF = ("GRAPHS", "MORE")  # variables of such a run
+GRAPHS_OFF = ("GRAPHS", "MORE")  # environment variables of a run without graphs
 # Maximum relative difference from nsys's times.
 APART = 0.02
 SAMPLE = {"sample": 2}

@@ -8,7 +8,8 @@ from . import child
 from .checks import Check
 
 SECONDS = 3
-# The first iterations come while the context is created.
+# The window begins at iteration 5, because the context is still being created during the first
+# iterations.
 WINDOW = "5-"
 SM_BUSY = "SM busy"
 

@@ -12,7 +12,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-if __name__ == "__main__":  # not this folder, whose modules have names of the standard library
+# Replaces this folder in Python's search path, because some of its modules have names of standard modules.
+if __name__ == "__main__":
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from gpu_check import child, host  # noqa: E402
@@ -24,7 +25,7 @@ STEPS, WINDOW, WITH_KERNELS = 620, "100-599", 60
 CHANGES = ("host", "kernel", "launches", "layer")
 # Runs of a side: of a planted change, and of a pair of equal sides.
 CHANGED_SIDE, A_SIDE = 6, 3
-# Equal runs: for 20 pairs. Each pair begins two runs after the one before it.
+# Number of equal runs, which make 20 pairs. Each pair begins two runs after the pair before it.
 EQUAL, APART = 44, 2
 BUDGET, RUN_SECONDS = 180, 60
 ALARMS = ("faster", "slower")

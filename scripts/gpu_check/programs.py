@@ -17,14 +17,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 @dataclass(frozen=True)
 class Program:
     name: str
-    linkage: str  # how it gets CUDA's functions
+    linkage: str  # how the program gets CUDA's functions
     command: tuple  # without the argument for the number of steps
-    missing: str = None  # the reason why it cannot run here
+    missing: str = None  # the reason why the program cannot run on this machine
     inlined_runtime: bool = False  # the shim does not see where its runtime calls begin
     count_option: tuple = ()  # words in front of the number of steps
 
     def words(self, steps, *more):
-        if steps is None:  # the program knows the number
+        if steps is None:  # the program itself knows the number of steps
             return [*self.command, *more]
         return [*self.command, *self.count_option, str(steps), *more]
 

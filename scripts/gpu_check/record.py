@@ -264,7 +264,8 @@ def loops(programs):
     static, torch = programs["loop-static"], programs["torch_graph"]
     return [
         throughput.Loop(static, "decode", "graph of 20 kernels of arithmetic, 1 kernel, wait", ("--decode",), 3),
-        # Here, one process can be a tenth faster than an equal one for its whole life, so there are more starts.
+        # With this loop, one process can be a tenth faster than an equal one for its whole life, so
+        # there are more starts.
         throughput.Loop(static, "300 kernels", "graph of 300 tiny kernels, 1 kernel, wait", ("--kernels", "300"), 8),
         throughput.Loop(torch, "decode", "graph of 17 kernels of 36 000 cycles and 3 tiny ones, 1 kernel, wait",
                         ("--decode",), 2),

@@ -127,7 +127,8 @@ class PerfectRouter(Check):
         # Some versions of PyTorch cannot capture the first way.
         ways, window = ("grouped_mm", "batched_mm"), f"{FIRST}-{LAST}"
         kernels = {"TLLMPROF_KERNELS": INNER}
-        # These runs may be at the same time, because other runs measure the speed.
+        # These runs may be at the same time, because their speed is not measured; other runs
+        # measure the speed.
         with ThreadPoolExecutor() as pool:
             windowed = pool.submit(run, self, bench, self.words, "window", window, ways, TLLMPROF_PERFECT_ROUTER="window")
             learned = pool.submit(run, self, bench, self.words, "learned", window, ways, OF_GATE=1, **kernels)

@@ -16,7 +16,8 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
-if __name__ == "__main__":  # without this folder, some of whose modules have names of standard modules
+# Replaces this folder in Python's search path, because some of its modules have names of standard modules.
+if __name__ == "__main__":
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from gpu_check import child, host, nsys  # noqa: E402
@@ -61,7 +62,7 @@ class Seen:
     """The report's figures of the process with the most steps."""
 
     steps: int
-    kernels: Counter  # number by name, in all steps
+    kernels: Counter  # number of kernels by name, in all steps
     busy: list  # ns for each step
     lacks: list
     notes: list

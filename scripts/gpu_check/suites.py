@@ -22,7 +22,7 @@ ALL_ON = {
     "TLLMPROF_LOG": "error",
 }
 SECONDS, SHORT = 900, 120
-# Number of times that tests with different results run again, with and without the library.
+# Number of times that tests are repeated, with and without the library, if their results differ.
 AGAIN = 2
 WHOLE = "the whole suite"
 # A test of CuPy that waits forever if there is no fourth GPU.
@@ -83,7 +83,8 @@ def outcomes(path):
     pytest accepts."""
     found, why = {}, {}
     for case in ElementTree.parse(path).getroot().iter("testcase"):
-        # The class's name begins with the name of the module, which is the file's name.
+        # The name of the test's class begins with the name of its module, which is the name of its
+        # file.
         module = os.path.splitext(os.path.basename(case.get("file") or ""))[0]
         inside = f".{case.get('classname')}.".rpartition(f".{module}.")[2].strip(".")
         name = "::".join(filter(None, (case.get("file"), inside.replace(".", "::"), case.get("name"))))

@@ -11,8 +11,8 @@ KINDS = {
                       "cudaLaunchCooperativeKernel", "cuLaunchCooperativeKernel"),
     "stream wait": ("cudaStreamSynchronize", "cuStreamSynchronize"),
     "event wait": ("cudaEventSynchronize", "cuEventSynchronize"),
-    # The kind comes from the call's name instead of the copy's record, which nsys lacks for some (246 copies of JAX,
-    # while XLA tries out its kernels).
+    # The kind is taken from the call's name, and not from the copy's record, because nsys lacks
+    # some of these records (246 copies of JAX, while XLA tries out its kernels).
     "read": ("cuMemcpyDtoHAsync",),
     "asynchronous copy": ("cudaMemcpyAsync", "cuMemcpyAsync"),
 }
@@ -114,8 +114,8 @@ class Trace:
         return sorted(marks), sorted(ranges, key=lambda r: r.start), sorted(steps)
 
     def _gpu(self):
-        # With --cuda-graph-trace=graph, a graph is one record. With =node, its kernels have the correlation of the
-        # launch.
+        # With --cuda-graph-trace=graph, nsys has one record for a whole graph. With =node, it has a
+        # record for each kernel of the graph, with the correlation id of the graph's launch.
         graphs = [correlation for (correlation,) in self._rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "correlationId")]
         in_graph, grids = set(), []
         for correlation, grid, node in self._rows("CUPTI_ACTIVITY_KIND_KERNEL", "correlationId", "gridX", "graphNodeId"):

@@ -16,9 +16,9 @@ from .surroundings import AFTER_A_SIGNAL, AT_FORK, LOADER
 INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside.py")
 STREAMS = ["out", "err", "files", "left", "census"]
 OURS = "tllmprof:"
-# Descriptors of the library that may appear: a file with a thread's scheduling times, at 64 or above, and the control
-# socket, which has such a number except while it is being created. Programs here that use CUDA have no sockets
-# themselves.
+# Descriptors of the library that a program may have in addition: a file with a thread's scheduling
+# times, at 64 or above, and the control socket, which has such a number except while it is being
+# created. The compared programs that use CUDA have no sockets of their own.
 DESCRIPTOR = re.compile(r"\d+=socket:|(?:6[4-9]|[7-9]\d|\d{3,})=/proc/\d+/task/\d+/schedstat")
 # gdb numbers a program's children, and the library's threads also take numbers.
 CHILD = re.compile(r"(?<=child process )\d+")

@@ -98,7 +98,8 @@ def all_files(spec):
         return listing(spec["work"], "", skipped)
     lines = []
     for folder in ("/tmp", "/run", "/dev/shm"):
-        # The program did not create these: they are mount points, made by this script, of folders that are kept.
+        # These paths are mount points, made by this script, of folders that are kept. The program
+        # did not create them.
         ours = {path for kept in skipped for path in ancestors(kept)}
         lines += [line for line in listing(folder, folder, skipped) if line.split(" ")[0] not in ours]
     for name in ("usr", "etc", "var", "opt"):
@@ -162,7 +163,8 @@ def become(spec, out, err, failure):
         for descriptor, at in ((os.open("/dev/null", os.O_RDONLY), 0), (out, 1), (err, 2)):
             os.dup2(descriptor, at)
         os.chdir(spec["work"])
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these signals
+        # Python ignores these signals, and the program must not
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         for name, value in spec["limits"].items():

@@ -49,7 +49,7 @@ def heavy(*arguments, **more):
     return Program(*arguments, is_heavy=True, **more)
 
 
-# Writes a text file that many programs work on.
+# A shell command that writes a text file, on which many programs work.
 TEXT = "seq -f '%g line of text' 1 2000 >text; "
 UNTIL = "until {0} 2>/dev/null; do kill -0 $! 2>/dev/null || break; sleep 0.05; done; "
 

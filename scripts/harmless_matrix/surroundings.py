@@ -11,7 +11,7 @@ from .programs import SOURCES, SOURCES_TO_BUILD, compiler
 UNDER_VALGRIND = {"perl", "jq", "SQLite", "Lua", "zstd"}
 # The loader's system calls, which a filter for any dynamically linked program allows.
 LOADER = ["openat", "read", "pread64", "mmap", "mprotect", "munmap", "close", "fstat", "newfstatat", "brk"]
-# The kernel makes these calls only if a signal interrupts something, which depends on timing.
+# The kernel makes these calls only if a signal interrupts the program, which depends on timing.
 AFTER_A_SIGNAL = ["rt_sigreturn", "restart_syscall"]
 # In a process without our variables, the library makes these calls when a program that uses CUDA forks (src/lib.rs).
 AT_FORK = ["gettid", "getpid", "futex"]
@@ -22,7 +22,7 @@ class Surrounding:
     name: str
     about: str
     wrap: tuple = ()                 # command line in front of the program
-    needs: str = ""                  # the command that this needs
+    needs: str = ""                  # the command that the surrounding needs
     limits: tuple = ()
     census: bool = False
     filter: bool = False

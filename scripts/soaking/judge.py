@@ -6,13 +6,14 @@ first half of a run is left out. A series grows if a line fitted to each of the 
 import math
 from dataclasses import dataclass
 
-# Minimum number of readings in a quarter.
+# Minimum number of memory readings in a quarter of a run.
 LEAST = 5
 
 
 @dataclass
 class Growth:
-    third: float  # growth in the third quarter of the run, at least; `last` is that of the last quarter
+    # minimum growth in the third quarter of the run; `last` is the growth in the last quarter
+    third: float
     last: float
 
     def exceeds(self, bound):

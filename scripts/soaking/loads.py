@@ -35,7 +35,7 @@ class Load:
     expected: int = 0  # number of windows; 0: not known
     is_plain: bool = False  # runs without the library
     beside: str = ""  # name of the load without the library that this one is compared with
-    has_children: bool = False  # they leave records, too
+    has_children: bool = False  # the child processes leave records, too
     variables: dict = field(default_factory=dict)
 
     def command(self):
@@ -154,7 +154,8 @@ def loads(shop, seconds):
     def plain(name, program, tickets):
         return Load(name, program, tickets, seconds, "", "", is_plain=True)
 
-    # The stand-in keeps destroyed objects to notice their use. So even the programs without the library grow.
+    # The stand-in for CUDA keeps destroyed objects to notice their use. So the memory of programs
+    # without the library grows, too.
     beside = {"beside": "steps-plain"}
     yield plain("steps-plain", [steps], APART * count)
     yield windows("launches", [steps], "cudaGraphLaunch", one_in(APART, count), count, **beside)

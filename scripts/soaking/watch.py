@@ -43,8 +43,8 @@ def read(pid):
     """Returns a reading of each kind; None if the process has ended."""
     try:
         mapped = mappings(pid)
-        # The total is counted instead of the process's share of memory that several processes use. The share changes
-        # when another process starts or ends.
+        # Memory that several processes share is counted in full. The process's share of such memory
+        # would change when another process starts or ends.
         counts = [count for path, count in mapped if not is_record(path)]
         return {
             MEMORY: sum(count["Anonymous"] for count in counts),

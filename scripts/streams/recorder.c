@@ -112,7 +112,8 @@ struct launch_config {
     handle stream;
 };
 
-/* ROW(identifier, exported name, call, shape, argument, stream, parameters, arguments) */
+/* The driver functions that are recorded, each as ROW(identifier, exported name, call, shape,
+ * argument, stream, parameters, arguments). */
 #define LAUNCH_PARAMETERS                                                                                              \
     (handle f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned sh, handle s,    \
      void **p, void **x)
@@ -287,8 +288,9 @@ static __attribute__((noinline)) void *driver_symbol(void *library, const char *
     return there;
 }
 
-/* dlsym uses its return address to find its caller. So all other names leave by a tail call (-O2), which leaves no
- * frame of this library on the stack. */
+/* The real dlsym uses its return address to find its caller. So for names other than the
+ * driver's, this dlsym ends with a tail call to the real one (-O2), which leaves no frame of
+ * this library on the stack. */
 EXPORT void *dlsym(void *restrict library, const char *restrict name)
 {
     dlsym_function real = real_dlsym;

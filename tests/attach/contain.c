@@ -39,7 +39,8 @@ static void need(int holds, const char *what)
     _exit(1);
 }
 
-/* Like need(), but for what a kernel may not allow at all: then exits with 77. */
+/* Like need(), for operations that a kernel may not allow at all. If it does not allow one,
+ * exits with 77. */
 static void permitted(int holds, const char *what)
 {
     if (!holds && (errno == EPERM || errno == ENOSYS || errno == ENOSPC || errno == EINVAL)) {

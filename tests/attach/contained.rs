@@ -111,7 +111,7 @@ impl Contained {
             return None;
         }
         assert!(tried.status.success(), "{how}: {}", tried.err());
-        // The subfolders that remain hold copies of libraries, if this checkout is below `/tmp`.
+        // Only the files are removed: the subfolders hold copies of libraries, if this checkout is below `/tmp`.
         let left = fs::read_dir(root.join("tmp")).unwrap();
         let left = left.map(|entry| entry.unwrap().path());
         for file in left.filter(|path| path.is_file()) {
@@ -165,7 +165,7 @@ impl Contained {
         fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap()
     }
 
-    /// Returns the number of times that the library is mapped.
+    /// Returns the number of times that the library is mapped in the program.
     fn copies(&self) -> usize {
         let maps = self.maps();
         let code = |line: &&str| line.contains("r-xp") && line.contains("memfd:libtllmprof.so");
@@ -284,7 +284,8 @@ fn a_program_in_a_container_is_captured_exactly_and_nothing_is_left_there() {
         let switched = switches(&host.root().join("tmp/calls"), 1);
         let switched: Vec<_> = switched.iter().map(|(a, b)| b - a + 1).collect();
         assert_eq!(switched, [10, 5, 7], "{how}");
-        // The new entries are the record and the folder of control sockets, which is empty.
+        // In `tmp`, the run may add only these entries: the record, the folder of control sockets, which is empty,
+        // and the test's own files.
         let left = fs::read_dir(host.root().join("tmp")).unwrap().flatten();
         let left: BTreeSet<_> = left
             .map(|entry| PathBuf::from("tmp").join(entry.file_name()))
@@ -404,8 +405,8 @@ fn a_command_that_is_killed_leaves_a_container_as_it_was() {
             break;
         }
     }
-    // If a command did not finish its upload in time, the upload is closed after 10 s. The next command does not wait
-    // for that.
+    // If a command did not finish writing the library into the program's memory, the file in memory is closed after
+    // 10 s. The next command does not wait for those 10 s.
     wait_until("the attach", || {
         let said = host.tllmprof("attach PID").err();
         host.state().as_deref() == Some("armed") && !said.contains("safe point")
@@ -435,7 +436,8 @@ fn commands_at_the_same_time_load_the_library_once() {
                 attach.stderr(Stdio::piped()).spawn().unwrap()
             })
             .collect();
-        // A command may be killed at any moment. The next command waits until its remains are gone.
+        // A command may be killed at any moment. The next command waits until nothing is left of the killed command's
+        // attach.
         sleep(Duration::from_micros(random(60_000)));
         all[0].kill().unwrap();
         for attach in all {

@@ -14,7 +14,7 @@ import warnings
 sys.path.insert(0, os.environ["FIXTURES"])
 from py_ctypes import Runtime  # noqa: E402
 
-warnings.simplefilter("ignore")  # about forks in a process with several threads
+warnings.simplefilter("ignore")  # hides warnings about forks in a process with several threads
 kind = sys.argv[1]
 most = int(sys.argv[2]) if len(sys.argv) > 2 else 1 << 40
 loop = Runtime("libcudart.so.12")

@@ -93,7 +93,7 @@ pub(crate) fn random(below: u64) -> u64 {
 }
 
 impl Host {
-    /// Starts a program that runs until [`Host::end`] ends it, and waits for its first step.
+    /// Starts a program that runs until [`Host::end`] is called, and waits for its first step.
     pub(crate) fn start(linkage: Linkage, arguments: &str, variables: &[(&str, &str)]) -> Self {
         Self::started(linkage.program(), arguments, variables)
     }
@@ -212,7 +212,8 @@ impl Host {
         assert!(out.contains("bad 0, "), "{out}\n{}", self.running.err());
     }
 
-    /// Makes a program end that does not check its results.
+    /// Makes the program end, like [`Host::end`], but asserts nothing about its results. For programs that do not
+    /// check their results.
     #[track_caller]
     pub(crate) fn end_any(&mut self) {
         self.running.end();

@@ -34,7 +34,7 @@ fn start(python: &Python, arguments: &str) -> Host {
     Host::started(&python.path, &arguments, &variables)
 }
 
-/// Asks the process for what the library has left in it, and returns the answer.
+/// Returns the host's answer to the question of what the library has left in the process.
 fn state(host: &Host) -> Value {
     let (look, state) = (host.path("look"), host.path("state"));
     fs::write(look, "").unwrap();
@@ -52,7 +52,7 @@ fn tllmprof(host: &Host, python: &Python, arguments: &str) -> (String, String) {
     (out, said)
 }
 
-/// Returns the number of launches during each time that the profiler was on, by the driver's log. A step has one
+/// Returns the number of launches in each period in which the profiler was on, by the driver's log. A step has one
 /// launch.
 fn switched(host: &Host) -> Vec<u64> {
     host.switches().iter().map(|(a, b)| b - a + 1).collect()

@@ -131,7 +131,7 @@ fn each_of_many_threads_steps_is_marked_by_its_own_batch() {
         let wrong =
             wrong.filter(|(batch, excluded)| !batch.is_null() && holds(batch) == **excluded);
         assert_eq!(wrong.collect::<Vec<_>>(), [], "{context}");
-        // A step that began while another thread switched the window has no event.
+        // The record has no event for a step that began while another thread was switching the window.
         let counted = excluded.iter().filter(|excluded| !**excluded).count();
         assert!((90..=100).contains(&counted), "{counted} {context}");
         assert!(excluded.len() > counted + 50, "{context}");
@@ -159,8 +159,8 @@ fn a_rank_that_is_not_wanted_opens_no_window_by_a_condition() {
     }
 }
 
-/// A learnt step is known only after it has ended, so no condition on its batch can open a window. Its batch is still
-/// recorded.
+/// With a rule that was learnt (`auto`), a step is known only after it has ended, so no condition on its batch can
+/// open a window. The batch is still recorded.
 #[test]
 fn a_learnt_step_has_batches_and_opens_no_window_by_them() {
     let Some(which) = pythons().last() else {

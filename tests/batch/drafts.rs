@@ -61,7 +61,7 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
         }
         let file = "transformers/generation/candidate_generator.py";
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
-        // One of these functions is called by other functions, which count in its place.
+        // `_generate_candidates` is left out: the functions that call it count in its place.
         let mut makes = calling(&text, "self.assistant_model.generate(");
         makes.extend(calling(&text, "self._generate_candidates("));
         makes.retain(|function| !function.ends_with("._generate_candidates"));
@@ -76,8 +76,8 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
     }
 }
 
-/// Folders of engines whose code drafts, and texts of calls to the step's functions. No file of the folders may contain
-/// such a call.
+/// For each engine: the versions, the folders whose code runs draft models, and texts of calls to the step's
+/// functions. No file of the folders may contain such a call.
 const WITHIN: [(&str, [&[&str]; 3]); 3] = [
     (
         "vllm",

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Scratch, command, repo, run, skipped};
 
-/// The formulas' names occur in the engines' own sources.
+/// The names in the formulas for batches occur in the engines' own sources.
 #[test]
 fn engines_have_what_the_formulas_name() {
     let versions = [
@@ -34,7 +34,8 @@ fn engines_have_what_the_formulas_name() {
             let rows = rows.filter(|row| row.versions.contains(version));
             rows.map(move |row| {
                 let formulas = row.formulas().unwrap();
-                // Strings that values are compared with are names of enum members, so they are checked, too.
+                // Strings with which a formula compares values are names of enum members, so these names are checked,
+                // too.
                 json!({"step": step, "arguments": formulas.arguments, "names": formulas.names})
             })
         });

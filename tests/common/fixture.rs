@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Output, Record, Scratch, built_command, read_log, run, shim, standin};
 
-/// A run may take this long. It is more than any fixture needs on a busy machine.
+/// Time limit of a run, longer than any fixture needs on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A program of the stand-in's folder `bin` that is ready to run, with its environment and arguments.
@@ -54,19 +54,19 @@ impl Fixture {
         self
     }
 
-    /// Removes this environment variable.
+    /// Removes an environment variable.
     pub(crate) fn without(mut self, name: &str) -> Self {
         self.command.env_remove(name);
         self
     }
 
-    /// Sets the windows and the rule.
+    /// Sets the windows to capture, and the rule for steps.
     pub(crate) fn window(self, windows: &str, step: &str) -> Self {
         self.env("TLLM_PROFILE_START_STOP", windows)
             .env("TLLMPROF_STEP", step)
     }
 
-    /// Adds arguments, separated by spaces.
+    /// Adds arguments, which are separated by spaces in `args`.
     pub(crate) fn args(mut self, args: &str) -> Self {
         self.command.args(args.split_whitespace());
         self

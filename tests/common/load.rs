@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::python::pythons;
 use super::{Output, Scratch, command, repo, run, shim, skipped, standin, tllmprof};
 
-/// A run may take this long. It is more than any run needs on a busy machine.
+/// Time limit of a run, longer than any run needs on a busy machine.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 
 const BATCH: &str = "__main__:step=requests:requests,tokens:tokens,prefill_tokens:prompt";
@@ -33,7 +33,7 @@ impl Load {
         }
     }
 
-    /// Returns the command that runs the loop with the `planted` stalls; `None` if there is no Python for it.
+    /// Returns the command that runs the loop with the stalls `planted`; `None` if there is no Python for it.
     pub(crate) fn command(&self, planted: &str, variables: &[(&str, &str)]) -> Option<Command> {
         let python = pythons().iter().find(|python| python.has_gil);
         if python.is_none() {

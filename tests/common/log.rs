@@ -15,7 +15,7 @@ pub(crate) struct Record {
     pub mark: String,
     /// The driver's name for the function. A wait has a second line, `…_end`, when it returns.
     pub function: String,
-    /// The first argument that the function got.
+    /// The value of the function's first argument.
     pub argument: u64,
     /// The CUDA runtime that made the call: `cudart12`, `cudart13`, `cudart_static`, or `-` for none.
     pub via: String,

@@ -81,7 +81,7 @@ fn newer_source(library: &Path) -> Option<PathBuf> {
     let list = fs::read_to_string(library.with_extension("d")).ok()?;
     let built = fs::metadata(library).and_then(|it| it.modified()).ok()?;
     let (_, sources) = list.lines().next()?.split_once(": ")?;
-    // The file has a backslash before each space in a path.
+    // The `.d` file has a backslash before each space in a path.
     let sources = sources.replace("\\ ", "\0");
     sources
         .split(' ')
@@ -201,8 +201,8 @@ pub(crate) fn built_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// A variable that makes the shim believe that a profiler started the process. Without one, the shim warns that windows
-/// are not recorded.
+/// An environment variable that makes the shim believe that a profiler started the process. If no such variable is
+/// set, the shim warns that windows are not recorded.
 pub(crate) const PROFILED: &str = "NV_NSIGHT_INJECTION_OF_TESTS";
 
 /// Returns a command without variables that control the shim and with default signal handling, whatever the tests' own

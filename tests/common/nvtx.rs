@@ -88,7 +88,7 @@ fn headers() -> &'static Path {
 }
 
 fn find_headers() -> PathBuf {
-    // The list is limited to this platform, because the sources of other platforms' crates may be
+    // The list of packages is limited to this platform, because the sources of other platforms' crates may be
     // missing.
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut metadata = Command::new(env!("CARGO"));

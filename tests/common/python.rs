@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Output, Scratch, command, nvtx, repo, run, shim, skipped};
 
-/// A run may take this long. It is more than any program needs on a busy machine.
+/// Time limit of a run, longer than any program needs on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A CPython on this machine, as `scripts/list-pythons` prints it.
@@ -90,11 +90,11 @@ fn parse(line: &str) -> Python {
 pub(crate) struct Event {
     pub process: u32,
     pub thread: u32,
-    /// Nanoseconds of the monotonic clock.
+    /// Time of the event, in nanoseconds of the monotonic clock.
     pub time: u64,
-    /// `push`, `pop`, `start`, `end` or `mark`.
+    /// The type of the event: `push`, `pop`, `start`, `end` or `mark`.
     pub kind: String,
-    /// The number that a start and its end have in common.
+    /// The number that the start and the end of one range have in common.
     pub id: u64,
     pub payload: u64,
     pub name: String,
@@ -230,7 +230,7 @@ impl Ran {
     /// Returns the ranges that were started under `name`, in the order of their starts.
     pub(crate) fn started(&self, name: &str) -> Vec<Span> {
         let ends = self.events.iter().filter(|event| event.kind == "end");
-        // A process uses each identifier for only one range.
+        // A process uses each number for only one range.
         let ends: HashMap<_, _> = ends.map(|end| ((end.process, end.id), end.time)).collect();
         let starts = self.events.iter();
         starts

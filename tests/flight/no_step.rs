@@ -1,4 +1,5 @@
-//! Checks runs in which `auto` finds no step. The record then has the last stretch of time as one span.
+//! Checks runs in which `auto` finds no step. The record then has the last period of the run as one span, in place of
+//! iterations.
 
 use std::path::PathBuf;
 use std::process::Command;

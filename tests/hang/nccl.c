@@ -1,5 +1,5 @@
 /* A stand-in for libnccl.so.2 whose ranks are processes. A collective is done when all ranks of its communicator
- * have called it. It is queued like NCCL's: a wait for the GPU, in the driver, also waits for the collective.
+ * have called it. Collectives are queued like NCCL's: a wait for the GPU also waits for them.
  * HANG_SHARED names a file that the ranks share. HANG_ENDLESS is the number of a collective that is never done. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* A program that loads a CUDA library past the preloads (dlmopen or RTLD_DEEPBIND), or loads the driver without
- * using it. */
+/* A program that loads a CUDA library in a way in which its calls bypass preloaded libraries
+ * (dlmopen or RTLD_DEEPBIND), or that loads the driver without using it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

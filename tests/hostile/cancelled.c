@@ -1,5 +1,5 @@
-/* cancelled exits|looks-up: a thread has a pending cancellation. It makes a call that is not a
- * cancellation point, so it must not be cancelled there, and then ends the process. */
+/* cancelled exits|looks-up: a thread with a pending cancellation makes a call that is not a
+ * cancellation point, and then ends the process. The thread must not be cancelled in this call. */
 #include "hostile.h"
 
 static struct loop loop;

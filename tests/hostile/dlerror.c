@@ -1,4 +1,5 @@
-/* A message waits to be read in dlerror() while windows open and close. It must not be lost. */
+/* dlerror() holds a message that the program has not read yet, while windows open and close. The
+ * message must not be lost. */
 #include "hostile.h"
 
 static struct loop loop;

@@ -1,5 +1,6 @@
-/* Calls a function with the name of a driver function. Its arguments use all argument registers and the stack, and
- * it returns a structure. It is called through linking and through a look-up. */
+/* Calls a function with the name of a driver function. The function's arguments use all argument
+ * registers and the stack, and its result is a structure. The function is called through linking
+ * and through a look-up. */
 #define _GNU_SOURCE
 #include "every_argument.h"
 

@@ -12,7 +12,8 @@ static void on_signal(int signal)
     _exit(9);
 }
 
-/* malloc takes its locks only if the process has a second thread. */
+/* A second thread, which does nothing: malloc takes its locks only if the process has two
+ * threads. */
 static void *rest(void *argument)
 {
     pause();

@@ -1,5 +1,5 @@
-/* fitted PROGRAM: runs PROGRAM under a seccomp filter that kills it for any system call that neither the loader nor
- * PROGRAM itself makes. Without an argument, this is PROGRAM. */
+/* fitted PROGRAM: runs PROGRAM under a seccomp filter that kills it for any system call that
+ * neither the loader nor PROGRAM itself makes. Without an argument, this file is PROGRAM. */
 #define _GNU_SOURCE
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 static const int ALLOWED[] = {
-    /* the program's own calls */
+    /* system calls of PROGRAM itself */
     __NR_execve, __NR_write, __NR_dup3, __NR_exit_group,
-    /* the loader's calls */
+    /* system calls of the loader */
     __NR_brk, __NR_close, __NR_faccessat, __NR_fstat, __NR_mmap, __NR_mprotect, __NR_munmap,
     __NR_newfstatat, __NR_openat, __NR_pread64, __NR_prlimit64, __NR_read, __NR_set_robust_list,
     __NR_set_tid_address,
@@ -56,7 +56,7 @@ int main(int argc, char **argv)
         execv(argv[1], (char *[]){argv[1], NULL});
         return 2;
     }
-    /* The library's hooks see these two calls. */
+    /* The library hooks dup2 and dup3. */
     if (dup2(1, 2) != 2 || dup3(1, 3, 0) != 3)
         return 2;
     if (write(2, "done\n", 5) != 5)

@@ -1,4 +1,4 @@
-/* Standard error is a full pipe that nothing reads. */
+/* Makes steps while standard error is a full pipe that nothing reads. */
 #include "hostile.h"
 
 #include <fcntl.h>

@@ -10,7 +10,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-/* This is shorter than the test's time limit. */
+/* Time limit of the programs, shorter than the time limit of their test. */
 enum { TIMEOUT_SECONDS = 30 };
 
 static inline void hostile_begin(void)

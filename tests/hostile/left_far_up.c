@@ -1,5 +1,6 @@
-/* A longjmp from within the driver leaves every second launch. The next launch comes from below a large frame that
- * is not written to, so that the stack still has the data of the call that was left. */
+/* Leaves every second launch by a longjmp from within the driver. The next launch comes from
+ * below a large frame that is not written to, so the stack still has the data of the launch that
+ * was left. */
 #include "hostile.h"
 
 #include <setjmp.h>

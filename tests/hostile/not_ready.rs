@@ -46,8 +46,8 @@ fn imported() -> BTreeSet<String> {
     listed.out().lines().filter_map(name).collect()
 }
 
-/// Builds an object with these functions, which look up the real ones at their first call. [`lazy_library`] links the
-/// object.
+/// Builds an object with the functions `names`. Each of them looks up the C library's function of its name at its
+/// first call. [`lazy_library`] links the object.
 fn lazy_object(shop: &Workshop, names: &[String], options: &[&str]) -> PathBuf {
     let list = names
         .iter()
@@ -57,7 +57,8 @@ fn lazy_object(shop: &Workshop, names: &[String], options: &[&str]) -> PathBuf {
         });
     let object = shop.0.path("lazy.o");
     let mut cc = compiler();
-    // The functions are declared with other types than the compiler expects, so it must not use its own declarations.
+    // The functions are declared with other types than the compiler expects, so the compiler must not use its own
+    // declarations.
     cc.args([
         "-c",
         "-fPIC",
@@ -162,9 +163,9 @@ fn functions_that_are_looked_up_at_their_first_call() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Functions of an earlier library that this library calls before the earlier library's constructors have run. This
-/// library uses them to identify the process and its own folder, and `realpath` needs the allocator. Libraries that
-/// replace time, processes or descriptors replace other functions.
+/// Functions of an earlier preloaded library that tllmprof calls before that library's constructors have run.
+/// tllmprof uses them to identify the process and its own folder, and `realpath` needs the allocator. Libraries that
+/// replace time, processes or descriptors replace other functions than these.
 const BEFORE_START: [&str; 6] = [
     "__errno_location",
     "__register_atfork",
@@ -174,8 +175,8 @@ const BEFORE_START: [&str; 6] = [
     "realpath",
 ];
 
-/// A library that was preloaded earlier runs its constructors later than this one. If this library called a function in
-/// which the earlier library starts itself, it would start twice.
+/// A library that was preloaded earlier runs its constructors later than tllmprof. If tllmprof called a function in
+/// which the earlier library starts itself, the earlier library would start twice.
 #[test]
 fn functions_of_a_library_that_has_not_been_started() {
     let shop = Workshop::new();
@@ -222,7 +223,8 @@ fn real_functions_in_function_local_statics() {
     let shop = Workshop::new();
     let program = shop.0.path("function_local");
     let mut cpp = cpp_compiler();
-    // If the length were constant, the compiler would not emit a call.
+    // Without `-fno-builtin`, the compiler could compute the length of a constant text itself, and would emit no call
+    // of `strlen`.
     cpp.args(["-O1", "-fno-builtin", "-Wall", "-Wextra", "-rdynamic", "-o"])
         .arg(&program)
         .arg(repo().join("tests/hostile/function_local.cpp"));
@@ -298,8 +300,8 @@ fn check_sanitized(program: &Path, (name, value): (&str, &str)) {
     }
 }
 
-/// Only clang has the memory sanitizer. It does not see writes by code that was compiled without it, so the fixtures
-/// initialize their variables before CUDA sets them.
+/// Only clang has the memory sanitizer. The sanitizer does not see writes by code that was compiled without it, so
+/// the fixtures initialize their variables before CUDA sets them.
 #[test]
 fn a_program_with_the_memory_sanitizer() {
     if !can_exec() {
@@ -324,8 +326,8 @@ fn a_look_up_before_the_c_library_is_initialised() {
     assert_switches(&both, &[start(2, 2), stop(4, 4)]);
 }
 
-/// In a process without settings, the library makes no system calls beyond the loader's, so a filter without any other
-/// calls does not kill it.
+/// In a process without settings, the library makes no system calls beyond the loader's, so a filter that allows only
+/// the program's and the loader's calls does not kill the process.
 #[test]
 fn a_filter_that_fits_the_program() {
     if !can_exec() {

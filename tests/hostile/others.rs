@@ -1,5 +1,5 @@
-//! Checks situations in which other preloads that replace CUDA's functions have failed, and programs that also have
-//! such a preload.
+//! Checks situations in which other preloads that replace CUDA's functions have failed, and programs that have such a
+//! preload in addition to the library.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::{NO_CUDA, Workshop, assert_switches};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A library has functions with CUDA's names and looks them up with another library's handle. It gets that library's
-/// functions, not hooks. A look-up without a handle gets the first library's function.
+/// A library has functions with CUDA's names and looks them up with another library's handle. The look-ups must
+/// return that other library's functions, not hooks. A look-up without a handle gets the first library's function.
 #[test]
 fn libraries_whose_functions_are_called_like_cudas() {
     let shop = Workshop::new();
@@ -71,7 +71,7 @@ fn ranks_whose_launches_wait_for_each_other() {
     }
 }
 
-/// Asserts that each process had its windows at the right launches of its two threads.
+/// Asserts that each process's windows contain the right launches of its two threads.
 #[track_caller]
 fn assert_ranks(both: &Both, count: &str) {
     let said = both.output.err();
@@ -171,7 +171,7 @@ fn a_driver_that_looks_its_own_functions_up_before_main() {
     }
 }
 
-/// Programs that reach CUDA's functions in different ways.
+/// Programs that get CUDA's functions in different ways, such as linking or a look-up.
 const PROGRAMS: [&str; 9] = [
     "steps_shared12",
     "steps_shared13",
@@ -184,7 +184,8 @@ const PROGRAMS: [&str; 9] = [
     "steps_driver_gpa2",
 ];
 
-/// Returns each program with two kernels per step and the preload `vgpu.c`, both in front of the library and after it.
+/// Returns each program with two kernels per step and the preload `vgpu.c`, once before and once after the library in
+/// `LD_PRELOAD`.
 fn beside_vgpu(shop: &Workshop) -> Vec<(String, Situation)> {
     let vgpu = shop.library("vgpu", NO_CUDA).display().to_string();
     let both_orders = |program: &str| {
@@ -216,7 +217,7 @@ fn a_preload_that_looks_up_all_of_cuda_itself() {
             both.output.err()
         );
         both.assert_untouched();
-        // The other preload replaces the first function, and not the second.
+        // The other preload replaces `cudaLaunchKernel`, but not `cudaStreamSynchronize`.
         for step in ["cudaLaunchKernel/2", "cudaStreamSynchronize"] {
             let both = situation.clone().window("5-9", step).run();
             let said = both.output.err();
@@ -271,8 +272,8 @@ fn libraries() -> String {
     format!("{standin}:{standin}/cupti")
 }
 
-/// The front library finds the real `dlsym` itself and does not call the next library's. Calls that are bound to the
-/// front library's `dlsym` are still redirected to tllmprof.
+/// The library that is preloaded first finds the real `dlsym` itself and does not call the next library's. Calls that
+/// are bound to the first library's `dlsym` are still redirected to tllmprof.
 #[test]
 fn a_preload_in_front_that_finds_dlsym_by_itself() {
     let shop = Workshop::new();

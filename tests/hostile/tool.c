@@ -1,6 +1,6 @@
-/* An NVTX tool that requests no events. TOOL says what it does when it is loaded:
+/* An NVTX tool that requests no events. When the tool is loaded, it acts as TOOL says:
  *   call    makes a CUDA call
- *   thread  waits for a thread that makes one */
+ *   thread  waits for a thread that makes a CUDA call */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -68,7 +68,8 @@ void *dlsym(void *handle, const char *name)
 #else
     void *own = the_next()(itself, name);
 #endif
-    /* There is no driver, or the name is another library's. */
+    /* If neither this library nor the driver defines the name, the next library's dlsym looks it
+     * up. */
     void *found = own != NULL || driver == NULL ? own : the_next()(driver, name);
     return found != NULL ? found : the_next()(handle, name);
 }

@@ -8,7 +8,7 @@ fn every_kernel_has_its_launch() {
         let ran = two_windows(reach);
         let launches = ran.launches();
         assert_eq!(launches.len(), 4 * 13);
-        // Each step launches two kernels, then a graph of two.
+        // Each step launches two kernels, then a graph with two kernels.
         let mut before = 0;
         for (place, (name, _, call)) in launches.iter().enumerate() {
             let call = call.unwrap_or_else(|| panic!("{name} has no launch"));
@@ -60,9 +60,9 @@ fn two_threads(program: Program) -> Ran {
     ran
 }
 
-/// Asserts that each kernel with a known launch is assigned to a launch of its own thread.
+/// Asserts that each kernel with a known launch is assigned to a launch of the thread that made it.
 fn assert_launches_of_two_threads(ran: &Ran) {
-    // Each thread uses its own stream, and only the main thread launches these kernels.
+    // Each thread uses its own stream, and only the main thread launches the kernels of `STEP`.
     let mut streams: BTreeMap<(u32, u64), u16> = BTreeMap::new();
     let main = ran.record().header.pid;
     let launches = ran.launches().into_iter();

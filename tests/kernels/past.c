@@ -1,5 +1,5 @@
-/* A library opened with RTLD_DEEPBIND. It calls libc's dlsym directly, so its look-ups cannot be
- * intercepted. */
+/* A library that is opened with RTLD_DEEPBIND. Its calls reach libc's dlsym directly, so its
+ * look-ups cannot be intercepted. */
 #define STANDIN_SOURCE
 #include "standin_driver.h"
 

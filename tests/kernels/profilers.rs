@@ -28,9 +28,8 @@ fn a_profiler_that_comes_while_kernels_are_taken_gets_cupti() {
                 assert_steps(&ran, 1, 6);
                 assert_eq!(ran.finalized(), [(0, 0), (0, 0)], "{}", ran.cupti_log);
             } else {
-                // The other profiler never removes CUPTI, which keeps the driver's functions
-                // hooked. So the library does not attach CUPTI again, and has finalized it only
-                // once.
+                // The other profiler never removes CUPTI, which keeps the driver's functions hooked. So the library
+                // does not attach CUPTI again, and has finalized CUPTI only once.
                 assert_eq!(record.kernel_windows(), [(5, 11)]);
                 assert!(ran.said("no kernels: another profiler has CUPTI"));
                 assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);

@@ -33,7 +33,8 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* Driver functions that gpu.h lacks. The program gets them in the same way as the others. */
+/* Driver functions that gpu.h lacks. The program gets them in the same way as the functions of
+ * gpu.h. */
 #if defined(REACH_GPA)
 static __typeof__(&cuMemsetD8Async) set_memory;
 static __typeof__(&cuStreamQuery) query;
@@ -101,7 +102,8 @@ static void *busy(void *number)
     return NULL;
 }
 
-/* The driver calls this. The thread stays in the driver until the main thread has made some more steps. */
+/* The stand-in driver calls this function from within its calls. The thread stays in the driver
+ * until the main thread has made some more steps. */
 static __thread bool stays;
 static int for_steps = 6;
 static void in_driver(const char *function)

@@ -24,7 +24,8 @@ pub(crate) enum Reach {
     LookedUp,
 }
 
-/// Returns the folder with both programs, which is built once per test binary.
+/// Returns the folder with the program, in one build for each [`Reach`], and with its libraries. They are built once
+/// per test binary.
 fn built() -> &'static Path {
     static BUILT: OnceLock<Scratch> = OnceLock::new();
     BUILT
@@ -147,14 +148,14 @@ pub(crate) struct Launched {
     /// The call's start, in ticks of the record's clock.
     pub start: u64,
     pub is_graph: bool,
-    /// The handle of the stream.
+    /// The handle of the stream on which the work was launched.
     pub stream: u64,
 }
 
 /// The result of a run.
 pub(crate) struct Ran {
     pub output: Output,
-    /// The stand-in CUPTI's log of the calls to it.
+    /// The log in which the stand-in for CUPTI lists the calls that it received.
     pub cupti_log: String,
     pub records: Vec<Read>,
     /// The folder in which the program ran.
@@ -268,7 +269,7 @@ impl Ran {
     }
 }
 
-/// Access to the GPU's work in a record.
+/// Functions that return the GPU's work in a record.
 impl Read {
     fn gpu_events(&self) -> impl Iterator<Item = &Event> {
         let events = self.events.iter().map(|(_, event)| event);
@@ -340,7 +341,7 @@ impl Read {
         kernels
     }
 
-    /// Returns true if the kernels of the program's steps began while kernels were recorded.
+    /// Returns true if all kernels of the program's steps began while the record says that kernels were recorded.
     pub(crate) fn kernels_lie_in_their_windows(&self) -> bool {
         let opened = self.kernel_edges(Edge::Open);
         let closed = self.kernel_edges(Edge::Close);

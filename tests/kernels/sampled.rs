@@ -91,8 +91,8 @@ fn windows_that_are_planned_have_no_kernels_and_samples_wait_for_them() {
     assert!(windows.iter().all(|window| window.0 > 120), "{windows:?}");
     assert!(ran.said("window 0-120 captured"), "{}", ran.output.err());
 
-    // A period can begin at the second iteration at the earliest. A sample from there would not end before the window
-    // opens at iteration 2, so no sample is taken.
+    // A period can begin at the second iteration at the earliest. A sample that begins there would not end before the
+    // window opens at iteration 2, so no sample is taken.
     let ran = lasting(Program::new(Reach::Linked).kernels("3@1s").windows("2-"));
     ran.assert_well();
     assert_eq!(ran.record().kernel_windows(), []);

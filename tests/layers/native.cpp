@@ -5,13 +5,13 @@
  * MODE: plain      nested functions, one of them recursive; two that end with a jump to another
  *       graph      the same, captured into a graph
  *       throws     exceptions leave the functions, and are caught one call above or many calls above
- *       jumps      longjmp leaves them
- *       cancelled  a thread ends within them, by pthread_exit
- *       threads    eight threads run them at once
- *       deep       they nest deeper than the library can follow
- *       coroutine  one is entered on another stack and launches there
- *       signals    a signal handler runs them, on a small stack
- *       forks      a child process runs them, and ends within them
+ *       jumps      longjmp leaves the functions
+ *       cancelled  a thread ends within the functions, by pthread_exit
+ *       threads    eight threads run the functions at once
+ *       deep       the functions nest deeper than the library can follow
+ *       coroutine  a function is entered on another stack and launches there
+ *       signals    a signal handler runs the functions, on a small stack
+ *       forks      a child process runs the functions, and ends within them
  *       library    the functions are in PLUGIN, which is opened after some calls */
 #define STANDIN
 #include "standin_driver.h"
@@ -181,7 +181,8 @@ OP void op_around(int n)
     op_below(n);
 }
 
-/* An object with a destructor is outside the op_ functions. When it launches, no scope is open any more. */
+/* An object outside the op_ functions whose destructor launches a kernel. At this time, no scope
+ * is open any more. */
 static __attribute__((noinline)) void above(int n)
 {
     struct Outside {
@@ -361,7 +362,7 @@ static void coroutine()
         makecontext(&inside, in_coroutine, 0);
     }
     op_outer(1);
-    /* When the coroutine runs first, no scope is open yet. */
+    /* When the coroutine begins, no scope is open yet. */
     swapcontext(&outside, &inside);
     op_every(1);
     swapcontext(&outside, &inside);

@@ -81,7 +81,7 @@ impl Ran {
         if let Some(none) = launched.remove("none") {
             launched.insert("", none);
         }
-        // A recursive function counts as one layer.
+        // All calls of a recursive function count as one layer.
         (launched, unknown)
     }
 

@@ -14,12 +14,12 @@
  *       again        every third step has its own graph, made at the address of the previous one
  *       failed       a capture that fails comes first
  *       child        the graph contains another graph
- *       children     it is a copy of a graph that contains two graphs, the first of which contains a third
+ *       children     the graph is a copy of a graph that contains two graphs, the first of which contains a third
  *       swapped      like child, but the inner graph is replaced in the executable graph
  *       conditional  the graph has a conditional node with two bodies, and the second one runs
- *       empty        it has an empty node
- *       explicit     it has a kernel node that was added within a scope instead of being captured
- *       grown        it was captured in two parts, the second into the existing graph
+ *       empty        the graph has an empty node
+ *       explicit     the graph has a kernel node that was added within a scope instead of being captured
+ *       grown        the graph was captured in two parts, the second into the existing graph
  *       deep         some scopes are nested too deep */
 #define _GNU_SOURCE
 #define STANDIN

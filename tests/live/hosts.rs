@@ -31,7 +31,7 @@ fn a_forked_child_has_none_of_the_sockets_and_makes_its_own() {
     let mut expected = [u64::from(server.pid()), pid.parse().unwrap()];
     expected.sort_unstable();
     assert_eq!(pids, expected);
-    // The child makes no steps, so it has no times. The step times before the fork are the parent's.
+    // The child makes no steps, so it has no step times. The step times before the fork are the parent's.
     assert!(peer.status().times.is_some());
     let mut of_child = Peer::to(&place.path(&format!("run/tllmprof/{pid}.sock")));
     let status = of_child.status();
@@ -71,7 +71,7 @@ fn nothing_listens_after_an_exec_and_the_file_is_swept() {
 fn a_host_that_closes_all_descriptors_keeps_its_own_and_is_found_again() {
     let place = Place::new();
     let mut command = place.server("2000");
-    // The stand-in's log is an open descriptor, too, so it must be off.
+    // The program closes all descriptors, so the stand-in must have no log, which is an open descriptor, too.
     command.env("HOST", "closes").env_remove("STANDIN_LOG");
     let mut server = place.start(&mut command);
     // A client stays connected while the program closes its descriptors. Other tests' programs may listen at the same
@@ -94,7 +94,8 @@ fn a_host_that_closes_all_descriptors_keeps_its_own_and_is_found_again() {
 fn a_host_without_sockets_or_descriptors_to_spare_is_left_alone() {
     let place = Place::new();
     let mut command = place.server("200");
-    // The test knows that the program's filter only affects sockets, so the library may continue after it is installed.
+    // The test knows that the program's filter only affects sockets, so the library may continue after the filter is
+    // installed.
     command.env("TLLMPROF_AFTER_SECCOMP", "1");
     let mut server = place.start(command.env("HOST", "no_socket"));
     wait_until("the line", || server.err().contains("no control socket"));
@@ -144,7 +145,8 @@ fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
         assert!(output.err().is_empty(), "{}", output.err());
     }
     assert!(fs::read_dir(place.path("run")).unwrap().next().is_none());
-    // A process that uses CUDA has no such thread and no socket, unless `TLLMPROF_CONTROL` asks for the socket.
+    // A process that uses CUDA has no thread for the control socket and no socket, unless `TLLMPROF_CONTROL` asks for
+    // the socket.
     for control in [None, Some("0")] {
         let mut command = place.server("100");
         match control {
@@ -163,7 +165,7 @@ fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
 /// The exit status of a program if `live/slow_listen.c` cannot intercept its system calls.
 const SLOW_LISTEN_CANNOT: i32 = 77;
 
-/// Maximum number of runs of a program until a run ends while its socket is being created.
+/// Maximum number of times that the program is run until one run ends while its socket is being created.
 const ATTEMPTS: usize = 50;
 
 #[test]
@@ -188,7 +190,8 @@ fn a_process_that_ends_while_its_socket_is_made_leaves_no_file() {
             // The filter that intercepts the system call is the test's own, so the library may continue.
             .env("TLLMPROF_AFTER_SECCOMP", "1")
             .current_dir(place.0.folder());
-        // On a busy machine, the program may end before the library's thread creates the socket. Then it runs again.
+        // On a busy machine, the program may end before the library's thread creates the socket. Then the program is
+        // run again.
         let said = (0..ATTEMPTS).find_map(|_| {
             let output = run(&mut command, TEST_TIMEOUT);
             if output.status.code() == Some(SLOW_LISTEN_CANNOT) {

@@ -53,7 +53,7 @@ impl Session {
         self.send(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}));
     }
 
-    /// Calls a tool. Returns the text of its answer.
+    /// Calls a tool of the MCP server. Returns the text of the answer.
     fn call(&mut self, tool: &str, arguments: &Value) -> String {
         self.ask(tool, arguments);
         let answer = self.next();

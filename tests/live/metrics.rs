@@ -62,8 +62,8 @@ impl Served {
         text
     }
 
-    /// Returns a process's metrics. The keys are the metric's name and the labels that only some metrics have, such as
-    /// `name,phase="decode"`.
+    /// Returns a process's metrics. Each key is a metric's name, followed by those labels that only some metrics
+    /// have, such as `name,phase="decode"`.
     fn values(&self, pid: u32) -> BTreeMap<String, f64> {
         let own = format!("{{pid=\"{pid}\",");
         let text = self.text();
@@ -89,7 +89,7 @@ fn ranked(place: &Place) -> Running {
     place.start(&mut command)
 }
 
-/// Returns the time that the record's iterations in windows took, and the time of their spans on the GPU, in seconds.
+/// Returns the time that the record's iterations in windows took, and the time of their work on the GPU, in seconds.
 fn inside(server: &Running) -> (f64, f64) {
     let report = run(
         command(tllmprof())
@@ -117,7 +117,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     let served = Served::metrics(&place);
     let counted = |values: &BTreeMap<String, f64>| values["tllmprof_iterations_total"];
     let is_known = |values: &BTreeMap<String, f64>| {
-        // The process looks up its rank in the iteration after the first request.
+        // The process looks up its rank only in the first iteration after a request for its metrics.
         counted(values) > 100.0
     };
     served.text();
@@ -162,7 +162,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     assert!(captured.status.success(), "{}", captured.err());
     let values = served.values(pid);
     assert_eq!(values["tllmprof_windows_total"], 1.0);
-    // The metrics have the same times as the record.
+    // The times in the metrics are about the same as the times in the record.
     let (took, gpu) = inside(&server);
     let near = |name: &str, wanted: f64| {
         let value = values[name];
@@ -173,7 +173,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     };
     near(names[0], took);
     near(names[1], gpu);
-    // The values do not change while no window is open.
+    // These metrics do not change while no window is open.
     let since = counted(&values);
     wait_until("more", || counted(&served.values(pid)) > since + 50.0);
     let later = served.values(pid);

@@ -94,7 +94,7 @@ impl Place {
         }
     }
 
-    /// Returns the command `tllmprof` with these arguments. It finds the servers of this folder.
+    /// Returns the command `tllmprof` with these arguments. The command finds the servers of this folder.
     pub(crate) fn command(&self, args: &str) -> Command {
         let mut command = command(tllmprof());
         command
@@ -108,13 +108,14 @@ impl Place {
         run(&mut self.command(args), TEST_TIMEOUT)
     }
 
-    /// Returns the processes that `tllmprof ps --json` lists and that have a socket in this folder, in the command's
-    /// order.
+    /// Returns the processes that `tllmprof ps --json` lists and that have a socket in this folder, in the order of
+    /// the list.
     pub(crate) fn ps(&self) -> Vec<Value> {
         let listed = self.tllmprof("ps --json");
         assert!(listed.status.success(), "{}", listed.err());
         let mut all: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
-        // The list may contain other tests' programs that listen in the default folder. They are dropped.
+        // The list may contain other tests' programs that listen in the default folder. These programs are dropped
+        // from the list.
         let here = self.sockets();
         all.retain(|process| here.contains(&format!("{}.sock", process["pid"])));
         all
@@ -284,7 +285,7 @@ impl Peer {
     }
 
     /// Requests a window of `steps` steps and waits for its end. Returns the first and last step that the server
-    /// accepted, and those that it captured.
+    /// accepted, and the first and last step that it captured.
     pub(crate) fn capture(&mut self, steps: u64) -> ((u64, u64), (u64, u64)) {
         let accepted = self.ask(&of_steps(steps));
         let ControlEvent::Accepted {
@@ -325,7 +326,8 @@ pub(crate) fn switches(log: &Path, pid: u32) -> Vec<(u64, u64)> {
 }
 
 impl Peer {
-    /// Asks for the status. Returns true if a window is open, and ignores other messages.
+    /// Asks for the status, and returns true if a window is open. Other messages that arrive before the status are
+    /// ignored.
     pub(crate) fn status_or_event(&mut self) -> bool {
         self.say(Request::Status.to_line().as_bytes());
         loop {

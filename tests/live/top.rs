@@ -20,8 +20,8 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
     let mut top = Terminal::start(&mut place.command("top --run r"));
     top.wait_for("4 processes, selected: all");
     assert!(!top.is_as_before());
-    // Each row has iterations, a rate, times and waits. No row has garbage collections, because no
-    // Python runs.
+    // Each row has values for iterations, a rate, times and waits. No row has a value for garbage collections,
+    // because no Python runs.
     wait_until("figures", || {
         let is_full = |row: &str| {
             let cells: Vec<_> = row.split_whitespace().collect();
@@ -33,7 +33,7 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
                 && [cells[6], cells[8]]
                     .iter()
                     .all(|unit| ["ms", "µs", "us", "s"].contains(unit))
-                // GPU times are measured only in windows, and there was none yet.
+                // GPU times are measured only in windows, and no window has opened yet.
                 && cells[9] == "-"
                 && cells[10].parse::<f64>().is_ok_and(|n| n > 0.0)
                 && cells[11..] == ["-"; 3]

@@ -61,7 +61,7 @@ Result engine_step(int n)
     return {{n, n + 1, n + 2, n + 3, n + 4, (long)local.size()}};
 }
 
-/* Launches, and returns 1 if the caller is in the same file, by the return address. */
+/* Launches. Returns 1 if the return address shows that the caller is in the same file. */
 int engine_asks(int n)
 {
     void *caller = __builtin_extract_return_addr(__builtin_return_address(0));

@@ -1,4 +1,4 @@
-//! Checks calls of named functions that end in different ways.
+//! Checks rules that name functions whose calls end in different ways, such as by an exception.
 
 use crate::common::Switch;
 use crate::twice::{start, stop, switches};
@@ -76,7 +76,7 @@ fn a_call_may_end_on_another_thread() {
         .args("coroutine")
         .window("3,5-6,8", "sym:engine_step")
         .run();
-    // The named function makes all the launches.
+    // The named function makes all the launches, one in each call.
     let launches: Vec<usize> = switches(&both.log)
         .iter()
         .map(|switch| match switch {

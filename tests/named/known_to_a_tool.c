@@ -1,4 +1,4 @@
-/* A program with a function that a tool's thread may already run before main. */
+/* A program with a function that a thread of a preloaded tool may call even before main. */
 #include "program.h"
 
 #include "loop.h"

@@ -1,4 +1,4 @@
-//! Checks named functions in programs in languages other than C and C++.
+//! Checks rules that name functions of programs in languages other than C and C++.
 
 use std::process::Command;
 

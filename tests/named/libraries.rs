@@ -1,5 +1,5 @@
-//! Checks named functions of libraries: libraries that are loaded and unloaded, and functions whose address differs
-//! from their symbol's.
+//! Checks rules that name functions of libraries: libraries that are loaded and unloaded, and functions whose address
+//! differs from their symbol's.
 
 use crate::common::is_x86_64;
 use crate::seen::{BY_NAME, assert_exact, lines_with};

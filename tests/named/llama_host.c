@@ -1,5 +1,5 @@
-/* llama_host [calls]: a program around an engine, whose step has three waits. One step also has a stream capture.
- * With `calls`, the steps are made through the engine's function. */
+/* llama_host [calls]: a program around an engine. A step has three waits, and one step also has
+ * a stream capture. With `calls`, the steps are made through the engine's function. */
 #include "program.h"
 
 #include "llama.h"

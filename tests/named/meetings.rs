@@ -1,4 +1,4 @@
-//! Checks named functions that tllmprof itself calls, and named functions in child processes.
+//! Checks rules that name functions which tllmprof itself calls, or functions of child processes.
 
 use crate::common::can_exec;
 use crate::seen::{assert_exact, calls, is_left_out, lines_with, number_behind, usual};

@@ -1,5 +1,5 @@
-/* A function that ends with a jump to dlopen, which uses its caller's address: the program's RUNPATH has the folder
- * of the plugin. */
+/* A function that ends with a jump to dlopen. By its return address, dlopen must find the
+ * program, whose RUNPATH has the folder of the plugin. */
 #include "program.h"
 
 #include "standin.h"

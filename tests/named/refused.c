@@ -15,7 +15,8 @@ long odd_jrcxz(long n);
 long odd_unsized(long n);
 /* A jump table has an entry for the second instruction. */
 long odd_table(long n);
-/* These can be patched: a branch among the first bytes, and an address relative to the instruction. */
+/* These functions can be patched. They begin with a branch among the first bytes, an address
+ * relative to the instruction, and an endbr64, in this order. */
 long fine_branch(long n);
 long fine_relative(long n);
 long fine_cet(long n);

@@ -1,5 +1,5 @@
-//! Helpers for tests of named functions: the ways in which the library follows a function, and the
-//! calls that it counted.
+//! Helpers for tests of rules that name functions: the ways in which the library follows a function, and the calls
+//! that it counted.
 
 use crate::common::{is_x86_64, skipped};
 use crate::twice::Both;
@@ -10,7 +10,7 @@ pub(crate) const BY_ENTRY: &str = "is followed by its entry";
 
 pub(crate) const BY_NAME: &str = "is followed where other modules call it";
 
-/// Returns the message for the way that is usual on this processor.
+/// Returns the message for the usual way to follow a function on this processor.
 pub(crate) fn usual() -> &'static str {
     if is_x86_64() { BY_ENTRY } else { BY_NAME }
 }

@@ -1,4 +1,5 @@
-//! Checks named functions with many kinds of signatures and bodies, and with different linkages of the program.
+//! Checks rules that name functions with many kinds of signatures and bodies, and with different linkages of the
+//! program.
 
 use crate::common::is_x86_64;
 use crate::seen::{BY_ENTRY, BY_NAME, is_left_out, lines_with, number_behind, usual};
@@ -13,8 +14,8 @@ const CET: &[&str] = &["-fcf-protection=full"];
 #[track_caller]
 fn shapes_are_seen(program: &Situation, by: &str) {
     let many: Vec<String> = (0..100).map(|n| (n * 3).to_string()).collect();
-    // Through GOT slots, a library's calls to its own function are not seen. The program prints the number of the other
-    // calls separately.
+    // Calls that a library makes to its own function do not use a GOT slot, so they are not seen. The program prints
+    // the number of the other calls separately.
     let seen = if by == BY_NAME { "outside " } else { "calls " };
     for mode in ["alone", "threads"] {
         let program = program.clone().args(mode);

@@ -39,8 +39,8 @@ fn the_programs_ranges_make_iterations() {
         };
         said.lines().filter(own).map(str::to_owned).collect()
     };
-    // The expected results are the program's without the library. One run of nsys, which takes seconds, gets them for
-    // all kinds.
+    // The expected answers are those that the program prints without the library. A run of nsys takes seconds, so one
+    // run gets the answers for all kinds.
     let all = r#"for kind; do echo "kind: $kind"; "$0" "$kind"; done"#;
     let mut words = vec![OsStr::new("sh"), OsStr::new("-c"), OsStr::new(all)];
     words.push(program.as_os_str());
@@ -98,7 +98,7 @@ fn gated_by_the_programs_ranges() {
         profile.program.err()
     );
     profile.holds_one_window(5..=9);
-    // The program's own ranges of these steps are complete in the report.
+    // The program's own ranges in the window's steps are complete in the report.
     for (text, count) in [("step", 5), ("inner", 5)] {
         let own = profile.reports[0].iter();
         let own: Vec<&Range> = own
@@ -180,7 +180,7 @@ fn a_record_takes_nothing_from_nsys() {
     assert_eq!(kept.len(), 20);
 }
 
-/// Each process of a family passes its ranges to nsys once, both with and without the library.
+/// Each process that the program starts passes its ranges to nsys once, both with and without the library.
 #[test]
 fn ranges_of_children() {
     let Some(nsys) = nsys() else { return };

@@ -8,7 +8,7 @@ fn one_window() {
     let Some(nsys) = nsys() else { return };
     let profile = profile_engine(nsys, STOP, Some("5-9"), "cudaGraphLaunch", &[]);
     profile.holds_one_window(5..=9);
-    // The CUDA profiler is on during the same five launches.
+    // The profiler was on during the window's five launches, as in nsys's report.
     let log = read_log(&profile.log);
     let launched: Vec<usize> = ["cuProfilerStart", "cuProfilerStop"]
         .iter()

@@ -32,7 +32,7 @@ pub(crate) const UNGATED: &[&str] = &[];
 pub(crate) fn nsys() -> Option<&'static Path> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
-        // A download may take minutes.
+        // The script may download nsys, which takes minutes.
         let got = run(
             &mut Command::new(repo().join("scripts/get-nsys")),
             Duration::from_secs(1200),
@@ -65,7 +65,7 @@ pub(crate) struct Range {
 pub(crate) struct Profile {
     pub program: Output,
     pub log: PathBuf,
-    /// The ranges of each report.
+    /// The NVTX ranges in each of nsys's reports.
     pub reports: Vec<Vec<Range>>,
     pub scratch: Scratch,
 }

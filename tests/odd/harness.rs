@@ -1,4 +1,4 @@
-//! Runs a program without and with the library, in namespaces that a script prepares for the situation.
+//! Runs a program without and with the library, in namespaces that a shell script prepares (see [`Case`]).
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -23,15 +23,16 @@ pub(crate) fn program() -> &'static Path {
     build_once(&BUILT, "odd/odd.c", &["-l:libcudart.so.12"])
 }
 
-/// Returns the path of the file system in user space, built once from `tests/odd/fuse.c`.
+/// Returns the path of the program that serves a file system in user space (FUSE), built once from
+/// `tests/odd/fuse.c`.
 pub(crate) fn fuse() -> &'static Path {
     static BUILT: Built = Built::new();
     build_once(&BUILT, "odd/fuse.c", &[])
 }
 
-/// Shell functions for preparation scripts. `group CONTROLLER` makes a control group (version 1 or 2), and `set FILE
-/// VALUE` writes to one of the group's files if it exists. `enter` makes the program start in the group, and `leave`
-/// removes the group.
+/// Shell functions for preparation scripts. `group CONTROLLER` makes a control group (version 1 or 2). `set FILE
+/// VALUE` writes to a file of the control group if it exists. `enter` makes the program start in the control group,
+/// and `leave` removes it.
 const GROUPS: &str = r#"
 group() {
     for root in /sys/fs/cgroup/$1 /sys/fs/cgroup; do
@@ -63,7 +64,7 @@ pub(crate) struct Case<'a> {
     /// machine does not allow the situation. It may set `before`, which is put in front of the program's command, and
     /// `inside`, which comes after the library's variables.
     pub prepare: &'a str,
-    /// A shell script that runs after the program, or nothing.
+    /// A shell script that runs after the program; empty if there is none.
     pub after: &'a str,
     /// More namespaces to create besides the mount namespace, as options of unshare(1).
     pub namespaces: &'a str,
@@ -199,8 +200,9 @@ impl Ran {
         self.scratch.path(name)
     }
 
-    /// Asserts that there is one record, in the given state, with the iterations from 0 to before `iterations`. If some
-    /// are missing, the record must count them as dropped: a machine that is too busy may not make room in time.
+    /// Asserts that there is one record, in the given state, with the iterations from 0 to before `iterations`. If
+    /// some are missing, the record must count them as dropped: a machine that is too busy may not make room in the
+    /// record in time.
     #[track_caller]
     pub(crate) fn record(&self, state: State, iterations: u64) -> &Process {
         let [record] = &self.records[..] else {

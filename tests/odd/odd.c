@@ -124,8 +124,8 @@ static int others_sleep(void)
     return sleep;
 }
 
-/* A thread's first driver call allocates the driver's thread-local variables. If that fails, glibc ends the process.
- * So the limit is set only after all other threads have come to rest. */
+/* Limits the data to its current size, after all other threads have come to rest: a thread's first driver call
+ * allocates the driver's thread-local variables, and if that fails, glibc ends the process. */
 static void fill_data(void)
 {
     for (int looks = 0; looks < 5; looks = others_sleep() ? looks + 1 : 0)
@@ -158,7 +158,8 @@ static void lock_no_more_than_allowed(void)
     want(syscall(SYS_capset, &header, sets) == 0, "capset");
 }
 
-/* All memory mapped from now on must be locked, and the limit allows almost none. */
+/* All memory that is mapped from now on must be locked, but the limit allows almost no locked
+ * memory. */
 static void lock_memory(void)
 {
     limit(RLIMIT_MEMLOCK, 32 << 10);
@@ -204,7 +205,8 @@ static void be_stopped(void)
     from_outside(stop_and_continue);
 }
 
-/* ARGUMENT is the control group's folder. */
+/* Moves this process out of the control group with the folder `group`, freezes the control group
+ * for a while, and thaws it again. */
 static void freeze(const char *group)
 {
     char state[PATH_MAX], outside[PATH_MAX];

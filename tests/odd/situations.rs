@@ -1,5 +1,5 @@
-//! The situations. Each has a public report that it is from, an event, an expected result, and a test that checks the
-//! result.
+//! The situations in which the tests run a program under the library. Each has the public report that it comes from,
+//! an event, an expected result, and a test that checks the result.
 
 use std::fs;
 use std::time::SystemTime;
@@ -46,7 +46,8 @@ fn is_whole(case: &Case<'_>, iterations: u64) -> Option<Ran> {
     Some(ran)
 }
 
-/// Asserts that the record ends within the window for the reason `why`, and that it counts the missing events.
+/// Asserts that the record ends within the window, that the library logged the reason `why`, and that the record
+/// counts the missing events.
 #[track_caller]
 fn ends_early(case: &Case<'_>, iterations: u64, why: &str) {
     let Some(ran) = case.compare() else { return };
@@ -535,8 +536,8 @@ situations! {
         };
 }
 
-/// Asserts that all iterations are recorded and that iteration 19, in which the process was stopped, took at least 400
-/// ms.
+/// Asserts that all iterations are recorded and that iteration 19, during which the process was stopped, took at
+/// least 400 ms.
 #[track_caller]
 fn is_held(case: &Case<'_>) {
     let Some(ran) = is_whole(case, 200) else {

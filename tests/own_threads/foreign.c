@@ -36,7 +36,7 @@ static long kernel(long number, long a, long b, long c, long d)
     return result;
 }
 
-/* Logs a call if it comes from the tested library in one of that library's own threads. */
+/* Logs a call if it comes from the library under test, in one of that library's own threads. */
 static void own_thread_calls(const char *function, void *caller)
 {
     char name[16] = "", line[128];
@@ -100,8 +100,8 @@ __attribute__((destructor)) static void end(void)
     kernel(SYS_nanosleep, (long)&moment, 0, 0, 0);
 }
 
-/* Replaces a function that takes up to six integers or addresses. The assembler sets the real name, because the
- * headers declare the function with other types. */
+/* Replaces the function NAME, which takes up to six integers or addresses. An assembler label
+ * gives the replacement this name, because the headers declare the function with other types. */
 #define REPLACE(NAME)                                                                                                      \
     long replaced_##NAME(long, long, long, long, long, long) __asm__(#NAME);                                               \
     long replaced_##NAME(long a, long b, long c, long d, long e, long f)                                                   \

@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 
-warnings.simplefilter("ignore")  # about forks in a process with several threads
+warnings.simplefilter("ignore")  # hides warnings about forks in a process with several threads
 library = ctypes.PyDLL(os.environ["TEST_LIBRARY"])
 is_over = False
 

@@ -10,7 +10,7 @@ import warnings
 
 from truth_of_calls import enters, leaves, lines, local, paused, ran, report
 
-warnings.simplefilter("ignore")  # about forks in a process with several threads
+warnings.simplefilter("ignore")  # hides warnings about forks in a process with several threads
 
 
 def plain(a, b=2, *more, c=3, **others):

@@ -1,6 +1,6 @@
 /* Uses the GIL in a thread and measures the times with the monotonic clock. The functions are
- * called with the GIL held (ctypes.PyDLL). Python's headers are not needed, because the two
- * functions of its API keep their types. */
+ * called with the GIL held (ctypes.PyDLL). Python's headers are not needed, because the two API
+ * functions that are used have the same types in all versions. */
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdint.h>

@@ -22,8 +22,8 @@ static int is_shims(uintptr_t address)
 
 static uintptr_t where(struct dl_phdr_info *module, ElfW(Addr) address)
 {
-    /* The loader has replaced some of these values by addresses, and left others as they are in
-     * the file. */
+    /* In the dynamic section, the loader has replaced some offsets by addresses in memory, and
+     * left others as they are in the file. */
     return address < module->dlpi_addr ? module->dlpi_addr + address : address;
 }
 

@@ -9,7 +9,8 @@ def collections():
     return [generation["collections"] for generation in gc.get_stats()]
 
 
-# Earlier collections happened while the interpreter started, or in a parent process.
+# Numbers of collections so far, which happened while the interpreter started, or in a parent
+# process.
 begun = collections()
 
 

@@ -78,8 +78,8 @@ fn that_come_at_the_end() {
                     output.err()
                 ));
             }
-            // The library's Python code at an edge looks for torch, and logs that torch is missing.
-            // So this message shows that the code ran.
+            // The library's Python code at an edge of a window looks for torch, and logs that torch is missing. So
+            // this message shows that the code ran.
             edges += usize::from(output.err().contains("torch is not imported"));
         }
         if edges == 0 {

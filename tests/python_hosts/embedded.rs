@@ -22,7 +22,7 @@ struct Hosts {
     home: PathBuf,
 }
 
-/// Builds a program that finds `library` and its dependencies at run time. The program is linked to it only if
+/// Builds a program that finds `library` and its dependencies at run time. The program is linked to `library` only if
 /// `options` say so.
 fn build(source: &str, built: &Path, options: &[&str], library: &Path) {
     let mut cc = compiler();
@@ -49,7 +49,7 @@ fn build(source: &str, built: &Path, options: &[&str], library: &Path) {
 }
 
 impl Hosts {
-    /// Builds the programs for this Python's libpython. Returns `None` if there is none.
+    /// Builds the programs for this Python's libpython. Returns `None` if this Python has no libpython.
     fn find(python: &Python) -> Option<Self> {
         let Some(library) = library_of(python) else {
             skipped(&format!("there is no libpython of {}", name(python)));
@@ -168,7 +168,8 @@ fn whose_plugin_begins_in_its_constructor() {
     });
 }
 
-/// If a program has two interpreters' libraries, the library follows only one. Both behave like without the library.
+/// If a program has the libraries of two interpreters, tllmprof follows only one interpreter. Both interpreters
+/// behave like without tllmprof.
 #[test]
 fn that_have_two() {
     let mut libraries = pythons().iter().filter_map(|python| {

@@ -13,7 +13,7 @@ use crate::common::pythons::few;
 use crate::common::{Output, Scratch, nvtx, repo, run, shim};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Number of garbage collections by generation: before the first line of the program, and until the end.
+/// Number of garbage collections by generation: those before the first line of the program, and all until its end.
 #[derive(Debug, Default)]
 struct Collections {
     before: [u64; 3],
@@ -31,12 +31,12 @@ pub(crate) struct Count {
 /// The NVTX tool's counts in a process, by the range's name.
 type Counts = BTreeMap<String, Count>;
 
-/// The results of a host's run without the library and of one with it.
+/// The results of a host's run without the library and of a run with the library.
 pub(crate) struct Both {
     name: String,
     pub plain: Output,
     pub with: Output,
-    /// The collections that each process of the second run counted itself.
+    /// The numbers of garbage collections that each process counted itself in the run with the library.
     truth: BTreeMap<Process, Collections>,
     counts: BTreeMap<Process, Counts>,
 }
@@ -115,7 +115,7 @@ impl Both {
         }
     }
 
-    /// Checks that the host had the same status and output both times.
+    /// Checks that the host had the same status and output in both runs.
     pub(crate) fn same(&self) -> Result<&Self, String> {
         let (plain, with) = (&self.plain, &self.with);
         if (plain.status, &plain.stdout, &plain.stderr) == (with.status, &with.stdout, &with.stderr)
@@ -134,8 +134,8 @@ impl Both {
         ))
     }
 
-    /// Checks that this number of processes counted their collections, and that exactly these collections were
-    /// recorded. Collections before the program's first line may be missing.
+    /// Checks that `processes` processes counted their collections, and that exactly these collections were recorded.
+    /// Collections before the program's first line may be missing.
     pub(crate) fn collections(&self, processes: usize) -> Result<&Self, String> {
         if self.truth.len() != processes {
             return Err(format!(
@@ -164,8 +164,8 @@ impl Both {
         Ok(self)
     }
 
-    /// Like [`Self::collections`], for one process with sub-interpreters. In 3.8, the end of a sub-interpreter collects
-    /// garbage of all interpreters without a notification.
+    /// Like [`Self::collections`], for one process with sub-interpreters. In Python 3.8, the end of a sub-interpreter
+    /// collects garbage of all interpreters without a notification.
     pub(crate) fn collections_of_all(&self, python: &Python) -> Result<&Self, String> {
         if python.version.1 > 8 {
             self.collections(1)
@@ -175,7 +175,7 @@ impl Both {
     }
 
     /// Checks that GIL holds were recorded in each process that counted collections. A Python without a GIL still has
-    /// one while it imports modules.
+    /// a GIL while it imports modules.
     pub(crate) fn gil(&self, python: &Python) -> Result<&Self, String> {
         for process in self.truth.keys() {
             let holds = self.count(*process, "GIL hold");

@@ -1,5 +1,5 @@
-//! Runs those of CPython's own tests whose features the library could disturb, with all of its Python options. Tests
-//! that pass without the library must pass with it.
+//! Runs those of CPython's own tests whose features the library could disturb, with all of the library's Python
+//! options. Tests that pass without the library must pass with it.
 //!
 //! `TLLMPROF_TEST_OWN` selects other tests than the quick ones, or `all`.
 
@@ -14,7 +14,7 @@ use crate::common::python::Python;
 use crate::common::pythons::{few, name};
 use crate::common::{Output, Scratch, command, run, skipped};
 
-/// The slowest test takes a minute on an idle machine.
+/// Time limit of a test. The slowest test takes a minute on an idle machine.
 const TIMEOUT: Duration = Duration::from_secs(900);
 const QUICK: &str = "test_gc test_sys test_audit test_monitoring test_interpreters";
 const ALL: &str = "test_gc test_sys test_audit test_monitoring test_interpreters test_embed test_threading \

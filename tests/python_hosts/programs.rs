@@ -49,7 +49,8 @@ fn started_with_any_allocator() {
     with_each(|python| {
         for allocator in ["debug", "malloc", "malloc_debug", "pymalloc_debug"] {
             if !python.has_gil && allocator.contains("malloc") {
-                continue; // A Python without a GIL has its own allocator and does not accept this one.
+                // A Python without a GIL has its own allocator and does not accept malloc.
+                continue;
             }
             let name = format!("{}: PYTHONMALLOC={allocator}", name(python));
             let both = Both::run(name, || {
@@ -143,7 +144,8 @@ fn with_sub_interpreters() {
 #[test]
 fn with_children() {
     with_each(|python| {
-        // The second value is the number of processes that count their collections.
+        // Each entry: the way in which the program starts processes, and the number of processes that count their
+        // collections.
         for (kind, processes) in [
             ("os.fork", 4),
             ("fork-in-thread", 2),
@@ -162,7 +164,7 @@ fn with_children() {
 #[test]
 fn that_end_in_any_way() {
     with_each(|python| {
-        // The second value is the number of processes that count their collections.
+        // Each entry: the way in which the program ends, and the number of processes that count their collections.
         for (end, processes) in [
             ("returns", 0),
             ("daemons", 0),
@@ -191,7 +193,8 @@ fn that_end_in_any_way() {
                 .gil(python)?
                 .at_least(3)?;
         }
-        // One process runs two programs, so its counts include the second program's collection.
+        // One process runs two programs one after the other (exec), so its counts include the second program's
+        // collection.
         run(python, &[], "ends.py", &["execs"])
             .same()?
             .at_least(4)?;

@@ -41,7 +41,8 @@ fn run_engines(which: &Python, windows: &str, program: &str) -> Ran {
 const VLLM: &str = "auto: vLLM, model runner V1 is known, iteration = \
                     py:vllm.v1.worker.gpu_model_runner:GPUModelRunner._prepare_inputs";
 
-/// Returns the names of the ranges that a tool got in a run, in order, and the run.
+/// Runs `program` with an NVTX tool. Returns the names of the ranges that the tool received, in order, and the run's
+/// results.
 fn pushes(which: &Python, program: &str, variables: &[(&str, &str)]) -> (Vec<String>, Ran) {
     let scratch = Scratch::new("tool");
     let (tool, log) = (
@@ -109,7 +110,7 @@ for _ in range(12):
     );
     for which in pythons() {
         let ran = run_engines(which, "2-3,5-9", &program);
-        // The engine's function returns before the step's work, so an iteration lasts until the next call.
+        // The engine's function returns before the step's work, so an iteration lasts until the function's next call.
         let expected = [('+', 11), ('-', 15), ('+', 17), ('-', 27)];
         assert_edges(which, &ran, &expected);
         let said = ran.said();

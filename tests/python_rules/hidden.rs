@@ -447,7 +447,7 @@ work()
     for which in pythons() {
         let ran = run_with_engine(which, program, RULE, &settings);
         assert_eq!(line(&ran, "are missing"), missing);
-        // If the program collects nothing afterwards, no call is missing.
+        // If the program makes no collection after clearing `gc.callbacks`, none is missing.
         let none = program.replace("range(3)", "range(0)");
         let ran = run_with_engine(which, &none, RULE, &settings);
         assert!(
@@ -469,7 +469,8 @@ fn a_python_that_cannot_be_hooked_is_not_called_none() {
         skipped("no mount namespaces here (unshare -rm)");
         return;
     }
-    // A Python is only usable here if it finds its libraries without `/proc`, which the loader reads for `$ORIGIN`.
+    // A Python can be used in this test only if it finds its libraries without `/proc`, which the loader reads for
+    // `$ORIGIN`.
     let runs = |which: &&Python| {
         let mut started = command(Path::new("unshare"));
         let hidden = format!("{hide} && exec {which} -V");

@@ -1,4 +1,4 @@
-//! Runs `counts.c`, and compares the calls that the program counts itself with its record.
+//! Runs `counts.c`, and compares the calls that the program counts itself with the calls in its record.
 
 use std::cell::Cell;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::read::Read;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The program with its variables, and the folder in which it runs.
+/// The program with its environment variables, and the folder in which it runs.
 pub(crate) struct Counts {
     scratch: Scratch,
     variables: Vec<(&'static str, String)>,
@@ -233,8 +233,9 @@ impl Counts {
         let iterations = record.iterations().len() as u64;
         let dropped = record.header.counter(Counter::EventsDropped);
         assert!(launches > 1000 && iterations > 1000 && dropped > 1000);
-        // Each call is an iteration. It has a GPU span, unless another thread's launch comes between the two events of
-        // its span. The resources that the thread used in an iteration are one to five events.
+        // Each call is an iteration. An iteration has a GPU span (its GPU work between two events), unless another
+        // thread's launch comes between these two events. The resources that the thread used in an iteration are one
+        // to five events.
         let spans = record.gpu_spans() + record.header.counter(Counter::GpuSpansLost);
         let used = record.used();
         let all = launches + iterations + spans + used + dropped;

@@ -77,7 +77,7 @@ pub(crate) fn on_a_read_only_one(counts: &Counts, arguments: &[&str]) -> Option<
 /// Mounts a copy-on-write file system of 128 MiB. Btrfs has quotas whatever the kernel was built with.
 const BTRFS: &str = "truncate -s 128M image && mkfs.btrfs -q -f image && mount -o loop image disk";
 
-/// Returns the reason why btrfs cannot be mounted here, or `None` if it can.
+/// Returns the reason why btrfs cannot be mounted on this machine, or `None` if it can.
 pub(crate) fn no_btrfs() -> Option<&'static str> {
     let has = |command: &str| {
         let mut which = Command::new("sh");

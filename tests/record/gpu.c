@@ -84,7 +84,8 @@ static void work_in_other(void)
     launch(other_words, other_stream, KERNELS);
 }
 
-/* The other thread, and the stream that it captures. */
+/* The semaphores for requests to the other thread and for its answers, and the stream that it
+ * captures. */
 static sem_t asked, done;
 static gpu_stream captured;
 static int spoilt;

@@ -199,7 +199,7 @@ fn gpu_times_are_those_of_the_gpu() {
         ("elsewhere", 3),
         ("turns", 3),
         ("refused", 3),
-        // The library first has to learn the number of launches per iteration. Until then, its event on the stream
+        // Until the library has learnt the number of launches per iteration, the event that it records on the stream
         // waits for the legacy stream's work.
         ("defaults", 5),
     ] {
@@ -209,8 +209,8 @@ fn gpu_times_are_those_of_the_gpu() {
             assert_eq!(ran.lost(), 0, "{how}");
             let spans = ran.spans();
             assert!(spans.iter().all(|span| (3..=8).contains(&span.iteration)));
-            // A span may be cut if no wait of the thread shows the end of the work, until the library knows the number
-            // of launches.
+            // Until the library knows the number of launches per iteration, a span is cut if no wait of the thread
+            // shows the end of the work.
             let may_be_cut = matches!(how, "fresh" | "elsewhere");
             assert_eq!(spans.iter().any(|span| span.cut), may_be_cut, "{how}");
         }
@@ -310,7 +310,8 @@ fn streams_that_work_at_once_overlap_in_the_record() {
             .collect();
         let first = spans.iter().map(ticks).min().unwrap();
         let last = spans.iter().map(ticks).max().unwrap();
-        // The record's clock has at most a few ticks per nanosecond.
+        // The first and the last span begin less than 1 000 000 000 ticks apart. That is at most a second, the duration
+        // of a kernel, if the record's clock has one tick or more per nanosecond.
         assert!(last - first < 1_000_000_000, "{spans:?}");
         let mut numbers: Vec<_> = spans.iter().map(|span| span.stream).collect();
         numbers.sort_unstable();
@@ -329,7 +330,7 @@ fn a_gpu_that_waits_for_its_host_is_not_at_work() {
 
 #[test]
 fn a_kernel_that_comes_late_counts_from_its_launch() {
-    // Between the span's first event and the work, the launch call takes 500 ns on the host.
+    // The launch call takes 500 ns on the host, between the span's first event and the work.
     let ran = ran("plain", 12, "3-8", &[("STANDIN_CALL_NS", "500")]);
     for step in 3..=8 {
         let late: Vec<_> = ran.true_ones(step).iter().map(|ns| ns + 500).collect();
@@ -402,7 +403,7 @@ fn what_the_program_destroys_is_not_touched_again() {
     for how in ["ends", "resets"] {
         let ran = ran(how, 12, "3-8", &[]);
         ran.assert_exact(6..=8);
-        // Spans whose work was not done before the program destroyed the handles are lost. All other spans are right.
+        // Spans are lost if the program destroyed the handles before the work was done. All other spans are right.
         let (mut kept, mut all) = (0, 0);
         for step in 3..=5 {
             let wanted = ran.true_ones(step);
@@ -419,10 +420,10 @@ fn what_the_program_destroys_is_not_touched_again() {
 #[test]
 fn another_threads_capture_is_left_alone() {
     let ran = ran("captured", 12, "3-9", &[]);
-    // The capture's final status shows that it was not invalidated.
+    // The final status of the capture shows that the capture was not invalidated.
     ran.assert_exact([3, 4, 8, 9]);
     assert!(ran.recorded(6).is_empty());
-    // This capture is active when the window closes.
+    // In this run, the capture is still active when the window closes.
     let ran = self::ran("captured", 12, "3-6", &[]);
     ran.assert_exact([3, 4]);
 }

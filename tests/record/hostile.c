@@ -77,14 +77,14 @@ static void jump(int signal)
     siglongjmp(away, 1);
 }
 
-/* A longjmp from a signal handler leaves events in the middle, so they are never finished. Later events must be
- * recorded again. The signal is unblocked only after the jump. On a busy machine, the next signal is already pending
- * by then, and nested handlers would fill the stack. */
+/* A longjmp from a signal handler interrupts the recording of some events, which are never finished. Later events
+ * must be recorded again. The signal is unblocked only after the jump. On a busy machine, the next signal is
+ * already pending by then, and nested handlers would fill the stack. */
 static void jumps(void)
 {
     volatile int left = 0;
-    /* NVTX looks for its tool only once. If a thread jumped out of that, other threads would wait forever, so it is
-     * done first. */
+    /* NVTX looks for its tool only once. If a thread jumped out of this search, other threads
+     * would wait for its end forever, so the search is done first. */
     nvtxInitialize(NULL);
     handle(jump);
     atomic_store(&lines[0].number, (uint64_t)gettid());
@@ -262,7 +262,7 @@ int main(int argc, char **argv)
         return 2;
     lines_open(argv[1]);
     use_cuda();
-    /* With this rule, the window opens at the first wait. */
+    /* The rule counts waits, so the window opens at the first wait. */
     cudaDeviceSynchronize();
     cudaDeviceSynchronize();
     const char *what = argv[2];

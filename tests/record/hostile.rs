@@ -31,7 +31,8 @@ fn made(program: &Program) -> (u64, u64) {
     (sum(|made| made.calls), sum(|made| made.pushed))
 }
 
-/// Asserts that missing events are counted, and that the record marks the places where events are missing.
+/// Asserts that the events of all calls and ranges are recorded or counted as dropped, and that the record marks the
+/// places where events are missing.
 fn assert_kept_and_dropped(program: &Program, record: &Read) {
     let (calls, pushed) = made(program);
     let dropped = record.header.counter(Counter::EventsDropped);
@@ -64,8 +65,8 @@ fn handlers_that_jump_away_do_not_end_the_record() {
     let (program, _, records) = run("jumps", &[]);
     let record = &records[0];
     assert_kept_and_dropped(&program, record);
-    // The program makes 20000 steps after all its jumps. A jump that interrupted a writer blocks the writer only
-    // briefly.
+    // The program makes 20000 steps after all its jumps. A jump that interrupts the recording of an event prevents
+    // the recording of later events only briefly.
     assert!(launches(record) > 14_000, "{}", launches(record));
 }
 
@@ -130,7 +131,8 @@ fn children_that_share_the_memory_leave_the_record_alone() {
     assert_eq!(records[0].ranges().len() as u64, made(&program).1);
 }
 
-/// A thousand threads record at once. Each needs a chunk, and the record has room for only some chunks.
+/// A thousand threads record at once. Each thread needs a chunk of the record's file, which has room for only some
+/// chunks.
 #[test]
 fn a_crowd_of_threads_stays_within_the_bound() {
     let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "16M")]);
@@ -144,8 +146,8 @@ fn a_crowd_of_threads_stays_within_the_bound() {
         kept + dropped >= calls + pushed && kept > 600,
         "{kept} {dropped}"
     );
-    // With room for all threads, events are lost only in threads that waited too long while others allocated room. On a
-    // busy machine these are some hundred calls.
+    // With room for all threads, a thread loses events only if it waits too long while other threads allocate room.
+    // On a busy machine these are some hundred calls.
     let (program, _, records) = run("crowd", &[("TLLMPROF_TRACE_MAX", "100M")]);
     assert_kept_and_dropped(&program, &records[0]);
     assert!(launches(&records[0]) > 2000, "{}", launches(&records[0]));

@@ -24,7 +24,7 @@ fn kept() -> Counts {
         .env("TLLMPROF_LOG", "warn")
 }
 
-/// Returns the setting for `count` windows.
+/// Returns a list of `count` windows, as the setting for windows takes it.
 fn windows(count: u64) -> String {
     let all = (0..count).map(|window| format!("{}-{}", window * EVERY, last_of(window)));
     all.collect::<Vec<_>>().join(",")
@@ -105,8 +105,8 @@ fn the_latest_windows_stay_and_the_disk_is_bounded() {
         assert_eq!(*kept.end(), 59);
         assert!(kept.clone().count() >= 4, "{kept:?}");
         assert_eq!(record.windows().len(), kept.clone().count());
-        // A launch that another thread makes while a window opens or closes is recorded if it returns while a window is
-        // open.
+        // A launch that another thread makes while a window opens or closes is recorded if it returns while a window
+        // is open. So the number of launches may differ by one for each such thread and window.
         let launches = record.calls(CallKind::GraphLaunch).len() as u64;
         let windows = kept.clone().count() as u64;
         let difference = launches.abs_diff(windows * STEPS);
@@ -131,7 +131,8 @@ fn a_process_that_is_killed_leaves_its_latest_windows() {
             .spawn()
             .unwrap();
         let since = Instant::now();
-        // The file is extended before its room is needed. So the record is full only once a window was dropped.
+        // The file is extended before the room is needed, so its size reaches the limit early. The record is full
+        // only once a window was dropped.
         let is_full = || {
             records(counts.folder()).contains(&KEEP)
                 && counts.record().header.counter(Counter::WindowsDropped) > 0
@@ -229,8 +230,8 @@ fn memory_does_not_grow_with_the_events_that_are_written() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(child.wait().unwrap().code(), Some(7));
-    // The first tenth of the samples is left out because of the start, and the last tenth because the end needs more
-    // memory.
+    // The first tenth of the memory samples is left out because of the start, and the last tenth because the end
+    // needs more memory.
     let early = &seen[seen.len() / 10..seen.len() / 3];
     let late = &seen[seen.len() * 2 / 3..seen.len() * 9 / 10];
     let most = |part: &[u64]| part.iter().copied().max().unwrap();

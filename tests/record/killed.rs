@@ -101,7 +101,7 @@ fn killed_while_it_is_made_a_record_is_unfinished() {
     let mut there = 0;
     for (round, delay) in moments().take(kills()).enumerate() {
         counts.forget();
-        // The kill comes at most 1 ms after the creation of the file, and in every fourth round immediately.
+        // The kill comes at most 1 ms after the file is created. In every fourth round, it comes immediately.
         let delay = if round % 4 == 0 {
             Duration::ZERO
         } else {
@@ -140,7 +140,7 @@ fn shown(bytes: &[u8]) -> Option<(State, String)> {
     Some((process.state(), events))
 }
 
-/// The format's tests do the same with artificial records.
+/// Changes a real record. The tests of the record's format do the same with artificial records.
 #[test]
 fn a_real_record_that_was_changed_never_passes_for_whole() {
     let counts = Counts::new();

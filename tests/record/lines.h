@@ -12,7 +12,8 @@
 
 enum { LINES = 16384 };
 
-/* The number of the thread or child, and its numbers of calls, popped ranges, ended ranges and marks. */
+/* The number of a thread or child process, and how many calls, popped ranges, ended start-end
+ * ranges and marks it has made. */
 struct line {
     _Atomic uint64_t number, calls, pushed, started, marked;
     uint64_t unused[3];

@@ -170,8 +170,8 @@ impl Ran {
             && held.sum::<u64>() == self.closed().values().sum::<u64>()
     }
 
-    /// Returns a pair for each start and stop of the profiler: the number of steps begun before it, by the program's
-    /// own count, and the right number.
+    /// Returns a pair for each start and stop of the profiler: the number of steps that had begun before it by the
+    /// program's own count, and the number that is right.
     fn switches(&self, every: u64) -> Vec<(u64, u64)> {
         let out = self.output.out();
         let begun = out.lines().map(|line| {
@@ -217,10 +217,11 @@ fn windows_of_many_threads_steps_are_exact() {
                         continue;
                     }
                     for (begun, edge) in ran.switches(steps.every) {
-                        // No later step may have begun.
+                        // When the profiler is switched, no step after the window's edge may have begun.
                         assert!(begun <= edge, "{what}: {begun} had begun at {edge}");
                         edges += 1;
-                        // All earlier steps must have begun, if the program can see when a step begins.
+                        // When the profiler is switched, all steps before the window's edge must have begun, if the
+                        // program can see when a step begins.
                         let is_seen = matches!(steps.how, "range" | "started" | "function");
                         late += u64::from(is_seen && begun < edge);
                         if is_seen && begun < edge {
@@ -236,7 +237,8 @@ fn windows_of_many_threads_steps_are_exact() {
         runs - inexact.len()
     );
     assert!(inexact.is_empty(), "{inexact:#?}");
-    // A thread may be interrupted after the library's last instruction, before the program counts the step.
+    // A thread may be interrupted after the library's last instruction, before the program counts the step. The
+    // program's count is then too low.
     assert!(late * 50 <= edges, "{late} of {edges}");
 }
 
@@ -267,7 +269,8 @@ fn windows_of_a_python_function_that_many_threads_call_are_exact() {
     assert!(inexact.is_empty(), "{inexact:#?}");
 }
 
-/// The iterations of a learnt rule depend on the order of the threads' calls, so windows may differ between runs.
+/// The iterations of a learnt rule (`auto`) depend on the order of the threads' calls, so windows may differ between
+/// runs.
 #[test]
 fn where_the_step_is_learnt_each_iteration_of_a_window_is_kept_or_counted() {
     let program = Program::new();

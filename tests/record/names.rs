@@ -83,7 +83,7 @@ fn assert_names_are_whole(record: &Read) -> u64 {
         .by_ref()
         .flat_map(|n| n * REQUESTS..(n + 1) * REQUESTS)
         .collect();
-    // An iteration that was cut may have some more ranges.
+    // The record may have some more ranges, of an iteration that was cut off.
     assert_eq!(requests[..expected.len()], expected);
     assert!(requests.len() - expected.len() <= REQUESTS as usize);
     let served = numbers(&ranges, "served");
@@ -93,7 +93,7 @@ fn assert_names_are_whole(record: &Read) -> u64 {
         .filter(|range| range.domain.as_deref() == Some("engine") && range.name == "batch");
     let batches = batches.count();
     assert!((iterations.len()..=iterations.len() + 1).contains(&batches));
-    // The record has no other ranges, and no range without its name.
+    // The record has only the ranges of requests and batches, and each with its name.
     assert_eq!(ranges.len(), requests.len() + served.len() + batches);
     last / EVERY - first / EVERY + 1
 }
@@ -127,7 +127,7 @@ fn a_process_that_is_killed_leaves_the_names_of_its_latest_windows() {
             .spawn()
             .unwrap();
         let since = Instant::now();
-        // By then, the program has made more names than the record has room for.
+        // When this function returns true, the program has made more names than the record has room for.
         let has_gone_far = || {
             let records = program.records();
             let dropped = |record: &Read| record.header.counter(Counter::WindowsDropped);

@@ -124,7 +124,8 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             let found = between(&events, thread, from, to, |what| what == wanted);
             assert_eq!(found, 1, "{python}: {line:?}");
         }
-        // The end of the interpreter may collect garbage, too.
+        // The end of the interpreter may collect garbage, too, so the record may have more collections than the
+        // program counted.
         assert!(all(|what| matches!(what, What::Gc { .. })) >= collections.len());
         assert!(record.header.counter(Counter::Collections) >= collections.len() as u64);
 
@@ -140,7 +141,7 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             let found = between(&events, thread, from, to, is_marked);
             assert_eq!(found, 1, "{python}: {line:?}");
         }
-        // The first call came before the window, so it is not recorded.
+        // The first call came before the window, so it is not among the recorded calls.
         assert_eq!(
             all(|what| matches!(what, What::Function { .. })),
             functions.len()
@@ -184,8 +185,8 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
             }
         }
         assert!(waited > 0, "{python}: nobody waited");
-        // Each recorded hold was handed over from another thread. So were many others that are too short to be
-        // recorded.
+        // Each recorded GIL hold was handed over from another thread. Many other holds were too, but are too short to
+        // be recorded.
         let handoffs = record.header.counter(Counter::GilHandoffs);
         let kept = all(|what| what == What::GilHold) as u64;
         assert!(handoffs >= kept && kept >= 5, "{python}: {handoffs} {kept}");
@@ -202,7 +203,7 @@ fn collections_functions_and_the_gil_are_those_of_the_program() {
     }
 }
 
-/// No NVTX tool listens here. The modules' ranges are only in the record.
+/// No NVTX tool is attached in this test, so the ranges of torch modules are only in the record.
 #[test]
 fn torch_modules_are_ranges_of_ours() {
     let Some(python) = python_with_torch() else {

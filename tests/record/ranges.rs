@@ -323,9 +323,9 @@ fn killed_at_any_moment_every_range_that_ended_is_there() {
     }
 }
 
-/// Asserts that the record has every range that ended, under the thread that ended it, and every mark. It has at most
-/// `more` others per thread and kind, which were in progress. The recorded ranges are nested like the program opened
-/// them.
+/// Asserts that the record has every range that ended, under the thread that ended it, and every mark. The record has
+/// at most `more` further ranges per thread and kind, which were in progress. The recorded ranges are nested as the
+/// program opened them.
 fn assert_every_range_is_there(record: &Read, made: &[Made], more: u64) {
     assert!(record.damage.is_none(), "{}", record.damage);
     assert_eq!(record.header.counter(Counter::EventsDropped), 0);

@@ -14,7 +14,7 @@ use tllmprof_record::{
 pub(crate) struct Range {
     pub thread: u32,
     pub kind: RangeKind,
-    /// The domain; `None` for the default domain.
+    /// The range's domain; `None` for the default domain.
     pub domain: Option<String>,
     pub name: String,
     pub start: u64,
@@ -182,7 +182,7 @@ impl Read {
         missing.sum()
     }
 
-    /// Returns the number of events with resources that iterations used.
+    /// Returns the number of events that record resources used by iterations.
     pub(crate) fn used(&self) -> u64 {
         let events = self.events.iter();
         let used = events.filter(|(_, event)| matches!(event.what, What::Used { .. }));
@@ -236,7 +236,8 @@ impl Read {
                 })
                 .collect::<BTreeSet<_>>()
         };
-        // The events are sorted by time, because each thread that opens or closes windows writes into its own chunk.
+        // The events are sorted by time, because they are in another order in the file: each thread that opens or
+        // closes windows writes into its own chunk.
         edges(Edge::Open)
             .into_iter()
             .zip(edges(Edge::Close))

@@ -1,5 +1,5 @@
-//! Checks `tllmprof run` as a shell's job on a terminal. It is stopped, continued and interrupted together with the
-//! program, ends with the program's status, and still prints the summary of the record.
+//! Checks `tllmprof run` as a shell's job on a terminal. The command is stopped, continued and interrupted together
+//! with the program, ends with the program's status, and still prints the summary of the record.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -83,7 +83,8 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // This kills the program. `tllmprof run` itself ends by the terminal's hang-up.
+        // Kills the program, which runs as a job of the shell. `tllmprof run` itself ends because the terminal hangs
+        // up.
         let _ = self.terminal.write_all(b"\nkill -KILL %1 %2; exit\n");
         let deadline = Instant::now() + Duration::from_secs(5);
         while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
@@ -138,7 +139,7 @@ fn it_stops_goes_on_and_is_interrupted_as_a_job() {
     };
     shell.types(&format!("{line}\n"));
     wait_for_calls(&counts, 100);
-    // Each round stops the program as soon as it has continued.
+    // Each round stops the program again as soon as the program has continued.
     for _ in 0..20 {
         shell.types(STOP);
         shell.expect("Stopped");
@@ -181,7 +182,7 @@ fn signals_go_through_to_the_program() {
     };
     for (signal, status) in [("INT", 130), ("TERM", 143), ("HUP", 129), ("USR1", 138)] {
         counts.forget();
-        // A shell with job control leaves the signal handling of background jobs unchanged.
+        // A shell with job control does not make background jobs ignore signals.
         shell.types(&format!("{line} &\n"));
         wait_for_calls(&counts, 100);
         shell.types(&format!("kill -{signal} $!; wait $!; echo status=$?\n"));

@@ -98,8 +98,8 @@ fn a_layer_that_disobeys_in_a_captured_graph_is_named_and_learned_from_then_on()
     let (plain, _) = captured(&python, &["disobeys"], false);
     let (steps, said) = captured(&python, &["disobeys"], true);
     for (n, (plain, step)) in plain.iter().zip(&steps).enumerate() {
-        // The same graph runs in both windows. In the first window all its layers are switched to the table, and in the
-        // second only those that follow it.
+        // The same graph runs in both windows. In the first window, all its layers are switched to the table of
+        // balanced choices; in the second window, only those layers that follow the table.
         let is_table = |layer: usize| is_inside(n) && (n < 4 || layer.is_multiple_of(2));
         let wanted: Vec<bool> = (0..6).map(is_table).collect();
         assert_eq!(step["tables"], json!(wanted), "step {n}");

@@ -11,8 +11,8 @@ use crate::common::torch::python_with_transformers;
 use crate::common::{repo, run, shim, skipped};
 use crate::{TEST_TIMEOUT, numbers, program};
 
-/// Releases of engines whose own source runs here. The number is the count of code paths ("ways") in which the library
-/// cannot see the choice of experts.
+/// Releases of engines whose own source runs in these tests. The number is the count of code paths ("ways") in which
+/// the library cannot see the choice of experts.
 const RELEASES: [(&str, &str, usize); 11] = [
     ("vllm", "0.16.0", 2),
     ("vllm", "0.18.0", 2),
@@ -30,7 +30,7 @@ const RELEASES: [(&str, &str, usize); 11] = [
 /// An engine's release, changes to its source, and the code paths to run; all of them if the list is empty.
 type Job<'a> = (&'a str, &'a str, Vec<&'a str>);
 
-/// A job's results by code path, and the library's messages.
+/// The results of a job, by code path, and the library's messages.
 type Found = (BTreeMap<String, Value>, Vec<String>);
 
 /// Runs the engines' source. Returns `None` if the source is not available.
@@ -124,7 +124,7 @@ fn releases_of_engines_are_balanced_in_a_window_and_as_they_were_outside() {
             assert_eq!(found["before"], found["behind"], "{what}");
         }
         if let Some(gate) = found.get("gate inside") {
-            // The gate runs once in each of the three calls.
+            // The layer is called three times, and its gate runs once in each call.
             assert_eq!(gate["gates"], 3, "{version}");
         }
         if found.contains_key("rank 0") {
@@ -232,7 +232,7 @@ fn a_release_that_does_otherwise_stays_as_it_is_with_one_line() {
             "FusedMoE.forward takes its logits elsewhere",
         ),
     ];
-    // These paths have two types of layers, each with and without a bias.
+    // The following code paths have two types of layers, each with and without a bias.
     let ways = [
         "grouped",
         "grouped bias",

@@ -23,8 +23,7 @@ fn assert_captures_held(both: &Both) {
 
 #[test]
 fn launches_under_capture_are_no_iterations() {
-    // The capture at step 7 launches a graph, so the driver's log has one more launch from there
-    // on.
+    // The capture at step 7 launches a graph, so the driver's log has one more launch from step 7 on.
     for program in PROGRAMS {
         for mode in MODES {
             for step in [
@@ -53,8 +52,8 @@ fn launches_under_capture_are_no_iterations() {
 fn a_capture_lies_on_the_edge_of_a_window() {
     for mode in MODES {
         for program in PROGRAMS {
-            // The capture comes before the launch that opens iteration 5, so its launch is counted
-            // first.
+            // The capture comes before the launch that opens iteration 5, so the captured launch is counted before
+            // that one.
             let opens = Situation::new(program)
                 .args(format!("--capture-at 5 --capture-mode {mode}"))
                 .window("5-9", "cudaGraphLaunch")

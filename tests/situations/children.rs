@@ -12,7 +12,7 @@ fn a_fork_within_a_window_leaves_it_to_the_parent() {
                 .args(format!("--who quiet --child-exit {ending}"))
                 .window("5-9", step)
                 .run();
-            // The child makes no calls, and the library does not stop the profiler there, either.
+            // The child makes no calls, and the library does not stop the profiler in the child either.
             assert_eq!(
                 processes(&both.log).len(),
                 1,

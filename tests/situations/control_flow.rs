@@ -4,7 +4,8 @@ use super::twice::{Situation, start, stop};
 
 const PROGRAMS: [&str; 3] = ["throws", "throws_noplt", "throws_static"];
 
-/// Runs 40 steps. At every eighth step, a call is left by `how`, and the program catches that.
+/// Runs 40 steps. At every eighth step, a call is left in the way `how` (such as an exception), which the program
+/// then handles.
 #[track_caller]
 fn left(
     how: &str,
@@ -79,7 +80,7 @@ fn longjmp_leaves_a_wait() {
 
 #[test]
 fn an_exception_leaves_a_launch() {
-    // Launches 7 and 15 are left, so no wait comes after them.
+    // Launches 7 and 15 are left by an exception, so the program makes no wait after them.
     let expected = [start(5, 5), stop(10, 9), start(17, 15), stop(19, 17)];
     left(
         "throw",
@@ -107,8 +108,8 @@ fn longjmp_leaves_a_launch() {
 #[test]
 fn a_launch_is_left_while_waits_are_counted() {
     for how in ["throw", "longjmp"] {
-        // Launch 7 is left, so waits 5 and 9 belong to launches 5 and 10. Of the 40 launches, 5
-        // have no wait.
+        // Launch 7 is left before its wait, so waits 5 and 9 belong to launches 5 and 10. Of the 40 launches, 5 have
+        // no wait.
         let expected = [start(5, 5), stop(11, 10), start(19, 17), stop(21, 19)];
         left(
             how,
@@ -145,7 +146,7 @@ fn sigterm_comes_in_the_middle_of_a_wait() {
                 .window(windows, step)
                 .run();
             assert_eq!(both.output.status.code(), Some(9));
-            // The signal arrives when the wait of step 7 is over for the device but has not
+            // The signal arrives during the wait of step 7, when the device has done the work but the wait has not
             // returned to the program.
             assert_eq!(
                 both.switches(),

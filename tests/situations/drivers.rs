@@ -1,10 +1,10 @@
-//! Checks drivers that lack some functions.
+//! Checks programs on drivers that lack some functions.
 
 use super::twice::{Situation, start, stop};
 use crate::common::standin;
 
-/// Returns the program with a driver that lacks half of its functions, in front of the complete
-/// stand-in.
+/// Returns the program with a driver that lacks half of its functions. The complete stand-in comes after this driver
+/// in the library path.
 fn on_lacking_driver(program: &str) -> Situation {
     let standin = standin();
     let path = format!(

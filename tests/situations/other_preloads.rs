@@ -1,4 +1,4 @@
-//! Checks another preloaded library that replaces the same functions.
+//! Checks programs with another preloaded library that replaces the same functions as the shim.
 
 use super::twice::{Both, Situation, start, stop};
 use crate::common::standin;

@@ -69,7 +69,7 @@ fn streams_are_per_thread() {
                     count(&both.log, name),
                     count(&both.log, &format!("{name}_ptsz")),
                 );
-                // The capture before step 0 launches kernels, too, so there may be more than 40.
+                // The capture before step 0 launches kernels, too, so there may be more than 40 kernel launches.
                 assert_eq!((legacy, own.min(40)), (0, 40), "{program} {name}");
             }
             assert_eq!(count(&both.log, "cuMemcpyDtoHAsync_v2"), 0);

@@ -30,7 +30,7 @@ impl Deref for Both {
 }
 
 impl Situation {
-    /// Returns a situation of a fixture's name, or of a program's absolute path.
+    /// Returns the situation for a fixture's name, or for a program's absolute path.
     pub(crate) fn new(program: impl Into<String>) -> Self {
         Self {
             program: program.into(),
@@ -226,8 +226,8 @@ pub(crate) fn switches(log: &[Record]) -> Vec<Switch> {
     switches
 }
 
-/// Returns the library's threads: those that only wait for the device and switch the profiler. No fixture has such a
-/// thread.
+/// Returns the library's threads: the threads that only wait for the device and switch the profiler. No fixture has
+/// such a thread of its own.
 pub(crate) fn workers(log: &[Record]) -> BTreeSet<u32> {
     let ours = |record: &Record| {
         let name = record.function.as_str();

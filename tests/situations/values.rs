@@ -9,7 +9,7 @@ use tllmprof_config::variable_names;
 
 use super::twice::Situation;
 
-/// All variables, each with invalid values.
+/// All environment variables of the library, each with invalid values.
 const BAD: &[(&str, &[&[u8]])] = &[
     (
         "TLLMPROF_START_STOP",

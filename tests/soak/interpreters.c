@@ -1,5 +1,5 @@
-/* interpreters TICKETS SECONDS: for each ticket, starts Python, runs threads and garbage collections in it, and ends
- * it. It is linked to a shared or static libpython. */
+/* interpreters TICKETS SECONDS: for each ticket, starts Python, runs threads and garbage
+ * collections in it, and ends Python. The program is linked to a shared or static libpython. */
 #include "pace.h"
 
 extern void Py_InitializeEx(int);

@@ -1,4 +1,4 @@
-/* Tickets for work, spread evenly over a number of seconds. Each ticket is taken by one thread. */
+/* Tickets, each of which permits one thread to do one unit of work. They become due evenly over a number of seconds. */
 #ifndef PACE_H
 #define PACE_H
 

@@ -313,8 +313,8 @@ CUresult cuModuleUnload(CUmodule module)
     return CUDA_SUCCESS;
 }
 
-/* Returns the function of a kernel. Every kernel has the same effect here (see run_kernel), so a function only
- * stores its name. The caller holds the lock. */
+/* Returns the function of a kernel. In the stand-in, every kernel has the same effect (see
+ * run_kernel), so a function only stores its name. The caller holds the lock. */
 CUfunction kept_function(const char *name)
 {
     static struct CUfunc_st *functions;

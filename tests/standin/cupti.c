@@ -94,7 +94,7 @@ static void put(uint8_t *record, size_t at, const void *value, size_t bytes)
         put(record, at, &v, sizeof v);              \
     } while (0)
 
-/* Writes a record of this work. Runs in the launching thread, within the driver. */
+/* Writes CUPTI's record of a piece of work. Runs in the launching thread, within the driver. */
 static void on_work(const struct standin_work *work)
 {
     pthread_mutex_lock(&lock);
@@ -230,7 +230,7 @@ CUptiResult cuptiSubscribe(void **subscriber, void *callback, void *argument)
     void *driver = find_driver();
     if (driver == NULL)
         return NOT_INITIALIZED;
-    /* Like the real CUPTI, this looks up driver functions and calls them. */
+    /* Like the real CUPTI, this function looks up driver functions and calls them. */
     CUresult (*is_there)(CUcontext *) = NULL;
     *(void **)&is_there = dlsym(driver, "cuCtxGetCurrent");
     CUcontext context;
@@ -267,8 +267,9 @@ CUptiResult cuptiGetGraphExecId(CUgraphExec exec, uint32_t *id)
     return SUCCESS;
 }
 
-/* Waits for a turn. The real driver's lock goes to the first thread that asks, so this thread gets no turn while
- * other threads are always in the driver. */
+/* Waits until no thread was in the driver at STANDIN_CUPTI_TURN polls in a row. The real
+ * driver's lock goes to the first thread that asks for it, so CUPTI gets no turn while other
+ * threads are always in the driver. */
 static void take_turn(void)
 {
     const char *looks = getenv("STANDIN_CUPTI_TURN"), *ms = getenv("STANDIN_CUPTI_TAKES_MS");

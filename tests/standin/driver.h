@@ -81,49 +81,51 @@ struct CUctx_st {
     struct CUstream_st legacy;
 };
 
-/* process.c */
+/* Functions of process.c. */
 void driver_lock(void);
 void driver_unlock(void);
 CUresult driver_init(void);
 CUresult driver_state(void);
-/* Logs a call of the table and returns success, or logs the reason why it is refused. The caller holds the driver's
- * lock. */
+/* Logs a call of one of the driver's functions and returns success, or logs the reason why the
+ * call is refused. The caller holds the driver's lock. */
 enum need { NEEDS_DRIVER, NEEDS_CONTEXT };
 CUresult call_admit(const char *function, const void *first, enum need need);
-/* Ends a call of the table: must be the last call in the function. The caller does not hold the driver's lock. */
+/* Ends a call of one of the driver's functions. Must be the last call in the function. The
+ * caller does not hold the driver's lock. */
 CUresult call_end(const char *function, CUresult result);
-/* Waits until this time of the GPU's clock, and then for STANDIN_WAIT_US. The caller does not hold the driver's
- * lock. */
+/* Waits until the time `until` of the GPU's clock, and then for STANDIN_WAIT_US. The caller does
+ * not hold the driver's lock. */
 void host_wait(uint64_t until);
 /* Returns the error that STANDIN_FAILS sets for this function. */
 CUresult injected(const char *function);
 _Noreturn void use_after_end(const char *function, const char *what);
 
-/* context.c: the caller holds the driver's lock */
+/* Functions of context.c. The caller holds the driver's lock. */
 CUfunction kept_function(const char *name);
 
-/* tool.c: the effects that a profiler has on the driver. */
+/* Functions of tool.c: the effects that a profiler has on the driver. */
 void tool_enter(void);
 void tool_leave(void);
 bool tool_has_destroyed(void);
-/* Reports that the GPU starts this work now. For a node of a graph, `exec` is the executable graph's number and
- * `node` the node's number in it. Otherwise both are 0. The caller holds the driver's lock. */
+/* Reports that the GPU starts the work `work` now. For a node of a graph, `exec` is the
+ * executable graph's number and `node` the node's number in it. Otherwise both are 0. The caller
+ * holds the driver's lock. */
 void tool_run(CUstream stream, const struct node *work, unsigned int exec, unsigned int node);
 /* Waits until the GPU has done all its work. */
 void tool_wait(void);
 
-/* log.c: the caller holds the driver's lock */
+/* Functions of log.c. The caller holds the driver's lock. */
 void log_call(const char *mark, const char *function, const char *suffix, const void *first);
 void log_forget(void);
 
-/* context.c */
+/* Functions of context.c. */
 bool has_current_context(void);
 CUcontext current_context(void);
 
-/* event.c */
+/* Functions of event.c. */
 void end_events_of(CUcontext context);
 
-/* gpu.c: the caller holds the driver's lock, except for sleep_until() */
+/* Functions of gpu.c. The caller holds the driver's lock, except for sleep_until(). */
 uint64_t now(void);
 void pass_call(void);
 void work(CUstream stream);     /* adds a piece of work to the stream */
@@ -131,10 +133,10 @@ uint64_t mark(CUstream stream); /* the time when the stream reaches work that is
 uint64_t done_at(CUcontext context, CUstream stream); /* when the stream's work is done; NULL: all work of the context */
 void sleep_until(uint64_t until);
 
-/* memory.c: the caller holds the driver's lock */
+/* Functions of memory.c. The caller holds the driver's lock. */
 void run_kernel(CUdeviceptr buffer);
 
-/* stream.c */
+/* Functions of stream.c. */
 extern CUstream all_streams;
 CUstream stream_of(CUstream handle, bool per_thread);
 bool is_legacy(CUstream stream);
@@ -147,11 +149,11 @@ CUresult refuse_implicit(const char *function, const void *first, CUstream strea
  * lock. */
 CUresult refuse_under_capture(const char *function, const void *first, CUstream stream);
 
-/* launch.c: runs the node now, or adds it to the capture. `exec` and `number` are like in tool_run(). The caller
- * holds the driver's lock. */
+/* Function of launch.c: runs the node now, or adds it to the capture. `exec` and `number` are
+ * like in tool_run(). The caller holds the driver's lock. */
 CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned int number);
 
-/* graph.c: the caller holds the driver's lock */
+/* Functions of graph.c. The caller holds the driver's lock. */
 bool graph_add(CUgraph graph, struct node node);
 
 #endif

@@ -59,7 +59,7 @@ void pass_call(void)
         ;
 }
 
-/* Sleeps until this time. The caller must not hold the lock. */
+/* Sleeps until the time `until`. The caller must not hold the lock. */
 void sleep_until(uint64_t until)
 {
     driver_lock();

@@ -1,4 +1,4 @@
-/* Device memory, which is host memory here, and a kernel's effect on it. */
+/* Device memory, for which the stand-in uses host memory, and a kernel's effect on it. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -51,7 +51,8 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     return pointer == 0 || found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* In a capture, these calls become nodes. The memory is allocated at once. */
+/* During a capture, these calls become nodes of the graph. The memory is allocated immediately
+ * in any case. */
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
     CUresult result = cuMemAlloc_v2(pointer, bytes);
@@ -123,7 +124,8 @@ void run_kernel(CUdeviceptr buffer)
                           UINT64_C(1442695040888963407) + found->words[1];
 }
 
-/* These copies are not in the library's table of calls, and the log does not show them. */
+/* The copies that use this function are not in the library's table of calls, and the log does
+ * not show them. */
 static CUresult copy_plain(void *to, const void *from, size_t bytes)
 {
     if (!has_current_context())
@@ -270,8 +272,8 @@ CUresult cuMemcpyDtoHAsync_v2_ptsz(void *to, CUdeviceptr from, size_t bytes, CUs
     return copy_out_async("cuMemcpyDtoHAsync_v2_ptsz", to, from, bytes, stream_of(stream, true));
 }
 
-/* The forms of these functions from CUDA 2 and 3 take 32-bit addresses, and no memory is at such an address here.
- * They are logged, and may copy nothing. */
+/* The forms of these functions from CUDA 2 and 3 take 32-bit addresses, at which this process
+ * has no memory. The calls are logged, and may copy nothing. */
 static CUresult copy_out_v1(const char *function, const void *to, size_t bytes, bool waits)
 {
     tool_enter();

@@ -14,7 +14,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* Field, name, version and flags, in the order of a real runtime. */
+/* The functions that the runtime looks up in the driver, in the order of a real runtime: field,
+ * name, version and flags. */
 #define LOOK_UPS(X) \
     X(cuInit, "cuInit", 2000, 0) \
     X(cuGetProcAddress, "cuGetProcAddress", 11030, 0) \

@@ -97,7 +97,7 @@ static bool forbidden(CUstream stream)
 CUresult refuse_under_capture(const char *function, const void *first, CUstream stream)
 {
     if (driver_state() != CUDA_SUCCESS || !forbidden(stream))
-        return CUDA_SUCCESS; /* call_admit() returns the error in that case */
+        return CUDA_SUCCESS; /* call_admit() refuses the call if the driver cannot be used */
     log_call("ILLEGAL", function, "", first);
     for (CUstream other = capturing; other != NULL; other = other->next_capturing)
         if (stream == NULL || is_legacy(stream) || stream == other)
@@ -288,7 +288,7 @@ static CUresult end(const char *function, CUstream handle, CUstream stream, CUgr
         if (graph != NULL)
             *graph = result == CUDA_SUCCESS ? stream->graph : NULL;
         CUgraph of = stream->graph;
-        /* Other streams that joined the capture end with it. */
+        /* Other streams that joined the capture leave it when it ends. */
         for (CUstream *at = &capturing; *at != NULL;) {
             CUstream other = *at;
             if (other != stream && other->graph != of) {

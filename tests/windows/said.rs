@@ -173,7 +173,7 @@ fn a_window_that_nobody_records_is_reported_once() {
         "windows 5-9,20 opened: 40 iterations by cudaGraphLaunch; nothing recorded them"
     );
     assert_unharmed(&ran, &Fixture::plain("steps_shared12").run());
-    // The end of the process closes this window.
+    // This window is closed by the end of the process.
     let ran = alone("5-").args("--exit _exit").run();
     let line = line.replace("5-9", "5-");
     assert_eq!(ran.said().iter().filter(|said| **said == line).count(), 1);
@@ -227,12 +227,12 @@ fn a_window_whose_record_could_not_be_written() {
 /// The figures of a window in the log and in the report.
 #[derive(Debug)]
 struct Said {
-    /// From the log: the number of iterations, the time in milliseconds, and the rest of the message.
+    /// From the log: the number of iterations, the window's duration in milliseconds, and the rest of the message.
     logged: u64,
     took: f64,
     more: String,
     /// From the report: the number of all iterations, the milliseconds from the start of the first to the end of the
-    /// last, the number of iterations that count, and why others do not.
+    /// last, the number of iterations that count, and the reason why others do not.
     all: u64,
     lasted: f64,
     counted: u64,
@@ -281,8 +281,8 @@ fn said_of_a_window(windows: &str) -> Said {
 
 #[test]
 fn the_log_and_the_report_say_the_same_of_a_window() {
-    // The first window is closed by an iteration, and the second by the end of the process. A thread may be interrupted
-    // between the two readings of the clock, so only one of three runs has to match.
+    // The first window is closed by an iteration, and the second by the end of the process. A thread may be
+    // interrupted between the clock readings of the log and of the record, so only one of three runs has to match.
     for windows in ["5-9", "5-"] {
         let runs: Vec<_> = (0..3).map(|_| said_of_a_window(windows)).collect();
         let is_near = |of: &Said| (of.took - of.lasted).abs() < 0.01 + 0.05 * of.lasted;

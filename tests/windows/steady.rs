@@ -46,7 +46,7 @@ fn steady_iterations_are_taken_once_their_time_has_settled() {
             said.last(),
             Some(&format!("{window} captured: 400 iterations by {step}"))
         );
-        // If the program ends before the steps are steady, the message has their number.
+        // If the program ends before the steps are steady, the message says how many steps there were.
         let ran = fixture().args("--steps 12").run();
         assert!(ran.switches().is_empty());
         let said = ran.said();
@@ -194,7 +194,7 @@ fn the_last_iterations_are_reported_where_no_window_opened() {
         (&window["past"], &window["first"], &window["last"]),
         (&json!(true), &json!(0), &json!(19))
     );
-    // If a window has opened, the report has only that window.
+    // If a window has opened, the report is only about that window.
     let (process, said) = run_by_default(&[], "200", &[]);
     assert_eq!(process["windows"].as_array().unwrap().len(), 1);
     assert!(

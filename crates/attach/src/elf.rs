@@ -1,5 +1,6 @@
-//! Reads the ELF modules of another process from its memory. The memory counts, not the files: a module's file may
-//! have been replaced or deleted since it was loaded.
+//! Reads headers, symbols and versions of the ELF modules (program and shared libraries) that are loaded in another
+//! process. They are read from the process's memory, because a module's file may have been replaced or deleted since
+//! it was loaded.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,7 +14,7 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 /// Symbol type of an indirect function (`STT_GNU_IFUNC`), whose address is chosen at load time.
 const IFUNC: u8 = 10;
 
-/// Limit for the size of a table, in bytes or entries, in case a header is wrong.
+/// Maximum size of an ELF table, in bytes or entries. A larger size comes from a wrong header.
 const MAX_TABLE_SIZE: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,8 @@ pub(crate) struct Module {
     headers: Vec<Header>,
     dynamic: HashMap<u64, u64>,
     needed: Vec<u64>,
-    /// Address of the module's `.eh_frame_hdr`, the index of its unwind tables. `None` if it has none.
+    /// Address of the module's `.eh_frame_hdr`, the index of its unwind tables. `None` if the module has no such
+    /// index.
     pub eh_frame_hdr: Option<u64>,
     has_interpreter: bool,
 }
@@ -50,7 +52,7 @@ pub(crate) struct Module {
 /// Returns all modules that are loaded in the process.
 pub(crate) fn modules(memory: &ProcessMemory, maps: &[Mapping]) -> Vec<Module> {
     let first = maps.iter().filter(|mapping| {
-        // Modules come from files, and from the vDSO. Devices are left out because reading their memory may have
+        // Modules are mapped from files, except the vDSO. Devices are left out because reading their memory may have
         // side effects.
         mapping.offset == 0 && (mapping.path.starts_with('/') || mapping.path == "[vdso]")
     });
@@ -128,8 +130,8 @@ impl Module {
         })
     }
 
-    /// Returns true if the module's code is mapped where its headers say. Otherwise the file is mapped only to
-    /// read its contents, such as its symbols.
+    /// Returns true if the module's code is mapped where its headers say. If it is not, the program has mapped the
+    /// file only to read its contents, such as its symbols.
     fn is_code(&self, maps: &[Mapping]) -> bool {
         let mut code = self
             .headers
@@ -154,13 +156,14 @@ impl Module {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Returns true if the module names a dynamic loader. Dynamically linked programs do, static ones do not.
+    /// Returns true if the module names a dynamic loader, as dynamically linked programs do and static programs do
+    /// not.
     pub(crate) const fn has_interpreter(&self) -> bool {
         self.has_interpreter
     }
 
-    /// Returns the address of a table that the dynamic section refers to. glibc has already converted the offsets
-    /// there to addresses, except in the vDSO.
+    /// Returns the address of the table that the dynamic section's entry `tag` refers to. glibc has replaced the
+    /// offsets in this section by addresses, except in the vDSO's.
     fn table(&self, tag: u64) -> Option<u64> {
         let value = *self.dynamic.get(&tag)?;
         Some(match value < self.base {
@@ -191,8 +194,8 @@ impl Module {
             .collect()
     }
 
-    /// Returns the newest symbol version that the module defines, of those named `prefix` followed by two numbers.
-    /// For glibc and `GLIBC_`, this is about the version of glibc.
+    /// Returns the newest symbol version that the module defines, of the versions named `prefix` followed by two
+    /// numbers. With the prefix `GLIBC_`, this is about the version of glibc.
     pub(crate) fn newest(&self, memory: &ProcessMemory, prefix: &str) -> Option<(u32, u32)> {
         const DT_VERDEF: u64 = 0x6fff_fffc;
         const MAX_VERSIONS: usize = 1000;
@@ -264,7 +267,8 @@ impl Module {
             if !is_defined || !kinds.contains(&kind) {
                 continue;
             }
-            // A hidden version of a symbol is an old one. Programs that are linked today use the other.
+            // Of several versions of a symbol, the hidden ones are old. Programs that are linked today use the
+            // version that is not hidden.
             let version = versions
                 .as_ref()
                 .and_then(|all| all.get(index * 2..index * 2 + 2));
@@ -285,7 +289,7 @@ impl Module {
         Some(found)
     }
 
-    /// Returns the number of entries in the symbol table. The ELF hash tables are the only place that says it.
+    /// Returns the number of entries in the symbol table. Only the module's ELF hash tables contain this number.
     fn symbols(&self, memory: &ProcessMemory) -> Option<usize> {
         const DT_HASH: u64 = 4;
         const DT_GNU_HASH: u64 = 0x6fff_fef5;

@@ -3,12 +3,12 @@
 //! Like a single thread ([`crate::traced`]), all threads are stopped by a separate thread of this command, the
 //! tracer. Threads that are still stopped continue when the tracer ends, or when the command is killed.
 //!
-//! The stop must not disturb how the process learns that a child process has ended. The child's parent gets SIGCHLD,
-//! which most programs ignore, so that the kernel drops it. But if the thread that created the child is traced, or
-//! blocks signals because it is inside `fork`, the kernel wakes a thread to handle the signal. If that thread is
-//! stopped, it wakes another one. Such a wake-up ends a wait of a running thread early. Therefore threads with
-//! children are stopped last, threads inside `fork` are resumed first, and all others are resumed together when
-//! their tracer ends.
+//! The stop must not make a system call of the program return early. When a child process ends, its parent gets
+//! SIGCHLD. Most programs ignore this signal, and the kernel then drops it without waking a thread. But if the thread
+//! that created the child is traced, or blocks signals because it is inside `fork`, the kernel wakes a thread to
+//! handle the signal. If that thread is stopped, the kernel wakes another one, and the system call in which this
+//! other thread waits returns early. Therefore threads with children are stopped last, threads inside `fork` are
+//! resumed first, and all others are resumed together when their tracer ends.
 
 #[cfg(test)]
 mod tests;
@@ -32,8 +32,8 @@ const SLEEPERS_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const FORK_TIMEOUT: Duration = Duration::from_millis(1);
 /// Maximum number of bytes searched on the stack of a thread.
 const MAX_STACK: u64 = 8 << 20;
-/// Maximum numbers of bytes searched for a thread that runs on another stack, such as a signal stack: on that other
-/// stack, and at the end of the thread's normal stack.
+/// Maximum numbers of bytes searched if a thread runs on another stack than its own, such as a signal stack:
+/// `MAX_OTHER_STACK` on that other stack, `MAX_OWN_STACK` at the end of its own.
 const MAX_OTHER_STACK: u64 = 1 << 20;
 const MAX_OWN_STACK: u64 = 256 << 10;
 
@@ -48,7 +48,7 @@ impl<'a> Everyone<'a> {
     /// Stops all threads. The time limit is `patience`, counted from the request to the first thread.
     ///
     /// # Errors
-    /// Returns the reason why not all threads stopped, and how long those that stopped stayed stopped.
+    /// Returns the reason why not all threads stopped, and how long the threads that did stop were stopped.
     pub(crate) fn stop(
         pid: i32,
         memory: &'a ProcessMemory,
@@ -56,7 +56,7 @@ impl<'a> Everyone<'a> {
     ) -> Result<Self, (NotStopped, Duration)> {
         let (mut known, mut stopping) = (Vec::new(), Vec::new());
         // Tracing a thread does not stop it. All threads are traced before the first stop, so that few new threads
-        // appear in between. Threads with children are left out here and stopped last.
+        // appear in between. Threads with children are left out at first, and stopped last.
         loop {
             match seize_new(pid, true, &mut known, &mut stopping) {
                 Ok(true) => {}
@@ -84,8 +84,8 @@ impl<'a> Everyone<'a> {
                         let tid = thread.tid();
                         stopping.swap_remove(index);
                         if let Some(registers) = stopped.registers() {
-                            // The registers are set immediately, so that the thread also repeats its system call if
-                            // the command is killed.
+                            // The stop has made the thread's system call return early. The registers are set
+                            // immediately, so that the thread repeats this call even if the command is killed.
                             if was_cut_short(&registers) {
                                 stopped.make_again(registers);
                             }
@@ -97,8 +97,8 @@ impl<'a> Everyone<'a> {
                 }
             }
             if stopping.is_empty() {
-                // New threads here are those with children, which were left out at first, and threads created by a
-                // thread that has stopped since.
+                // New threads at this point are those with children, which were left out above, and threads created
+                // by a thread that has stopped since.
                 match seize_new(pid, false, &mut known, &mut stopping) {
                     Ok(false) => return Ok(everyone),
                     Ok(true) => stopping.iter().for_each(Stopping::interrupt),
@@ -117,7 +117,7 @@ impl<'a> Everyone<'a> {
         self.since.elapsed()
     }
 
-    /// Returns any one of the stopped threads, through which memory can be written.
+    /// Returns one of the stopped threads. The process's memory can be written through any of them.
     pub(crate) fn one(&self) -> Option<&Stopped> {
         self.threads.first().map(|(_, stopped, _)| stopped)
     }
@@ -144,7 +144,7 @@ impl<'a> Everyone<'a> {
         }
     }
 
-    /// Calls `visit` with the words of a range, up to the first one that is not mapped.
+    /// Calls `visit` with each word of an address range, up to the first word that is not mapped.
     fn words(&self, range: Range<u64>, visit: &mut impl FnMut(u64)) {
         const CHUNK: u64 = 64 << 10;
         let mut buffer = vec![0; CHUNK as usize];
@@ -162,9 +162,9 @@ impl<'a> Everyone<'a> {
         }
     }
 
-    /// Resumes all threads, including those in `stopping` once they stop. Returns how long the first thread was
-    /// stopped. The threads are not resumed at the same moment, because waiting for the threads in `stopping` could
-    /// take long. So threads whose waits a child's end cannot cut short are resumed first.
+    /// Resumes all threads after a stop has failed, including those in `stopping` as soon as they stop. Returns how
+    /// long the first thread was stopped. Waiting for the threads in `stopping` could take long, so threads whose
+    /// system call cannot be cut short by the end of a child are resumed first.
     fn give_up(mut self, stopping: Vec<Stopping>) -> Duration {
         self.threads
             .sort_by_key(|(.., registers)| was_cut_short(registers));
@@ -178,8 +178,9 @@ impl<'a> Everyone<'a> {
         stopped
     }
 
-    /// Resumes all threads. Must be called from the thread that stopped them, which must end right afterwards: its
-    /// end resumes most of them. Returns how long the first thread was stopped.
+    /// Resumes all threads. Must be called from the tracer thread, which stopped them. The tracer must end right
+    /// afterwards, because most of the threads are resumed only by its end. Returns how long the first thread was
+    /// stopped.
     pub(crate) fn release(self) -> Duration {
         let threads = self.threads.into_iter();
         let (forking, others): (Vec<_>, Vec<_>) =
@@ -229,8 +230,8 @@ fn seize_new(
     Ok(has_new)
 }
 
-/// Waits until no thread is in uninterruptible sleep. Returns false if one still is after `timeout`. A stop would
-/// keep all other threads stopped until such a thread wakes.
+/// Waits until no thread of the process is in uninterruptible sleep, or until `timeout`; returns false in the second
+/// case. Used before a stop, because all other threads would stay stopped until a sleeping thread wakes.
 pub(crate) fn await_interruptible(pid: i32, timeout: Duration) -> bool {
     let since = Instant::now();
     while is_any_uninterruptible(pid) {

@@ -14,7 +14,7 @@ const LAST_CALL: u32 = 480;
 /// Maximum number of filters of a process that are examined.
 const MAX_FILTERS: usize = 64;
 
-/// The system calls that the library needs in order to load and to listen on its control socket.
+/// The system calls that the library makes while it is loaded, and in order to listen on its control socket.
 const NEEDED: [libc::c_long; 15] = [
     libc::SYS_mmap,
     libc::SYS_mprotect,
@@ -91,7 +91,8 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
             }
         };
         match code {
-            // ld from the call's data: its number, its architecture, or an argument, which can have any value
+            // `ld` from the call's data: the call's number, its architecture, or an argument, which can have any
+            // value
             0x20 => {
                 let loaded = match k {
                     0 => Some(number),
@@ -101,23 +102,26 @@ fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
                 open.push((next, loaded));
             }
             0x00 => open.push((next, Some(k))),
-            // ld from the filter's memory or of the data's length, and txa: any value
+            // `ld` from the filter's memory or of the data's length, and `txa`: the accumulator may have any value
+            // afterwards
             0x60 | 0x80 | 0x87 => open.push((next, None)),
-            // ldx, st, stx, tax: the index and the memory are not tracked, and the accumulator stays
+            // `ldx`, `st`, `stx`, `tax`: they change only the index register and the filter's memory, which are not
+            // tracked
             0x01 | 0x61 | 0x81 | 0x02 | 0x03 | 0x07 => open.push((next, value)),
-            // and with a constant
+            // `and` with a constant
             0x54 => open.push((next, value.map(|value| value & k))),
-            // other arithmetic: any value
+            // other arithmetic: the accumulator may have any value afterwards
             code if code & 7 == 4 => open.push((next, None)),
-            // ja: an unconditional jump
+            // `ja`: an unconditional jump
             0x05 => open.push((next.checked_add(usize::try_from(k).ok()?)?, value)),
-            // jeq, jgt, jge, jset: first compared with a constant, then with the index, which is unknown
+            // `jeq`, `jgt`, `jge`, `jset`: four comparisons with a constant, then all comparisons with the index
+            // register, whose value is unknown
             0x15 => jump(value.map(|value| value == k)),
             0x25 => jump(value.map(|value| value > k)),
             0x35 => jump(value.map(|value| value >= k)),
             0x45 => jump(value.map(|value| value & k != 0)),
             0x1d | 0x2d | 0x3d | 0x4d => jump(None),
-            // ret: the outcome
+            // `ret`: the filter's answer for the system call
             0x06 => match k & 0xffff_0000 {
                 ALLOW | LOG => outcomes.permits = true,
                 ERRNO => {}

@@ -1,5 +1,5 @@
-//! Stops one thread after another until one is at a safe point, makes that thread continue at the stub by setting
-//! its registers, and waits until the library has started.
+//! Makes a thread of another process run the stub, which loads the library. Threads are stopped one after another
+//! until one is at a safe point. The registers of that thread are set so that it continues at the stub.
 
 use std::path::Path;
 use std::thread;
@@ -20,14 +20,14 @@ use crate::{process, safe, unwind};
 const STOP_TIMEOUT: Duration = Duration::from_millis(20);
 /// Maximum time to search for a thread at a safe point.
 const SAFE_POINT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for which only threads without children are tried. If the child of a stopped thread ends, the waits of
-/// other threads may end early (see [`crate::everyone`]).
+/// Time during which only threads without children are tried. After this time, all threads are tried, although the
+/// waits of other threads may end early if the child of a stopped thread ends (see [`crate::everyone`]).
 const CHILDLESS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time to wait for the stub, which runs only when its thread is scheduled.
 const STUB_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time to wait for the loader and the library's start.
+/// Maximum time to wait until the process's loader has loaded the library and the library has started.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause between two rounds over all threads.
+/// Pause between two rounds of the search. Each round tries all threads.
 const RETRY_INTERVAL: Duration = Duration::from_millis(3);
 
 /// Facts about the process, collected before any of its threads is stopped.
@@ -38,7 +38,7 @@ struct ProcessFacts {
     modules: Vec<Module>,
     places: Places,
     source: LibrarySource,
-    /// Addresses of the unused memory for the stub and for `texts`.
+    /// Addresses in the process at which the stub and `texts` are placed. The memory at these addresses is unused.
     room: (u64, u64),
     texts: Vec<u8>,
     /// Offset of the environment variables in `texts`.
@@ -70,7 +70,7 @@ pub(crate) fn inject(pid: i32, library: Library<'_>) -> Result<Attached, AttachR
     Ok(attached)
 }
 
-/// Returns the executable mappings. They contain the code of all stack frames.
+/// Returns the executable mappings of `maps`. The code of all stack frames is in these mappings.
 fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
     let code = maps.iter().filter(|mapping| mapping.is_executable);
     code.cloned().collect()
@@ -141,8 +141,8 @@ impl ProcessFacts {
                     continue;
                 }
                 attached.tries += 1;
-                // Each try has a separate tracer thread, because the kernel resumes all threads that it stopped
-                // when it ends.
+                // Each try has a separate tracer thread: when the tracer ends, the kernel resumes all threads that it
+                // stopped.
                 let tried = thread::scope(|scope| scope.spawn(|| self.try_one(tid)).join());
                 let Ok((tried, stopped)) = tried else {
                     return Err(AttachRefusal::System(
@@ -183,8 +183,8 @@ impl ProcessFacts {
     /// Stops one thread and tries to make it continue at the stub. Returns the result, and how long the thread was
     /// stopped.
     fn try_one(&self, tid: i32) -> (Tried, Duration) {
-        // Raises the priority, so that the stopped thread does not stay stopped while this one waits for a
-        // processor. It works only as root.
+        // Raises the priority, so that the stopped thread does not stay stopped while its tracer waits for a
+        // processor. Only root may raise it.
         // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
         let stopped = match Stopped::stop(tid, STOP_TIMEOUT) {
@@ -370,7 +370,7 @@ impl ProcessFacts {
         }
     }
 
-    /// Returns the error message of the process's loader.
+    /// Returns the error message of the process's loader, which the new thread has stored in the region.
     fn text(&self, region: u64) -> String {
         let bytes = self
             .memory

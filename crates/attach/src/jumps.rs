@@ -1,13 +1,15 @@
-//! Writes jumps at the entries of the driver's functions. The library in the process has prepared them.
+//! Writes jumps at the entries of the CUDA driver's functions in another process, so that calls of these functions
+//! reach the library. The library, which is loaded in that process, has prepared the jumps.
 //!
-//! All threads are stopped for this. A jump is written only if no thread is inside the instructions that it
-//! replaces; being at the first of them is fine. No function can return into them, because they contain no call.
-//! But a signal handler may return into them, and its return address is on a stack. So a jump is postponed while
-//! any word on a stack could be the address of one of those instructions.
+//! All threads of the process are stopped meanwhile. A jump is written only if no thread is inside the instructions
+//! that it replaces; a thread that is about to execute the first of them does not matter. No function can return into
+//! these instructions, because they contain no call. But a signal handler may return into them, and its return
+//! address is on a stack. So a jump is postponed while any word on a stack could be the address of one of those
+//! instructions.
 //!
-//! **Killing the command is harmless.** Each jump is written by one system call and lies within a page, so the
-//! kernel writes it completely or not at all, and then resumes the threads. Each jump is complete by itself. Calls
-//! work with any subset of the jumps, because their targets existed before the first one was written.
+//! **Killing the command is harmless.** Each jump is written by one system call and lies within a page, so the kernel
+//! writes it completely or not at all, and then resumes the threads. Each jump is complete by itself. Calls work with
+//! any subset of the jumps, because their targets existed before the first one was written.
 
 use std::mem::offset_of;
 use std::path::Path;
@@ -24,8 +26,8 @@ use crate::process;
 use crate::stub::MADE;
 use crate::traced::NotStopped;
 
-/// Maximum time for which the threads may be stopped before the first jump is written. If it passes, they are
-/// resumed, and the next round tries again.
+/// Maximum time for which the threads may be stopped before the first jump is written. If this time passes, the
+/// threads are resumed, and the next round tries again.
 const STOP_TIMEOUT: Duration = Duration::from_millis(10);
 /// Maximum number of rounds (a round stops all threads once), and the pause between two rounds.
 const MAX_ROUNDS: u32 = 40;
@@ -39,8 +41,8 @@ const ASLEEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The reason that is reported if a thread did not stop in time.
 const IS_LATE: JumpFailure = "its threads did not stop at the same time";
 
-/// A jump that is still to be written: its address, the length of the replaced instructions, and the word there
-/// before and after.
+/// A jump that is still to be written: its address, the length of the instructions that it replaces, and the word at
+/// this address before and after the jump is written.
 struct UnwrittenJump {
     at: u64,
     length: u64,
@@ -53,14 +55,14 @@ struct Entries {
     memory: ProcessMemory,
     /// Address of the library's [`Jumps`] table in the process.
     jumps: u64,
-    /// End address of the main thread's stack.
+    /// End address of the stack of the process's main thread.
     stack: u64,
 }
 
 /// The reason why some jumps were not written.
 pub(crate) type JumpFailure = &'static str;
 
-/// Writes all jumps that have not been written yet.
+/// Writes all jumps that the library has prepared and that have not been written yet.
 ///
 /// # Errors
 /// Returns the reason if the state of the jumps cannot be determined.
@@ -87,7 +89,8 @@ pub(crate) fn write(pid: i32, library: &Path) -> Result<Hooked, JumpFailure> {
             break;
         }
         hooked.rounds += 1;
-        // Each round has a separate tracer thread, because the kernel resumes the stopped threads when it ends.
+        // Each round has a separate tracer thread, because the kernel resumes the stopped threads when their tracer
+        // ends.
         let round = || (entries.round(&wanted), Instant::now());
         let round = thread::scope(|scope| scope.spawn(round).join());
         let Ok(((result, stopped), ended)) = round else {
@@ -134,7 +137,7 @@ impl Entries {
         self.memory.word(self.jumps + offset as u64)
     }
 
-    /// Returns the jumps of the table that have not been written yet, ordered by address.
+    /// Returns the jumps of the library's table that have not been written yet, ordered by address.
     fn wanted(&self) -> Option<Vec<UnwrittenJump>> {
         let count = self.word(offset_of!(Jumps, count))?.min(MAX_JUMPS as u64);
         let mut wanted = Vec::new();
@@ -155,11 +158,11 @@ impl Entries {
         Some(wanted)
     }
 
-    /// Performs one round: stops all threads, and writes the jumps that no thread prevents. Returns how long the
-    /// threads were stopped.
+    /// Performs one round: stops all threads, and writes the jumps whose replaced instructions no thread is executing
+    /// or may return to. Returns how long the threads were stopped.
     fn round(&self, wanted: &[UnwrittenJump]) -> (Result<(), JumpFailure>, Duration) {
-        // Raises the priority, so that the threads do not stay stopped while this one waits for a processor. It
-        // works only as root.
+        // Raises the priority, so that the threads do not stay stopped while their tracer waits for a processor. Only
+        // root may raise it.
         // SAFETY: the arguments are numbers, and only this thread is affected.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
         let everyone = match Everyone::stop(self.pid, &self.memory, STOP_TIMEOUT) {

@@ -50,8 +50,8 @@ pub use view::{NativeFrame, ProcessView};
 
 use std::path::Path;
 
-/// Loads the library into the process `pid`. The caller must hold the [`Turn`], and keep it until it has also
-/// written the jumps.
+/// Loads the library into the process `pid`. The caller must hold the lock on the process ([`Turn`]), and keep it
+/// until it has also written the jumps ([`write_jumps`]).
 ///
 /// # Errors
 /// Returns the reason why the library was not loaded, or why it is unknown whether it was.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-/// The library to load, and what it is started with.
+/// The library to load, the glibc version that it requires, and its environment variables.
 #[derive(Clone, Copy, Debug)]
 pub struct Library<'a> {
     /// The library's absolute path, as this command sees it.
@@ -19,9 +19,9 @@ pub struct Library<'a> {
 pub struct Attached {
     /// Longest time for which any thread was stopped.
     pub stopped: Duration,
-    /// Number of times that a thread was stopped, including the one at a safe point.
+    /// Number of times that a thread was stopped, including the thread that was at a safe point.
     pub tries: u32,
-    /// The return value of the library's `tllmprof_attach`: 0 if it started.
+    /// The return value of the library's `tllmprof_attach`: 0 if the library started.
     pub answer: i32,
 }
 
@@ -35,8 +35,8 @@ pub struct Hooked {
     pub seen: u64,
     /// Number of rounds, that is, of times that all threads were stopped.
     pub rounds: u32,
-    /// Longest duration of a round's stop.
+    /// Longest time for which a round stopped the threads.
     pub stopped: Duration,
-    /// The reason why some functions were not hooked although they could be. `None` if all were.
+    /// The reason why some functions that can be hooked were not. `None` if all of them were hooked.
     pub why: Option<&'static str>,
 }

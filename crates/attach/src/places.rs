@@ -92,7 +92,7 @@ pub(crate) struct Places {
     pub ours: Vec<Range<u64>>,
     /// The C library's version, or `None` if unknown.
     pub glibc: Option<(u32, u32)>,
-    /// Indices of the modules that stay loaded as long as the process lives.
+    /// Indices of the modules, in the list of all modules, that stay loaded as long as the process lives.
     stay: Vec<usize>,
 }
 
@@ -239,8 +239,8 @@ impl Places {
         })
     }
 
-    /// Returns addresses for the stub's code and for its texts. Both are in unused bytes, all 0, after the code of
-    /// modules that stay loaded.
+    /// Returns addresses in the process for the stub's code and for its texts (strings). Both are in unused bytes,
+    /// all 0, after the code of modules that stay loaded.
     pub(crate) fn room(
         &self,
         memory: &ProcessMemory,
@@ -288,8 +288,8 @@ fn unused(memory: &ProcessMemory, range: &Range<u64>) -> Option<u64> {
 
 #[cfg(test)]
 impl Places {
-    /// Returns places for tests: a C library, a loader, and a library that defines `malloc`. `waits` is the only
-    /// function in which a thread may wait.
+    /// Returns a value for tests, with a C library, a loader, and a library that defines `malloc`. `waits` is the
+    /// only function in which a thread may wait.
     pub(crate) fn made(ranges: [Range<u64>; 3], waits: Range<u64>) -> Self {
         let [c_library, loader, allocators] = ranges.map(|range| vec![range]);
         Self {

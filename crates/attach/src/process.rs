@@ -1,4 +1,4 @@
-//! Facts from `/proc` about a process, and the checks before any thread is stopped.
+//! Data about a process from `/proc`, and the checks that are made before any of its threads is stopped.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -16,7 +16,7 @@ use nix::unistd::geteuid;
 
 use crate::refusal::AttachRefusal;
 
-/// Fields of `/proc/PID/status` that are needed here.
+/// The fields of `/proc/PID/status` that matter for attaching.
 #[derive(Debug, Default)]
 pub struct ProcStatus {
     pub state: char,
@@ -30,7 +30,7 @@ pub struct ProcStatus {
 }
 
 impl ProcStatus {
-    /// Returns the id of the process that traces this one; 0 if none does.
+    /// Returns the id of the process that traces this process or thread; 0 if none does.
     #[cfg(target_arch = "x86_64")]
     pub const fn tracer(&self) -> i32 {
         self.tracer
@@ -72,8 +72,8 @@ impl ProcStatus {
     }
 }
 
-/// A lock on a process, which keeps other commands from attaching to it. It is released when it is dropped, or
-/// when this command ends.
+/// A lock on a process, which keeps other commands from attaching to the process. The lock is released when this
+/// value is dropped, or when this command ends.
 #[derive(Debug)]
 pub struct Turn {
     _lock: Option<Flock<fs::File>>,
@@ -99,7 +99,7 @@ impl Turn {
 /// Value of the `Seccomp` field in strict mode, in which a process can make almost no system calls.
 const STRICT: u32 = 1;
 
-/// Returns true if the thread has more system call filters than this process.
+/// Returns true if the thread has more system call filters (seccomp) than the command's own process.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_filtered(tid: i32) -> bool {
     let own = ProcStatus::read(Path::new("/proc/self")).unwrap_or_default();
@@ -144,8 +144,8 @@ pub(crate) fn has_children(pid: i32, tid: i32) -> bool {
     fs::read(path).is_ok_and(|children| !children.is_empty())
 }
 
-/// Returns true if the thread that a command created in the process to load the library is still at work. That
-/// command may have been killed since.
+/// Returns true if a command is still loading the library into the process, that is, if the thread that it created
+/// there has not ended. The command itself may have been killed since.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn is_being_attached(pid: i32) -> bool {
     let mut threads = threads(pid).into_iter();
@@ -167,8 +167,8 @@ pub(crate) fn has_signal(pid: i32, tid: i32) -> bool {
     fs::read_to_string(path).map_or(true, |text| is_pending(&text).unwrap_or(true))
 }
 
-/// Returns true if the process ignores the signal. It then does nothing to a thread that is not traced, and does
-/// not even wake it.
+/// Returns true if the process ignores the signal. An ignored signal does not even wake a thread, unless the thread
+/// is traced.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ignores(tid: i32, signal: i32) -> bool {
     let ignored = status_of(tid).and_then(|text| ignored(&text));
@@ -240,7 +240,7 @@ pub(crate) fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(not_permitted()),
         Err(error) => return Err(AttachRefusal::System(format!("/proc/{pid}/maps: {error}"))),
     };
-    // The filters of another process can be read as root, if this process has no filters.
+    // Only root can read the filters of another process, and only if the reading process has no filters itself.
     let own = ProcStatus::read(Path::new("/proc/self")).unwrap_or_default();
     let is_read = us.is_root() && own.seccomp == 0;
     if status.seccomp == STRICT || status.has_more_filters(&own) && !is_read {
@@ -285,8 +285,8 @@ fn check_machine(folder: &Path) -> Result<(), AttachRefusal> {
     }
 }
 
-/// Returns true if the process would open the same file under the library's path. It does not if it has another
-/// root directory.
+/// Returns true if the library's path leads to the same file in the process as in this command. In a process with
+/// another root directory, such as a container, it does not.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_file(pid: i32, library: &Path) -> bool {
     let relative = library.strip_prefix("/").unwrap_or(library);
@@ -298,7 +298,7 @@ pub(crate) fn has_file(pid: i32, library: &Path) -> bool {
     theirs.is_some() && theirs == identity(library)
 }
 
-/// Returns true if `/proc` is mounted in the process's root. The process needs it to open a file by its
+/// Returns true if `/proc` is mounted in the process's root. The process needs `/proc` to open a file by its
 /// descriptor.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn has_proc(pid: i32) -> bool {

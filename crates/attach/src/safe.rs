@@ -46,11 +46,11 @@ const CALLS: [libc::c_long; 23] = [
 /// The reason why a thread is not at a safe point.
 pub(crate) type UnsafeReason = &'static str;
 
-/// Checks that a thread is at a safe point. `frames` are the code addresses of its stack frames, the innermost
-/// first. `call` is the number of the system call that it is in, or `None`.
+/// Checks that a thread is at a safe point. `frames` are the code addresses of its stack frames, the innermost first.
+/// `call` is the number of the system call that the thread is in, or `None`.
 ///
 /// # Errors
-/// Returns the reason why it is not at a safe point.
+/// Returns the reason why the thread is not at a safe point.
 pub(crate) fn check(
     places: &Places,
     frames: &[u64],

@@ -9,52 +9,55 @@ use core::arch::global_asm;
 
 /// Size of the stub's region, in bytes.
 pub(crate) const REGION: u64 = 256 << 10;
-/// Offset of the processor state that the stub saves with XSAVE. The area is 64-byte-aligned and zero at first.
+/// Offset, in the region, of the processor state that the stub saves with XSAVE. The area is 64-byte-aligned and zero
+/// at first.
 const STATE: u64 = 0;
-/// Maximum size of the processor state, in bytes. The words below follow it.
+/// Maximum size of the processor state, in bytes. All other data of the region comes after it.
 pub(crate) const MAX_STATE: u64 = 64 << 10;
-/// Offsets of the thread's signal mask, and of the new thread's id.
+/// Offsets, in the region, of the interrupted thread's signal mask, and of the new thread's id.
 const MASK: u64 = MAX_STATE;
 const THREAD: u64 = MAX_STATE + 8;
-/// Offset of the stub's progress: 0, then [`CREATED`].
+/// Offset, in the region, of the stub's progress: 0, then [`CREATED`].
 pub(crate) const STUB: u64 = MAX_STATE + 16;
-/// Offset of the return value of `pthread_create`.
+/// Offset, in the region, of the return value of `pthread_create`.
 pub(crate) const ERROR: u64 = MAX_STATE + 24;
-/// Offset of the new thread's progress: 0, then [`FAILED`] or [`ANSWERED`].
+/// Offset, in the region, of the new thread's progress: 0, then [`FAILED`] or [`ANSWERED`].
 pub(crate) const STARTED: u64 = MAX_STATE + 32;
-/// Offset of the return value of the library's `tllmprof_attach`.
+/// Offset, in the region, of the return value of the library's `tllmprof_attach`.
 pub(crate) const ANSWER: u64 = MAX_STATE + 40;
-/// Offset of the loader's error message, which ends with a zero byte.
+/// Offset, in the region, of the loader's error message, which ends with a zero byte.
 pub(crate) const TEXT: u64 = MAX_STATE + 48;
 pub(crate) const MAX_TEXT: u64 = 512;
-/// Offset of a word about the file in memory that the new thread has made for the library: its descriptor plus
-/// 1, or a negative error number.
+/// Offset, in the region, of a word about the file in memory that the new thread has made for the library: the file's
+/// descriptor plus 1, or a negative error number.
 pub(crate) const FILE: u64 = TEXT + MAX_TEXT;
-/// Offset of the word by which the command reports about that file: [`WRITTEN`] or [`GIVEN_UP`].
+/// Offset, in the region, of the word by which the command answers that it has written the library into the file in
+/// memory ([`WRITTEN`]), or that it could not ([`GIVEN_UP`]).
 pub(crate) const READY: u64 = FILE + 8;
-/// Offset of the file's path, which the command writes.
+/// Offset, in the region, of the path of the file in memory. The command writes the path.
 pub(crate) const PATH: u64 = FILE + 16;
 pub(crate) const MAX_PATH: u64 = 64;
-/// Offset of two `struct stat` for that file: one from when it was made, and one of the file that has the
-/// descriptor when it is closed.
+/// Offset, in the region, of two `struct stat`: that of the file in memory when it was made, and that of the file
+/// that has its descriptor when the descriptor is closed.
 const STATUS: u64 = PATH + MAX_PATH;
 const STATUS_SIZE: u64 = 144;
 
-/// Values for [`STUB`] and [`STARTED`]. They are unusual, so that unrelated data at these addresses is not
-/// mistaken for them.
+/// Values of the words at [`STUB`] and [`STARTED`]. They are unusual, so that unrelated data at these addresses is
+/// not mistaken for them.
 pub(crate) const CREATED: u64 = 0x5471_0001;
 pub(crate) const FAILED: u64 = 0x5471_0002;
 pub(crate) const ANSWERED: u64 = 0x5471_0003;
-/// Values for [`READY`].
+/// Values of the word at [`READY`].
 pub(crate) const WRITTEN: u64 = 1;
 pub(crate) const GIVEN_UP: u64 = 2;
-/// Minimum time for which the new thread waits until its file has been written, in milliseconds.
+/// Minimum time that the new thread waits for the command to write the library into the file in memory, in
+/// milliseconds.
 const WRITING_MS: u64 = 10_000;
 
-/// The name that the stub gives, in the loader's list, to a library that was loaded from a file in memory. It
-/// is not a path that can be opened.
+/// The name that the stub gives, in the loader's list of libraries, to a library that was loaded from a file in
+/// memory. This name is not a path that can be opened.
 const RENAMED: &str = "/memfd:libtllmprof.so";
-/// The kernel's name for such a file in memory, as `/proc/PID/maps` shows it.
+/// The kernel's name for a file in memory that contains the library, as `/proc/PID/maps` shows it.
 pub(crate) const MADE: &str = "/memfd:libtllmprof.so (deleted)";
 
 /// The stub's data, in the order in which it follows the code.
@@ -141,7 +144,7 @@ global_asm!(
     "popfq",
     "fninit",
     "ldmxcsr dword ptr [rip + 7f]",
-    // rt_sigprocmask(SIG_BLOCK, …): the new thread inherits the mask, and must not run the program's signal
+    // rt_sigprocmask(SIG_BLOCK, …): the new thread inherits the signal mask, and must not run the program's signal
     // handlers.
     "mov eax, 14",
     "xor edi, edi",
@@ -190,7 +193,7 @@ global_asm!(
     "mov r15, qword ptr [rip + 99f + {r15}]",
     "mov rsp, qword ptr [rip + 99f + {rsp}]",
     "jmp qword ptr [rip + 99f + {rip}]",
-    // The new thread begins here. rdi: the region.
+    // The new thread begins here. Its argument, in rdi, is the region's address.
     "10:",
     "push rbx",
     "push r12",
@@ -200,7 +203,7 @@ global_asm!(
     "mov r12d, -1",
     "mov rdi, qword ptr fs:[0x10]",
     "call qword ptr [rip + 99f + {pthread_detach}]",
-    // prctl(PR_SET_NAME, …): by this name the library recognizes that it is being attached.
+    // prctl(PR_SET_NAME, …): by the thread's name the library recognizes that it is being attached.
     "mov eax, 157",
     "mov edi, 15",
     "lea rsi, [rip + 12f]",
@@ -232,7 +235,7 @@ global_asm!(
     "mov eax, 3",
     "syscall",
     "22:",
-    // fstat: keeps the file's identity, for the check before it is closed
+    // fstat: keeps the identity of the file, which is compared before the descriptor is closed
     "mov edi, r12d",
     "lea rsi, [rbx + {STATUS}]",
     "mov eax, 5",
@@ -261,14 +264,14 @@ global_asm!(
     "jne 16f",
     "lea rdi, [rbx + {PATH}]",
     "26:",
-    // RTLD_NOW | RTLD_NODELETE
+    // Flags of dlopen: RTLD_NOW | RTLD_NODELETE
     "mov esi, 0x1002",
     "call qword ptr [rip + 99f + {dlopen}]",
     "mov r13, rax",
     "test rax, rax",
     "jz 14f",
-    // Replaces the loader's name for the library (link_map.l_name), which contains the descriptor. Once that is
-    // closed, the name would lead to another file.
+    // Replaces the loader's name for the library (link_map.l_name), which contains the file's descriptor. Once the
+    // descriptor is closed, its number could lead to another file.
     "test r12d, r12d",
     "js 27f",
     "mov rdi, qword ptr [rax + 8]",
@@ -328,7 +331,7 @@ global_asm!(
     "syscall",
     "test eax, eax",
     "jnz 31f",
-    // Compare device and inode.
+    // Compare the device and the inode of the two files.
     "mov rax, qword ptr [rbx + {STATUS}]",
     "cmp rax, qword ptr [rbx + {STATUS} + {STATUS_SIZE}]",
     "jne 31f",
@@ -411,7 +414,7 @@ global_asm!(
     rip = const constant!(rip),
 );
 
-// SAFETY: the assembler above defines both symbols, around bytes that are only read.
+// SAFETY: the assembly above defines both symbols, around bytes that are only read.
 unsafe extern "C" {
     static tllmprof_stub_start: u8;
     static tllmprof_stub_end: u8;
@@ -420,7 +423,7 @@ unsafe extern "C" {
 /// Returns the stub's instructions, which work at any address.
 fn code() -> &'static [u8] {
     let (start, end) = (&raw const tllmprof_stub_start, &raw const tllmprof_stub_end);
-    // SAFETY: the two symbols bound constant bytes that the assembler above has placed in one section.
+    // SAFETY: the two symbols bound constant bytes that the assembly above has placed in one section.
     unsafe { core::slice::from_raw_parts(start, end.offset_from_unsigned(start)) }
 }
 

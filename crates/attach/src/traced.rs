@@ -53,7 +53,7 @@ impl Stopping {
             Errno::EPERM => NotStopped::NotPermitted,
             _ => NotStopped::Gone,
         };
-        // No options: above all, not the one that ends the process when this command ends.
+        // No options are set. In particular, the process must not end when this command ends (PTRACE_O_EXITKILL).
         ptrace::seize(pid, Options::empty()).map_err(refused)?;
         Ok(Self(pid))
     }
@@ -68,7 +68,7 @@ impl Stopping {
     }
 
     /// Resumes the thread so that it does not notice that it was interrupted. An interrupted thread always stops
-    /// first, so this waits for the stop, at most 1 s.
+    /// first, so the function waits for this stop, at most 1 s.
     pub(crate) fn go_on(self) {
         const TIMEOUT: Duration = Duration::from_secs(1);
         let deadline = Instant::now() + TIMEOUT;
@@ -166,7 +166,7 @@ impl Stopped {
         ptrace::getregs(self.thread).ok()
     }
 
-    /// Sets all registers at once.
+    /// Sets all general registers of the thread at once.
     pub(crate) fn set_registers(&self, registers: Registers) -> Option<()> {
         ptrace::setregs(self.thread, registers).ok()
     }
@@ -237,8 +237,8 @@ impl Stopped {
         Ok(Some(filter))
     }
 
-    /// Resumes the thread as if it had not been stopped. `registers` are its current registers. Returns how long it
-    /// was stopped.
+    /// Resumes the thread as if it had not been stopped. `registers` are its current registers. Returns how long the
+    /// thread was stopped.
     pub(crate) fn go_on(self, registers: Registers) -> Duration {
         self.settle(registers);
         self.detach()
@@ -265,14 +265,14 @@ impl Stopped {
         self.set_registers(again);
     }
 
-    /// Resumes the thread and stops tracing it. Returns how long it was stopped.
+    /// Resumes the thread and stops tracing it. Returns how long the thread was stopped.
     pub(crate) fn detach(self) -> Duration {
         let _ = ptrace::detach(self.thread, None);
         self.since.elapsed()
     }
 }
 
-/// Resumes a traced thread with a signal of any number.
+/// Resumes a traced thread and delivers `signal` to it. All signal numbers are permitted.
 fn go_on(thread: i32, signal: i32) -> io::Result<()> {
     // SAFETY: the request takes the signal's number as data, and no address.
     let result = unsafe { libc::ptrace(libc::PTRACE_CONT, thread, 0, i64::from(signal)) };
@@ -307,8 +307,8 @@ const CUT_SHORT: [libc::c_long; 20] = [
     libc::SYS_io_uring_enter,
 ];
 
-/// Returns true if the thread's system call was ended by the stop. This assumes that no pending signal has ended
-/// it.
+/// Returns true if the thread's system call returned early because of the stop. The function assumes that no pending
+/// signal was the cause.
 pub(crate) fn was_cut_short(registers: &Registers) -> bool {
     registers.rax.cast_signed() == i64::from(-libc::EINTR)
         && CUT_SHORT.contains(&registers.orig_rax.cast_signed())

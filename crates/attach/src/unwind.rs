@@ -9,9 +9,9 @@ use gimli::{
 use crate::elf::Module;
 use crate::memory::ProcessMemory;
 
-/// Maximum number of frames of a thread that are followed.
+/// Maximum number of stack frames of a thread that are followed.
 const MAX_FRAMES: usize = 4096;
-/// Maximum size of a table entry, in bytes.
+/// Maximum size of an entry of an unwind table, in bytes.
 const MAX_ENTRY_BYTES: u32 = 1 << 20;
 
 /// Registers by their DWARF number: the 16 general ones, then the return address. `None` if a value is unknown.
@@ -22,8 +22,8 @@ const RIP: usize = 16;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Returns the code address of each frame, the innermost first: the current instruction, then the return addresses.
-/// Returns `None` if the frames are not known up to the outermost one.
+/// Returns the code address of each stack frame of a thread, the innermost first: the current instruction, then the
+/// return addresses. Returns `None` if the frames are not known up to the outermost one.
 pub(crate) fn frames(
     memory: &ProcessMemory,
     modules: &[Module],
@@ -72,8 +72,9 @@ pub(crate) fn follow(
     None
 }
 
-/// Finds the caller of the code at `address`. Returns its registers, and true if a signal interrupted it there. The
-/// outer `None` means that the caller is unknown, the inner `None` that there is none.
+/// Finds the caller of the code at `address`. Returns the caller's registers, and true if a signal interrupted the
+/// caller, which then made no call. The outer `None` means that the caller is unknown, the inner `None` that there is
+/// none.
 #[allow(
     clippy::type_complexity,
     reason = "the two answers differ: not known, and none"
@@ -227,7 +228,7 @@ impl FrameEntry {
     }
 }
 
-/// Returns the table entry at an address, including its length field.
+/// Returns the bytes of the unwind table entry at address `at`, including its length field.
 fn whole(memory: &ProcessMemory, at: u64) -> Option<Vec<u8>> {
     let length = u32::from_le_bytes(memory.bytes(at)?);
     (8..MAX_ENTRY_BYTES).contains(&length).then_some(())?;

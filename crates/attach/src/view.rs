@@ -64,7 +64,7 @@ impl ProcessView {
         modules.find_map(|module| module.variable(&self.memory, name))
     }
 
-    /// Returns the paths of all modules.
+    /// Returns the paths of all modules of the process.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.modules.iter().map(|module| module.path.as_str())
     }

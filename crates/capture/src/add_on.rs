@@ -7,19 +7,20 @@ use tllmprof_session::Place;
 ///
 /// The methods are called by the thread that switches the window, without any lock of this crate.
 pub trait AddOn: Sync {
-    /// Called before a window opens, before anything has been switched on.
+    /// Called before a window opens, before the profiler or any add-on is switched on for this window.
     fn window_opens(&self, _: &Place<'_>) {}
     /// Called after a window has opened. The `IterationRange` argument is the window as the user requested it.
     fn window_is_open(&self, _: IterationRange, _: &Place<'_>) {}
     /// Called when an iteration begins on the calling thread, inside or outside of a window. Must not wait.
     fn iteration_begins(&self) {}
-    /// Called when a span has begun on the calling thread. While the step is still unknown, such a span of time
-    /// stands for an iteration.
+    /// Called when a span has begun on the calling thread. A span is a period of time that takes the place of an
+    /// iteration as long as it is unknown what an iteration is.
     fn span_has_begun(&self) {}
-    /// Called when the current span is dropped. Must neither wait nor allocate memory.
+    /// Called when the current span is dropped, because it is now known what an iteration is. Must neither wait nor
+    /// allocate memory.
     fn span_is_replaced(&self) {}
-    /// Called when the window closes, before anything is switched off. The device is idle, unless a stream capture
-    /// is active.
+    /// Called when the window closes, before the profiler or any add-on is switched off. The device is idle, unless a
+    /// stream capture is active.
     fn window_closes(&self, _: &Place<'_>) {}
     /// Called after the window has closed.
     fn window_is_closed(&self, _: &Place<'_>) {}

@@ -48,7 +48,7 @@ lifecycle::global! {
     #[fork(by = in_child)]
     #[exit = "the window is closed and the device waited for"]
     static STATE: Lock<CaptureState> = Lock::new(CaptureState::new());
-    /// True if iterations get NVTX ranges.
+    /// True if the library makes an NVTX range for each iteration.
     #[fork(keep = "the tool is inherited")]
     static HAS_RANGES: AtomicBool = AtomicBool::new(false);
 }
@@ -96,8 +96,8 @@ fn close_window(state: Guard<'_, CaptureState>, place: &Place<'_>, window: Taken
 
 /// Switches from one iteration to the next, and closes or opens windows as `edge` says.
 ///
-/// Runs on one thread at a time. It may take long, because starting a profiler may. The PyTorch profiler is started
-/// last and stopped first. It waits for the GIL, so no lock is held during its calls.
+/// Runs on one thread at a time. A switch may take long, because starting a profiler may. The PyTorch profiler is
+/// started last and stopped first. Its calls wait for the GIL, so no lock is held during them.
 fn switch(place: &Place<'_>, edge: Switched) {
     let mut state = STATE.lock();
     let closing = edge.close.map(|window| (window, Instant::now()));
@@ -129,7 +129,8 @@ fn switch(place: &Place<'_>, edge: Switched) {
     } else if let Some(open) = &mut state.open
         && !open.profiling
     {
-        // There may have been no context when the window opened, so the profiler is started now.
+        // If there was no CUDA context when the window opened, the profiler could not be started then. It is started
+        // now.
         open.profiling = Driver::get().is_some_and(Driver::start_profiler_late);
     }
     if let Point::In(iteration) = place.point {
@@ -215,7 +216,7 @@ pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     }
 }
 
-/// Returns true if kernels are to be recorded.
+/// Returns true if the settings request kernels and nothing in the environment rules them out.
 pub fn takes_kernels(settings: &Settings) -> bool {
     cupti::is_wanted(settings)
 }
@@ -231,7 +232,7 @@ pub fn cupti_was_called(call: CuptiCall, succeeded: bool) {
     cupti::was_called(call, succeeded);
 }
 
-/// Ends all ranges and closes the window. [`finish`] calls this when the process ends.
+/// Ends all NVTX ranges and closes the window. [`finish`] calls this when the process ends.
 fn close_all(iterations: u64, drain: bool) {
     let drains = STATE.lock_for(EXIT_TIMEOUT).is_some_and(|mut state| {
         if let Some(ranges) = &mut state.ranges {
@@ -250,7 +251,8 @@ fn close_all(iterations: u64, drain: bool) {
     }
 }
 
-/// Waits for the device, for a limited time. Returns false if the device or the worker thread is still busy.
+/// Waits until the device is idle, for a limited time. Returns false if the device or the worker thread is still
+/// busy.
 fn drain() -> bool {
     worker::run(Job::Drain, DRAIN_TIMEOUT)
 }
@@ -265,7 +267,7 @@ fn work(job: Job) {
     }
 }
 
-/// Waits for the device without a limit. Runs on the worker thread.
+/// Waits until the device is idle, without a time limit. Runs on the worker thread.
 fn drain_here() {
     if let Some(driver) = Driver::get() {
         driver.synchronize_all();
@@ -387,7 +389,8 @@ impl tllmprof_session::Sink for Profilers {
     }
 }
 
-/// Resets the state in the child process after a fork: what the parent process has open is not open here.
+/// Resets the state in the child process after a fork: the windows and ranges that the parent process has open are
+/// not open in the child.
 fn in_child(alone: &OnlyThread) {
     STATE.break_open(alone);
     let mut state = STATE.lock();

@@ -16,7 +16,7 @@ pub(crate) fn settings(variables: &[(&str, &str)]) -> Settings {
     Settings::from_env(value).unwrap()
 }
 
-/// Returns the record of the test process. The first call begins it.
+/// Returns the record of the test process. The first call begins this record.
 pub(crate) fn record() -> Record {
     Record::of_process(begin_here)
 }

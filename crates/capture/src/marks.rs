@@ -1,6 +1,8 @@
-//! NVTX ranges and marks for events inside the program: garbage collections, waits for the GIL, and functions.
+//! NVTX ranges and marks for events inside the program: garbage collections, waits for the GIL, and calls of
+//! functions.
 //!
-//! They are in the NVTX domain `tllmprof`, as are the ranges of iterations. Each name is registered once.
+//! These ranges and marks are in the NVTX domain `tllmprof`, as are the ranges of iterations. Each name is registered
+//! once.
 
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
@@ -24,7 +26,8 @@ use tllmprof_sync::Published;
 pub struct RegisteredName {
     /// The name registered with the NVTX tool. `None` if no tool is attached.
     nvtx: Option<&'static RegisteredText>,
-    /// The type of event as which the record keeps pushed ranges with this name. `None` if it does not keep them.
+    /// The type of event as which the record keeps pushed ranges with this name. `None` if the record does not keep
+    /// such ranges.
     kept: Option<MarkKind>,
 }
 
@@ -55,12 +58,12 @@ impl MarkKind {
     }
 }
 
-/// A range that ends on the thread on which it began.
+/// A named range that ends on the thread on which it began.
 pub struct Pushed {
     name: RegisteredName,
     shown: Shown,
-    /// The record's window in which the range began, and the time of its begin in ticks. Both are 0 if it is not
-    /// recorded.
+    /// The record's window in which the range began, and the time of its begin in ticks. Both are 0 if the range is
+    /// not recorded.
     window: u32,
     since: u64,
     /// True if the range is part of the thread's scope, the path of what is open on the thread.
@@ -79,8 +82,8 @@ enum Shown {
 /// A range that may end on another thread and may overlap other ranges.
 pub struct Started(Option<Range<'static>>);
 
-/// Any range that was pushed on a thread's stack, kept so that it can be copied. All such ranges are equal, because
-/// they contain only a reference to the domain.
+/// Any range that was pushed on a thread's stack of ranges, kept so that [`pop`] can copy it. All pushed ranges are
+/// equal, because they contain only a reference to the domain.
 struct AnyPushed(ManuallyDrop<LocalRange<'static>>);
 
 // SAFETY: the value is never dropped, so it ends no range on another thread. It is only copied.
@@ -121,14 +124,14 @@ impl RegisteredName {
         are_wanted().then(|| Self::register(text))
     }
 
-    /// Registers a name like [`RegisteredName::new`], for calls of a function that the record also keeps. Returns `None` if
-    /// neither a tool nor the record uses it.
+    /// Registers a name like [`RegisteredName::new`], for a function whose calls are also kept in the record. Returns
+    /// `None` if neither an NVTX tool nor the record uses the name.
     pub fn of_function(text: &str) -> Option<Self> {
         Self::kept_as(text, MarkKind::Function)
     }
 
-    /// Registers a name like [`RegisteredName::new`], for ranges that the record also keeps. Returns `None` if neither a tool
-    /// nor the record uses it.
+    /// Registers a name like [`RegisteredName::new`], for ranges that are also kept in the record. Returns `None` if
+    /// neither an NVTX tool nor the record uses the name.
     pub fn of_range(text: &str) -> Option<Self> {
         Self::kept_as(text, MarkKind::Range)
     }
@@ -139,7 +142,7 @@ impl RegisteredName {
         (nvtx.is_some() || kept.is_some()).then_some(Self { nvtx, kept })
     }
 
-    /// Registers `text` like [`RegisteredName::new`], without a check for a tool.
+    /// Registers `text` like [`RegisteredName::new`], but does not check if an NVTX tool is attached.
     pub fn register(text: CString) -> Self {
         Self {
             nvtx: Some(RegisteredText::register(text)),
@@ -147,7 +150,8 @@ impl RegisteredName {
         }
     }
 
-    /// Returns the text under which the record keeps ranges, if it keeps them.
+    /// Returns the text under which the record keeps ranges with this name. Returns `None` if the record does not
+    /// keep them.
     pub fn text(&self) -> Option<&'static [u8]> {
         let (MarkKind::Function(label) | MarkKind::Range(label)) = self.kept?;
         Some(label.text())
@@ -159,8 +163,8 @@ impl RegisteredName {
         self.begin(self.nested())
     }
 
-    /// Begins a range like [`RegisteredName::push`], but one that may end before ranges that began later. An NVTX tool receives
-    /// it as a start/end range.
+    /// Begins a range that, unlike one of [`RegisteredName::push`], may end before ranges that began later. An NVTX
+    /// tool receives it as a start/end range.
     #[must_use = "the range ends when it is dropped"]
     pub fn push_apart(self) -> Pushed {
         let range = self.nvtx.map(|name| domain().range(name.get()));
@@ -183,7 +187,8 @@ impl RegisteredName {
         }
     }
 
-    /// Makes the range part of the thread's scope, if scopes are followed. Returns true if it did.
+    /// Makes the range part of the thread's scope, if scopes are followed. Returns true if the range is now part of
+    /// it.
     fn begin_scope(self) -> bool {
         match self.kept {
             Some(MarkKind::Function(label) | MarkKind::Range(label)) if scopes::are_on() => {
@@ -201,7 +206,8 @@ impl RegisteredName {
         ANY_PUSHED.get_or(|| AnyPushed(range));
     }
 
-    /// Begins a range that may overlap others. If `payload` is not 0, the range carries it as a number.
+    /// Begins a range that may overlap others and end on another thread. If `payload` is not 0, the range carries it
+    /// as a number.
     #[must_use = "the range ends when it is dropped"]
     pub fn start(self, payload: u64) -> Started {
         Started(self.nvtx.map(|name| {
@@ -228,13 +234,14 @@ impl RegisteredName {
 }
 
 impl Pushed {
-    /// Drops the range without ending it. Needed after a fork, because the range belongs to the parent process.
+    /// Drops the range without ending it. Needed in the child process after a fork, because the range belongs to the
+    /// parent process.
     pub fn forget(self) {
         let _range = ManuallyDrop::new(self);
     }
 
-    /// Ends the NVTX range and the scope temporarily, so that a range that began before it can end. In the record,
-    /// the range continues. Must be the thread's most recent range.
+    /// Ends the NVTX range and the scope temporarily, so that a range that began earlier can end. In the record, this
+    /// range continues. It must be the thread's most recent range.
     pub fn interrupt(&mut self) {
         self.end_scope();
         if let Shown::Nested(_) = self.shown {

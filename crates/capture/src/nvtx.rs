@@ -1,7 +1,7 @@
 //! NVTX ranges for windows, iterations and batches, in the domain `tllmprof`.
 //!
-//! They are start/end ranges, which belong to the process and not to a thread, because an iteration may end on
-//! another thread than it began on. The domain separates them from the program's ranges. They are used only if an
+//! These ranges are start/end ranges, which belong to the process and not to a thread, because an iteration may end
+//! on another thread than it began on. The domain separates them from the program's ranges. They are used only if an
 //! NVTX tool is attached ([`tllmprof_platform::injection`]).
 
 use core::mem::ManuallyDrop;
@@ -15,10 +15,10 @@ use tllmprof_config::NvtxName;
 use tllmprof_recorder::Batch;
 use tllmprof_sync::Published;
 
-/// Returns the domain. The first call registers it with the NVTX tool, which loads the tool.
+/// Returns the NVTX domain `tllmprof`. The first call registers it with the NVTX tool, which loads the tool.
 ///
-/// The child process after a fork registers the domain again. There, nsys starts anew and would confuse the parent's
-/// domain with the first domain that is registered in the child.
+/// The child process after a fork registers the domain again. nsys starts anew in the child, and would confuse the
+/// parent's domain with the first domain that is registered in the child.
 pub(crate) fn domain() -> &'static Domain {
     lifecycle::global! {
         stage: Sinks;
@@ -72,7 +72,7 @@ impl RegisteredText {
     }
 }
 
-/// The NVTX ranges that are open, and what is needed to open more.
+/// The NVTX ranges that are open, and the names with which further ranges are opened.
 pub(crate) struct Ranges {
     capture: &'static RegisteredText,
     name: NvtxName,
@@ -99,7 +99,7 @@ impl Ranges {
         }
     }
 
-    /// Opens the range of iteration `n`.
+    /// Opens the NVTX range of iteration `n`.
     pub(crate) fn begin_iteration(&mut self, n: u64) {
         self.text.clear();
         // Writing to a `String` cannot fail.
@@ -116,9 +116,9 @@ impl Ranges {
         self.number = Some(n);
     }
 
-    /// Opens the range that shows the contents of a batch. The batch belongs to `iteration`; if that is `None`, to
-    /// the open iteration. Does nothing if `iteration` is not open. The range ends with the iteration, and carries
-    /// its number.
+    /// Opens the range that shows the contents of a batch. The batch belongs to `iteration`; if `iteration` is
+    /// `None`, to the open iteration. Does nothing if `iteration` is not open. The range ends with the iteration, and
+    /// carries the iteration's number.
     pub(crate) fn begin_batch(&mut self, iteration: Option<u64>, batch: Batch) {
         let Some(open) = self.number else { return };
         if iteration.is_some_and(|iteration| iteration != open) {
@@ -134,24 +134,25 @@ impl Ranges {
         }
     }
 
-    /// Ends the ranges of the iteration and its batch.
+    /// Ends the NVTX ranges of the iteration and of its batch.
     pub(crate) fn end_iteration(&mut self) {
         self.batch = None;
         self.iteration = None;
         self.number = None;
     }
 
-    /// Opens the range `capture`, which lasts as long as the window.
+    /// Opens the NVTX range `capture`, which lasts as long as the window.
     pub(crate) fn begin_window(&mut self) {
         self.window = Some(domain().range(self.capture.get()));
     }
 
-    /// Ends the range `capture`.
+    /// Ends the NVTX range `capture`.
     pub(crate) fn end_window(&mut self) {
         self.window = None;
     }
 
-    /// Drops the open ranges without ending them. Needed after a fork, because they belong to the parent process.
+    /// Drops the open ranges without ending them. Needed in the child process after a fork, because the ranges belong
+    /// to the parent process.
     pub(crate) fn forget(&mut self) {
         let _window = ManuallyDrop::new(self.window.take());
         let _iteration = ManuallyDrop::new(self.iteration.take());

@@ -19,7 +19,7 @@ use crate::made::{record, settings};
 /// Number of jobs that the worker has finished.
 static DONE: AtomicU32 = AtomicU32::new(0);
 
-/// Starts the worker of the test process once. It runs all jobs and counts them.
+/// Starts the worker of the test process, at the first call. The worker runs all jobs and counts them in `DONE`.
 fn start_once() {
     static ONCE: Once = Once::new();
     fn count(job: Job) {
@@ -42,7 +42,7 @@ const ASKED: IterationRange = IterationRange {
     last: Some(6),
 };
 
-/// Returns the requested window 5-6 as it was captured: two iterations, from `first` on.
+/// Returns a window of two iterations, from `first` on, that was captured for the requested window 5-6.
 fn taken(first: u64) -> Taken {
     let last = Some(first + 1);
     Taken::new(ASKED, IterationRange { first, last })

@@ -22,7 +22,7 @@ pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct CaptureState {
     pub ranges: Option<Ranges>,
     pub open: Option<OpenWindow>,
-    /// Totals of the window that is open, or of the last one.
+    /// Totals of the window that is open, or of the last one if none is open.
     pub parts: WindowTotals,
     pub drains: bool,
     pub settings: Option<&'static Settings>,
@@ -41,10 +41,11 @@ pub(crate) struct OpenWindow {
     /// The window as the user requested it. Messages show it in this form.
     pub window: IterationRange,
     pub iteration: u64,
-    /// Time at which the window's first iteration began, as in the record.
+    /// Time at which the window's first iteration began. The record contains the same time.
     pub since: Instant,
     pub profiling: bool,
-    /// Set if the window opened by itself to sample kernels. Such windows open again and again.
+    /// The sampling of kernels for which the window opened by itself, repeatedly; `None` for a window that the user
+    /// requested.
     pub sampled: Option<KernelSamples>,
 }
 
@@ -54,8 +55,8 @@ pub(crate) struct WindowTotals {
     pub count: u64,
     pub iterations: u64,
     pub elapsed: Duration,
-    /// The end of the process that cut off the window's last iteration. The record's figures leave such an iteration
-    /// out. `None` if it was complete.
+    /// The end of the process, if it cut off the window's last iteration; `None` if that iteration was complete. The
+    /// record's figures leave out an iteration that was cut off.
     pub cut_by: Option<EndReason>,
 }
 
@@ -147,7 +148,7 @@ impl CaptureState {
             return;
         };
         if let Some(taken) = taken {
-            // The window may have got its final length only now.
+            // The window's length may have changed since it opened, so the final window is stored.
             open.window = taken.asked;
         }
         if let Some(ranges) = &mut self.ranges {

@@ -1,9 +1,9 @@
 //! The worker: a thread for work that must not block its caller forever.
 //!
-//! Waiting for the device, or closing a window when the process ends, may take long. On a device that hangs, it never
-//! ends. So the worker runs such jobs, and the thread that requests one waits only for a limited time. The worker is
-//! started with the first window and sleeps until it is needed, because a process that is ending can no longer start
-//! a thread.
+//! Waiting for the device, or closing a window when the process ends, may take long; on a device that hangs, the wait
+//! never ends. So the worker runs such jobs, and the thread that requests one waits only for a limited time. The
+//! worker is started with the first window and sleeps until it is needed, because a process that is ending can no
+//! longer start a thread.
 //!
 //! The worker must not keep the process from ending ([`own_threads`]).
 
@@ -24,16 +24,16 @@ use tllmprof_platform::system::name_thread;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_sync::{wait, wait_until_woken, wake};
 
-/// A job that the worker can do.
+/// A job for the worker.
 #[derive(Clone, Copy)]
 pub(crate) enum Job {
-    /// Wait for the device.
+    /// Wait until the device is idle.
     Drain,
-    /// Close everything at the end of the process.
+    /// Close the window and all ranges at the end of the process.
     Close {
         /// Number of iterations that the process has made.
         iterations: u64,
-        /// True if the device must be waited for before.
+        /// True if the job must first wait until the device is idle.
         drain: bool,
     },
     /// Create the driver events with which GPU times are measured.
@@ -61,9 +61,9 @@ const CLOSING: u32 = 3;
 const CLOSING_AFTER_DRAIN: u32 = 4;
 const MAKING_ROOM: u32 = 5;
 const MAKING_EVENTS: u32 = 6;
-/// The worker has to end.
+/// The code that requests the worker's end.
 const ENDING: u32 = 7;
-/// First code of the CUPTI jobs. A job's code is this plus its number.
+/// First code of the CUPTI jobs. The code of a CUPTI job is this number plus the job's own number.
 const FIRST_CUPTI_CODE: u32 = 8;
 
 lifecycle::global! {
@@ -74,7 +74,7 @@ lifecycle::global! {
     static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
     #[fork(keep = "stored with each job")]
     static ITERATIONS: AtomicU64 = AtomicU64::new(0);
-    /// True if the worker has ended because the process lacks the memory for calls of the driver.
+    /// True if the worker has ended because the process lacks memory that calls of the driver need.
     #[fork(reset)]
     static LACKS_MEMORY: AtomicBool = AtomicBool::new(false);
 }
@@ -85,7 +85,8 @@ lifecycle::global! {
     static DO: OnceBox<fn(Job)> = OnceBox::new();
 }
 
-/// Interval at which the worker checks if it is the only thread left. It checks only after the main thread has ended.
+/// Interval at which the worker checks if it is the only thread of the process that is left. The worker checks this
+/// only after the main thread has ended.
 const ALONE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Wakes all threads that wait for `WORD`: those that requested a job, and the worker.
@@ -93,7 +94,7 @@ fn wake_all() {
     wake(&WORD, i32::MAX);
 }
 
-/// Requests that the worker ends if it has nothing to do. Does not wait for it.
+/// Requests that the worker ends, if it is idle. Does not wait for its end.
 pub(crate) fn ends() {
     let is_idle = WORD.compare_exchange(ASLEEP, ENDING, Ordering::AcqRel, Ordering::Relaxed);
     if is_idle.is_ok() {
@@ -105,7 +106,7 @@ pub(crate) fn ends() {
 /// Stack size of the worker in bytes. Code of a profiler may run on it, too.
 const STACK_BYTES: usize = 1 << 20;
 
-/// Starts the worker if it does not run yet. It calls `act` for each job.
+/// Starts the worker if it does not run yet. The worker calls `act` for each job.
 pub(crate) fn start(act: fn(Job)) {
     let _ = DO.set(Box::new(act));
     if WORD
@@ -120,12 +121,12 @@ pub(crate) fn start(act: fn(Job)) {
     }
 }
 
-/// Returns true if the worker runs.
+/// Returns true if the worker thread exists and has not been asked to end.
 pub(crate) fn is_there() -> bool {
     !matches!(WORD.load(Ordering::Acquire), NO_THREAD | ENDING)
 }
 
-/// Returns true if the worker has ended because the process lacks the memory for calls of the driver.
+/// Returns true if the worker has ended because the process lacks memory that calls of the driver need.
 pub(crate) fn lacks_memory() -> bool {
     LACKS_MEMORY.load(Ordering::Acquire)
 }
@@ -141,7 +142,7 @@ impl Job {
         }
     }
 
-    /// Returns the job with this code. Returns `None` for codes that are not of a job.
+    /// Returns the job with this code, or `None` if the code does not stand for a job.
     fn decode(code: u32) -> Option<Self> {
         let close = |drain| Self::Close {
             iterations: ITERATIONS.load(Ordering::Relaxed),
@@ -170,8 +171,8 @@ pub(crate) fn is_about(job: Job) -> bool {
     WORD.load(Ordering::Acquire) == job.code()
 }
 
-/// Makes the worker run `job`, and waits until it is done. Returns false if that takes longer than `patience`, or if
-/// there is no worker.
+/// Makes the worker run `job`, and waits until the job is done. Returns false if that takes longer than `patience`,
+/// or if there is no worker.
 pub(crate) fn run(job: Job, patience: Duration) -> bool {
     let code = job.code();
     if let Job::Close { iterations, .. } = job {
@@ -195,8 +196,7 @@ pub(crate) fn run(job: Job, patience: Duration) -> bool {
     !lacks_memory()
 }
 
-/// Waits until the worker has nothing to do. Returns false if that takes longer than `patience`, or if there is no
-/// worker.
+/// Waits until the worker is idle. Returns false if that takes longer than `patience`, or if there is no worker.
 pub(crate) fn await_rest(patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     loop {
@@ -209,7 +209,8 @@ pub(crate) fn await_rest(patience: Duration) -> bool {
     }
 }
 
-/// Requests that the worker makes room in the record. Returns false if the worker is busy. Does not wait.
+/// Requests that the worker makes room in the record's file for further events. Returns false if the worker is busy.
+/// Does not wait.
 pub(crate) fn ask_for_room() -> bool {
     let asked = WORD
         .compare_exchange(ASLEEP, MAKING_ROOM, Ordering::AcqRel, Ordering::Relaxed)
@@ -240,8 +241,8 @@ extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
 }
 
 fn work() {
-    // Count of module changes at the last successful check for memory. Modules that are loaded later may need more
-    // memory for thread-local variables, so the check is repeated after changes.
+    // The count of module changes at the last check that found enough memory. Modules that are loaded later may need
+    // more memory for thread-local variables, so the check is repeated when the count changes.
     let mut checked = None;
     loop {
         let code = WORD.load(Ordering::Acquire);
@@ -255,7 +256,7 @@ fn work() {
                 None => wait_until_woken(&WORD, ASLEEP),
             }
             if WORD.load(Ordering::Acquire) == ASLEEP && own_threads::are_alone() {
-                // The worker is the last thread, so the process ends when it returns.
+                // The worker is the last thread, so the process ends when the worker's function returns.
                 WORD.store(NO_THREAD, Ordering::Release);
                 return;
             }

@@ -39,7 +39,8 @@ static CUfunction functions[KERNELS];
 static int next_kernel;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* CUPTI's functions are looked up by name, because its headers need parts of the toolkit that may be missing. */
+/* CUPTI's functions are looked up by name, because CUPTI's headers need parts of the toolkit
+ * that may be missing. */
 static int (*enable)(int), (*flush)(uint32_t), (*next_record)(uint8_t *, size_t, uint8_t **);
 static int (*register_callbacks)(void (*)(uint8_t **, size_t *, size_t *),
                                  void (*)(CUcontext, uint32_t, uint8_t *, size_t, size_t));
@@ -257,7 +258,7 @@ static CUgraph children(void)
 }
 
 #if CUDA_VERSION >= 12040
-/* Returns a kernel that sets a condition to 0. It is linked to the device runtime. */
+/* Returns a kernel that sets a condition to 0. The kernel is linked to the device runtime. */
 static CUfunction stop_kernel(const char *cuda)
 {
     static const char text[] = ".version 8.3\n.target sm_75\n.address_size 64\n"

@@ -37,7 +37,8 @@ def generate(tokens):
 
 
 generate(4)  # makes libraries load and choose their kernels
-# With TLLMPROF_WARMUP=capture, iterations before a stream capture are not counted.
+# With TLLMPROF_WARMUP=capture, iterations before a stream capture are not counted, so this capture
+# begins the count.
 cell = torch.zeros(1, device="cuda")
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):

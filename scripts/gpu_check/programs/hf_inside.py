@@ -64,7 +64,8 @@ for name, module in model.named_modules():
         module.register_forward_pre_hook(count_module(name))
 gc.callbacks.append(count_collection)
 generate(4)  # makes libraries load and choose their kernels
-# With TLLMPROF_WARMUP=capture, iterations before a stream capture are not counted.
+# With TLLMPROF_WARMUP=capture, iterations before a stream capture are not counted, so this capture
+# begins the count.
 cell = torch.zeros(1, device="cuda")
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):

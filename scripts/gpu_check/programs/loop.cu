@@ -139,7 +139,8 @@ static void serve_blocks(Lane &lane) {
     fflush(stdout);
     while (scanf("%lf", &seconds) == 1) {
         long steps = 0;
-        // Warms up the caches and the GPU's clocks after the sleep.
+        // The first steps warm up the caches and the GPU's clocks after the sleep, and are not
+        // measured.
         for (int i = 0; i < 20; i++) lane.step(0);
         double used = now(CLOCK_PROCESS_CPUTIME_ID), began = now(), elapsed;
         while ((elapsed = now() - began) < seconds)
@@ -207,7 +208,8 @@ int main(int argc, char **argv) {
     if (devices > 1) take_turns(lanes, steps);
     else
         for (int i = 0; i < steps; i++) {
-            // With --times, the grid does not grow, because later steps would take longer.
+            // With --times, the grid does not grow from step to step, because later steps would
+            // take longer.
             began.push_back((long long)(now() * 1e9));
             lanes[0].step(times ? 0 : i);
             if (i == pause_after) usleep(500000);

@@ -111,7 +111,7 @@ def serve(way, out, first, steps, model):
 
     prompts = [f"hello my name is number {i} and the quick brown fox" for i in range(8)]
     params = SamplingParams(temperature=0.0, max_tokens=first + steps + AFTER, ignore_eos=True)
-    llm.generate(prompts, params, use_tqdm=False)  # nothing is compiled after this
+    llm.generate(prompts, params, use_tqdm=False)  # compiles everything before the recorded steps
     LLMEngine.step = step
     llm.generate(prompts, params, use_tqdm=False)
     recorder.finish()

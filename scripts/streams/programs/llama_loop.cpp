@@ -112,7 +112,7 @@ static long serve_blocks(llama_context *context, llama_batch &batch) {
 
 struct sequence {
     int position = 0, left = 0;
-    int at = 0;  // index of its logits in the last batch
+    int at = 0;  // index of the sequence's logits in the last batch
 };
 
 static long parallel(llama_context *context, llama_batch &batch) {

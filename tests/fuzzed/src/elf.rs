@@ -10,7 +10,7 @@ use tllmprof_symbols::{Image, LIMIT, Nearest, Pattern, reach};
 static PATTERN: LazyLock<Pattern> =
     LazyLock::new(|| Pattern::new(&Regex::new("step|Class.*f").expect("a pattern")));
 
-/// A damaged file gives an error or fewer symbols.
+/// Reads a file with any content. A damaged ELF file gives an error or fewer symbols.
 pub fn symbols(bytes: &[u8]) {
     let Ok(image) = Image::read(bytes) else {
         return;

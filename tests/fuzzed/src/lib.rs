@@ -1,9 +1,9 @@
-//! Fuzz targets for the readers of foreign bytes. Each is a function of bytes that panics if the reader breaks a
-//! promise.
+//! Fuzz targets for the code that reads files and messages of unknown origin. Each target is a function of bytes that
+//! panics if the code breaks a promise.
 //!
-//! `scripts/fuzz` runs these under cargo-fuzz for a given time. `tests/replay.rs` runs the seeds (`fuzz/corpus/seeds`)
-//! and a fixed number of changed seeds. The platform layer's reader of loaded modules takes addresses instead of files,
-//! so its own crate tests it (`elf/damaged.rs`).
+//! `scripts/fuzz` runs the targets under cargo-fuzz for a given time. `tests/replay.rs` runs the seeds
+//! (`fuzz/corpus/seeds`) and a fixed number of changed seeds. The platform layer's reader of loaded modules takes
+//! addresses instead of files, so its own crate tests it (`elf/damaged.rs`).
 
 #![forbid(unsafe_code)]
 
@@ -27,11 +27,11 @@ pub use records::{export, reader, report};
 pub use settings::settings;
 pub use streams::streams;
 
-/// A reader to fuzz, with its name.
+/// A fuzz target: a function that reads bytes, with its name.
 #[derive(Debug)]
 pub struct Target {
     pub name: &'static str,
-    /// The name of the folder with its seeds in `fuzz/corpus/seeds`.
+    /// The name of the folder in `fuzz/corpus/seeds` with the target's seeds.
     pub seeds: &'static str,
     pub run: fn(&[u8]),
 }
@@ -40,7 +40,7 @@ const fn target(name: &'static str, seeds: &'static str, run: fn(&[u8])) -> Targ
     Target { name, seeds, run }
 }
 
-/// Returns a folder for the files of one input, in memory if possible.
+/// Returns a folder for the files that a target makes of one input, in memory if possible.
 fn scratch() -> &'static Path {
     static SCRATCH: LazyLock<PathBuf> = LazyLock::new(|| {
         let memory = PathBuf::from("/dev/shm");
@@ -52,9 +52,9 @@ fn scratch() -> &'static Path {
     &SCRATCH
 }
 
-/// All readers. Each has a file of its name in `fuzz/fuzz_targets`, which calls the reader's function directly. A
-/// fuzzer therefore contains only its own target's code, and does not read the coverage counters of others after each
-/// input.
+/// All fuzz targets. Each has a file of its name in `fuzz/fuzz_targets`, which calls the target's function directly.
+/// A fuzzer therefore contains only one target's code, and does not read the coverage counters of other targets after
+/// each input.
 pub const TARGETS: &[Target] = &[
     target("reader", "records", reader),
     target("report", "records", report),

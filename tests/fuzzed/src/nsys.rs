@@ -10,7 +10,7 @@ use crate::scratch;
 
 /// A database with any content is either refused or read into a report.
 pub fn nsys(bytes: &[u8]) {
-    // The file is in a folder for itself, because SQLite may create a log file next to a database.
+    // The file is in a separate folder, because SQLite may create a log file next to a database.
     let folder = tempfile::tempdir_in(scratch()).expect("a folder");
     let file = folder.path().join("export");
     fs::write(&file, bytes).expect("to write");

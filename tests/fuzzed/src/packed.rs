@@ -10,7 +10,7 @@ const MAX_RECORD_BYTES: usize = 8 * 64 * 1024;
 /// A run of at least this number of zeros ends a part of the packed form.
 const MIN_GAP: usize = 8;
 
-/// Returns the record that the bytes encode.
+/// Returns the record that the packed bytes encode.
 #[must_use]
 pub fn unpack(mut packed: &[u8]) -> Vec<u8> {
     let mut record = Vec::new();

@@ -59,8 +59,8 @@ pub fn report(packed: &[u8]) {
         };
         let process = || Process::read("record".into(), &reader).ok();
         fits(&Report::new(process().into_iter().collect()));
-        // A comparison draws thousands of samples and takes longer than everything else, so only every eighth length
-        // gets one.
+        // A comparison draws thousands of samples and takes longer than everything else, so it is made only for
+        // inputs whose length is a multiple of 8.
         if packed.len().is_multiple_of(8) {
             let two = Report::new(process().into_iter().chain(process()).collect());
             fits(&two);
@@ -107,7 +107,8 @@ pub fn export(packed: &[u8]) {
         assert!(serde_json::from_slice::<IgnoredAny>(&json).is_ok());
         nest(std::str::from_utf8(&json).expect("UTF-8"));
         assert!(perfetto(&records, io::sink(), false).is_ok());
-        // Writing files takes longer than everything else, so only every sixteenth length is exported to Parquet.
+        // Writing files takes longer than everything else, so only inputs whose length is a multiple of 16 are
+        // exported to Parquet.
         if packed.len().is_multiple_of(16) {
             let folder = tempfile::tempdir_in(scratch()).expect("a folder");
             assert!(parquet(&records, &folder.path().join("tables")).is_ok());
@@ -148,7 +149,7 @@ fn after<'a>(event: &'a str, key: &str) -> &'a str {
     &rest[..end]
 }
 
-/// Returns nanoseconds from a decimal number of microseconds with three decimals.
+/// Returns nanoseconds for a number of microseconds that is written with three decimals.
 fn thousandths(number: &str) -> u128 {
     let (_, decimals) = number.split_once('.').expect("decimals");
     assert_eq!(decimals.len(), 3, "{number}");

@@ -98,8 +98,8 @@ macro_rules! replays {
 
 replays! { reader report export settings symbols nsys streams control }
 
-/// A reader drops a changed event, because its checksum is wrong. `repair` computes the checksums anew. Without it, a
-/// fuzzer would only test the code that checks them.
+/// A reader drops an event that was changed, because its checksum is wrong. `repair` computes the checksums anew;
+/// without `repair`, a fuzzer would test only the code that compares checksums.
 #[test]
 fn a_changed_event_is_read_by_a_target() {
     use tllmprof_fuzzed::packed::unpack;

@@ -16,7 +16,7 @@ from unittest import mock
 
 import torch
 import torch._dynamo
-import torch.utils.flop_counter  # before triton is replaced by a fake
+import torch.utils.flop_counter  # imported before triton is replaced by a fake
 
 really_compile = torch.compile
 PACKAGES = ("vllm", "sglang", "triton", "flashinfer", "sgl_kernel", "triton_kernels")

@@ -59,7 +59,7 @@ impl Drop for Program {
     }
 }
 
-/// A word that each thread puts on its stack, plus the thread's number. Nothing else there has this value.
+/// A word that each thread puts on its stack, plus the thread's number. No other word of the stack has this value.
 const MARK: u64 = 0x5471_5471_1234_0000;
 
 #[test]
@@ -189,7 +189,7 @@ fn all_threads_are_stopped_at_once_and_go_on() {
         everyone.release();
     });
     program.goes_on();
-    // Here the tracer ends without resuming the threads. The kernel must do that.
+    // The tracer ends without resuming the threads, so the kernel must resume them.
     traced(&program, || {
         std::mem::forget(Everyone::stop(program.pid(), &memory, TIMEOUT).unwrap());
     });
@@ -212,8 +212,9 @@ fn a_process_of_which_another_traces_a_thread_is_not_stopped() {
     program.goes_on();
 }
 
-/// A few early ends are tolerated, because a thread may create a child at the very moment when it is stopped. If
-/// threads were stopped and resumed one after the other instead, one in ten stops would end a wait early.
+/// A few waits that return early are tolerated, because a thread may create a child at the very moment when it is
+/// stopped. If threads were stopped and resumed one after the other instead, one in ten stops would make a wait
+/// return early.
 #[test]
 fn waits_do_not_end_because_a_child_does() {
     let program = Program::start("waiters");

@@ -12,7 +12,8 @@ use super::library::ActivityKind;
 
 pub(crate) const MEMCPY: ActivityKind = 1;
 pub(crate) const MEMSET: ActivityKind = 2;
-/// Kernels that may run concurrently. The other kind, `KERNEL` (3), gives no times for the kernels of a graph.
+/// Activity kind of kernels that may run concurrently. The other kind for kernels, `KERNEL` (3), gives no times for
+/// the kernels of a graph.
 pub(crate) const CONCURRENT_KERNEL: ActivityKind = 10;
 pub(crate) const KINDS: [ActivityKind; 3] = [CONCURRENT_KERNEL, MEMCPY, MEMSET];
 
@@ -44,7 +45,7 @@ pub(crate) enum ActivityDetails {
 }
 
 impl Activity {
-    /// Reads a record. Returns `None` for records of other kinds.
+    /// Reads one of CUPTI's records. Returns `None` if it is not about a kernel, a copy or a memset.
     ///
     /// # Safety
     /// CUPTI must have handed over `record`, in a buffer that is still in use.
@@ -92,7 +93,8 @@ impl Activity {
         })
     }
 
-    /// Returns true if the work has valid times. It has none if CUPTI was flushed while it ran.
+    /// Returns true if the times of the work are valid. CUPTI gives no times for work that was running when CUPTI was
+    /// flushed.
     pub(crate) const fn is_timed(&self) -> bool {
         self.start != 0 && self.end >= self.start
     }

@@ -1,6 +1,6 @@
 //! The state of one attempt by the worker thread to attach or detach CUPTI. A thread of the program requests the
-//! attempt and abandons it if it takes too long. If the worker commits to the attempt at the same moment, only one
-//! of the two succeeds.
+//! attempt, waits for it, and abandons it if it takes too long. If the worker commits to the attempt at the same
+//! moment, either the thread abandons it or the worker commits to it, but not both.
 //!
 //! | state          | `Begins`      | `Abandons`     | `Commits(n)`   | `Commits(m)`, m ≠ n |
 //! |----------------|---------------|----------------|----------------|---------------------|
@@ -8,28 +8,28 @@
 //! | `Committed(n)` | `Wanted(n+1)` |                |                |                     |
 //! | `Abandoned(n)` | `Wanted(n+1)` |                |                |                     |
 //!
-//! A transition that the table leaves empty changes nothing. The number keeps a late worker from committing to the
-//! next attempt.
+//! A transition that the table leaves empty changes nothing. The number keeps a worker that is late with one attempt
+//! from committing to the next one.
 
 use tllmprof_sync::States;
 
-/// The state of the attempt with this number.
+/// The state of an attempt. The value is the attempt's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {
-    /// A thread waits for it.
+    /// A thread of the program waits for the attempt.
     Wanted(u32),
-    /// The worker has committed to it.
+    /// The worker has committed to the attempt, which can no longer be abandoned.
     Committed(u32),
-    /// No thread waits for it any more: it must have no effect.
+    /// No thread waits for the attempt any more, so it must have no effect.
     Abandoned(u32),
 }
 
-/// An event that changes the state.
+/// An event that changes the state of the attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttemptEvent {
     /// A thread requests a new attempt.
     Begins,
-    /// The thread no longer waits.
+    /// The thread that requested the attempt no longer waits for it.
     Abandons,
     /// The worker is about to do something that cannot be undone, for the attempt with this number.
     Commits(u32),

@@ -31,7 +31,7 @@ lifecycle::global! {
     static MADE: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// Allocates the buffers that are needed in advance.
+/// Allocates buffers in advance, up to [`PREPARED_BUFFERS`].
 pub(crate) fn prepare() {
     while MADE.load(Ordering::Relaxed) < PREPARED_BUFFERS {
         match make() {
@@ -41,8 +41,8 @@ pub(crate) fn prepare() {
     }
 }
 
-/// Returns a free buffer, and allocates a new one if there is none. Returns `None` at the limit or
-/// without memory.
+/// Returns a free buffer, and allocates a new one if no buffer is free. Returns `None` if [`MAX_BUFFERS`] are in use
+/// or there is no memory.
 pub(crate) fn take() -> Option<*mut u8> {
     let mut free = FREE.lock();
     if let Some(last) = free.count.checked_sub(1) {
@@ -53,7 +53,7 @@ pub(crate) fn take() -> Option<*mut u8> {
     make()
 }
 
-/// Returns a buffer to the list of free ones.
+/// Returns a buffer to the list of free buffers.
 pub(crate) fn give_back(buffer: *mut u8) {
     let mut free = FREE.lock();
     let count = free.count;

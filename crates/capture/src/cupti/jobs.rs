@@ -1,4 +1,4 @@
-//! CUPTI work that runs on the worker thread. It may take long or hang, and a thread of the program must not hang
+//! CUPTI work that runs on the worker thread. Such work may take long or hang, and no thread of the program must hang
 //! with it.
 
 use core::ffi::{c_int, c_void};
@@ -28,12 +28,13 @@ use tllmprof_sync::{Lock, Machine};
 
 /// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
 const MULTIPLE_SUBSCRIBERS: c_int = 39;
-/// Maximum time for which the program's threads wait at the closed gate while another thread is still in the driver.
-/// It is short because that thread may itself wait for work that one of them has yet to launch.
+/// Maximum time for which the gate, which is in front of the driver's functions, stays closed while another thread is
+/// still in the driver. The time is short because that thread may wait for work that a thread at the closed gate has
+/// yet to launch.
 const GATE_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Maximum duration of a driver call that bypassed the gate. Such calls come from modules that were loaded while
-/// CUPTI was attached. It is long because some calls load and compile kernels.
+/// Time after which driver calls that bypassed the gate are assumed to have returned. Such calls come from modules
+/// that were loaded while CUPTI was attached. The time is long because some driver calls load and compile kernels.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 /// Result of an attempt to detach CUPTI.
@@ -43,7 +44,7 @@ pub(crate) enum Left {
     Yes,
     /// CUPTI was not detached because a thread was in the driver all the time, or the device was busy.
     Busy,
-    /// It is too early to detach, because calls that bypassed the gate may still be in the driver.
+    /// It is too early to detach CUPTI, because calls that bypassed the gate may still be in the driver.
     Early,
     /// CUPTI cannot be detached safely, because some calls bypass the gate.
     Unseen,
@@ -51,33 +52,34 @@ pub(crate) enum Left {
     Shared,
     /// CUPTI returned this error.
     Failed(c_int),
-    /// The detachment has begun but did not end in time.
+    /// CUPTI began to detach, but did not finish in time.
     Hangs,
 }
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// State of CUPTI in the driver.
+    /// State of CUPTI in the driver: detached, attached, or enabled.
     #[fork(in_child)]
     static PRESENCE: Machine<Presence> = Machine::new();
     #[fork(keep = "read only while CUPTI is in")]
     static SUBSCRIBER: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// Value of [`gate::passes`] when CUPTI was last enabled, and when it was last disabled.
+    /// Values of [`gate::passes`], the number of calls through the gate, when CUPTI was last enabled and when it was
+    /// last disabled.
     #[fork(keep = "stored where CUPTI is switched")]
     static PASSES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
     /// True if a stream capture is active while the process ends.
     #[fork(keep = "stored where the process ends")]
     static IS_CAPTURING: AtomicBool = AtomicBool::new(false);
-    /// Reason why the last attempt to attach failed. `None` if it succeeded.
+    /// Reason why the last attempt to attach CUPTI failed. `None` if the attempt succeeded.
     #[fork(free)]
     static REFUSED: Lock<Option<KernelsRefusal>> = Lock::new(None);
     #[fork(free)]
     static LEFT: Lock<Left> = Lock::new(Left::Busy);
-    /// The attempt to attach or detach that a thread of the program waits for.
+    /// The attempt to attach or detach CUPTI that a thread of the program waits for.
     #[fork(in_child)]
     static ATTEMPT: Machine<Attempt> = Machine::new();
-    /// Duration in microseconds for which the gate was closed the last time.
+    /// Time for which the gate was last closed, in microseconds.
     #[fork(keep = "stored where CUPTI leaves")]
     static CLOSED_US: AtomicU64 = AtomicU64::new(0);
 }
@@ -97,29 +99,30 @@ pub(crate) fn refused() -> Option<KernelsRefusal> {
     REFUSED.lock().take()
 }
 
-/// Abandons an attempt to attach that took too long. If the worker attaches CUPTI later, it disables it again.
+/// Abandons an attempt to attach CUPTI that took too long. If the worker still attaches CUPTI later, the worker
+/// disables it again.
 pub(crate) fn forget_attach() {
     ATTEMPT.on(attempt::AttemptEvent::Abandons);
 }
 
-/// Returns the result of the last attempt to detach.
+/// Returns the result of the last attempt to detach CUPTI.
 pub(crate) fn left() -> Left {
     *LEFT.lock()
 }
 
-/// Returns how long the gate was closed the last time, in microseconds.
+/// Returns the time for which the gate was last closed, in microseconds.
 pub(crate) fn closed_us() -> u64 {
     CLOSED_US.load(Ordering::Relaxed)
 }
 
-/// Begins an attempt to attach or detach.
+/// Begins an attempt to attach or detach CUPTI.
 pub(crate) fn begin_attempt() {
     ATTEMPT.on(attempt::AttemptEvent::Begins);
     *LEFT.lock() = Left::Busy;
 }
 
-/// Abandons the attempt to detach, unless the worker has already begun to detach CUPTI. Returns true if it was
-/// abandoned.
+/// Abandons the attempt to detach, unless the worker has already begun to detach CUPTI. Returns true if the attempt
+/// was abandoned.
 pub(crate) fn abandon_attempt() -> bool {
     let is_given_up = ATTEMPT.on(attempt::AttemptEvent::Abandons).is_some();
     if is_given_up {
@@ -128,12 +131,13 @@ pub(crate) fn abandon_attempt() -> bool {
     is_given_up
 }
 
-/// Sets whether a stream capture is active while the process ends. If so, nothing must wait for the device.
+/// Sets whether a stream capture is active while the process ends. During a stream capture, nothing may wait for the
+/// device.
 pub(crate) fn set_capturing(is: bool) {
     IS_CAPTURING.store(is, Ordering::Relaxed);
 }
 
-/// Runs one job, on the worker thread.
+/// Runs one job for CUPTI, on the worker thread.
 pub(crate) fn work(job: Job) {
     match job {
         Job::Attach => {
@@ -246,7 +250,7 @@ fn ahead(cupti: &Cupti) -> i64 {
     })
 }
 
-/// Asks CUPTI for the numbers of the program's executable graphs, by which its records refer to graphs.
+/// Asks CUPTI for its numbers of the program's executable graphs. CUPTI's records refer to graphs by these numbers.
 fn name_graphs(cupti: &Cupti) {
     let Some(graph_exec_id) = cupti.graph_exec_id else {
         log::once!(
@@ -270,7 +274,7 @@ fn switch_off() {
     let Some(cupti) = Cupti::get() else { return };
     if PRESENCE.on(presence::PresenceEvent::SwitchedOff).is_some() {
         if scopes::are_on() {
-            name_graphs(cupti); // graphs that were created in the meantime
+            name_graphs(cupti); // graphs that were created while CUPTI was enabled
         }
         // SAFETY: the calls take only numbers. CUPTI refuses a kind that is not enabled.
         unsafe {
@@ -292,8 +296,8 @@ pub(crate) fn is_early() -> bool {
     !is_on() && !gate::have_settled(SETTLE_TIME)
 }
 
-/// Detaches CUPTI from the driver. Disabling is not enough: only detaching restores the speed of launches. For this,
-/// no thread may be in the driver, and the device must be idle.
+/// Detaches CUPTI from the driver. Disabling CUPTI is not enough: only detaching restores the speed of launches.
+/// While CUPTI detaches, no thread may be in the driver, and the device must be idle.
 fn leave() -> Left {
     let number = ATTEMPT.state().number();
     let (Some(cupti), Some(driver)) = (Cupti::get(), Driver::get()) else {
@@ -361,8 +365,8 @@ fn release() {
     }
 }
 
-/// Returns true if CUPTI recorded more calls than passed the gate. Some calls then bypass the gate, for example from
-/// a library that was opened with `RTLD_DEEPBIND`, and such a call may be in the driver now.
+/// Returns true if CUPTI has recorded more calls than have passed the gate. Some calls then bypass the gate, for
+/// example from a library that was opened with `RTLD_DEEPBIND`, and such a call may be in the driver now.
 fn is_passed_by(totals: RecordedCounts) -> bool {
     /// Number of excess calls that are tolerated: calls that were active when CUPTI was enabled, and calls that CUPTI
     /// counts several times.
@@ -382,7 +386,7 @@ fn is_passed_by(totals: RecordedCounts) -> bool {
     is
 }
 
-/// Makes CUPTI hand over its records when the process ends. CUPTI stays attached.
+/// Makes CUPTI hand over its remaining records when the process ends. CUPTI stays attached.
 fn flush() {
     if is_on() {
         if let Some(driver) = Driver::get()

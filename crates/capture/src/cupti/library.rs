@@ -34,7 +34,7 @@ macro_rules! functions {
         pub(crate) struct Cupti {
             pub path: String,
             pub version: u32,
-            /// Available since CUDA 12.
+            /// The function `cuptiGetGraphExecId`, which exists since CUDA 12.
             pub graph_exec_id: Option<GraphExecId>,
             $(pub $field: unsafe extern "C" fn($($arg),*) -> CuptiResult,)*
         }
@@ -92,9 +92,9 @@ impl Cupti {
         unsafe { LOADED.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Finds or loads the process's CUPTI. If the process has already loaded one, for example through PyTorch, that
-    /// is used. Otherwise the newest one is loaded that a driver of version `driver` supports. Runs on the worker
-    /// thread, because loading may run constructors.
+    /// Finds or loads the process's CUPTI. If the process has already loaded a CUPTI, for example through PyTorch,
+    /// that one is used. Otherwise the newest CUPTI is loaded that a driver of version `driver` supports. Runs on the
+    /// worker thread, because loading may run constructors.
     pub(crate) fn load(driver: c_int) -> Result<&'static Self, KernelsRefusal> {
         if let Some(known) = Self::get() {
             return Ok(known);
@@ -103,7 +103,7 @@ impl Cupti {
             .unwrap_or(0)
             .clamp(OLDEST, NEWEST);
         let path = match mapped(newest) {
-            // Opening the library again keeps the program from unloading it while we use it.
+            // Opening the library again keeps the program from unloading it while tllmprof uses it.
             Some(path) => open(&path, libc::RTLD_NOLOAD).map(|()| path)?,
             None => open_newest(newest)?,
         };
@@ -140,8 +140,8 @@ fn is_named(module: &elf::ElfModule, name: &CStr) -> bool {
     !name.to_bytes().contains(&b'/') && module.soname() == Some(name)
 }
 
-/// Returns the path of the newest loaded CUPTI that the driver supports. If it supports none of them, returns any
-/// loaded CUPTI.
+/// Returns the path of the newest loaded CUPTI that the driver supports. If the driver supports none of the loaded
+/// ones, returns the path of any of them.
 fn mapped(newest: u32) -> Option<CString> {
     let mut best: Option<(u32, CString)> = None;
     elf::walk(|module| {
@@ -204,7 +204,7 @@ fn open(path: &CStr, flags: c_int) -> Result<(), KernelsRefusal> {
     // wait.
     let opened = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL | flags) };
     match opened {
-        // Never closed, because the functions are used as long as the process lives.
+        // The library is never closed, because its functions are used as long as the process lives.
         Ok(library) => core::mem::forget(library),
         Err(libloading::Error::DlOpenUnknown) => {
             return Err(KernelsRefusal::NotLoaded("no reason was given".to_owned()));
@@ -245,7 +245,7 @@ pub(crate) mod made {
 
     /// The activity kinds that are enabled in the stand-in.
     pub(crate) static ENABLED: Mutex<BTreeSet<ActivityKind>> = Mutex::new(BTreeSet::new());
-    /// Number of flushes that the stand-in was asked for.
+    /// Number of times that the stand-in was asked to flush.
     pub(crate) static FLUSHES: Mutex<u32> = Mutex::new(0);
     /// Number of records that the stand-in reports as dropped.
     pub(crate) static DROPPED: Mutex<usize> = Mutex::new(0);

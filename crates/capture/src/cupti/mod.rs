@@ -1,18 +1,18 @@
-//! Records GPU kernels with CUPTI, in an inner window at the beginning of each window (`TLLMPROF_KERNELS`).
+//! Records GPU kernels with CUPTI, in the first iterations of each window (`TLLMPROF_KERNELS`).
 //!
 //! ```text
 //! window opens ──▶ attach ──▶ N iterations ──▶ detach ──▶ … window closes
 //!                  load, subscribe, enable     gate closed: flush, finalise
 //! ```
 //!
-//! CUPTI is attached only for these iterations, because every launch costs more while it is attached. Only detaching
-//! restores the speed. No thread may be in the driver while CUPTI detaches, which the [gate](tllmprof_platform::gate)
-//! ensures. If the gate cannot ensure it, CUPTI is only disabled, with a warning. If another profiler already uses
-//! CUPTI, that profiler keeps it.
+//! CUPTI is attached only for these N iterations, because every launch costs more while it is attached. Only
+//! detaching restores the speed. No thread may be in the driver while CUPTI detaches, which the
+//! [gate](tllmprof_platform::gate) ensures. If the gate cannot ensure it, CUPTI is only disabled, with a warning. If
+//! another profiler already uses CUPTI, that profiler keeps it.
 //!
-//! The functions here are called only by the thread that switches windows, one at a time. The [`jobs`] run on the
-//! worker thread. The states are separate types that need neither CUPTI nor a lock: [`plan`] says what to do next,
-//! [`presence`] is the state of CUPTI in the driver, and [`attempt`] is a request to the worker.
+//! The functions of this module are called only by the thread that switches windows, one at a time. The [`jobs`] run
+//! on the worker thread. The states are separate types that need neither CUPTI nor a lock: [`plan`] says what to do
+//! next, [`presence`] is the state of CUPTI in the driver, and [`attempt`] is a request to the worker.
 
 mod activity;
 mod attempt;
@@ -50,13 +50,14 @@ use tllmprof_sync::Lock;
 
 /// Free GPU memory required for attaching, in bytes. CUPTI uses up to 14 MB.
 const MIN_FREE_MEMORY: usize = 32 << 20;
-/// Maximum time that the program's thread waits until CUPTI is loaded and attached.
+/// Maximum time that a thread of the program waits until CUPTI is loaded and attached.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time to wait for the device to become idle before the gate is closed, and maximum time for the worker to
 /// detach CUPTI with the gate closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
-/// Maximum time to wait for a detachment that has begun and so cannot be abandoned.
+/// Maximum time to wait until CUPTI is detached, once the worker has begun to detach it and the attempt can no longer
+/// be abandoned.
 const FINALISE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for which another profiler's call is delayed until CUPTI is released.
 const YIELD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -65,13 +66,15 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 lifecycle::global! {
     stage: Sinks;
 
-    /// The iteration at which the plan has something to do next; [`NEVER`] if nothing. It is a copy for the hot path.
+    /// The next iteration at which the [`plan`] requires an action; [`NEVER`] if none does. The hot path reads this
+    /// copy instead of the plan itself.
     #[fork(reset)]
     static NEXT: AtomicU64 = AtomicU64::new(NEVER);
     /// Number of iterations of the current window in which kernels are recorded.
     #[fork(keep = "stored where a window opens")]
     static STEPS: AtomicU64 = AtomicU64::new(0);
-    /// Set of the refusals that have been reported, by [`KernelsRefusal::number`].
+    /// Set of the reasons for recording no kernels that have been reported. The bit of each reason is its
+    /// [`KernelsRefusal::number`].
     #[fork(keep = "the parent has said it")]
     static REPORTED: AtomicU32 = AtomicU32::new(0);
     #[fork(by = in_child)]
@@ -79,8 +82,7 @@ lifecycle::global! {
     pub(crate) static PLAN: Lock<AttachPlan> = Lock::new(AttachPlan::Off);
 }
 
-/// Returns true if the settings request kernels and nothing in the environment rules them out. It is called early and
-/// often.
+/// Returns true if the settings request kernels and nothing in the environment rules them out.
 pub(crate) fn is_wanted(settings: &Settings) -> bool {
     settings.kernels.is_some() && settings.may_open_windows() && settings.obstacle().is_none()
 }
@@ -119,7 +121,7 @@ pub(crate) fn others_have_it() -> bool {
     others::have_it()
 }
 
-/// Returns true if something must be done when `iteration` begins.
+/// Returns true if the plan may require an action when `iteration` begins.
 pub(crate) fn has_edge_at(iteration: u64) -> bool {
     iteration >= NEXT.load(Ordering::Relaxed)
 }
@@ -153,8 +155,8 @@ pub(crate) fn may_take(kernels: Option<u64>) {
     }
 }
 
-/// Does what the plan requires before `iteration` begins. Returns true if kernels are recorded from here on. If
-/// `capturing` is true, a stream capture is active, and the device must not be used.
+/// Performs the action that the plan requires before `iteration` begins. Returns true if the recording of kernels
+/// begins with this iteration. If `capturing` is true, a stream capture is active, and the device must not be used.
 pub(crate) fn reach(iteration: u64, capturing: bool) -> bool {
     if !has_edge_at(iteration) {
         return false;
@@ -235,7 +237,8 @@ fn yield_to_another() {
     taking::end();
 }
 
-/// Detaches CUPTI if that is due, after the window has closed. The device is idle, unless `capturing` is true.
+/// Detaches CUPTI after the window has closed, if the plan requires this. The device is idle, unless `capturing` is
+/// true.
 pub(crate) fn window_has_closed(over: u64, capturing: bool) {
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
@@ -260,7 +263,8 @@ pub(crate) fn finish(over: u64, capturing: bool) {
     flush_at_exit();
 }
 
-/// Returns the state of CUPTI. Unlike [`presence`], it also says if the worker is attaching CUPTI now.
+/// Returns the state of CUPTI. In contrast to [`presence`], one of the states is that the worker is attaching CUPTI
+/// now.
 fn whereabouts() -> Where {
     if worker::is_about(worker::Job::Cupti(Job::Attach)) {
         Where::Coming
@@ -302,8 +306,8 @@ fn flush_at_exit() {
         static WAITED: AtomicBool = AtomicBool::new(false);
     }
     if worker::is_about(worker::Job::Cupti(Job::Attach)) {
-        // An attempt to attach is still running. Nothing that it records is needed, but the process should not end in
-        // the middle of it.
+        // The worker is still attaching CUPTI. The records of that attempt are not needed, but the process should not
+        // end in the middle of the attempt.
         if !WAITED.swap(true, Ordering::Relaxed) {
             worker::await_rest(EXIT_TIMEOUT);
         }

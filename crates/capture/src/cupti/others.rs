@@ -10,10 +10,10 @@ use tllmprof_platform::lifecycle;
 lifecycle::global! {
     stage: Sinks;
 
-    /// Number of calls in progress that need CUPTI exclusively.
+    /// Number of calls by which another profiler takes CUPTI, and which have not returned yet.
     #[fork(reset)]
     static COMING: AtomicU32 = AtomicU32::new(0);
-    /// Number of subscriptions that other profilers have.
+    /// Number of subscriptions to CUPTI that other profilers have.
     #[fork(reset)]
     static SUBSCRIBED: AtomicU32 = AtomicU32::new(0);
     /// True if a profiler has registered functions for CUPTI's buffers. This is possible without a subscription.
@@ -36,7 +36,8 @@ const fn takes(call: CuptiCall) -> bool {
     !matches!(call, CuptiCall::Unsubscribe)
 }
 
-/// Handles a call that another profiler is about to make. Returns true if CUPTI must be released first.
+/// Handles a call of CUPTI that another profiler is about to make. Returns true if this library must release CUPTI
+/// first.
 pub(crate) fn call(call: CuptiCall) -> bool {
     if takes(call) {
         COMING.fetch_add(1, Ordering::AcqRel);
@@ -44,7 +45,7 @@ pub(crate) fn call(call: CuptiCall) -> bool {
     takes(call)
 }
 
-/// Handles the return of another profiler's call.
+/// Handles the return of another profiler's call of CUPTI.
 pub(crate) fn returned(call: CuptiCall, succeeded: bool) {
     if succeeded {
         match call {

@@ -20,9 +20,9 @@ mod tests;
 
 /// Maximum number of attempts to detach CUPTI. The distance to the next attempt, in iterations, doubles each time.
 const MAX_TRIES: u32 = 8;
-/// Number of iterations until the next attempt to detach, if it was too early for one.
+/// Number of iterations from a check that finds it too early to detach CUPTI to the next check.
 const EARLY_RETRY_ITERATIONS: u64 = 64;
-/// Number of iterations until the next check of CUPTI, if the worker is still attaching it.
+/// Number of iterations from a check that finds the worker still attaching CUPTI to the next check.
 const LATE_RETRY_ITERATIONS: u64 = 16;
 
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -30,7 +30,7 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// The state of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttachPlan {
-    /// Nothing has to be done.
+    /// Kernels are neither recorded nor to be recorded, and CUPTI does not have to be detached.
     Off,
     /// A window is open, but kernels are not recorded yet, possibly because of a stream capture. CUPTI may still be
     /// attached from the previous window.
@@ -46,12 +46,12 @@ pub(crate) enum AttachPlan {
     Hopeless { leave: Option<Leave> },
 }
 
-/// A detachment that is pending.
+/// A detachment of CUPTI that is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Leave {
-    /// Number of attempts so far.
+    /// Number of attempts to detach CUPTI so far.
     pub tries: u32,
-    /// The iteration of the next attempt.
+    /// The iteration at which CUPTI is to be detached next.
     pub at: u64,
 }
 
@@ -117,7 +117,7 @@ pub(crate) enum PlanEvent {
     Left,
     /// Another profiler takes CUPTI.
     Yields,
-    /// CUPTI could not be detached this time. It is tried again.
+    /// CUPTI could not be detached this time. The detachment is tried again.
     Busy { iteration: u64 },
     /// It is too early to detach CUPTI. This does not count as an attempt.
     Early { iteration: u64 },
@@ -127,13 +127,13 @@ pub(crate) enum PlanEvent {
     Ends,
 }
 
-/// The action that the switching thread must take next.
+/// The action that the plan requires of the thread that switches windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Nothing,
     /// Attach CUPTI. This results in [`PlanEvent::Attached`] or [`PlanEvent::NotAttached`].
     Attach,
-    /// Write into the record that kernels were recorded up to here.
+    /// Write into the record that kernels were recorded up to and including the iteration that has just ended.
     Stop,
     /// Write into the record that kernels were recorded up to the iteration before the one that has just ended.
     StopBefore,
@@ -302,8 +302,8 @@ impl AttachPlan {
             )
         };
         match cupti {
-            // The worker still attaches CUPTI for an abandoned attempt. It is detached at a later check, once it is
-            // attached.
+            // The worker still attaches CUPTI for an abandoned attempt. Once CUPTI is attached, a later check
+            // detaches it.
             Where::Coming => later(LATE_RETRY_ITERATIONS),
             Where::Out => (self.with_leave(None), Action::Nothing),
             Where::In if capturing => later(1),

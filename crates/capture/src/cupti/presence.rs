@@ -17,13 +17,13 @@ use tllmprof_sync::States;
 pub(crate) enum Presence {
     /// CUPTI is not attached, or another profiler uses it.
     Out,
-    /// CUPTI is attached but disabled. Each launch already costs more.
+    /// CUPTI is attached but disabled. Launches are still slower than without CUPTI.
     In,
     /// CUPTI is attached and records work.
     On,
 }
 
-/// An event that changes the state.
+/// An event that changes the state of CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PresenceEvent {
     Subscribed,

@@ -33,21 +33,22 @@ lifecycle::global! {
 }
 
 struct Taking {
-    /// Both clocks when the recording began.
+    /// A reading of both clocks (CUPTI's and the record's) when the recording began.
     since: ClockReading,
     /// Number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`; usually 0.
     ahead: i64,
     names: HashMap<usize, KernelName>,
     /// The era of the record (`recorder::era`) for which the string numbers in `names` are valid.
     era: u32,
-    /// Correlation ids of the calls that submitted work.
+    /// Correlation ids of the CUDA calls that submitted the recorded work.
     calls: HashSet<u32>,
     last: u32,
-    /// The graph nodes whose kernels have run. Used only while scopes are followed.
+    /// The graph nodes whose kernels have run. Used only while scopes (the modules, ranges and functions in which
+    /// kernels are launched) are followed.
     replayed: Replayed,
 }
 
-/// A kernel's name, which the table finds by its address. After a module is unloaded, another name may be at the
+/// A kernel's name, which is found by the address of its text. After a module is unloaded, another name may be at the
 /// same address, so the text is compared too.
 struct KernelName {
     text: Box<[u8]>,
@@ -55,17 +56,17 @@ struct KernelName {
     hash: u64,
 }
 
-/// Totals of what was recorded so far.
+/// Totals of the GPU work that was recorded so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RecordedCounts {
     pub kernels: u64,
     pub copies: u64,
     pub sets: u64,
-    /// Records that CUPTI dropped because it had no buffer.
+    /// Number of records that CUPTI dropped because it had no buffer.
     pub dropped: u64,
-    /// Records without times.
+    /// Number of records without times.
     pub untimed: u64,
-    /// Number of calls that submitted work.
+    /// Number of CUDA calls that submitted the recorded work.
     pub calls: u64,
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn begin(since: ClockReading, ahead: i64) {
 /// Maximum time that a thread of the program waits for CUPTI's thread, which may hang.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Assigns the graph nodes of all records so far to scopes, and writes the result into the record.
+/// Assigns the graph nodes whose kernels have been recorded so far to scopes, and writes the result into the record.
 pub(crate) fn judge() {
     let replayed = TAKING
         .lock_for(LOCK_TIMEOUT)
@@ -150,7 +151,7 @@ pub(crate) extern "C" fn completed(
     }
 }
 
-/// Writes the contents of a buffer into the record.
+/// Writes the contents of a buffer that CUPTI has filled into the record.
 fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
     if let Some(cupti) = Cupti::get()
         && let Some(taking) = TAKING.lock().as_mut()

@@ -103,7 +103,7 @@ static cudaGraphExec_t capture(int count, int us)
     return executable;
 }
 
-// ---- sleeps and locks
+// ---- programs that are slow because of sleeps or locks
 
 FUNCTION void poll_scheduler()
 {
@@ -119,7 +119,7 @@ static void native_polling()
     }
 }
 
-// A batch that is not full waits for more requests, although there are none.
+// If the batch is not full, waits for more requests, although there are none.
 FUNCTION void fill_batch(std::mutex &lock, std::condition_variable &arrived)
 {
     std::unique_lock<std::mutex> held(lock);
@@ -151,7 +151,7 @@ static void native_statistics_lock()
         for (;;) {
             {
                 std::lock_guard<std::mutex> held(statistics);
-                usleep(7000);  // sends them to another host
+                usleep(7000);  // stands for sending the statistics to another host
             }
             usleep(1000);
         }
@@ -162,7 +162,7 @@ static void native_statistics_lock()
     }
 }
 
-// ---- waiting for work: not a fault
+// ---- programs that wait for work, which is not a fault
 
 static std::mutex queue_lock;
 static std::condition_variable queue_grew;
@@ -222,7 +222,7 @@ static void native_request_pipe()
     }
 }
 
-// ---- busy functions
+// ---- programs that are slow because of busy functions on the host
 
 FUNCTION void tokenise_prompts(const std::string &text)
 {
@@ -365,7 +365,7 @@ static void native_new_shapes()
     }
 }
 
-// ---- waits and copies in the midst of a step
+// ---- programs that are slow because of waits or copies within a step
 
 FUNCTION void check_layer(const std::vector<float> &expected)
 {
@@ -448,7 +448,7 @@ static void native_workspaces()
     }
 }
 
-// ---- launches
+// ---- programs that are slow because of their launches
 
 static void native_tiny_kernels()
 {
@@ -471,7 +471,7 @@ static void native_recaptures()
     }
 }
 
-// ---- the machine
+// ---- programs that are slow because of the machine
 
 // Three other processes share the only processor that this one may use.
 static void native_neighbours()
@@ -504,12 +504,12 @@ static void native_neighbours()
     }
 }
 
-// New memory in each step: also with huge pages there are a hundred faults.
+// Allocates new memory in each step. Even with huge pages, this causes a hundred page faults.
 FUNCTION void build_mask(size_t length)
 {
     char *mask = (char *)malloc(length);
     memset(mask, 1, length);
-    asm volatile("" ::"r"(mask) : "memory");  // else the compiler leaves all of it out
+    asm volatile("" ::"r"(mask) : "memory");  // otherwise the compiler would remove the allocation
     free(mask);
     sink = sink + 1;
 }
@@ -563,7 +563,7 @@ static void native_adapters()
     unlink("adapter");
 }
 
-// ---- healthy
+// ---- programs without a fault
 
 // The next batch is copied while this one runs; the host waits for the step before the last one.
 static void native_double_buffer()

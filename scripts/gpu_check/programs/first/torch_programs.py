@@ -56,7 +56,7 @@ def some_text(words):
     return " ".join("".join(chosen.choices("etaoinshrdlu", k=chosen.randint(2, 9))) for _ in range(words))
 
 
-# ---- sleeps, locks, other threads
+# ---- programs that are slow because of sleeps, locks or other threads
 
 
 def poll_scheduler():
@@ -77,7 +77,7 @@ METRICS, METRICS_LOCK = collections.Counter(), threading.Lock()
 def flush_metrics():
     while True:
         with METRICS_LOCK:
-            time.sleep(0.008)  # sends them to another host
+            time.sleep(0.008)  # stands for sending the statistics to another host
         time.sleep(0.001)
 
 
@@ -112,7 +112,7 @@ def upload_thread():
         sampled(output)
 
 
-# ---- waiting for work: not a fault
+# ---- programs that wait for work, which is not a fault
 
 
 @program
@@ -161,7 +161,7 @@ def asyncio_requests():
     asyncio.run(server())
 
 
-# ---- busy functions
+# ---- programs that are slow because of busy functions on the host
 
 
 def render_templates(conversations):
@@ -231,7 +231,7 @@ def penalties():
         apply_penalties(net(x)[:24].float().tolist(), seen)
 
 
-# ---- a plan or a compilation for each new shape
+# ---- programs that need a plan or a compilation for each new shape
 
 
 def attend(query, keys, values):
@@ -272,7 +272,7 @@ def recaptures():
         sampled(output)
 
 
-# ---- waits, copies and memory in a step
+# ---- programs that are slow because of waits, copies or allocations within a step
 
 
 def route_tokens(gate):
@@ -337,7 +337,7 @@ def mask_arrays():
         sampled(net(x) + float(mask[0, 0]))
 
 
-# ---- Python's collector
+# ---- programs that are slow because of Python's garbage collector
 
 
 class Request:
@@ -376,7 +376,7 @@ def request_objects():
         sampled(net(x))
 
 
-# ---- files and processes
+# ---- programs that are slow because of files or other processes
 
 
 def load_prompts(folder):
@@ -430,7 +430,7 @@ def access_log():
     os.remove("access.log")
 
 
-# ---- launches
+# ---- programs that are slow because of their launches
 
 
 @program
@@ -444,7 +444,7 @@ def eager_operators():
         sampled(y)
 
 
-# ---- healthy
+# ---- programs without a fault
 
 
 @program
@@ -487,7 +487,7 @@ def graph_decode():
         sampled(output)
 
 
-# ---- two GPUs
+# ---- programs on two GPUs
 
 
 def balance_experts(loads):

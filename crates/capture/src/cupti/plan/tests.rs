@@ -210,7 +210,8 @@ fn a_window_that_opens_before_cupti_could_go_takes_it_as_it_is() {
     let (plan, action) = plan.next(begins(7, Where::In));
     assert_eq!(action, Action::Attach);
     assert_eq!(plan.next(Attached { until: 8 }).0, Taking { until: 8 });
-    // If the new window closes before any of its iterations begins, CUPTI is detached as planned before.
+    // If the new window closes before any of its iterations begins, CUPTI is detached, as was planned before the
+    // window opened.
     let (plan, action) = plan.next(Closes { over: 7 });
     assert_eq!((plan.is_leaving(), action), (true, SayCaptured));
 }
@@ -269,7 +270,7 @@ fn cupti_attaches_too_late_and_the_process_exits() {
         .next(attempt::AttemptEvent::Abandons)
         .unwrap_or(attempt);
     let (plan, _) = plan.next(SLOW);
-    // The worker finishes the attempt.
+    // The worker finishes the abandoned attempt.
     for event in [
         presence::PresenceEvent::Subscribed,
         presence::PresenceEvent::Enabled,
