@@ -22,6 +22,8 @@ typedef struct {
 struct shared {
     /* The collective's type and size in each call, or 0 before the call. */
     _Atomic uint64_t calls[COMMUNICATORS][RANKS][CALLS];
+    /* The number of sends, and of receives, by the rank that made them and the other rank. */
+    _Atomic uint64_t transfers[2][COMMUNICATORS][RANKS][RANKS];
 };
 
 struct communicator {
@@ -33,6 +35,16 @@ static struct shared *shared;
 static struct communicator made[COMMUNICATORS];
 static long endless = -1;
 
+static int are_transferred(const struct communicator *comm)
+{
+    for (int way = 0; way < 2; way++)
+        for (int peer = 0; peer < comm->ranks; peer++)
+            if (shared->transfers[!way][comm->number][peer][comm->rank] <
+                shared->transfers[way][comm->number][comm->rank][peer])
+                return 0;
+    return 1;
+}
+
 static int is_done(const struct communicator *comm)
 {
     for (unsigned call = 0; call < comm->made; call++) {
@@ -42,7 +54,7 @@ static int is_done(const struct communicator *comm)
             if (shared->calls[comm->number][rank][call] != shared->calls[comm->number][comm->rank][call])
                 return 0;
     }
-    return 1;
+    return are_transferred(comm);
 }
 
 /* The stand-in driver calls this at the end of each of its functions. */
@@ -97,4 +109,22 @@ int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, 
 {
     (void)from, (void)to, (void)type, (void)root, (void)stream;
     return call(comm, 2, count);
+}
+
+static int transfer(struct communicator *comm, int way, int peer)
+{
+    shared->transfers[way][comm->number][comm->rank][peer]++;
+    return 0;
+}
+
+int ncclSend(const void *from, size_t count, int type, int peer, void *comm, void *stream)
+{
+    (void)from, (void)count, (void)type, (void)stream;
+    return transfer(comm, 0, peer);
+}
+
+int ncclRecv(void *to, size_t count, int type, int peer, void *comm, void *stream)
+{
+    (void)to, (void)count, (void)type, (void)stream;
+    return transfer(comm, 1, peer);
 }

@@ -15,6 +15,8 @@ typedef struct {
 int ncclCommInitRank(void **comm, int ranks, ncclUniqueId id, int rank);
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, void *comm, void *stream);
 int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, void *comm, void *stream);
+int ncclSend(const void *from, size_t count, int type, int peer, void *comm, void *stream);
+int ncclRecv(void *to, size_t count, int type, int peer, void *comm, void *stream);
 
 enum { FAULT_STEP = 20, FAULTY = 2, BFLOAT16 = 9, COUNT = 1 << 20 };
 
@@ -89,6 +91,17 @@ static void fail(const char *fault)
         compile();
 }
 
+/* Receives from the rank before, and sends to the one after. The faulty rank receives and does not send. */
+static void pass_on(int rank, int ranks, int is_faulty, void *comm, void *stream)
+{
+    if (rank > 0)
+        ncclRecv(NULL, COUNT, BFLOAT16, rank - 1, comm, stream);
+    if (is_faulty)
+        hold_up();
+    if (rank + 1 < ranks)
+        ncclSend(NULL, COUNT, BFLOAT16, rank + 1, comm, stream);
+}
+
 int main(int argc, char **argv)
 {
     program_begin();
@@ -108,6 +121,11 @@ int main(int argc, char **argv)
             fail(fault);
         if (n == FAULT_STEP && strcmp(fault, "idle") == 0)
             wait_for_work();
+        if (strcmp(fault, "keeps") == 0) {
+            pass_on(rank, ranks, is_faulty, comm, loop.stream);
+            loop_step(&loop, n);
+            continue;
+        }
         if (strcmp(fault, "slow") == 0)
             usleep(400000);
         int is_swapped = is_faulty && strcmp(fault, "order") == 0;

@@ -11,7 +11,9 @@ use crate::header::Ended;
 /// The first bytes of a ring.
 pub const RING_MAGIC: [u8; 8] = *b"TLLMRING";
 /// The version of the format. A reader refuses later versions.
-pub const RING_VERSION: u32 = 1;
+pub const RING_VERSION: u32 = 2;
+/// The first version that counts sends and receives by the other rank.
+const COUNTS_BY_PEER: u32 = 2;
 /// The size of the file in bytes.
 pub const RING_BYTES: usize = 64 << 10;
 
@@ -25,6 +27,8 @@ const MAX_COMMUNICATORS: usize = 64;
 const STEPS: usize = 128;
 const CAPTURED: usize = 256;
 const COLLECTIVES: usize = 512;
+/// The number of directions between this process and other ranks whose sends or receives the ring can count.
+const DIRECTIONS: usize = 256;
 
 /// The operation of a collective.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -57,11 +61,21 @@ impl Collective {
         Some(Self::ALL.get(index)?.0)
     }
 
+    /// Returns the call that the other rank of a send or receive makes. `None` for calls of all ranks.
+    #[must_use]
+    pub const fn counterpart(self) -> Option<Self> {
+        match self {
+            Self::Send => Some(Self::Receive),
+            Self::Receive => Some(Self::Send),
+            _ => None,
+        }
+    }
+
     /// Returns true if all ranks of a communicator make the call. Send and receive are calls between two
     /// ranks.
     #[must_use]
     pub const fn is_of_all_ranks(self) -> bool {
-        !matches!(self, Self::Send | Self::Receive)
+        self.counterpart().is_none()
     }
 }
 
@@ -154,9 +168,17 @@ struct CommunicatorPlace {
     rank: AtomicU64,
     /// The number of collectives among all ranks that were called so far.
     sequence: AtomicU64,
-    /// The number of calls between two ranks so far.
-    between: AtomicU64,
+    /// The number of calls between two ranks so far that are in no [`DirectionPlace`], as there was no room.
+    uncounted: AtomicU64,
     captured: AtomicU64,
+}
+
+/// The number of sends to another rank, or of receives from it.
+#[repr(C)]
+struct DirectionPlace {
+    /// See [`DirectionPlace::key`]; 0 if the entry is free.
+    key: AtomicU64,
+    count: AtomicU64,
 }
 
 #[repr(C)]
@@ -195,6 +217,7 @@ pub struct RingBlock {
     step_places: [StepPlace; STEPS],
     captured_places: [CollectivePlace; CAPTURED],
     collective_places: [CollectivePlace; COLLECTIVES],
+    directions: [DirectionPlace; DIRECTIONS],
 }
 
 const _: () = assert!(size_of::<RingBlock>() <= RING_BYTES);
@@ -344,11 +367,48 @@ impl RingBlock {
             free.is_ok()
         })?;
         store(&place.sequence, 0);
-        store(&place.between, 0);
+        store(&place.uncounted, 0);
+        let index = self.index_of(place);
+        for direction in &self.directions {
+            // The key stays, because entries that were added later may have been placed after this one.
+            if DirectionPlace::communicator(relaxed(&direction.key)) == Some(index) {
+                store(&direction.count, 0);
+            }
+        }
         store(&place.captured, 0);
         store(&place.rank, u64::from(size) << 32 | u64::from(rank));
         place.id.store(id.number(), Ordering::Release);
         Some(place)
+    }
+
+    fn index_of(&self, place: &CommunicatorPlace) -> usize {
+        let offset = (&raw const *place).addr() - self.communicators.as_ptr().addr();
+        offset / size_of::<CommunicatorPlace>()
+    }
+
+    /// Returns the counter of the sends to a rank, or of the receives from it.
+    #[inline]
+    fn direction<'a>(&'a self, place: &'a CommunicatorPlace, call: &Operation) -> &'a AtomicU64 {
+        let key = DirectionPlace::key(self.index_of(place), call);
+        let first = key as usize % DIRECTIONS;
+        let (after, before) = (&self.directions[first..], &self.directions[..first]);
+        let mut all = after.iter().chain(before);
+        let is_it = |place: &&DirectionPlace| {
+            let known = relaxed(&place.key);
+            known == key
+                || known == 0
+                    && match place.key.compare_exchange(
+                        0,
+                        key,
+                        Ordering::Relaxed,
+                        Ordering::Relaxed,
+                    ) {
+                        Ok(_) => true,
+                        Err(other) => other == key,
+                    }
+        };
+        all.find(is_it)
+            .map_or(&place.uncounted, |place| &place.count)
     }
 
     /// Removes a communicator that the program destroys.
@@ -380,7 +440,7 @@ impl RingBlock {
         }
         let counter = match call.operation.collective.is_of_all_ranks() {
             true => &place.sequence,
-            false => &place.between,
+            false => self.direction(place, &call.operation),
         };
         let sequence = counter.fetch_add(1, Ordering::Relaxed);
         let order = self.collectives_begun.fetch_add(1, Ordering::Relaxed);
@@ -441,6 +501,38 @@ impl RingCall {
     /// Returns the operation and the data type as a 16-bit number.
     const fn kind(&self) -> u64 {
         (self.operation.collective as u64) << 8 | self.operation.data_type as u64
+    }
+}
+
+impl DirectionPlace {
+    /// Returns the key of a direction: 1 plus the index of the communicator above the other rank, above 1 for receives.
+    /// Neighbouring ranks have neighbouring keys.
+    const fn key(communicator: usize, call: &Operation) -> u64 {
+        let peer = match call.peer {
+            Some(peer) => peer,
+            None => 0,
+        };
+        let is_receive = matches!(call.collective, Collective::Receive);
+        (communicator as u64 + 1) << 33 | (peer as u64) << 1 | is_receive as u64
+    }
+
+    /// Returns the index of the communicator in a key; `None` if the entry is free.
+    const fn communicator(key: u64) -> Option<usize> {
+        (key as usize >> 33).checked_sub(1)
+    }
+
+    /// Returns the direction of this entry and its count, if it is of this communicator.
+    fn content(&self, communicator: usize) -> Option<RingDirection> {
+        let key = relaxed(&self.key);
+        let collective = match key & 1 {
+            0 => Collective::Send,
+            _ => Collective::Receive,
+        };
+        (Self::communicator(key) == Some(communicator)).then(|| RingDirection {
+            collective,
+            peer: (key >> 1) as u32,
+            count: relaxed(&self.count),
+        })
     }
 }
 
@@ -517,7 +609,7 @@ pub struct CapturedGroup {
 }
 
 /// A communicator that the process uses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RingCommunicator {
     /// The communicator's id, the same on all ranks; 0 if it is not known.
     pub id: u64,
@@ -525,6 +617,17 @@ pub struct RingCommunicator {
     pub place: Option<(u32, u32)>,
     /// The number of collectives that were called so far.
     pub sequence: u64,
+    /// The sends and receives so far; `None` if they are not all counted.
+    pub directions: Option<Vec<RingDirection>>,
+}
+
+/// The sends to another rank of a communicator, or the receives from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingDirection {
+    /// [`Collective::Send`] or [`Collective::Receive`].
+    pub collective: Collective,
+    pub peer: u32,
+    pub count: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -539,7 +642,8 @@ pub struct RingStep {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Called {
     pub communicator: u64,
-    /// The number of the collective in its communicator, counted from 0.
+    /// The number of the collective in its communicator, or of the send or receive among those with the same rank, counted
+    /// from 0.
     pub sequence: u64,
     pub operation: Operation,
     pub stream: u64,
@@ -630,7 +734,7 @@ impl RingBlock {
                 .communicators
                 .iter()
                 .filter(|place| relaxed(&place.handle) != 0)
-                .map(CommunicatorPlace::content)
+                .map(|place| self.communicator_content(place))
                 .collect(),
             steps: in_order(&self.step_places, |place| &place.order, StepPlace::content),
             collectives: in_order(
@@ -673,16 +777,22 @@ impl GroupPlace {
     }
 }
 
-impl CommunicatorPlace {
-    fn content(&self) -> RingCommunicator {
+impl RingBlock {
+    fn communicator_content(&self, place: &CommunicatorPlace) -> RingCommunicator {
         let (rank, size) = (
-            relaxed(&self.rank) as u32,
-            (relaxed(&self.rank) >> 32) as u32,
+            relaxed(&place.rank) as u32,
+            (relaxed(&place.rank) >> 32) as u32,
         );
+        let index = self.index_of(place);
+        let are_counted = self.version.load(Ordering::Relaxed) >= COUNTS_BY_PEER
+            && relaxed(&place.uncounted) == 0;
+        let directions = self.directions.iter();
         RingCommunicator {
-            id: relaxed(&self.id),
+            id: relaxed(&place.id),
             place: (size > 0).then_some((rank, size)),
-            sequence: relaxed(&self.sequence),
+            sequence: relaxed(&place.sequence),
+            directions: are_counted
+                .then(|| directions.filter_map(|one| one.content(index)).collect()),
         }
     }
 }
@@ -875,6 +985,57 @@ mod tests {
             (ALL_REDUCE.bytes(), ALL_REDUCE.type_name()),
             (Some(2 << 20), "bfloat16")
         );
+    }
+
+    #[test]
+    fn sends_and_receives_are_counted_for_each_other_rank() {
+        let memory = InMemory::begun();
+        let block = memory.block();
+        let with = |collective, peer| Operation {
+            collective,
+            peer: Some(peer),
+            ..ALL_REDUCE
+        };
+        let calls = [
+            (1, Collective::Send, 3),
+            (1, Collective::Receive, 3),
+            (1, Collective::Send, 3),
+            (2, Collective::Send, 3),
+        ];
+        for (handle, collective, peer) in calls {
+            block.call_begins(&call(handle, with(collective, peer), false), 1, || {
+                id(&[handle as u8])
+            });
+        }
+        let counts = |ring: &Ring, index: usize| {
+            let all = ring.communicators[index].directions.clone();
+            all.map(|all| {
+                let all = all.iter();
+                all.map(|one| (one.collective, one.peer, one.count))
+                    .collect::<Vec<_>>()
+            })
+        };
+        let ring = memory.read();
+        let sequences: Vec<_> = ring.collectives.iter().map(|one| one.sequence).collect();
+        assert_eq!(sequences, [0, 0, 1, 0]);
+        let first = vec![(Collective::Send, 3, 2), (Collective::Receive, 3, 1)];
+        assert_eq!(counts(&ring, 0), Some(first));
+        assert_eq!(counts(&ring, 1), Some(vec![(Collective::Send, 3, 1)]));
+        // Another communicator in the same entry begins at 0.
+        block.forget_communicator(1);
+        let again = with(Collective::Receive, 3);
+        block.call_begins(&call(5, again, false), 1, || id(b"5"));
+        let second = vec![(Collective::Send, 3, 0), (Collective::Receive, 3, 1)];
+        assert_eq!(counts(&memory.read(), 0), Some(second));
+        // If there are more ranks than entries, nothing is compared.
+        for peer in 0..=DIRECTIONS as u32 {
+            let send = with(Collective::Send, peer);
+            block.call_begins(&call(5, send, false), 1, || id(b"5"));
+        }
+        assert_eq!(counts(&memory.read(), 0), None);
+        // Earlier versions did not count them.
+        block.version.store(1, Ordering::Relaxed);
+        assert_eq!(counts(&memory.read(), 1), None);
     }
 
     #[test]

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use tllmprof_record::{Called, Operation};
+use tllmprof_record::{Called, Collective, Operation, RingCommunicator};
 use tllmprof_report::{Bytes, Time};
 
 use super::state::{Life, RankState, Thread};
 
 /// Ranks are called stuck only after they have been quiet for at least this time: no step or collective began or ended.
-const LEAST_QUIET_NS: u64 = 3_000_000_000;
+pub const LEAST_QUIET_NS: u64 = 3_000_000_000;
 /// A wait for the GPU is called stuck only if it takes at least this many times as long as the longest of the latest
 /// steps.
 const LONGER_THAN_STEPS: u64 = 2;
@@ -80,8 +80,7 @@ impl HangVerdict {
 /// Judges all ranks. Groups of ranks that share no communicator are judged separately, and the worst verdict is
 /// returned.
 pub fn judge(ranks: &[RankState]) -> HangVerdict {
-    let parts = parts(ranks);
-    let mut verdicts: Vec<_> = parts.iter().map(|part| judge_part(ranks, part)).collect();
+    let mut verdicts: Vec<_> = judge_apart(ranks).map(|(_, verdict)| verdict).collect();
     // A verdict on processes that have ended is dropped if any other process moves or is itself stuck.
     let is_gone = |verdict: &HangVerdict| {
         let mut its = verdict.ranks.iter();
@@ -109,6 +108,15 @@ pub fn judge(ranks: &[RankState]) -> HangVerdict {
     worst.unwrap_or_else(|| {
         let text = "no rank is known".to_owned();
         HangVerdict::new(Answer::CannotTell, Kind::Unclear, Vec::new(), text)
+    })
+}
+
+/// Judges groups of ranks that share no communicator. Returns the ranks of each group, as indices into the list of all
+/// ranks, and the verdict on them.
+pub fn judge_apart(ranks: &[RankState]) -> impl Iterator<Item = (Vec<usize>, HangVerdict)> {
+    parts(ranks).into_iter().map(|part| {
+        let verdict = judge_part(ranks, &part);
+        (part, verdict)
     })
 }
 
@@ -254,15 +262,36 @@ fn arguments(operation: &Operation) -> String {
     }
 }
 
-/// Returns a description of a collective, with its number, communicator and arguments.
+/// Returns a description of a collective, send or receive, with its number, communicator and arguments.
 pub fn collective(rank: &RankState, call: &Called) -> String {
+    let operation = &call.operation;
     format!(
-        "{} #{} of {} ({})",
-        call.operation.collective,
-        call.sequence,
-        communicator(rank, call.communicator),
-        arguments(&call.operation)
+        "{} ({})",
+        numbered(
+            rank,
+            call.communicator,
+            operation.collective,
+            call.sequence,
+            operation.peer
+        ),
+        arguments(operation)
     )
+}
+
+/// Returns a description of a call by its number in the communicator, and by the other rank of a send or receive.
+fn numbered(
+    rank: &RankState,
+    id: u64,
+    collective: Collective,
+    number: u64,
+    peer: Option<u32>,
+) -> String {
+    let with = match (collective, peer) {
+        (Collective::Send, Some(peer)) => format!(" to rank {peer}"),
+        (Collective::Receive, Some(peer)) => format!(" from rank {peer}"),
+        _ => String::new(),
+    };
+    format!("{collective} #{number}{with} of {}", communicator(rank, id))
 }
 
 /// Returns the collectives of a communicator that the rank's ring still contains, by number. Collectives that only some
@@ -292,7 +321,90 @@ fn shared(ranks: &[RankState], part: &[usize]) -> BTreeMap<u64, Vec<usize>> {
 fn mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
     let shared = shared(ranks, part);
     let mut shared = shared.iter();
-    shared.find_map(|(id, users)| mismatch_in(ranks, *id, users))
+    shared.find_map(|(id, users)| {
+        mismatch_in(ranks, *id, users).or_else(|| transfer_mismatch(ranks, *id, users))
+    })
+}
+
+/// Finds a send whose receive has another size.
+fn transfer_mismatch(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerdict> {
+    let pairs = pairs(ranks, id, users);
+    pairs.into_iter().find_map(|[sender, receiver]| {
+        let sends = transfers(ranks, id, [sender, receiver], Collective::Send);
+        let receives = transfers(ranks, id, [receiver, sender], Collective::Receive);
+        let size = |call: &&Called| call.operation.bytes();
+        let (number, send, receive) = sends.iter().find_map(|(number, send)| {
+            let receive = receives.get(number)?;
+            let sizes = size(send).zip(size(receive));
+            sizes
+                .is_some_and(|(sent, received)| sent != received)
+                .then_some((number, *send, *receive))
+        })?;
+        let text = format!(
+            "{} called send ({}) as #{number} to {} in {}, which called recv ({})",
+            ranks[sender].name(),
+            arguments(&send.operation),
+            ranks[receiver].name(),
+            communicator(&ranks[sender], id),
+            arguments(&receive.operation)
+        );
+        let its = vec![sender, receiver];
+        Some(HangVerdict::new(Answer::Stuck, Kind::Mismatch, its, text))
+    })
+}
+
+/// Returns the state of a communicator that a rank uses.
+fn member(rank: &RankState, id: u64) -> Option<&RingCommunicator> {
+    rank.ring.communicators.iter().find(|one| one.id == id)
+}
+
+/// Returns all ordered pairs of ranks whose sends and receives in a communicator are counted.
+fn pairs(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<[usize; 2]> {
+    let is_counted = |index: &&usize| {
+        let member = member(&ranks[**index], id);
+        member.is_some_and(|member| member.place.is_some() && member.directions.is_some())
+    };
+    let users: Vec<_> = users.iter().filter(is_counted).copied().collect();
+    let each = users
+        .iter()
+        .flat_map(|one| users.iter().map(move |other| [*one, *other]));
+    each.filter(|[one, other]| one != other).collect()
+}
+
+/// Returns the sends of the first rank to the second that its ring still contains, or the receives from it, by number.
+fn transfers(
+    ranks: &[RankState],
+    id: u64,
+    [one, other]: [usize; 2],
+    collective: Collective,
+) -> BTreeMap<u64, &Called> {
+    let place = member(&ranks[other], id).and_then(|member| member.place);
+    let peer = place.map(|(number, _)| number);
+    let calls = ranks[one].ring.collectives.iter();
+    let is_one = |call: &&Called| {
+        let operation = &call.operation;
+        call.communicator == id && operation.collective == collective && operation.peer == peer
+    };
+    calls
+        .filter(is_one)
+        .map(|call| (call.sequence, call))
+        .collect()
+}
+
+/// Returns the number of sends of the first rank to the second, or of receives from it.
+fn transferred(
+    ranks: &[RankState],
+    id: u64,
+    [one, other]: [usize; 2],
+    collective: Collective,
+) -> u64 {
+    let peer = member(&ranks[other], id).and_then(|member| member.place);
+    let directions = member(&ranks[one], id).and_then(|member| member.directions.as_ref());
+    let mut directions = directions.into_iter().flatten();
+    let found = directions.find(|direction| {
+        direction.collective == collective && Some(direction.peer) == peer.map(|(number, _)| number)
+    });
+    found.map_or(0, |direction| direction.count)
 }
 
 fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerdict> {
@@ -359,8 +471,17 @@ fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict>
     for (id, users) in &shared(ranks, part) {
         let list = |index: &usize| {
             let all = &ranks[*index].ring.captured;
-            let its = all.iter().filter(|one| one.communicator == *id);
-            let its: Vec<_> = its.map(|one| (one.operation, one.times)).collect();
+            let mut its: Vec<(Operation, u64)> = Vec::new();
+            // The other ranks of sends and receives differ, so these are left out.
+            for one in all
+                .iter()
+                .filter(|one| one.communicator == *id && one.operation.collective.is_of_all_ranks())
+            {
+                match its.last_mut() {
+                    Some((operation, times)) if *operation == one.operation => *times += one.times,
+                    _ => its.push((one.operation, one.times)),
+                }
+            }
             (all.len() < WHOLE).then_some(its)
         };
         let lists: Option<Vec<_>> = users.iter().map(list).collect();
@@ -386,68 +507,115 @@ fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict>
     None
 }
 
-/// Finds the rank that did not enter a collective that others have entered. If this rank itself waits in another
-/// collective for another rank, the search continues with that rank.
-fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
-    let shared = shared(ranks, part);
-    // The collectives that some ranks have entered and others have not, each with the ranks that have not entered it.
-    let mut missing = Vec::new();
-    for (id, users) in &shared {
-        let sequences = users.iter().filter_map(|index| ranks[*index].sequence(*id));
-        let (Some(least), Some(most)) = (sequences.clone().min(), sequences.max()) else {
-            continue;
+/// A call that some ranks have entered and others have not.
+struct MissingCall {
+    communicator: u64,
+    /// The call, as the ranks that have not entered it would make it. `None` if it is a collective that no ring contains
+    /// any more.
+    collective: Option<Collective>,
+    number: u64,
+    /// The other rank of a send or receive, as its number in the communicator.
+    peer: Option<u32>,
+    /// The arguments with which another rank has entered the call.
+    operation: Option<Operation>,
+    late: Vec<usize>,
+    ahead: Vec<usize>,
+}
+
+impl MissingCall {
+    /// Finds the collective that not all users of a communicator have entered.
+    fn find_collective(ranks: &[RankState], id: u64, users: &[usize]) -> Option<Self> {
+        let sequence = |index: &usize| ranks[*index].sequence(id);
+        let least = users.iter().filter_map(sequence).min()?;
+        let (late, ahead): (Vec<_>, Vec<_>) = users
+            .iter()
+            .filter(|index| sequence(index).is_some())
+            .partition(|index| sequence(index) == Some(least));
+        let mut calls = ahead
+            .iter()
+            .filter_map(|index| calls_of(&ranks[*index], id).get(&least).copied());
+        let operation = calls.next().map(|call| call.operation);
+        (!ahead.is_empty()).then_some(Self {
+            communicator: id,
+            collective: operation.map(|operation| operation.collective),
+            number: least,
+            peer: None,
+            operation,
+            late,
+            ahead,
+        })
+    }
+
+    /// Finds the sends that the receiver has not entered, and the receives that the sender has not entered.
+    fn find_transfers(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<Self> {
+        let mut found = Vec::new();
+        for [ahead, late] in pairs(ranks, id, users) {
+            for (entered, missing) in [
+                (Collective::Send, Collective::Receive),
+                (Collective::Receive, Collective::Send),
+            ] {
+                let number = transferred(ranks, id, [late, ahead], missing);
+                if transferred(ranks, id, [ahead, late], entered) <= number {
+                    continue;
+                }
+                let calls = transfers(ranks, id, [ahead, late], entered);
+                let place = member(&ranks[ahead], id).and_then(|member| member.place);
+                found.push(Self {
+                    communicator: id,
+                    collective: Some(missing),
+                    number,
+                    peer: place.map(|(number, _)| number),
+                    operation: calls.get(&number).map(|call| call.operation),
+                    late: vec![late],
+                    ahead: vec![ahead],
+                });
+            }
+        }
+        found
+    }
+
+    /// Returns a description of the call.
+    fn text(&self, ranks: &[RankState]) -> String {
+        let rank = &ranks[self.late[0]];
+        let (id, number) = (self.communicator, self.number);
+        let what = match self.collective {
+            Some(collective) => numbered(rank, id, collective, number, self.peer),
+            None => format!("collective #{number} of {}", communicator(rank, id)),
         };
-        if least < most {
-            let late = users.iter().copied();
-            let late = late.filter(|index| ranks[*index].sequence(*id) == Some(least));
-            missing.push((*id, least, late.collect::<Vec<_>>()));
+        match &self.operation {
+            Some(operation) => format!("{what} ({})", arguments(operation)),
+            None => what,
         }
     }
-    // A rank that is ahead of others in some communicator waits there for them. The cause is a late rank that waits
-    // nowhere.
-    let waits = |index: usize| {
-        missing.iter().any(|(id, least, _)| {
-            ranks[index]
-                .sequence(*id)
-                .is_some_and(|sequence| sequence > *least)
-        })
-    };
+}
+
+/// Finds the rank that did not enter a collective, send or receive that others have entered. If this rank itself waits in
+/// another call for another rank, the search continues with that rank.
+fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
+    let mut missing = Vec::new();
+    for (id, users) in &shared(ranks, part) {
+        missing.extend(MissingCall::find_collective(ranks, *id, users));
+        missing.extend(MissingCall::find_transfers(ranks, *id, users));
+    }
+    // A rank that is ahead of others in some call waits there for them. The cause is a late rank that waits nowhere.
+    let waits = |index: &usize| missing.iter().any(|one| one.ahead.contains(index));
     let first = missing
         .iter()
-        .find(|(.., late)| late.iter().any(|index| !waits(*index)));
-    let Some((id, number, late)) = first else {
-        let (id, number, late) = missing.first()?;
+        .find(|one| one.late.iter().any(|index| !waits(index)));
+    let Some(first) = first else {
+        let first = missing.first()?;
         let text = format!(
-            "ranks wait for each other in different communicators: {} did not enter #{number} of {}",
-            names(ranks, late),
-            communicator(&ranks[late[0]], *id)
+            "ranks wait for each other in different calls: {} did not enter {}",
+            names(ranks, &first.late),
+            first.text(ranks)
         );
-        return Some(HangVerdict::new(
-            Answer::Stuck,
-            Kind::Order,
-            late.clone(),
-            text,
-        ));
+        let its = first.late.clone();
+        return Some(HangVerdict::new(Answer::Stuck, Kind::Order, its, text));
     };
-    let late: Vec<_> = late
-        .iter()
-        .copied()
-        .filter(|index| !waits(*index))
-        .collect();
-    let users = &shared[id];
-    let call = users
-        .iter()
-        .find_map(|index| calls_of(&ranks[*index], *id).get(number).copied());
+    let late = first.late.iter().copied();
+    let late: Vec<_> = late.filter(|index| !waits(index)).collect();
     let rank = &ranks[late[0]];
-    let what = match call {
-        Some(call) => format!(
-            "{} #{number} of {} ({})",
-            call.operation.collective,
-            communicator(rank, *id),
-            arguments(&call.operation)
-        ),
-        None => format!("collective #{number} of {}", communicator(rank, *id)),
-    };
+    let what = first.text(ranks);
     let since = rank
         .quiet_ns
         .map_or(String::new(), |quiet| format!(" since {}", Time(quiet)));
@@ -660,9 +828,7 @@ fn in_function(thread: &Thread) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tllmprof_record::{
-        CapturedCollective, CapturedGroup, Collective, Ring, RingCommunicator, RingStep,
-    };
+    use tllmprof_record::{CapturedCollective, CapturedGroup, Ring, RingDirection, RingStep};
 
     use super::*;
 
@@ -740,6 +906,7 @@ mod tests {
                 id: COMMUNICATOR,
                 place: Some((number, RANKS as u32)),
                 sequence: 10,
+                directions: Some(Vec::new()),
             }],
             steps: vec![RingStep {
                 number: 3,
@@ -1016,6 +1183,7 @@ mod tests {
                 id,
                 place: Some((0, 2)),
                 sequence,
+                directions: Some(Vec::new()),
             });
         };
         for (index, communicators) in [&[(1, 5)][..], &[(1, 4), (2, 9)], &[(2, 8)]]
@@ -1044,6 +1212,80 @@ mod tests {
         change(&mut ranks[0], |ring| use_of(ring, 3, 1));
         change(&mut ranks[2], |ring| use_of(ring, 3, 2));
         assert_eq!(judged(&ranks).1, Kind::Order);
+    }
+
+    /// Adds sends or receives of 1 MiB to a rank's ring.
+    fn transfer(rank: &mut RankState, collective: Collective, peer: u32, count: u64) {
+        change(rank, |ring| {
+            let directions = ring.communicators[0].directions.as_mut().unwrap();
+            directions.push(RingDirection {
+                collective,
+                peer,
+                count,
+            });
+            let operation = Operation {
+                peer: Some(peer),
+                ..operation(collective, 1 << 19)
+            };
+            ring.collectives
+                .extend((0..count).map(|n| call(COMMUNICATOR, n, operation)));
+        });
+    }
+
+    #[test]
+    fn a_rank_that_does_not_send_or_receive_is_named() {
+        // A pipeline: rank 0 has sent twice to rank 1, which has received once and sent that on to rank 2.
+        let mut ranks = ranks();
+        transfer(&mut ranks[0], Collective::Send, 1, 2);
+        transfer(&mut ranks[1], Collective::Receive, 0, 1);
+        transfer(&mut ranks[1], Collective::Send, 2, 1);
+        transfer(&mut ranks[2], Collective::Receive, 1, 2);
+        ranks[1].threads[0] = asleep(200, "hold_up");
+        let (answer, kind, its, text) = judged(&ranks);
+        assert_eq!(
+            (answer, kind, its),
+            (Answer::Stuck, Kind::NotEntered, vec![1])
+        );
+        let expected = "rank 1 did not enter recv #1 from rank 0 of TP (1.00 MiB, bfloat16): sleeps in futex, in hold_up";
+        assert!(text.starts_with(expected), "{text}");
+        // Now rank 1 waits for rank 3, which has not sent.
+        transfer(&mut ranks[1], Collective::Receive, 3, 1);
+        ranks[1].threads[0] = waiting(200);
+        ranks[3].threads[0] = asleep(400, "hold_up");
+        let (_, kind, its, text) = judged(&ranks);
+        assert_eq!((kind, its), (Kind::NotEntered, vec![3]));
+        assert!(
+            text.starts_with("rank 3 did not enter send #0 to rank 1 of TP"),
+            "{text}"
+        );
+        // Rank 3 waits for rank 0 before it sends, which waits for rank 1.
+        transfer(&mut ranks[3], Collective::Receive, 0, 1);
+        let (_, kind, _, text) = judged(&ranks);
+        assert_eq!(kind, Kind::Order);
+        assert!(text.starts_with("ranks wait for each other"), "{text}");
+        // If the calls of a rank are not all counted, they are not compared.
+        for rank in &mut ranks {
+            change(rank, |ring| ring.communicators[0].directions = None);
+        }
+        assert_ne!(judged(&ranks).1, Kind::Order);
+    }
+
+    #[test]
+    fn a_receive_of_another_size_is_a_mismatch() {
+        let mut ranks = ranks();
+        transfer(&mut ranks[0], Collective::Send, 1, 2);
+        transfer(&mut ranks[1], Collective::Receive, 0, 2);
+        assert_eq!(judged(&ranks).1, Kind::Gpu, "nothing differs");
+        change(&mut ranks[1], |ring| {
+            ring.collectives.last_mut().unwrap().operation.count = 7;
+        });
+        let (answer, kind, its, text) = judged(&ranks);
+        assert_eq!(
+            (answer, kind, its),
+            (Answer::Stuck, Kind::Mismatch, vec![0, 1])
+        );
+        let expected = "rank 0 called send (1.00 MiB, bfloat16) as #1 to rank 1 in TP, which called recv (14 B, bfloat16)";
+        assert_eq!(text, expected);
     }
 
     #[test]
