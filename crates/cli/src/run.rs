@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::Result;
-use tllmprof_config::{Level, RunId, variable};
+use tllmprof_config::{Level, RunId, Settings, variable};
 
 use crate::background::{self, Left};
 use crate::doctor::{NOT_A_PROGRAM, NOT_EXECUTABLE, NOT_FOUND};
 use crate::failure::{usage, with_status, worded};
+use crate::hang::StuckWatch;
 use crate::metrics::Sampler;
 use crate::options::{Measures, Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
@@ -134,6 +135,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let options = &arguments.options;
     let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
+    if let Some(stuck) = &settings.stuck
+        && (!is_recorded || lacks_ring(&settings, &command))
+    {
+        return Err(usage(format_args!(
+            "--when {stuck}: there would be no ring to watch (wanted: --ring PATH with --trace PATH, and neither --nsys, \
+             --ncu nor --no-trace)"
+        )));
+    }
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
     // From here on signals are blocked, so that a signal cannot end this process and leave an empty folder.
@@ -156,14 +165,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         // No record can be written, as `records` has reported. An empty value switches the record off.
         command.env(variable::trace, "");
     }
+    let stuck = settings.stuck.clone().filter(|_| records.is_some());
+    if stuck.is_some() {
+        command.env(variable::watched, "1");
+    }
     let is_service = inherited::notices_are_expected();
-    if is_service && options.gpu_metrics() && settings.log >= Level::Warn {
+    let stays = options.gpu_metrics() || stuck.is_some();
+    if is_service && stays && settings.log >= Level::Warn {
         output::say(format_args!(
-            "NOTIFY_SOCKET is set, and with --gpu-metrics the program is a child of this process: the service manager takes \
-             its notices only with NotifyAccess=all"
+            "NOTIFY_SOCKET is set, and with --gpu-metrics or --when 'stuck > TIME' the program is a child of this process: \
+             the service manager takes its notices only with NotifyAccess=all"
         ));
     }
-    if !options.gpu_metrics() && (is_service || records.is_none()) {
+    if !stays && (is_service || records.is_none()) {
         if let Some(records) = &records
             && settings.log >= Level::Info
         {
@@ -189,7 +203,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         None
     };
     let mut watch = None;
+    let mut stuck_watch = None;
     let mut status = supervised::run(&held, &mut command, || {
+        stuck_watch = stuck.and_then(|stuck| StuckWatch::start(stuck, run.clone()));
         // A profiler's processes also load the driver without the library, so the watch would report them.
         if !is_profiled && settings.log >= Level::Warn {
             watch = ProgramWatch::start(library);
@@ -211,6 +227,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         _ => sampler,
     };
     drop(held);
+    drop(stuck_watch);
     if let Some(line) = watch.and_then(ProgramWatch::finish) {
         output::say(format_args!("{line}"));
     }
@@ -239,6 +256,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         report_left(&left, &records);
     }
     Ok(end_as(status))
+}
+
+/// Returns true if the processes of `command` would have no ring, because the user chose the path of the records and none
+/// for the rings, or switched the rings off.
+fn lacks_ring(settings: &Settings, command: &Command) -> bool {
+    let is_off = env::var_os(variable::ring).is_some_and(|path| path.is_empty());
+    let has_chosen = env::var_os(variable::trace).is_some()
+        || command.get_envs().any(|(name, _)| name == variable::trace);
+    settings.ring.is_none() && (is_off || has_chosen)
 }
 
 /// Reports why the program takes the place of this process, and which command prints its summary.
