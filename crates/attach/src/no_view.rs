@@ -8,7 +8,7 @@ pub struct View(());
 
 /// A frame of a native stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Frame {
+pub struct NativeFrame {
     /// Path of the module that contains the code, as the process sees it.
     pub path: String,
     /// Address of the instruction in the module's file.
@@ -26,7 +26,7 @@ impl View {
 
     /// Always returns an empty list: stacks are read only on x86-64.
     #[must_use]
-    pub const fn frames(&self, _: u64, _: u64) -> Vec<Frame> {
+    pub const fn frames(&self, _: u64, _: u64) -> Vec<NativeFrame> {
         Vec::new()
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tllmprof_config::{Condition, RunId};
 
-use super::find::{self, Found};
+use super::find::{self, ProcessRing};
 use super::state::RankState;
 use super::verdict::{Answer, HangVerdict};
 use super::{BETWEEN, examine, is_elsewhere, quiet, text, verdict};
@@ -71,7 +71,7 @@ struct Watcher {
 
 impl Watcher {
     /// Finds the running processes of the run.
-    fn find(&self) -> Vec<Found> {
+    fn find(&self) -> Vec<ProcessRing> {
         let mut found = find::running();
         found.retain(|one| one.ring.run == self.run.as_str());
         found
@@ -83,8 +83,11 @@ impl Watcher {
 
     /// Judges these processes, if one of them has made no step or collective for the time of the condition. Returns the
     /// folder of the rings and the verdict if they are stuck.
-    fn judge(&mut self, mut found: Vec<Found>) -> Option<(PathBuf, HangVerdict, Vec<RankState>)> {
-        let is_candidate = |one: &Found| {
+    fn judge(
+        &mut self,
+        mut found: Vec<ProcessRing>,
+    ) -> Option<(PathBuf, HangVerdict, Vec<RankState>)> {
+        let is_candidate = |one: &ProcessRing| {
             let ring = &one.ring;
             ring.steps_begun > 0 && !is_elsewhere(ring) && self.is_late(quiet(ring))
         };

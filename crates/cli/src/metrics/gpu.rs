@@ -23,7 +23,7 @@ const COUNTED: [(GpmMetricId, Metric); 8] = [
 ];
 
 /// A metric and its value, in thousandths of its unit.
-pub type Value = (Metric, u64);
+pub type MetricValue = (Metric, u64);
 
 /// A GPU that is sampled.
 pub struct Gpu<'nvml> {
@@ -40,7 +40,7 @@ pub struct Gpu<'nvml> {
 pub struct MeasuredValues {
     pub start: u64,
     pub end: u64,
-    pub values: Vec<Value>,
+    pub values: Vec<MetricValue>,
 }
 
 impl<'nvml> Gpu<'nvml> {
@@ -85,7 +85,11 @@ impl<'nvml> Gpu<'nvml> {
         (taken, counted)
     }
 
-    fn counted(&mut self, nvml: &'nvml Nvml, values: &mut Vec<Value>) -> Result<(), NvmlError> {
+    fn counted(
+        &mut self,
+        nvml: &'nvml Nvml,
+        values: &mut Vec<MetricValue>,
+    ) -> Result<(), NvmlError> {
         let Some(last) = &self.counts else {
             return Ok(());
         };
@@ -104,7 +108,7 @@ impl<'nvml> Gpu<'nvml> {
     }
 
     /// Adds the metrics that every GPU reports. NVML itself averages the utilization, over the last 1/6 s to 1 s.
-    fn plain(&self, values: &mut Vec<Value>) {
+    fn plain(&self, values: &mut Vec<MetricValue>) {
         if let Ok(rates) = self.device.utilization_rates() {
             values.push((Metric::GpuUtil, u64::from(rates.gpu) * 1000));
             values.push((Metric::MemoryUtil, u64::from(rates.memory) * 1000));

@@ -13,7 +13,7 @@ use tllmprof_config::Level;
 use tllmprof_record::{Counter, Ended, Event, Info, StreamWriter, What};
 
 use super::gpu::{Gpu, MeasuredValues};
-use super::visible::{Asked, Listed, visible};
+use super::visible::{Listed, VisibilityVariables, visible};
 use super::{SamplingPlan, clock, file};
 use crate::output;
 
@@ -164,7 +164,7 @@ fn devices(nvml: &Nvml) -> Result<(Vec<NamedGpu<'_>>, Vec<String>)> {
         found.push(Some((device, name)));
     }
     let variable = |name| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let asked = Asked {
+    let asked = VisibilityVariables {
         devices: variable("CUDA_VISIBLE_DEVICES"),
         order: variable("CUDA_DEVICE_ORDER"),
     };
