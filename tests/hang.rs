@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -59,7 +60,7 @@ impl Run {
     /// Sets the variables that the ranks need: how they find the stand-ins, and what a step is.
     fn with_variables<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let folder = self.scratch.folder();
-        let libraries = std::env::join_paths([folder, standin()]).unwrap();
+        let libraries = std::env::join_paths([folder, &standin()]).unwrap();
         command
             .env("LD_LIBRARY_PATH", &libraries)
             .env("TLLMPROF_RUN", &self.name)
@@ -325,6 +326,24 @@ fn ranks_that_wait_for_work_are_idle() {
     );
     // The ranks remain idle, so a second verdict is the same.
     assert_eq!(run.ask().0, NOT_STUCK);
+}
+
+/// Asks a server about itself again and again, while it waits for requests, captures, compiles and makes long prefills.
+/// `HANG_ASKS` is the number of times.
+#[test]
+fn a_healthy_server_is_never_called_stuck() {
+    let asks = std::env::var("HANG_ASKS").map_or(16, |asks| asks.parse().unwrap());
+    let run = Run::with_fault("none", &[]);
+    let (mut kinds, mut steps) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..asks {
+        let (status, json, output) = run.ask();
+        let verdict = &json["verdict"];
+        assert_ne!(status, STUCK, "{json:#}\n{}", output.err());
+        kinds.extend(verdict["kind"].as_str().map(str::to_owned));
+        steps.extend(json["ranks"][0]["step"]["number"].as_u64());
+    }
+    println!("{asks} verdicts: {kinds:?} up to step {:?}", steps.last());
+    assert!(steps.len() > 1, "the server makes steps");
 }
 
 #[test]

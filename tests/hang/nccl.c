@@ -1,6 +1,7 @@
 /* A stand-in for libnccl.so.2 whose ranks are processes. A collective is done when all ranks of its communicator
  * have called it. It is queued like NCCL's: a wait for the GPU, in the driver, also waits for the collective.
- * HANG_SHARED names a file that the ranks share. HANG_ENDLESS is the number of a collective that is never done. */
+ * HANG_SHARED names a file that the ranks share. HANG_ENDLESS is the number of a collective that is never done.
+ * hang_add_work adds work of the GPU that takes some time. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -34,6 +35,7 @@ struct communicator {
 static struct shared *shared;
 static struct communicator made[COMMUNICATORS];
 static long endless = -1;
+static struct timespec busy_until;
 
 static int are_transferred(const struct communicator *comm)
 {
@@ -62,6 +64,7 @@ static void in_driver(const char *function)
 {
     if (strstr(function, "Synchronize") == NULL)
         return;
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &busy_until, NULL);
     for (int number = 0; number < COMMUNICATORS; number++)
         while (made[number].ranks > 0 && !is_done(&made[number]))
             nanosleep(&(struct timespec){0, 1000000}, NULL);
@@ -80,6 +83,12 @@ static void begin(void)
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     void (*set)(void (*)(const char *)) = (void (*)(void (*)(const char *)))dlsym(driver, "standin_set_callback");
     set(in_driver);
+}
+
+void hang_add_work(int seconds)
+{
+    clock_gettime(CLOCK_MONOTONIC, &busy_until);
+    busy_until.tv_sec += seconds;
 }
 
 /* Makes a communicator, whose number is the first byte of the identifier. */
