@@ -4,7 +4,7 @@
 use std::io;
 
 /// The memory and modules of a process. It cannot be opened on this architecture.
-pub struct View(());
+pub struct ProcessView(());
 
 /// A frame of a native stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,7 +15,7 @@ pub struct NativeFrame {
     pub address: u64,
 }
 
-impl View {
+impl ProcessView {
     /// Opens a process.
     ///
     /// # Errors

@@ -72,7 +72,7 @@ enum ComparisonFormat {
 }
 
 /// Parses a percentage, such as `2%`, into a fraction (0.02).
-pub fn percent(text: &str) -> Result<f64, String> {
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     let percent = number
         .parse::<f64>()
@@ -180,7 +180,7 @@ pub struct CompareRequest<'a> {
 }
 
 /// A comparison, and the exit status that follows from the state of its records (such as damaged).
-pub struct Compared {
+pub(crate) struct Compared {
     pub comparison: Comparison,
     pub status: ExitCode,
 }
@@ -189,7 +189,7 @@ pub struct Compared {
 ///
 /// # Errors
 /// A folder has no record, a folder has records of several runs, or the rule of `--step` cannot be used.
-pub fn compare(
+pub(crate) fn compare(
     base: &[PathBuf],
     other: &[PathBuf],
     wanted: &CompareRequest<'_>,

@@ -121,7 +121,7 @@ pub fn run(arguments: &ExportArguments) -> Result<ExitCode> {
 ///
 /// # Errors
 /// The records belong to several runs and `merge` is false, or the tables cannot be written.
-pub fn tables(files: &[PathBuf], merge: bool, folder: &Path) -> Result<Option<ExitCode>> {
+pub(crate) fn tables(files: &[PathBuf], merge: bool, folder: &Path) -> Result<Option<ExitCode>> {
     let stopped = Stopped::on_signals()?;
     let (records, status) = open(files, &stopped);
     let records = runs::without_copies(records, |record| &record.process);

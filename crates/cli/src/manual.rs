@@ -17,7 +17,7 @@ use crate::output;
   tllmprof completions fish > ~/.config/fish/completions/tllmprof.fish
 
 The packages for Debian and for RPM install them.")]
-pub struct Completions {
+pub(crate) struct Completions {
     /// Shell to print completions for
     shell: Shell,
 }
@@ -28,7 +28,7 @@ pub struct ManualArguments {
     folder: PathBuf,
 }
 
-pub fn completions(arguments: &Completions, mut command: Command) -> Result<ExitCode> {
+pub(crate) fn completions(arguments: &Completions, mut command: Command) -> Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "tllmprof", &mut text);
     output::print(&text)?;

@@ -268,7 +268,7 @@ impl ReportArguments {
 }
 
 /// Returns the identifiers of a report's findings as a text, separated by commas.
-pub fn finding_ids(report: &Report) -> String {
+pub(crate) fn finding_ids(report: &Report) -> String {
     let ids: Vec<_> = report.findings.iter().map(|finding| finding.id).collect();
     match &ids[..] {
         [] => "none: no process has iterations".to_owned(),

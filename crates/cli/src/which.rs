@@ -79,7 +79,7 @@ const FIRST_LINE: u64 = 256;
 
 /// Returns the first line of a file if a shell would read the file as a script. Returns `None` for
 /// a binary file.
-pub fn line_of_script(file: &Path) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn line_of_script(file: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut start = Vec::new();
     File::open(file)?.take(FIRST_LINE).read_to_end(&mut start)?;
     let mut lines = start.split(|byte| *byte == b'\n');

@@ -24,11 +24,11 @@ const MAX_TRACKS: usize = 1 << 16;
 const FIRST_INVENTED: u32 = 10_000_000;
 
 /// Number of a process or of a line, unique over all records of the trace.
-pub type Id = u32;
+pub(crate) type Id = u32;
 
 /// A group of tracks: a process, or the GPUs that it used.
 #[derive(Clone, Debug)]
-pub struct Group {
+pub(crate) struct Group {
     pub id: Id,
     /// The process id, if no other process of the trace has the same. Otherwise an invented number.
     pub pid: u32,

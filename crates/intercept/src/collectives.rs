@@ -23,7 +23,7 @@ pub struct CollectiveArguments {
 
 impl CollectiveArguments {
     /// Returns the argument positions of a function, or `None` if the function starts no collective.
-    pub const fn find(call: NcclCall) -> Option<Self> {
+    pub(crate) const fn find(call: NcclCall) -> Option<Self> {
         // The arguments are `sendbuff, recvbuff, count, datatype`, then an operator, a root or neither, and last `comm,
         // stream`.
         let (collective, first, peer, communicator) = match call {

@@ -97,7 +97,7 @@ pub fn is_asked_about(frame: &CallFrame) {
 }
 
 /// Returns a predicate: whether the memory at an address holds the communicator's handle.
-pub fn holds(communicator: usize) -> impl Fn(usize) -> bool {
+pub(crate) fn holds(communicator: usize) -> impl Fn(usize) -> bool {
     move |slot| handle(slot) == Some(communicator)
 }
 

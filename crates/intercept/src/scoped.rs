@@ -9,7 +9,7 @@ use super::frame::CallFrame;
 use super::thunk::Role;
 
 /// Returns true if scopes require that the library sees calls of this kind return.
-pub fn is_followed(call: Call) -> bool {
+pub(crate) fn is_followed(call: Call) -> bool {
     match call.kind() {
         CallPurpose::Graph(_) => scopes::are_on(),
         kind => kind.makes_node() && scopes::are_noting(),

@@ -267,7 +267,7 @@ impl<'de> Visitor<'de> for TextSeed<'_> {
 }
 
 /// Reads a number or a text. Other JSON becomes [`Scalar::None`].
-pub struct AnyScalar;
+pub(crate) struct AnyScalar;
 
 impl<'de> DeserializeSeed<'de> for AnyScalar {
     type Value = Scalar;

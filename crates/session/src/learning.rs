@@ -40,7 +40,7 @@ pub fn learns() -> bool {
 }
 
 /// Returns the learner's memory. It stays locked as long as the session lasts.
-pub fn memory() -> Memory {
+pub(crate) fn memory() -> Memory {
     Memory {
         learner: LEARNER.lock(),
         trails: &TRAILS,
@@ -49,7 +49,7 @@ pub fn memory() -> Memory {
 }
 
 /// Returns the trail (recent calls) of thread number `thread`, if steps are learnt.
-pub fn trail(thread: u32) -> Option<&'static Trail> {
+pub(crate) fn trail(thread: u32) -> Option<&'static Trail> {
     learns().then(|| {
         TRAILS.mark_used(thread);
         TRAILS.get(thread)
@@ -57,7 +57,7 @@ pub fn trail(thread: u32) -> Option<&'static Trail> {
 }
 
 /// Returns the trail (recent calls) of the thread that uses `slot`; null if steps are not learnt.
-pub fn trail_of(slot: Option<&Slot>) -> *const c_void {
+pub(crate) fn trail_of(slot: Option<&Slot>) -> *const c_void {
     slot.and_then(|slot| trail(slot.thread()))
         .map_or(core::ptr::null(), |trail| core::ptr::from_ref(trail).cast())
 }
@@ -114,7 +114,7 @@ pub fn log_mismatch(found: &DetectedEngine, mismatch: &Mismatch) {
 }
 
 /// Logs that the steps of a detected engine can be counted with a rule that the user has to set.
-pub fn log_hint() {
+pub(crate) fn log_hint() {
     if let Some(engine) = engines::by_ranges() {
         log::say!(
             Info,

@@ -14,7 +14,7 @@ use crate::engines::DetectedEngine;
 use tllmprof_steps::window::Point;
 
 /// Facts about the rule and the rank for the record, copied while the state is locked.
-pub struct Beginning {
+pub(crate) struct Beginning {
     step: &'static Step,
     rank: Rank,
     learnt: Option<LearnedRule>,
@@ -52,7 +52,7 @@ impl Beginning {
     }
 
     /// Begins the record. Returns [`Recording::Yes`] if it was created.
-    pub fn begin(&self, settings: &'static Settings) -> Recording {
+    pub(crate) fn begin(&self, settings: &'static Settings) -> Recording {
         let facts = self.facts(settings);
         if sink().begin_record(settings, &facts) {
             Recording::Yes
@@ -62,7 +62,7 @@ impl Beginning {
     }
 
     /// Writes the changed rule into the record.
-    pub fn write_rule(&self, settings: &'static Settings) {
+    pub(crate) fn write_rule(&self, settings: &'static Settings) {
         sink().rule_is_known(&self.facts(settings));
     }
 

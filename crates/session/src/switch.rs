@@ -22,7 +22,7 @@ use tllmprof_steps::window::{Edge, Point};
 
 /// A switch of windows, profilers and record at a point in the sequence of iterations, with the facts that it
 /// needs.
-pub struct Switch {
+pub(crate) struct Switch {
     settings: &'static Settings,
     target: Point,
     edge: Edge,
@@ -153,7 +153,7 @@ impl Switch {
 
     /// Carries out the switch. Returns the state of the record, if it begins here. The state must not be
     /// locked.
-    pub fn carry_out(&self) -> Option<Recording> {
+    pub(crate) fn carry_out(&self) -> Option<Recording> {
         // Nothing may wait for the device during a stream capture. Neither may CUPTI be attached or detached.
         let drains = self.edge.close.is_some()
             || self.edge.kernels

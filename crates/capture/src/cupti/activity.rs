@@ -17,7 +17,7 @@ pub const CONCURRENT_KERNEL: ActivityKind = 10;
 pub const KINDS: [ActivityKind; 3] = [CONCURRENT_KERNEL, MEMCPY, MEMSET];
 
 /// One kernel, copy or memset. Times are in nanoseconds of CUPTI's clock.
-pub struct Activity {
+pub(crate) struct Activity {
     pub start: u64,
     pub end: u64,
     pub device: u32,
@@ -48,7 +48,7 @@ impl Activity {
     ///
     /// # Safety
     /// CUPTI must have handed over `record`, in a buffer that is still in use.
-    pub unsafe fn read(record: *const u8) -> Option<Self> {
+    pub(crate) unsafe fn read(record: *const u8) -> Option<Self> {
         // SAFETY: CUPTI has written a whole record there. The first word of each record is its kind. All fields lie
         // within the shortest record of that kind, the one of CUDA 11.8.
         let (word, long) = unsafe {
@@ -93,7 +93,7 @@ impl Activity {
     }
 
     /// Returns true if the work has valid times. It has none if CUPTI was flushed while it ran.
-    pub const fn is_timed(&self) -> bool {
+    pub(crate) const fn is_timed(&self) -> bool {
         self.start != 0 && self.end >= self.start
     }
 }

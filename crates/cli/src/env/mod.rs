@@ -314,9 +314,9 @@ fn text<'a>(name: &str, value: &'a OsStr) -> Result<&'a str> {
 mod tests {
     use super::Variables;
 
-    pub const LIBRARY: &str = "/opt/t/libtllmprof.so";
+    pub(crate) const LIBRARY: &str = "/opt/t/libtllmprof.so";
 
-    pub fn some() -> Variables {
+    pub(crate) fn some() -> Variables {
         vec![
             ("TLLMPROF_START_STOP", "2-3,7,30-".into()),
             ("TLLMPROF_NVTX_NAME", "it's {n} $(X) 5%".into()),

@@ -24,7 +24,7 @@ pub struct ProcessRing {
 
 impl ProcessRing {
     /// Reads the ring again. If its file was deleted, returns the content that was read before.
-    pub fn again(&self) -> Ring {
+    pub(crate) fn again(&self) -> Ring {
         read(&self.path).unwrap_or_else(|_| self.ring.clone())
     }
 }

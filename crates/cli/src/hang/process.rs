@@ -31,7 +31,7 @@ fn stat(path: &str) -> Option<(char, u64)> {
 }
 
 /// Returns the letter of a process's state. `None` if the process has ended, even if it is still a zombie.
-pub fn state(pid: u64) -> Option<char> {
+pub(crate) fn state(pid: u64) -> Option<char> {
     let (state, _) = stat(&format!("/proc/{pid}/stat"))?;
     (!matches!(state, 'Z' | 'X')).then_some(state)
 }
@@ -134,7 +134,7 @@ impl SystemCallState {
 /// Reads the threads of a process into `rank`, and the stacks of its main thread and of the threads for which that one
 /// waits. `before` is the processor time of each thread at the first reading. If the process's memory cannot be read,
 /// returns the reason.
-pub fn look(
+pub(crate) fn look(
     pid: u64,
     before: &CpuTimes,
     symbols: &Symbols,

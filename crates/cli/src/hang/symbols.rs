@@ -13,7 +13,7 @@ use crate::live::beyond;
 type FileFunctions = BTreeMap<u64, (u64, String)>;
 
 #[derive(Default)]
-pub struct Symbols(Mutex<BTreeMap<PathBuf, Arc<FileFunctions>>>);
+pub(crate) struct Symbols(Mutex<BTreeMap<PathBuf, Arc<FileFunctions>>>);
 
 impl Symbols {
     /// Returns for each frame of a process's stack the function's name and the module's file name. The function's name

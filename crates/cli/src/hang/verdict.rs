@@ -9,7 +9,7 @@ use tllmprof_report::{Bytes, Time};
 use super::state::{Life, ProcessThread, RankState};
 
 /// Ranks are called stuck only after they have been quiet for at least this time: no step or collective began or ended.
-pub const LEAST_QUIET_NS: u64 = 3_000_000_000;
+pub(crate) const LEAST_QUIET_NS: u64 = 3_000_000_000;
 /// A wait for the GPU is called stuck only if it takes at least this many times as long as the longest of the latest
 /// steps.
 const LONGER_THAN_STEPS: u64 = 2;
@@ -51,14 +51,14 @@ pub enum VerdictKind {
 /// The answer to the question whether the ranks are stuck.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub(crate) enum Answer {
     Stuck,
     NotStuck,
     CannotTell,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HangVerdict {
+pub(crate) struct HangVerdict {
     pub answer: Answer,
     pub kind: VerdictKind,
     /// The ranks that the verdict is about, as indices into the list of all ranks.
@@ -79,7 +79,7 @@ impl HangVerdict {
 
 /// Judges all ranks. Groups of ranks that share no communicator are judged separately, and the worst verdict is
 /// returned.
-pub fn judge(ranks: &[RankState]) -> HangVerdict {
+pub(crate) fn judge(ranks: &[RankState]) -> HangVerdict {
     let mut verdicts: Vec<_> = judge_apart(ranks).map(|(_, verdict)| verdict).collect();
     // A verdict on processes that have ended is dropped if any other process moves or is itself stuck.
     let is_gone = |verdict: &HangVerdict| {
@@ -113,7 +113,7 @@ pub fn judge(ranks: &[RankState]) -> HangVerdict {
 
 /// Judges groups of ranks that share no communicator. Returns the ranks of each group, as indices into the list of all
 /// ranks, and the verdict on them.
-pub fn judge_apart(ranks: &[RankState]) -> impl Iterator<Item = (Vec<usize>, HangVerdict)> {
+pub(crate) fn judge_apart(ranks: &[RankState]) -> impl Iterator<Item = (Vec<usize>, HangVerdict)> {
     parts(ranks).into_iter().map(|part| {
         let verdict = judge_part(ranks, &part);
         (part, verdict)
@@ -241,7 +241,7 @@ fn last_of(rank: &RankState) -> String {
 }
 
 /// Returns a name for a communicator of this rank, for messages.
-pub fn communicator(rank: &RankState, id: u64) -> String {
+pub(crate) fn communicator(rank: &RankState, id: u64) -> String {
     let mut all = rank.ring.communicators.iter();
     let place = all.find(|one| one.id == id).and_then(|one| one.place);
     let Some((number, size)) = place else {
@@ -263,7 +263,7 @@ fn arguments(operation: &Operation) -> String {
 }
 
 /// Returns a description of a collective, send or receive, with its number, communicator and arguments.
-pub fn collective(rank: &RankState, call: &Called) -> String {
+pub(crate) fn collective(rank: &RankState, call: &Called) -> String {
     let operation = &call.operation;
     format!(
         "{} ({})",
@@ -761,7 +761,7 @@ pub struct StuckCause {
 impl StuckCause {
     /// Finds why the thread that makes the steps does not continue. It follows locks and the GIL from thread to thread.
     /// `None` if nothing is known about that thread.
-    pub fn find(rank: &RankState) -> Option<Self> {
+    pub(crate) fn find(rank: &RankState) -> Option<Self> {
         let first = rank.main_thread()?;
         let mut chain = vec![first];
         let mut is_by_gil = false;

@@ -124,7 +124,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
 
 /// Removes socket files that processes of this user on this machine left when they ended. Running processes are not
 /// contacted.
-pub fn sweep() {
+pub(crate) fn sweep() {
     let user = rustix::process::geteuid().as_raw();
     let is_ours = |path: &PathBuf| {
         let status = fs::symlink_metadata(path);
@@ -169,7 +169,7 @@ fn is_left(entry: &fs::DirEntry) -> bool {
 }
 
 /// Returns the key by which processes are sorted.
-pub fn order(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
+pub(crate) fn order(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
     (&status.run, &status.host, status.rank, status.pid)
 }
 

@@ -8,7 +8,7 @@ use super::sockets::{self, ListeningProcess};
 use crate::failure::usage;
 
 #[derive(Args, Debug)]
-pub struct Targets {
+pub(crate) struct Targets {
     /// Process IDs, or HOST:PID if several containers use the same ID [default: the only process or run; for top, all
     /// processes]
     #[arg(value_name = "PID", conflicts_with_all = ["run", "all"])]

@@ -26,7 +26,7 @@ const COUNTED: [(GpmMetricId, Metric); 8] = [
 pub type MetricValue = (Metric, u64);
 
 /// A GPU that is sampled.
-pub struct Gpu<'nvml> {
+pub(crate) struct Gpu<'nvml> {
     /// The GPU's number in CUDA, as the program sees it.
     pub ordinal: u8,
     device: Device<'nvml>,
@@ -37,7 +37,7 @@ pub struct Gpu<'nvml> {
 }
 
 /// Values that are means over an interval. Start and end are in nanoseconds of `CLOCK_MONOTONIC`.
-pub struct MeasuredValues {
+pub(crate) struct MeasuredValues {
     pub start: u64,
     pub end: u64,
     pub values: Vec<MetricValue>,
@@ -45,7 +45,7 @@ pub struct MeasuredValues {
 
 impl<'nvml> Gpu<'nvml> {
     /// Begins to sample a GPU. Also returns the reason if its GPM metrics are missing.
-    pub fn new(ordinal: u8, device: Device<'nvml>) -> (Self, Option<String>) {
+    pub(crate) fn new(ordinal: u8, device: Device<'nvml>) -> (Self, Option<String>) {
         let (counts, why) = match first_sample(&device) {
             Ok(sample) => (Some(sample), None),
             Err(why) => (
@@ -66,7 +66,7 @@ impl<'nvml> Gpu<'nvml> {
 
     /// Returns the metrics since the last call. An error means that the GPM counters could not be read. They are then
     /// not read again.
-    pub fn take(&mut self, nvml: &'nvml Nvml) -> (MeasuredValues, Result<(), NvmlError>) {
+    pub(crate) fn take(&mut self, nvml: &'nvml Nvml) -> (MeasuredValues, Result<(), NvmlError>) {
         let mut values = Vec::new();
         let start = self.since;
         let counted = self.counted(nvml, &mut values);

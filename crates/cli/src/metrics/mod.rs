@@ -39,7 +39,7 @@ struct SamplingPlan {
 }
 
 /// The sampling process, as the command sees it.
-pub struct Sampler {
+pub(crate) struct Sampler {
     number: libc::pid_t,
     orders: UnixStream,
     path: PathBuf,
@@ -49,7 +49,7 @@ pub struct Sampler {
 impl Sampler {
     /// Starts a process that samples into a record in `folder`, which becomes at most `limit` bytes long. Logs GPUs and
     /// metrics that cannot be sampled, and leaves them out. Requires that this process has a single thread.
-    pub fn start(folder: &Path, run: &RunId, limit: u64, log: Level) -> Option<Self> {
+    pub(crate) fn start(folder: &Path, run: &RunId, limit: u64, log: Level) -> Option<Self> {
         let pid = std::process::id();
         let path = file::path(folder, pid);
         let plan = SamplingPlan {
@@ -74,7 +74,7 @@ impl Sampler {
     }
 
     /// Ends the sampling. Returns the path of the record, or `None` if there are no samples.
-    pub fn finish(mut self) -> Option<PathBuf> {
+    pub(crate) fn finish(mut self) -> Option<PathBuf> {
         let mut said = String::new();
         let answered = self
             .orders

@@ -30,7 +30,7 @@ type NamedGpu<'nvml> = (Device<'nvml>, String);
 ///
 /// # Errors
 /// The reason why there are no metrics, or why they end early.
-pub fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
+pub(crate) fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
     let nvml = Nvml::init().map_err(plainly)?;
     let (devices, notes) = devices(&nvml)?;
     for note in &notes {

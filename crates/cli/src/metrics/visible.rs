@@ -7,7 +7,7 @@ const DEVICES: usize = 16;
 
 /// A GPU of the machine, as NVML lists it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
+pub(crate) struct Listed {
     /// The UUID as `nvidia-smi -L` prints it.
     pub uuid: String,
     pub name: String,

@@ -30,7 +30,7 @@ impl FunctionRule {
         }
     }
 
-    pub fn is_for(&self, loaded: &LoadedModule) -> bool {
+    pub(crate) fn is_for(&self, loaded: &LoadedModule) -> bool {
         !loaded.is_left_alone
             && self.library.as_ref().is_none_or(|library| {
                 let path = loaded.path.as_os_str().as_bytes();
@@ -45,7 +45,7 @@ impl FunctionRule {
 
 /// The state of all rules that name native functions: modules, functions and patches.
 #[derive(Default)]
-pub struct NamedRules {
+pub(crate) struct NamedRules {
     /// The rule that says what a step is, if it names native functions.
     pub step: Option<FunctionRule>,
     /// True if known modules must still be searched by the step rule.
@@ -80,7 +80,7 @@ impl NamedRules {
     }
 
     /// Handles modules that were loaded or unloaded. Returns false if it must be called again.
-    pub fn look(&mut self) -> bool {
+    pub(crate) fn look(&mut self) -> bool {
         let maps = match Maps::read() {
             Ok(maps) => maps,
             Err(unreadable) => {
@@ -228,7 +228,7 @@ impl NamedRules {
     }
 
     /// Forgets the functions and patches of modules that are no longer loaded.
-    pub fn forget(&mut self, present: &[LoadedModule]) {
+    pub(crate) fn forget(&mut self, present: &[LoadedModule]) {
         let mut gone = Vec::new();
         self.loaded.retain(|known| {
             let stays = present.iter().any(|loaded| loaded.is(known))
@@ -398,7 +398,7 @@ fn is_replaced(loaded: &LoadedModule, maps: &Maps) -> bool {
 
 /// Reason why the functions of a module are unknown.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum ReadFailure {
+pub(crate) enum ReadFailure {
     /// The module's file was replaced after it was loaded.
     Replaced,
     /// The module's file cannot be read, or is damaged.
@@ -407,7 +407,7 @@ pub enum ReadFailure {
 
 /// Modules whose functions are unknown: file names without duplicates, and the reason for each.
 #[derive(Default)]
-pub struct Unsearched(Vec<(String, ReadFailure)>);
+pub(crate) struct Unsearched(Vec<(String, ReadFailure)>);
 
 impl Unsearched {
     fn add(&mut self, loaded: &LoadedModule, why: ReadFailure) {

@@ -46,7 +46,7 @@ pub struct NamedFunction {
 }
 
 /// The method by which calls of a function are intercepted.
-pub enum Means {
+pub(crate) enum Means {
     Entry {
         at: usize,
         jump: [u8; entry::JUMP],
@@ -62,7 +62,7 @@ pub enum Means {
 impl NamedFunction {
     /// Returns true if the function's entry still contains the jump. The entry may have changed because another
     /// instance of the module was loaded at the same address.
-    pub fn is_in_place(&self) -> bool {
+    pub(crate) fn is_in_place(&self) -> bool {
         let Means::Entry { at, jump, .. } = self.means else {
             return true;
         };

@@ -14,7 +14,7 @@ use tllmprof_sync::Published;
 use super::pool::SCOPES;
 
 /// Largest number of functions that can be scopes.
-pub const MAX_FUNCTIONS: usize = 256;
+pub(crate) const MAX_FUNCTIONS: usize = 256;
 
 /// A function whose calls are scopes. A function that is unloaded and loaded again keeps its number.
 pub struct ScopeFunction {
@@ -39,15 +39,15 @@ lifecycle::global! {
 
 impl ScopeFunction {
     /// Returns the name of the scope, or `None` if this entry is free.
-    pub fn name(&self) -> Option<&'static [u8]> {
+    pub(crate) fn name(&self) -> Option<&'static [u8]> {
         Some(self.name.get()?.text())
     }
 
-    pub fn is_step(&self) -> bool {
+    pub(crate) fn is_step(&self) -> bool {
         self.is_step.load(Ordering::Relaxed)
     }
 
-    pub fn set_step(&self) {
+    pub(crate) fn set_step(&self) {
         self.is_step.store(true, Ordering::Relaxed);
     }
 }
@@ -59,7 +59,7 @@ pub fn function(number: usize) -> Option<&'static ScopeFunction> {
 
 /// Returns the number of the function `name` at `address` of the file at `path`, and assigns a number to a new
 /// function. Returns `None` if all numbers are in use. Must not be called by several threads at a time.
-pub fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
+pub(crate) fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
     let mut hasher = DefaultHasher::new();
     (path, address, name).hash(&mut hasher);
     let hash = hasher.finish() | 1;
@@ -79,7 +79,7 @@ pub fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
 
 /// Opcode of the instruction after the call in a trampoline. The instruction has no effect; its operand is the
 /// function's number: `nop dword ptr [rax + …]`.
-pub const SAYS_NUMBER: [u8; 3] = [0x0f, 0x1f, 0x80];
+pub(crate) const SAYS_NUMBER: [u8; 3] = [0x0f, 0x1f, 0x80];
 
 /// Returns the function whose trampoline contains the return address `from`.
 pub fn of_trampoline(from: usize) -> Option<&'static ScopeFunction> {
@@ -91,7 +91,7 @@ pub fn of_trampoline(from: usize) -> Option<&'static ScopeFunction> {
 
 /// Warns, once, that more calls are in progress than can be scopes.
 #[cold]
-pub fn report_over_full() {
+pub(crate) fn report_over_full() {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
         static SAID: AtomicBool = AtomicBool::new(false);

@@ -22,7 +22,7 @@ pub struct ByName {
 }
 
 impl ByName {
-    pub fn is_called(&self, name: &CStr) -> bool {
+    pub(crate) fn is_called(&self, name: &CStr) -> bool {
         self.names.iter().any(|known| known.as_c_str() == name)
     }
 }

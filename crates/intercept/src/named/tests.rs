@@ -47,7 +47,7 @@ global_asm!(
 );
 // SAFETY: the assembler above defines a function of this type.
 unsafe extern "C" {
-    pub safe fn tllmprof_made_named(number: usize) -> usize;
+    pub(crate) safe fn tllmprof_made_named(number: usize) -> usize;
 }
 
 const RULE: [(&str, &str); 2] = [

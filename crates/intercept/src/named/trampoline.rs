@@ -29,7 +29,7 @@ const PAGE_SIZE: usize = 4096;
 const MAX_TRIES: usize = 8;
 
 /// Executable memory near a module, for trampolines.
-pub struct Region {
+pub(crate) struct Region {
     /// Start address of the module.
     pub of: usize,
     /// The mapped pieces of memory: one, or several if no gap has room for all trampolines.
@@ -98,7 +98,7 @@ impl Region {
     /// Adds a switch: code that redirects calls of `entry` to the address in `target`, except calls from within
     /// `module`. Returns the address of the switch, and the address of code that does the work of the original
     /// function.
-    pub fn add_switch(
+    pub(crate) fn add_switch(
         &mut self,
         entry: &PatchableEntry,
         module: &Range<usize>,
@@ -135,7 +135,7 @@ impl Region {
     ///
     /// # Safety
     /// No code jumps to the trampolines any more, for example because the functions have been unloaded.
-    pub unsafe fn free(self) {
+    pub(crate) unsafe fn free(self) {
         for part in self.parts {
             // SAFETY: no code jumps into the parts any more, as the caller has promised.
             unsafe { part.free() };

@@ -9,14 +9,14 @@ use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
 /// Number of NVTX functions that are wrapped.
-pub const ROWS: usize = 21;
+pub(crate) const ROWS: usize = 21;
 
 /// Largest number of different sets of next functions (those that wrappers call).
-pub const CHAINS: usize = 8;
+pub(crate) const CHAINS: usize = 8;
 
 /// The functions of another tool that the wrappers call, one for each wrapped function; null if the
 /// tool has none.
-pub struct Chain {
+pub(crate) struct Chain {
     next: [AtomicPtr<c_void>; ROWS],
 }
 

@@ -40,7 +40,7 @@ lifecycle::global! {
 }
 
 /// Returns true if the program's ranges and marks must be recorded.
-pub fn are_asked_for() -> bool {
+pub(crate) fn are_asked_for() -> bool {
     let asked = tllmprof_session::activity::settings()
         .is_some_and(tllmprof_session::activity::records_ranges);
     if asked {
@@ -141,7 +141,7 @@ fn push(domain: Handle, name: &NvtxRangeName<'_>) {
 
 /// Records that a range is about to be popped, if it was recorded.
 #[inline]
-pub fn popped(domain: Handle) {
+pub(crate) fn popped(domain: Handle) {
     if scopes::are_on() {
         scopes::pop(domain);
     }
@@ -168,7 +168,7 @@ pub fn started(domain: Handle, id: RangeId, name: &NvtxRangeName<'_>) -> RangeId
 
 /// Records that a started range is about to end, if its start was recorded.
 #[inline]
-pub fn ended(id: RangeId) {
+pub(crate) fn ended(id: RangeId) {
     if ranges::may_be_open() && are_kept() && id != 0 {
         ranges::finished(id);
     }

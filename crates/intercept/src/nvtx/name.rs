@@ -41,7 +41,7 @@ impl NvtxRangeName<'_> {
     ///
     /// # Safety
     /// `attributes` is null or valid for NVTX.
-    pub unsafe fn from_attributes(attributes: *const Attributes) -> Self {
+    pub(crate) unsafe fn from_attributes(attributes: *const Attributes) -> Self {
         // SAFETY: NVTX requires attributes whose size shows whether they contain a message (`is_whole`), and whose
         // message has the type that `message_type` states.
         unsafe {

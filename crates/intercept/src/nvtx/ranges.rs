@@ -69,13 +69,13 @@ pub fn rule() -> Option<&'static RangeRule> {
 }
 
 /// Notes that the ranges of some module reach this library from now on.
-pub fn met() {
+pub(crate) fn met() {
     MET.store(true, Ordering::Relaxed);
 }
 
 /// The meaning of a range's beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Begins {
+pub(crate) enum Begins {
     /// The range does not count, or its beginning requires no action yet.
     Nothing,
     /// The range is a step. The step begins once the beginning of the range has been recorded. If there is a number,
@@ -133,7 +133,7 @@ impl RangeRule {
 
 /// Handles a range that has been pushed. `begins` is the value that the function [`begins`] returned for it.
 #[inline]
-pub fn pushed(domain: Handle, begins: Begins) {
+pub(crate) fn pushed(domain: Handle, begins: Begins) {
     if matches!(begins, Begins::Step(_)) || follows_any() {
         follow(domain, begins);
     }
@@ -141,7 +141,7 @@ pub fn pushed(domain: Handle, begins: Begins) {
 
 /// Handles a range that has been popped: an iteration may end with it.
 #[inline]
-pub fn popped(domain: Handle) {
+pub(crate) fn popped(domain: Handle) {
     if follows_any() {
         unfollow(domain);
     }
@@ -178,7 +178,7 @@ fn unfollow(domain: Handle) {
 /// Handles a range that has been started. `begins` is the value that the function [`begins`] returned for it. Returns
 /// the identifier that the program gets: `id`, or a new one if `id` is 0 (none) and the end of the range must be known.
 #[inline]
-pub fn started(id: RangeId, begins: Begins) -> RangeId {
+pub(crate) fn started(id: RangeId, begins: Begins) -> RangeId {
     let Begins::Step(ends) = begins else {
         return id;
     };
@@ -191,14 +191,14 @@ pub fn started(id: RangeId, begins: Begins) -> RangeId {
 
 /// Handles the end of a started range: an iteration may end with it.
 #[inline]
-pub fn ended(id: RangeId) {
+pub(crate) fn ended(id: RangeId) {
     if let Some(iteration) = STARTED.ended(id) {
         by_name::has_ended(iteration);
     }
 }
 
 /// Returns a new range identifier. The highest bit is set, so that it cannot be that of another tool.
-pub fn own_id() -> RangeId {
+pub(crate) fn own_id() -> RangeId {
     1 << 63 | NEXT_OWN.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -241,7 +241,7 @@ pub fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Handl
 }
 
 /// Handles a domain that is about to be destroyed: forgets its handle.
-pub fn domain_destroyed(handle: Handle) {
+pub(crate) fn domain_destroyed(handle: Handle) {
     if let Some(rule) = RULE.get() {
         rule.domains.set(handle, false);
     }

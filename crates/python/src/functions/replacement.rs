@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use crate::spans::RequestedFunction;
 
 /// A replacement of a requested function by the program.
-pub struct Replaced {
+pub(crate) struct Replaced {
     /// The replacement as `MODULE:QUALNAME`, or its type if it is not a Python function.
     pub by: String,
     pub is_function: bool,

@@ -49,7 +49,7 @@ impl Unqualified {
 
 /// The iterations of a record that count.
 #[derive(Debug, Default)]
-pub struct Qualified {
+pub(crate) struct Qualified {
     /// The reason why each iteration does not count, `None` if it does; empty if all iterations count.
     why: Vec<Option<Unqualified>>,
     /// Number of counting iterations before each index, followed by their total.
@@ -85,22 +85,22 @@ impl Qualified {
     }
 
     /// Returns the reason why the iteration at an index does not count, or `None` if it does.
-    pub fn why(&self, place: usize) -> Option<Unqualified> {
+    pub(crate) fn why(&self, place: usize) -> Option<Unqualified> {
         self.why.get(place).copied().flatten()
     }
 
     /// Returns true if the iteration at an index counts.
-    pub fn has(&self, place: usize) -> bool {
+    pub(crate) fn has(&self, place: usize) -> bool {
         self.why(place).is_none()
     }
 
     /// Returns true if all iterations count.
-    pub fn has_all(&self) -> bool {
+    pub(crate) fn has_all(&self) -> bool {
         self.why.is_empty()
     }
 
     /// Returns true if any iteration from `first` to `last` counts.
-    pub fn has_any(&self, first: usize, last: usize) -> bool {
+    pub(crate) fn has_any(&self, first: usize, last: usize) -> bool {
         match (self.before.get(first), self.before.get(last + 1)) {
             (Some(before), Some(until)) => before < until,
             _ => true,

@@ -127,14 +127,14 @@ fn part(layers: &Layers, name: &str) -> Option<Part<'static>> {
 
 /// Returns the mean time of a layer per iteration, in nanoseconds; `None` if the run has no such layer. `steps` is the
 /// number of iterations with recorded kernels.
-pub fn time(layers: &Layers, steps: u64, name: &str) -> Option<f64> {
+pub(crate) fn time(layers: &Layers, steps: u64, name: &str) -> Option<f64> {
     let mut rows = layers.patterns.iter().chain(&layers.tree);
     let row = rows.find(|row| row.name == name)?;
     (steps > 0).then(|| row.ns as f64 / steps as f64)
 }
 
 /// Returns a note if the layer of a considerable part of the kernel time is unknown.
-pub fn unknown(sides: [&Layers; 2]) -> Option<String> {
+pub(crate) fn unknown(sides: [&Layers; 2]) -> Option<String> {
     let [base, other] = sides.map(|layers| {
         let ns = layers.unknown.iter().map(|row| row.ns).sum();
         layers.all.share(ns)

@@ -1,7 +1,7 @@
 //! GPU metrics inside windows, such as SM utilization or power. The `tllmprof` command samples them while the program
 //! runs.
 
-pub mod text;
+pub(crate) mod text;
 
 use std::collections::BTreeMap;
 
@@ -68,14 +68,14 @@ fn write_name<S: Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S:
 
 /// Collects the metric samples of a record.
 #[derive(Debug, Default)]
-pub struct Samples {
+pub(crate) struct Samples {
     pub samples: Vec<MetricSample>,
     pub left_out: u64,
 }
 
 impl Samples {
     /// Adds an event if it is a metric sample.
-    pub fn add(&mut self, clock: &Clock, event: &Event) {
+    pub(crate) fn add(&mut self, clock: &Clock, event: &Event) {
         let What::GpuMetric {
             device,
             metric: Some(metric),
@@ -101,7 +101,7 @@ impl Samples {
 
 /// Returns the sums of samples inside windows, by device and metric. A sample that overlaps a window only partly
 /// counts for the overlap.
-pub fn inside<'a>(
+pub(crate) fn inside<'a>(
     samples: impl Iterator<Item = &'a MetricSample>,
     windows: &[Window],
 ) -> Vec<MetricSum> {

@@ -18,7 +18,7 @@ const SHOWN_METRICS: [(Metric, &str); 7] = [
 ];
 
 /// Adds the GPU metrics inside windows. A short report shows only the first GPU.
-pub fn metrics(sums: &[MetricSum], lines: &mut Lines) {
+pub(crate) fn metrics(sums: &[MetricSum], lines: &mut Lines) {
     let mut devices: Vec<_> = sums.iter().map(|sum| sum.device).collect();
     devices.sort_unstable();
     devices.dedup();

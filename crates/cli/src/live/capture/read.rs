@@ -30,7 +30,7 @@ impl CapturedWindows {
     ///
     /// # Errors
     /// A record can no longer be read.
-    pub fn read(&self) -> Result<Vec<Read>> {
+    pub(crate) fn read(&self) -> Result<Vec<Read>> {
         let all = self.of.values();
         all.map(|(file, firsts)| {
             read_windows(file, firsts, self.past).with_context(|| file.display().to_string())

@@ -7,7 +7,7 @@ use tllmprof_control::{Phase, Status, StepHistograms};
 use crate::live::record::Figures;
 
 /// A process's status, and the figures of its record (`None` if no record can be read).
-pub struct ProcessFigures {
+pub(crate) struct ProcessFigures {
     pub status: Status,
     pub figures: Option<Figures>,
     /// Time for which the process has been stuck, 0 if it is not. `None` if it has no ring.
@@ -15,7 +15,7 @@ pub struct ProcessFigures {
 }
 
 /// A metric family: metrics with one name and one description.
-pub struct Family {
+pub(crate) struct Family {
     pub name: &'static str,
     help: &'static str,
     of: Of,
@@ -38,7 +38,7 @@ enum Of {
 }
 
 /// All metric families.
-pub const FAMILIES: [Family; 13] = [
+pub(crate) const FAMILIES: [Family; 13] = [
     Family {
         name: "tllmprof_processes",
         help: "Processes that listen.",
@@ -107,7 +107,7 @@ pub const FAMILIES: [Family; 13] = [
 ];
 
 /// Returns the metrics of these processes as text.
-pub fn text(seen: &[ProcessFigures]) -> String {
+pub(crate) fn text(seen: &[ProcessFigures]) -> String {
     let mut out = String::new();
     for family in &FAMILIES {
         let lines = family.lines(seen);

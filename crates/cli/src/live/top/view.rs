@@ -37,7 +37,7 @@ impl View {
 
     /// Notes the end of an order. Of the captured windows, only the latest one of each process
     /// stays on the screen.
-    pub fn finish_order(&mut self, captured: Vec<Captured>) {
+    pub(crate) fn finish_order(&mut self, captured: Vec<Captured>) {
         let begun = capturing();
         self.messages.retain(|line| *line != begun);
         let is_old = |old: &Captured| captured.iter().any(|new| new.pid == old.pid);
@@ -46,7 +46,7 @@ impl View {
         self.captured.sort_by_key(|one| (one.rank, one.pid));
     }
 
-    pub fn say(&mut self, line: String) {
+    pub(crate) fn say(&mut self, line: String) {
         if self.messages.back() == Some(&line) {
             return;
         }
@@ -69,21 +69,21 @@ impl View {
     }
 
     /// Moves the selection up by one row. From the first row it moves to all processes.
-    pub fn up(&mut self) {
+    pub(crate) fn up(&mut self) {
         self.select(self.place().and_then(|place| place.checked_sub(1)));
     }
 
-    pub fn down(&mut self) {
+    pub(crate) fn down(&mut self) {
         let next = self.place().map_or(0, |place| place + 1);
         self.select(Some(next.min(self.rows.len().saturating_sub(1))));
     }
 
-    pub fn select_all(&mut self) {
+    pub(crate) fn select_all(&mut self) {
         self.selected = None;
     }
 
     /// Returns the selected processes, to which the next order applies.
-    pub fn selected(&self) -> Vec<Id> {
+    pub(crate) fn selected(&self) -> Vec<Id> {
         match &self.selected {
             Some(selected) => vec![selected.clone()],
             None => self

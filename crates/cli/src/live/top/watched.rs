@@ -65,7 +65,7 @@ impl WatchedProcesses {
     ///
     /// # Errors
     /// A named process does not listen.
-    pub fn new(targets: &Targets) -> Result<Self> {
+    pub(crate) fn new(targets: &Targets) -> Result<Self> {
         let named = !targets.processes.is_empty() || targets.run.is_some();
         let mut new = Self {
             processes: Vec::new(),
