@@ -1,13 +1,21 @@
 //! `tllmprof hang`: finds out which rank blocks the other ranks, in which collective, and in which function.
 
+mod behind;
+mod calls;
+mod cause;
 mod find;
+mod judge;
+mod mismatch;
 mod process;
 mod python;
 mod state;
 mod symbols;
+#[cfg(test)]
+mod tests;
 mod text;
 mod verdict;
 mod watch;
+mod wording;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -56,7 +64,7 @@ pub struct HangArguments {
 pub fn run(arguments: &HangArguments) -> Result<ExitCode> {
     let mut found = arguments.find()?;
     let ranks = examine(&mut found, BETWEEN);
-    let verdict = verdict::judge(&ranks);
+    let verdict = judge::judge(&ranks);
     match arguments.json {
         true => {
             output::print(format!("{}\n", output::json(&text::json(&verdict, &ranks))).as_bytes())?
@@ -108,13 +116,13 @@ pub fn stuck_times(pids: impl Iterator<Item = u64>) -> BTreeMap<u64, u64> {
     let mut times: BTreeMap<u64, u64> = numbers.map(|pid| (pid, 0)).collect();
     if found
         .iter()
-        .all(|one| quiet(&one.ring) < verdict::LEAST_QUIET_NS)
+        .all(|one| quiet(&one.ring) < judge::LEAST_QUIET_NS)
     {
         return times;
     }
     find::add_others(&mut found);
     let ranks = examine(&mut found, BETWEEN_IF_QUIET);
-    let stuck = verdict::judge_apart(&ranks).filter(|(_, verdict)| verdict.answer == Answer::Stuck);
+    let stuck = judge::judge_apart(&ranks).filter(|(_, verdict)| verdict.answer == Answer::Stuck);
     for rank in stuck.flat_map(|(part, _)| part).map(|index| &ranks[index]) {
         if let Some(time) = times.get_mut(&u64::from(rank.pid)) {
             *time = rank.quiet_ns.unwrap_or(0);

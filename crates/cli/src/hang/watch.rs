@@ -11,9 +11,10 @@ use std::time::{Duration, Instant, SystemTime};
 use tllmprof_config::{Condition, RunId};
 
 use super::find::{self, ProcessRing};
+use super::judge;
 use super::state::RankState;
 use super::verdict::{Answer, HangVerdict};
-use super::{BETWEEN, examine, is_elsewhere, quiet, text, verdict};
+use super::{BETWEEN, examine, is_elsewhere, quiet, text};
 use crate::failure::worded;
 use crate::output;
 
@@ -110,7 +111,7 @@ impl Watcher {
         }
         find::add_others(&mut found);
         let ranks = examine(&mut found, BETWEEN);
-        let verdict = verdict::judge(&ranks);
+        let verdict = judge::judge(&ranks);
         self.judged = Some((Instant::now(), progress));
         let mut about = verdict
             .ranks

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
-use super::beyond;
+use crate::beyond;
 use crate::failure::usage;
 
 /// Changes the library's variables so that they suit a process in another container. For other processes nothing

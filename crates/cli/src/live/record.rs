@@ -8,7 +8,7 @@ use tllmprof_control::Status;
 use tllmprof_record::{Clock, Counter, Header, Histogram, Reader};
 use tllmprof_report::has_enough_for_percentile;
 
-use super::beyond;
+use crate::beyond;
 
 /// Returns the path with which this process can read the record. The other process may be in a container.
 pub(crate) fn reachable(record: &Path, pid: u64) -> PathBuf {
