@@ -265,13 +265,13 @@ impl Peer {
         self.0.get_mut().write_all(line).unwrap();
     }
 
-    pub fn hear(&mut self) -> ControlEvent {
+    pub(crate) fn hear(&mut self) -> ControlEvent {
         let mut line = Vec::new();
         self.0.read_until(b'\n', &mut line).unwrap();
         ControlEvent::from_line(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
     }
 
-    pub fn ask(&mut self, request: &Request) -> ControlEvent {
+    pub(crate) fn ask(&mut self, request: &Request) -> ControlEvent {
         self.say(request.to_line().as_bytes());
         self.hear()
     }

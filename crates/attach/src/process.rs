@@ -101,7 +101,7 @@ const STRICT: u32 = 1;
 
 /// Returns true if the thread has more system call filters than this process.
 #[cfg(target_arch = "x86_64")]
-pub fn is_filtered(tid: i32) -> bool {
+pub(crate) fn is_filtered(tid: i32) -> bool {
     let own = ProcStatus::read(Path::new("/proc/self")).unwrap_or_default();
     ProcStatus::from_pid(tid).is_ok_and(|status| status.has_more_filters(&own))
 }
@@ -214,7 +214,7 @@ fn mask(status: &str, name: &str) -> Option<u64> {
 ///
 /// # Errors
 /// Returns the reason why the process cannot be attached to.
-pub fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
+pub(crate) fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
     let folder = folder(pid);
     let status = ProcStatus::from_pid(pid).map_err(|_| AttachRefusal::NoProcess)?;
     if status.process != pid {
@@ -255,7 +255,7 @@ pub fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
 }
 
 /// Returns the likely reason why the system does not permit an access.
-pub fn not_permitted() -> AttachRefusal {
+pub(crate) fn not_permitted() -> AttachRefusal {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let scope = scope.and_then(|text| text.trim().parse().ok());
     match scope {

@@ -30,7 +30,7 @@ pub(crate) fn domain() -> &'static Domain {
 }
 
 /// A text that is registered with the NVTX tool, once in each process.
-pub struct RegisteredText {
+pub(crate) struct RegisteredText {
     text: CString,
     registered: Published<Registered>,
 }
@@ -73,7 +73,7 @@ impl RegisteredText {
 }
 
 /// The NVTX ranges that are open, and what is needed to open more.
-pub struct Ranges {
+pub(crate) struct Ranges {
     capture: &'static RegisteredText,
     name: NvtxName,
     text: String,

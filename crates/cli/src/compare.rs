@@ -23,7 +23,7 @@ const CANNOT_TELL: u8 = 4;
     after_help = "Intervals are 95 % confidence intervals of the true difference. With several runs on each side, they \
                   include the variation from run to run."
 )]
-pub struct CompareArguments {
+pub(crate) struct CompareArguments {
     /// Print the comparison as JSON
     #[arg(long)]
     json: bool,
@@ -82,7 +82,7 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
     Ok(percent / 100.0)
 }
 
-pub fn run(arguments: &CompareArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     let Some(folder) = &arguments.baseline else {
         let (base, other) = sides(arguments)?;
         return show(base, other, arguments);
@@ -171,7 +171,7 @@ fn show(base: &[PathBuf], other: &[PathBuf], arguments: &CompareArguments) -> Re
 }
 
 /// Options for reading and comparing runs.
-pub struct CompareRequest<'a> {
+pub(crate) struct CompareRequest<'a> {
     /// The rule for iterations in traces of other profilers.
     pub step: Option<&'a Step>,
     /// True if the records of several runs in a folder count as one run.

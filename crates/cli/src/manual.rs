@@ -23,7 +23,7 @@ pub(crate) struct Completions {
 }
 
 #[derive(clap::Args)]
-pub struct ManualArguments {
+pub(crate) struct ManualArguments {
     /// Folder to write to, which is created if it does not exist
     folder: PathBuf,
 }
@@ -36,7 +36,7 @@ pub(crate) fn completions(arguments: &Completions, mut command: Command) -> Resu
 }
 
 /// Writes a manual page for the command, and one for each visible verb.
-pub fn run(arguments: &ManualArguments, mut command: Command) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &ManualArguments, mut command: Command) -> Result<ExitCode> {
     fs::create_dir_all(&arguments.folder)
         .with_context(|| arguments.folder.display().to_string())?;
     // `build` changes the names of verbs to those that users type, so it runs before they are read.

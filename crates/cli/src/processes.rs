@@ -21,7 +21,7 @@ use crate::{output, parallel, traces};
 
 /// Options for reading traces of other profilers.
 #[derive(Clone, Copy, Default)]
-pub struct ReadOptions<'a> {
+pub(crate) struct ReadOptions<'a> {
     /// The layers of CUDA graphs, from a record of the same program. nsys exports do not contain them.
     pub scopes: Option<&'a GraphScopes>,
     /// The rule that says what an iteration is, for traces that have none of their own.
@@ -102,7 +102,7 @@ fn read_each(files: &[&PathBuf], reading: ReadOptions<'_>) -> Vec<Result<Vec<Pro
 }
 
 /// Returns whether an error means that the record was created but nothing was written to it.
-pub const fn is_empty(error: &RecordError) -> bool {
+pub(crate) const fn is_empty(error: &RecordError) -> bool {
     matches!(error, RecordError::Empty(_))
 }
 
@@ -210,7 +210,7 @@ pub(crate) fn read(path: &Path) -> Result<Process> {
 ///
 /// # Errors
 /// The file cannot be read, or is not a record.
-pub fn open(path: &Path, verb: &str) -> Result<Reader<ProgressSource<File>>, RecordError> {
+pub(crate) fn open(path: &Path, verb: &str) -> Result<Reader<ProgressSource<File>>, RecordError> {
     let (file, length) = open_file(path)?;
     Reader::new(ProgressSource::new(file, activity(verb, path), 2 * length))
 }

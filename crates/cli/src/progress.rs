@@ -86,7 +86,7 @@ impl<W: Write> Drop for Progress<W> {
 }
 
 /// A record's bytes. Reading them advances the progress.
-pub struct ProgressSource<S> {
+pub(crate) struct ProgressSource<S> {
     source: S,
     progress: RefCell<Progress>,
 }

@@ -39,7 +39,7 @@ cannot be executed; 127: there is no such program.
 
 nsys needs about 90 ms between two windows and may miss a window that starts sooner."
 )]
-pub struct RunArguments {
+pub(crate) struct RunArguments {
     #[command(flatten)]
     options: Options,
     /// Run the program under nsys, which captures the windows, or the whole program with --window none; ARGS are passed
@@ -57,7 +57,7 @@ pub struct RunArguments {
     command: Vec<OsString>,
 }
 
-pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     let measures = match is_profiled {
         true => Measures::Nothing,

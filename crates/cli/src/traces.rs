@@ -28,7 +28,7 @@ pub(crate) fn is_trace(file: &Path, beginning: &[u8]) -> bool {
 ///
 /// # Errors
 /// The file cannot be read, or is not a trace.
-pub fn read(
+pub(crate) fn read(
     file: &Path,
     step: Option<&Step>,
     activity: Option<String>,

@@ -8,7 +8,7 @@ use crate::record::Record;
 
 /// The value of an argument, which a viewer shows with an item.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum ArgumentValue {
+pub(crate) enum ArgumentValue {
     Number(u64),
     Text(SharedText),
     Yes,
@@ -16,14 +16,14 @@ pub enum ArgumentValue {
 
 /// A text that many items share, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum SharedText {
+pub(crate) enum SharedText {
     String(StringId),
     /// The name of a scope, by the scope's number.
     Scope(u32),
 }
 
 impl SharedText {
-    pub fn resolve(self, record: &Record) -> String {
+    pub(crate) fn resolve(self, record: &Record) -> String {
         match self {
             Self::String(id) => record.texts().strings.get(id).to_owned(),
             Self::Scope(scope) => record.scope(scope),
@@ -58,7 +58,7 @@ pub(crate) struct Flow {
 
 impl Activity {
     /// Returns the item's arguments.
-    pub fn args(&self) -> impl Iterator<Item = (Key, ArgumentValue)> + '_ {
+    pub(crate) fn args(&self) -> impl Iterator<Item = (Key, ArgumentValue)> + '_ {
         let item = &self.item;
         // The number 0 of the default stream is not shown.
         let key = item.kind.row().value;

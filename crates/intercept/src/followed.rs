@@ -15,7 +15,7 @@ pub(crate) fn is_followed(call: Call) -> bool {
 }
 
 /// Returns true if another intercepted call of the thread led to this call.
-pub fn is_nested(frame: &CallFrame) -> bool {
+pub(crate) fn is_nested(frame: &CallFrame) -> bool {
     frame.is_within(thread::outer())
 }
 

@@ -18,7 +18,7 @@ pub(crate) const STACK_WORDS: usize = 8;
 /// because the assembler may leave any value in the word.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct TimingRole(usize);
+pub(crate) struct TimingRole(usize);
 
 impl TimingRole {
     /// The call does not matter to GPU times.
@@ -61,7 +61,7 @@ impl TimingRole {
 /// cells, except `since` and the first value of `work`.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
-pub struct CallFrame {
+pub(crate) struct CallFrame {
     /// The thunk that the call came through.
     pub thunk: &'static Thunk,
     /// The integer arguments that came in registers.
@@ -103,8 +103,8 @@ pub struct CallFrame {
 
 /// Offsets of the fields in bytes, for the assembler.
 impl CallFrame {
-    pub const THUNK: usize = offset_of!(Self, thunk);
-    pub const ARGS: usize = offset_of!(Self, args);
+    pub(crate) const THUNK: usize = offset_of!(Self, thunk);
+    pub(crate) const ARGS: usize = offset_of!(Self, args);
     #[cfg(target_arch = "x86_64")] // on AArch64 only Rust reads it
     pub(crate) const SINCE: usize = offset_of!(Self, since);
     #[cfg(target_arch = "x86_64")]
@@ -213,7 +213,7 @@ pub(crate) mod made {
 
     /// A frame, and the caller's stack above it.
     #[repr(C)]
-    pub struct Call {
+    pub(crate) struct Call {
         pub frame: CallFrame,
         pub stack: [usize; STACK_WORDS],
     }

@@ -268,7 +268,7 @@ impl Thunk {
 
     /// Makes functions that lead to driver functions for `calls` go through the slow path again, which decides for each
     /// whether it can become transparent.
-    pub fn attend(calls: CallSet) {
+    pub(crate) fn attend(calls: CallSet) {
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
             if let Role::Runtime(call) | Role::Front(call) = thunk.role()
                 && calls.contains(call)

@@ -93,7 +93,7 @@ impl WindowWait {
 
     /// Returns the task that follows from the window's progress. After the task is done, call this again for
     /// the next one.
-    pub fn on(&mut self, progress: DemandProgress, now: Instant) -> ServerTask {
+    pub(crate) fn on(&mut self, progress: DemandProgress, now: Instant) -> ServerTask {
         match progress {
             DemandProgress::Waits => ServerTask::Nothing,
             // The window may have both opened and closed since the last call.

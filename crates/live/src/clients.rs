@@ -121,7 +121,7 @@ impl Client {
         !self.is_done && self.lines.0.contains(&b'\n')
     }
 
-    pub fn say(&mut self, event: &ControlEvent) {
+    pub(crate) fn say(&mut self, event: &ControlEvent) {
         self.out.extend_from_slice(event.to_line().as_bytes());
         self.is_gone |= self.out.len() > MAX_QUEUED_BYTES;
         self.write();

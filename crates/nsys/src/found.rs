@@ -125,7 +125,7 @@ fn ranges_span(database: &Database, of: i64) -> Option<Span> {
 }
 
 /// Returns a single window that contains all found iterations.
-pub fn windows(found: &FoundIterations) -> Windows {
+pub(crate) fn windows(found: &FoundIterations) -> Windows {
     let (Some(first), Some(last)) = (found.iterations.first(), found.iterations.last()) else {
         return Windows::default();
     };

@@ -68,7 +68,7 @@ pub(crate) const fn process(thread: i64) -> i64 {
 }
 
 /// Returns the condition for rows of one process. `column` contains threads or processes in nsys's numbering.
-pub const fn rows_of(process: i64, column: &str) -> RowRange<'_> {
+pub(crate) const fn rows_of(process: i64, column: &str) -> RowRange<'_> {
     RowRange {
         column,
         from: process.saturating_mul(1 << 24),

@@ -131,7 +131,7 @@ pub(crate) fn write_pending() {
 }
 
 /// Writes the facts that are known when the record begins.
-pub fn write(settings: &Settings, facts: &SessionFacts<'_>, host: &[u8]) {
+pub(crate) fn write(settings: &Settings, facts: &SessionFacts<'_>, host: &[u8]) {
     for row in CALLS {
         let what = What::CallName {
             row: row.call as u8,

@@ -60,7 +60,7 @@ pub enum DemandProgress {
 
 impl Demand {
     /// Returns true if the window is open or has yet to open.
-    pub const fn is_due(&self) -> bool {
+    pub(crate) const fn is_due(&self) -> bool {
         !matches!(self.progress, DemandProgress::Closed(_))
     }
 }

@@ -61,7 +61,7 @@ pub fn finish_at_once() {
 
 /// Closes the window, logs the result, and makes the library's threads end. Only the first call has an
 /// effect.
-pub fn end(by: EndReason) {
+pub(crate) fn end(by: EndReason) {
     if lifecycle::is_filtered() {
         return;
     }

@@ -62,7 +62,7 @@ pub(crate) struct Ended {
 
 impl Ended {
     /// Closes the open window, and copies the facts for the log out of the state.
-    pub fn read(state: &mut SessionState) -> Self {
+    pub(crate) fn read(state: &mut SessionState) -> Self {
         let iterations = state.counter.iterations(&state.slots);
         let begun = state.begun_of(iterations);
         let closed = state.schedule.finish();

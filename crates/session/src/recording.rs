@@ -24,13 +24,13 @@ pub(crate) struct Beginning {
 
 impl Beginning {
     /// Returns the facts if the record has to begin at `point`.
-    pub fn if_begins_at(point: Point, state: &mut SessionState) -> Option<Self> {
+    pub(crate) fn if_begins_at(point: Point, state: &mut SessionState) -> Option<Self> {
         state.begins_record(point).then(|| Self::now(state))
     }
 
     /// Returns the facts again if the rule has changed since the record began. With `auto` this happens when
     /// a known engine's function is first called after that, or when a step is recognized.
-    pub fn anew(state: &mut SessionState) -> Option<Self> {
+    pub(crate) fn anew(state: &mut SessionState) -> Option<Self> {
         let is_another = |(recorded, was_span): (&Step, bool)| {
             !core::ptr::eq(recorded, state.step()) || was_span != state.span.is_on()
         };

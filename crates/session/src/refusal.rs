@@ -6,7 +6,7 @@ use tllmprof_config::Settings;
 use tllmprof_platform::log::{self, Level};
 
 /// The warning about the filter, which is logged once.
-pub struct SeccompWarning;
+pub(crate) struct SeccompWarning;
 
 impl fmt::Display for SeccompWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

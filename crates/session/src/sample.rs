@@ -12,7 +12,7 @@ use super::state::{Recording, SessionState};
 use super::stream_capture;
 
 /// Called when an iteration begins. If a kernel sample is due, opens a window with this iteration.
-pub fn look(state: &mut SessionState, begun: Begun) {
+pub(crate) fn look(state: &mut SessionState, begun: Begun) {
     let Some(mut sampler) = state.automatic.sampler.take() else {
         return;
     };

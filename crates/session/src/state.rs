@@ -67,7 +67,7 @@ pub enum Gating {
     Engine,
 }
 
-pub struct SessionState {
+pub(crate) struct SessionState {
     pub settings: &'static Settings,
     pub counter: Counter,
     pub schedule: Schedule,
@@ -155,7 +155,7 @@ impl Recording {
 }
 
 impl SessionState {
-    pub fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let settings = crate::activity::settings()?;
         let schedule = match (&settings.step, &settings.condition) {
             (step, _) if step.is_learnt() => Schedule::patient(settings.windows.as_slice()),
@@ -256,7 +256,7 @@ impl SessionState {
     }
 
     /// Takes the turn (the right to switch windows) for the calling thread.
-    pub fn take_turn(&mut self) {
+    pub(crate) fn take_turn(&mut self) {
         self.turn.on(TurnEvent::Claims(Instant::now()));
     }
 
@@ -319,7 +319,7 @@ impl SessionState {
     }
 
     /// Returns the engine whose step is counted with `auto`.
-    pub fn engine(&self) -> Option<&'static DetectedEngine> {
+    pub(crate) fn engine(&self) -> Option<&'static DetectedEngine> {
         match self.settings.step {
             Step::Auto => engines::counted(self.counter.counts()?),
             _ => None,

@@ -51,7 +51,7 @@ pub fn is_any_under_way() -> bool {
 }
 
 /// Ends the captures of a thread that has ended. `slot` is that thread's slot.
-pub fn forget(state: &mut SessionState, slot: &Slot) {
+pub(crate) fn forget(state: &mut SessionState, slot: &Slot) {
     let before = state.captures.len();
     state
         .captures
@@ -108,7 +108,7 @@ pub(crate) fn began(stream: usize, succeeded: bool) {
 
 /// Called when a capture has ended, successfully or not. A relaxed capture may end on another thread than it
 /// began. Returns the locked state if counting restarts, so that the caller can move back to the start.
-pub fn ended(stream: usize) -> Option<Guard<'static, Option<SessionState>>> {
+pub(crate) fn ended(stream: usize) -> Option<Guard<'static, Option<SessionState>>> {
     let here = slot()?;
     let mut guard = STATE.lock();
     let state = guard.as_mut()?;

@@ -112,7 +112,7 @@ impl Switch {
     /// Moves the schedule to `target`, and collects the facts for the switch. They are boxed because they
     /// take several kilobytes, and the program's thread may have a small stack.
     #[inline(never)]
-    pub fn decide(state: &mut SessionState, target: Point) -> Box<Self> {
+    pub(crate) fn decide(state: &mut SessionState, target: Point) -> Box<Self> {
         if state.schedule.has_edge_at(target) {
             state.ask_engine();
         }
@@ -206,7 +206,7 @@ impl Switch {
     }
 
     /// Stores in the state that the switch was carried out.
-    pub fn note(&self, state: &mut SessionState, recording: Option<Recording>) {
+    pub(crate) fn note(&self, state: &mut SessionState, recording: Option<Recording>) {
         state.turn.on(TurnEvent::Switched(self.target));
         state.note_demand(&self.edge, self.target.over());
         if let Some(recording) = recording {

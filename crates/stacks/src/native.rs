@@ -81,7 +81,7 @@ const MAX_FRAMES: u16 = 127;
 
 /// The error number with which the kernel refuses to record stacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PerfRefusal(i32);
+pub(crate) struct PerfRefusal(i32);
 
 impl fmt::Display for PerfRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -173,7 +173,7 @@ impl NativeSample<'_> {
 impl Ring {
     /// Makes the kernel record the stack of a thread of this process after every `period` ns of
     /// processor time.
-    pub fn open(thread: i32, period: u64) -> Result<Self, PerfRefusal> {
+    pub(crate) fn open(thread: i32, period: u64) -> Result<Self, PerfRefusal> {
         Self::open_as(thread, period, true).or_else(|_| Self::open_as(thread, period, false))
     }
 

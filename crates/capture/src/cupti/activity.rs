@@ -10,11 +10,11 @@ use tllmprof_record::CopyKind;
 
 use super::library::ActivityKind;
 
-pub const MEMCPY: ActivityKind = 1;
-pub const MEMSET: ActivityKind = 2;
+pub(crate) const MEMCPY: ActivityKind = 1;
+pub(crate) const MEMSET: ActivityKind = 2;
 /// Kernels that may run concurrently. The other kind, `KERNEL` (3), gives no times for the kernels of a graph.
-pub const CONCURRENT_KERNEL: ActivityKind = 10;
-pub const KINDS: [ActivityKind; 3] = [CONCURRENT_KERNEL, MEMCPY, MEMSET];
+pub(crate) const CONCURRENT_KERNEL: ActivityKind = 10;
+pub(crate) const KINDS: [ActivityKind; 3] = [CONCURRENT_KERNEL, MEMCPY, MEMSET];
 
 /// One kernel, copy or memset. Times are in nanoseconds of CUPTI's clock.
 pub(crate) struct Activity {
@@ -26,7 +26,7 @@ pub(crate) struct Activity {
     pub work: ActivityDetails,
 }
 
-pub enum ActivityDetails {
+pub(crate) enum ActivityDetails {
     Kernel {
         /// The mangled name, which may be null.
         name: *const c_char,

@@ -26,7 +26,7 @@ pub(crate) enum Attempt {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttemptEvent {
+pub(crate) enum AttemptEvent {
     /// A thread requests a new attempt.
     Begins,
     /// The thread no longer waits.

@@ -8,7 +8,7 @@ use tllmprof_recorder as recorder;
 
 /// One moment as both clocks show it: nanoseconds of CUPTI's clock, and the record's ticks.
 #[derive(Clone, Copy, Default)]
-pub struct ClockReading {
+pub(crate) struct ClockReading {
     pub ns: u64,
     pub ticks: u64,
 }

@@ -93,12 +93,12 @@ pub(crate) fn is_on() -> bool {
 }
 
 /// Takes the reason why the last attempt to attach failed, if it failed.
-pub fn refused() -> Option<KernelsRefusal> {
+pub(crate) fn refused() -> Option<KernelsRefusal> {
     REFUSED.lock().take()
 }
 
 /// Abandons an attempt to attach that took too long. If the worker attaches CUPTI later, it disables it again.
-pub fn forget_attach() {
+pub(crate) fn forget_attach() {
     ATTEMPT.on(attempt::AttemptEvent::Abandons);
 }
 
@@ -113,14 +113,14 @@ pub(crate) fn closed_us() -> u64 {
 }
 
 /// Begins an attempt to attach or detach.
-pub fn begin_attempt() {
+pub(crate) fn begin_attempt() {
     ATTEMPT.on(attempt::AttemptEvent::Begins);
     *LEFT.lock() = Left::Busy;
 }
 
 /// Abandons the attempt to detach, unless the worker has already begun to detach CUPTI. Returns true if it was
 /// abandoned.
-pub fn abandon_attempt() -> bool {
+pub(crate) fn abandon_attempt() -> bool {
     let is_given_up = ATTEMPT.on(attempt::AttemptEvent::Abandons).is_some();
     if is_given_up {
         gate::open();

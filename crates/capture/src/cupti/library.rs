@@ -15,11 +15,11 @@ use tllmprof_platform::{elf, function};
 
 pub(crate) type CuptiResult = c_int;
 /// An activity kind (`CUpti_ActivityKind`).
-pub type ActivityKind = c_int;
-pub type Subscriber = *mut c_void;
-pub type OnCallback = extern "C" fn(*mut c_void, c_int, u32, *const c_void);
-pub type BufferRequested = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
-pub type BufferCompleted = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
+pub(crate) type ActivityKind = c_int;
+pub(crate) type Subscriber = *mut c_void;
+pub(crate) type OnCallback = extern "C" fn(*mut c_void, c_int, u32, *const c_void);
+pub(crate) type BufferRequested = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
+pub(crate) type BufferCompleted = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
 /// Type of the function `cuptiGetGraphExecId`.
 pub(crate) type GraphExecId = unsafe extern "C" fn(*mut c_void, *mut u32) -> CuptiResult;
@@ -95,7 +95,7 @@ impl Cupti {
     /// Finds or loads the process's CUPTI. If the process has already loaded one, for example through PyTorch, that
     /// is used. Otherwise the newest one is loaded that a driver of version `driver` supports. Runs on the worker
     /// thread, because loading may run constructors.
-    pub fn load(driver: c_int) -> Result<&'static Self, KernelsRefusal> {
+    pub(crate) fn load(driver: c_int) -> Result<&'static Self, KernelsRefusal> {
         if let Some(known) = Self::get() {
             return Ok(known);
         }
@@ -244,7 +244,7 @@ pub(crate) mod made {
     pub(crate) const RECORD: usize = 128;
 
     /// The activity kinds that are enabled in the stand-in.
-    pub static ENABLED: Mutex<BTreeSet<ActivityKind>> = Mutex::new(BTreeSet::new());
+    pub(crate) static ENABLED: Mutex<BTreeSet<ActivityKind>> = Mutex::new(BTreeSet::new());
     /// Number of flushes that the stand-in was asked for.
     pub(crate) static FLUSHES: Mutex<u32> = Mutex::new(0);
     /// Number of records that the stand-in reports as dropped.

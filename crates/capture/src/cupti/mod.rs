@@ -126,7 +126,7 @@ pub(crate) fn has_edge_at(iteration: u64) -> bool {
 
 /// Reports why no kernels can be sampled, if samples are requested but impossible. Called when the process begins to
 /// use CUDA.
-pub fn start(settings: &Settings) {
+pub(crate) fn start(settings: &Settings) {
     let is_sampled = settings
         .kernels
         .and_then(KernelSelection::samples)
@@ -176,7 +176,7 @@ pub(crate) fn reach(iteration: u64, capturing: bool) -> bool {
 }
 
 /// Ends the recording of kernels when the window is about to close. `over` is the first iteration after the window.
-pub fn window_closes(over: u64) {
+pub(crate) fn window_closes(over: u64) {
     let action = PLAN.lock().on(PlanEvent::Closes { over });
     write_stop(action, over);
     if action == Action::SayCaptured {
@@ -322,7 +322,7 @@ fn flush_at_exit() {
 
 impl AttachPlan {
     /// Handles `event`: changes the plan, and returns the action that is required.
-    pub fn on(&mut self, event: PlanEvent) -> Action {
+    pub(crate) fn on(&mut self, event: PlanEvent) -> Action {
         let (next, action) = self.next(event);
         *self = next;
         NEXT.store(next.due(), Ordering::Relaxed);

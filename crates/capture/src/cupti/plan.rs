@@ -66,7 +66,7 @@ pub(crate) enum Where {
 
 /// An event that changes the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanEvent {
+pub(crate) enum PlanEvent {
     /// A window opens.
     Opens,
     /// The settings, or another tool, rule out the recording of kernels.
@@ -171,7 +171,7 @@ impl AttachPlan {
     }
 
     /// Returns the state after `event`, and the action that is required.
-    pub fn next(self, event: PlanEvent) -> (Self, Action) {
+    pub(crate) fn next(self, event: PlanEvent) -> (Self, Action) {
         let leave = self.pending();
         match (self, event) {
             (Self::Off | Self::Leaving(_), PlanEvent::Opens) => {

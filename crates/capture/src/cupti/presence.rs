@@ -25,7 +25,7 @@ pub(crate) enum Presence {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PresenceEvent {
+pub(crate) enum PresenceEvent {
     Subscribed,
     Enabled,
     SwitchedOff,

@@ -4,7 +4,7 @@ use core::fmt;
 
 /// A reason why no kernels are recorded.
 #[derive(Clone, Debug)]
-pub enum KernelsRefusal {
+pub(crate) enum KernelsRefusal {
     NoRecord,
     TorchProfiler,
     /// `CUDA_INJECTION64_PATH` is set.

@@ -70,7 +70,7 @@ pub(crate) struct RecordedCounts {
 }
 
 /// Begins a recording. `since` is a reading of both clocks made now.
-pub fn begin(since: ClockReading, ahead: i64) {
+pub(crate) fn begin(since: ClockReading, ahead: i64) {
     for total in &TOTALS {
         total.store(0, Ordering::Relaxed);
     }

@@ -29,7 +29,7 @@ pub(crate) struct Program {
 
 /// The reason why a command cannot start, or cannot be examined.
 #[derive(Debug)]
-pub struct StartRefusal {
+pub(super) struct StartRefusal {
     pub why: String,
     /// The exit status that a shell would report. `None` if it is not certain that the command does not start.
     pub status: Option<u8>,
@@ -74,7 +74,7 @@ impl Program {
     ///
     /// # Errors
     /// The reason why the command cannot start.
-    pub fn from_command(command: &[OsString]) -> Result<Self, StartRefusal> {
+    pub(super) fn from_command(command: &[OsString]) -> Result<Self, StartRefusal> {
         let arguments = command.get(1..).unwrap_or_default();
         let command = command.first().map_or(OsStr::new(""), OsString::as_os_str);
         let (status, why) = match which(command) {

@@ -46,7 +46,7 @@ const BETWEEN_IF_QUIET: Duration = Duration::from_millis(100);
 #[command(
     after_help = "Exit status: 0 not stuck, 3 stuck, 4 too little is known, 1 and 2 as with other commands."
 )]
-pub struct HangArguments {
+pub(crate) struct HangArguments {
     /// Process IDs, ring files (see run --ring), or a folder of ring files [default: the processes of the only run]
     #[arg(value_name = "PID", conflicts_with_all = ["run", "all"])]
     targets: Vec<String>,
@@ -61,7 +61,7 @@ pub struct HangArguments {
     json: bool,
 }
 
-pub fn run(arguments: &HangArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
     let mut found = arguments.find()?;
     let ranks = examine(&mut found, BETWEEN);
     let verdict = judge::judge(&ranks);

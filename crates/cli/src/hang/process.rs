@@ -10,7 +10,7 @@ use super::state::{ProcessThread, RankState};
 use super::symbols::Symbols;
 
 /// Processor time of each thread, in clock ticks, by thread number.
-pub type CpuTimes = BTreeMap<u32, u64>;
+pub(super) type CpuTimes = BTreeMap<u32, u64>;
 
 /// The `futex` operation that waits while a word of memory has a certain value.
 const FUTEX_WAIT: u64 = 0;
@@ -47,7 +47,7 @@ fn thread_numbers(pid: u64) -> Vec<u32> {
 }
 
 /// Returns the processor time of each thread of a process.
-pub fn times(pid: u64) -> CpuTimes {
+pub(super) fn times(pid: u64) -> CpuTimes {
     let time = |id: u32| Some((id, stat(&format!("/proc/{pid}/task/{id}/stat"))?.1));
     thread_numbers(pid).into_iter().filter_map(time).collect()
 }

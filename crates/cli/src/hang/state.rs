@@ -32,7 +32,7 @@ pub(crate) enum Life {
 
 /// A thread of a running process.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct ProcessThread {
+pub(super) struct ProcessThread {
     pub id: u32,
     pub name: String,
     /// The letter of the thread's state, as in proc(5).
@@ -89,7 +89,7 @@ impl RankState {
 
     /// Returns the thread that makes the steps. If that is not known, the thread that made the latest collective, and
     /// otherwise the process's first thread.
-    pub fn main_thread(&self) -> Option<&ProcessThread> {
+    pub(super) fn main_thread(&self) -> Option<&ProcessThread> {
         let latest = self.ring.collectives.last();
         let steps = Some(self.ring.step_thread).filter(|id| *id != 0);
         let all = [steps, latest.map(|call| call.thread), Some(self.pid)];
@@ -97,7 +97,7 @@ impl RankState {
         found.next()
     }
 
-    pub fn thread(&self, id: u32) -> Option<&ProcessThread> {
+    pub(super) fn thread(&self, id: u32) -> Option<&ProcessThread> {
         self.threads.iter().find(|thread| thread.id == id)
     }
 

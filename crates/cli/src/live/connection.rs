@@ -98,7 +98,7 @@ impl Connection {
     ///
     /// # Errors
     /// No event arrives in time, the process has ended, or its line is not an event.
-    pub fn next(&mut self) -> io::Result<ControlEvent> {
+    pub(crate) fn next(&mut self) -> io::Result<ControlEvent> {
         let longest = 4 * LONGEST as u64;
         let read = self
             .reader

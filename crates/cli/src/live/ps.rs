@@ -23,7 +23,7 @@ const BETWEEN: Duration = Duration::from_millis(300);
 pub(crate) const NONE: &str = "no process listens: one does that was started by tllmprof run, or with TLLMPROF_CONTROL=1, and uses CUDA";
 
 #[derive(clap::Args)]
-pub struct PsArguments {
+pub(crate) struct PsArguments {
     /// Print a JSON list of processes
     #[arg(long)]
     json: bool,
@@ -55,7 +55,7 @@ pub(crate) fn look() -> Vec<SeenProcess> {
     listening.into_iter().filter_map(again).collect()
 }
 
-pub fn run(arguments: &PsArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &PsArguments) -> Result<ExitCode> {
     let seen = look();
     if arguments.json {
         let lines: Vec<_> = seen

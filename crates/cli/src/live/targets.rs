@@ -27,7 +27,7 @@ impl Targets {
     ///
     /// # Errors
     /// A named process does not listen, or several processes match and it is not clear which are meant.
-    pub fn find(&self) -> Result<Vec<ListeningProcess>> {
+    pub(crate) fn find(&self) -> Result<Vec<ListeningProcess>> {
         let mut listening = match self.processes.is_empty() {
             true => sockets::listening(),
             false => sockets::listening_to_named(),

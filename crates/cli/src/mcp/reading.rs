@@ -34,7 +34,7 @@ pub(crate) struct Finding {
 
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "Table")]
-pub struct TableRequest {
+pub(super) struct TableRequest {
     #[serde(flatten)]
     of: RunOf,
     /// Name of the table.
@@ -149,7 +149,7 @@ fn check_process(report: &Report, process: Option<usize>) -> Result<()> {
     }
 }
 
-pub fn table(asked: &TableRequest, shared: &mut Shared) -> Result<String> {
+pub(super) fn table(asked: &TableRequest, shared: &mut Shared) -> Result<String> {
     let name = asked.table.as_str();
     if !tables().contains(&name) {
         bail!(

@@ -40,7 +40,7 @@ struct ReportInputs {
 
 /// The report that was requested last. It is kept because an assistant asks several questions about one run.
 #[derive(Default)]
-pub struct Reports {
+pub(super) struct Reports {
     last: Option<(ReportInputs, Arc<Report>)>,
 }
 

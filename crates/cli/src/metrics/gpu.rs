@@ -23,7 +23,7 @@ const COUNTED: [(GpmMetricId, Metric); 8] = [
 ];
 
 /// A metric and its value, in thousandths of its unit.
-pub type MetricValue = (Metric, u64);
+pub(super) type MetricValue = (Metric, u64);
 
 /// A GPU that is sampled.
 pub(crate) struct Gpu<'nvml> {

@@ -17,13 +17,13 @@ use super::trampoline::Region;
 use super::{functions, processor, report, scopes};
 
 /// A rule that selects functions by name, and optionally modules by path.
-pub struct FunctionRule {
+pub(super) struct FunctionRule {
     pub pattern: Pattern,
     library: Option<Regex>,
 }
 
 impl FunctionRule {
-    pub fn new(name: &Regex, library: Option<Regex>) -> Self {
+    pub(super) fn new(name: &Regex, library: Option<Regex>) -> Self {
         Self {
             pattern: Pattern::new(name),
             library,
@@ -74,7 +74,7 @@ pub(crate) struct NamedRules {
 }
 
 impl NamedRules {
-    pub fn set_step(&mut self, rule: FunctionRule) {
+    pub(super) fn set_step(&mut self, rule: FunctionRule) {
         self.step = Some(rule);
         self.step_is_new = true;
     }
@@ -217,7 +217,7 @@ impl NamedRules {
     }
 
     /// Returns at most `count` function names that are most similar to the rule's pattern.
-    pub fn nearest(&self, rule: &FunctionRule, count: usize) -> Vec<String> {
+    pub(super) fn nearest(&self, rule: &FunctionRule, count: usize) -> Vec<String> {
         let mut nearest = Nearest::new(&rule.pattern);
         for loaded in self.loaded.iter().filter(|loaded| rule.is_for(loaded)) {
             if let Ok(image) = Image::open(&loaded.path) {
@@ -257,7 +257,12 @@ impl NamedRules {
     }
 
     /// Hooks `candidates`, so that their calls are counted, or are scopes. The caller keeps `modules` loaded meanwhile.
-    pub fn patch(&mut self, candidates: Vec<HookCandidate>, modules: &[ElfModule], maps: &Maps) {
+    pub(super) fn patch(
+        &mut self,
+        candidates: Vec<HookCandidate>,
+        modules: &[ElfModule],
+        maps: &Maps,
+    ) {
         let count_of =
             |is_it: fn(&HookCandidate) -> bool| candidates.iter().filter(|c| is_it(c)).count();
         self.matched += count_of(|candidate| candidate.is_step);

@@ -38,7 +38,7 @@ pub(crate) fn report() {
 }
 
 /// Logs which functions are scopes, and which ones cannot be scopes. Does nothing if the process does not use CUDA.
-pub fn found_scopes(functions: &[NamedFunction]) {
+pub(super) fn found_scopes(functions: &[NamedFunction]) {
     if !MAY_REPORT.load(Ordering::Relaxed) {
         return;
     }
@@ -128,7 +128,7 @@ pub(crate) fn report_unmatched_scopes(may_search: bool) {
 
 /// Logs how a function is hooked, if the process uses CUDA. Logs a function of a library that is loaded repeatedly only
 /// once.
-pub fn found(function: &NamedFunction) {
+pub(super) fn found(function: &NamedFunction) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
         static SAID: [AtomicU64; LIMIT] = [const { AtomicU64::new(0) }; LIMIT];

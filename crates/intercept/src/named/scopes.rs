@@ -17,7 +17,7 @@ use super::pool::SCOPES;
 pub(crate) const MAX_FUNCTIONS: usize = 256;
 
 /// A function whose calls are scopes. A function that is unloaded and loaded again keeps its number.
-pub struct ScopeFunction {
+pub(super) struct ScopeFunction {
     /// Hash of the function's file, address and name; 0 if this entry is free.
     hash: AtomicU64,
     name: Published<Label>,
@@ -53,7 +53,7 @@ impl ScopeFunction {
 }
 
 /// Returns the function with this number.
-pub fn function(number: usize) -> Option<&'static ScopeFunction> {
+pub(super) fn function(number: usize) -> Option<&'static ScopeFunction> {
     FUNCTIONS.get(number)
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
 pub(crate) const SAYS_NUMBER: [u8; 3] = [0x0f, 0x1f, 0x80];
 
 /// Returns the function whose trampoline contains the return address `from`.
-pub fn of_trampoline(from: usize) -> Option<&'static ScopeFunction> {
+pub(super) fn of_trampoline(from: usize) -> Option<&'static ScopeFunction> {
     let number = core::ptr::with_exposed_provenance::<u32>(from + SAYS_NUMBER.len());
     // SAFETY: `from` is the return address of the call in a scope's trampoline, and the instruction with the number
     // lies there.

@@ -42,7 +42,11 @@ impl Region {
     ///
     /// # Errors
     /// There is no space, or the system does not map the memory.
-    pub fn near(module: &ElfModule, count: usize, maps: &Maps) -> Result<Self, PatchRefusal> {
+    pub(crate) fn near(
+        module: &ElfModule,
+        count: usize,
+        maps: &Maps,
+    ) -> Result<Self, PatchRefusal> {
         let size = (count * TRAMPOLINE_SIZE).next_multiple_of(PAGE_SIZE);
         let gaps = maps.free_near(module.start, reach(module)).into_iter();
         // Use gaps above the module last: the program's heap lies above it, and must be able to grow.
@@ -87,7 +91,7 @@ impl Region {
 
     /// Adds the trampoline for `entry`. `scope` is the number of the function if its calls are scopes. Returns the
     /// trampoline's address range.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         entry: &PatchableEntry,
         scope: Option<usize>,
@@ -126,7 +130,7 @@ impl Region {
     ///
     /// # Errors
     /// The system does not allow it.
-    pub fn finish(&self) -> Result<(), PatchRefusal> {
+    pub(crate) fn finish(&self) -> Result<(), PatchRefusal> {
         let finished = self.parts.iter().try_for_each(TrampolinePages::finish);
         finished.map_err(PatchRefusal::NotExecutable)
     }

@@ -8,9 +8,9 @@ use core::sync::atomic::AtomicPtr;
 pub(crate) type Wide = u32;
 /// A handle. For the component that issued it, the handle is an address; for all others it is only a number. 0 means
 /// none, or the default domain.
-pub type Handle = usize;
-pub type RangeId = u64;
-pub type FunctionPointer = *mut c_void;
+pub(super) type Handle = usize;
+pub(super) type RangeId = u64;
+pub(super) type FunctionPointer = *mut c_void;
 pub type GetExportTable = unsafe extern "C-unwind" fn(u32) -> *const c_void;
 pub(crate) type Initialize = unsafe extern "C-unwind" fn(GetExportTable) -> c_int;
 pub(crate) type InitializeExtension = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
@@ -67,7 +67,7 @@ struct Callbacks {
 pub(crate) type FunctionSlot<'a> = &'a AtomicPtr<c_void>;
 
 /// The function pointers of one NVTX kind (such as `CORE`) in one module that uses NVTX.
-pub struct FunctionTable<'a> {
+pub(super) struct FunctionTable<'a> {
     places: &'a [Option<FunctionSlot<'a>>],
 }
 
@@ -197,7 +197,7 @@ pub(crate) mod made {
 
     impl Module {
         /// Creates the calling thread's module. All its function pointers are `own` at first.
-        pub fn make(own: FunctionPointer) -> &'static Self {
+        pub(crate) fn make(own: FunctionPointer) -> &'static Self {
             let functions = core::array::from_fn(|_| core::array::from_fn(|_| AtomicPtr::new(own)));
             let module = Box::leak(Box::new(Self {
                 functions,
@@ -236,7 +236,7 @@ pub(crate) mod made {
         }
 
         /// Returns the current value of function pointer `index` in the table of this kind.
-        pub fn now(&self, kind: u32, index: usize) -> FunctionPointer {
+        pub(crate) fn now(&self, kind: u32, index: usize) -> FunctionPointer {
             self.functions[usize::from(kind == CORE2)][index].load(Ordering::Relaxed)
         }
     }

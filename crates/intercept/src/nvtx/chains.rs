@@ -29,7 +29,7 @@ impl Chain {
 
     /// Returns the tool's function that the wrapper of this row must call, or null.
     #[inline]
-    pub fn next(&self, row: usize) -> FunctionPointer {
+    pub(super) fn next(&self, row: usize) -> FunctionPointer {
         self.next[row].load(Ordering::Relaxed)
     }
 
@@ -52,7 +52,7 @@ lifecycle::global! {
 
 /// Returns the index of the chain that has these next functions, and creates it if necessary.
 /// Returns `None` if all chains are in use.
-pub fn chain_for(next: &[FunctionPointer; ROWS]) -> Option<usize> {
+pub(super) fn chain_for(next: &[FunctionPointer; ROWS]) -> Option<usize> {
     // The lock is held only for a moment, and never by a thread that waits.
     let _making = MAKING.lock_for(Duration::from_secs(1))?;
     let used = USED.load(Ordering::Relaxed);

@@ -125,7 +125,7 @@ fn open_scope(domain: Handle, name: &NvtxRangeName<'_>) {
 
 /// Records that a range has been pushed, if a window is open.
 #[inline]
-pub fn pushed(domain: Handle, name: &NvtxRangeName<'_>) {
+pub(super) fn pushed(domain: Handle, name: &NvtxRangeName<'_>) {
     if scopes::are_on() {
         open_scope(domain, name);
     }
@@ -157,7 +157,7 @@ fn pop(domain: Handle) {
 
 /// Records that a range has been started. `id` is the tool's identifier for the range, or 0. Returns the identifier
 /// that the program gets: `id`, or a new one if `id` is 0 and the range is recorded.
-pub fn started(domain: Handle, id: RangeId, name: &NvtxRangeName<'_>) -> RangeId {
+pub(super) fn started(domain: Handle, id: RangeId, name: &NvtxRangeName<'_>) -> RangeId {
     if !is_open() {
         return id;
     }
@@ -176,7 +176,7 @@ pub(crate) fn ended(id: RangeId) {
 
 /// Records a mark (a moment with a name), if a window is open.
 #[inline]
-pub fn marked(domain: Handle, name: &NvtxRangeName<'_>) {
+pub(super) fn marked(domain: Handle, name: &NvtxRangeName<'_>) {
     if is_open() {
         ranges::marked(names(domain, name, &mut None));
     }
@@ -184,7 +184,7 @@ pub fn marked(domain: Handle, name: &NvtxRangeName<'_>) {
 
 /// Keeps a registered string. `handle` is the tool's handle for the string, if there is a tool. Returns the handle that
 /// the program gets: `handle`, or a new one if it is `None` and the string is kept.
-pub fn registered(
+pub(super) fn registered(
     domain: Handle,
     handle: Option<Handle>,
     text: &NvtxRangeName<'_>,
@@ -194,7 +194,7 @@ pub fn registered(
 
 /// Keeps the name of a new domain. `handle` is the tool's handle for the domain, if there is a tool. Returns the handle
 /// that the program gets, like [`registered`].
-pub fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Option<Handle> {
+pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Option<Handle> {
     keep(&DOMAINS, 0, handle, name)
 }
 

@@ -39,7 +39,7 @@ lifecycle::global! {
 static MATCHING_STRING: u8 = 0;
 
 /// The rule for the ranges that the process counts as steps.
-pub struct RangeRule {
+pub(super) struct RangeRule {
     regex: &'static Regex,
     pattern: CompiledPattern,
     domain: Option<&'static str>,
@@ -50,7 +50,7 @@ pub struct RangeRule {
 }
 
 /// Returns the rule, or `None` if the process counts no NVTX ranges.
-pub fn rule() -> Option<&'static RangeRule> {
+pub(super) fn rule() -> Option<&'static RangeRule> {
     if let Some(rule) = RULE.get() {
         return Some(rule);
     }
@@ -85,7 +85,7 @@ pub(crate) enum Begins {
 
 /// Handles a range that is about to begin. Counts it if it matches the rule.
 #[inline]
-pub fn begins(domain: Handle, name: &NvtxRangeName<'_>) -> Begins {
+pub(super) fn begins(domain: Handle, name: &NvtxRangeName<'_>) -> Begins {
     RULE.get()
         .map_or(Begins::Nothing, |rule| rule.begins(domain, name))
 }
@@ -204,7 +204,11 @@ pub(crate) fn own_id() -> RangeId {
 
 /// Handles a registered string. `handle` is the handle from another tool or from the record, if there is one. Returns
 /// the handle that the program gets.
-pub fn registered(domain: Handle, handle: Option<Handle>, text: &NvtxRangeName<'_>) -> Handle {
+pub(super) fn registered(
+    domain: Handle,
+    handle: Option<Handle>,
+    text: &NvtxRangeName<'_>,
+) -> Handle {
     let (Some(rule), NvtxRangeName::Text(text)) = (RULE.get(), text) else {
         return handle.unwrap_or(0);
     };
@@ -228,7 +232,7 @@ fn own_string() -> Handle {
 
 /// Handles a new domain. `handle` is the handle from another tool or from the record, if there is one. Returns the
 /// handle that the program gets.
-pub fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Handle {
+pub(super) fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Handle {
     // Issue a new number: nothing uses a handle as an address, so it need not be one. Each domain needs a different
     // handle, because each has its own stack of ranges.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);

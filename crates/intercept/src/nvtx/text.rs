@@ -7,7 +7,7 @@ use tllmprof_steps::ranges::pattern::CompiledPattern;
 
 /// A terminated string of the program in one of NVTX's two encodings. It lives for `'a`.
 #[derive(Clone, Copy)]
-pub struct NvtxText<'a> {
+pub(super) struct NvtxText<'a> {
     place: Pointer,
     of: PhantomData<&'a c_char>,
 }
@@ -47,7 +47,7 @@ impl<'a> NvtxText<'a> {
 
     /// Returns true if `pattern` matches the string. Each encoding has its own loop, because this runs for each range.
     #[inline]
-    pub fn matches(self, pattern: &CompiledPattern) -> bool {
+    pub(super) fn matches(self, pattern: &CompiledPattern) -> bool {
         match self.place {
             // SAFETY: the caller of `narrow` promised a terminated string; `unless_null` has refused null.
             Pointer::Narrow(text) => pattern.matches(unsafe { narrow_bytes(text) }),

@@ -196,7 +196,7 @@ wrappers! {
 }
 
 /// Returns the wrappers that call the next functions of chain number `chain`.
-pub fn for_chain(chain: usize) -> [FunctionPointer; WRAPPED.len()] {
+pub(super) fn for_chain(chain: usize) -> [FunctionPointer; WRAPPED.len()] {
     const _: () = assert!(CHAINS == 8);
     match chain {
         0 => all::<0>(),

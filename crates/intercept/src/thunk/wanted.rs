@@ -10,7 +10,7 @@ use crate::watched;
 
 /// The purposes for which this process needs the driver's calls.
 #[derive(Clone, Copy)]
-pub struct CallUses {
+pub(super) struct CallUses {
     /// True if NVTX ranges are emitted for the calls.
     ranges: bool,
     /// True if the calls are recorded.

@@ -120,7 +120,7 @@ pub(crate) fn two_steps() -> Value {
 }
 
 /// Reads a trace in the same way as `tllmprof report`.
-pub fn read(text: &[u8]) -> Result<Process, TraceError> {
+pub(crate) fn read(text: &[u8]) -> Result<Process, TraceError> {
     let path = Path::new("trace.json");
     let recorded = tllmprof_kineto::read(text, path, None)?;
     Ok(Process::read(path.to_owned(), &recorded)?)

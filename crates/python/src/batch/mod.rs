@@ -25,7 +25,7 @@ use plain::Refused;
 use reading::BatchReading;
 
 /// A function that returns an argument of the call that begins.
-pub type ArgumentLookup<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'py>>;
+pub(crate) type ArgumentLookup<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'py>>;
 
 /// The most consecutive steps whose batch cannot be read. After that number, no more are tried.
 const MAX_FAILURES: usize = 64;
@@ -122,7 +122,11 @@ impl BatchReader {
 
     /// Reads the batch of the call that begins.
     #[inline(never)]
-    pub fn read<'py>(&self, py: Python<'py>, arguments: ArgumentLookup<'_, 'py>) -> Option<Batch> {
+    pub(crate) fn read<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: ArgumentLookup<'_, 'py>,
+    ) -> Option<Batch> {
         let failed = self.failed.load(Ordering::Relaxed);
         if failed >= MAX_FAILURES {
             return None;

@@ -8,7 +8,7 @@ use super::plain::{self, Elements, MAX_ELEMENTS, Refused};
 use crate::object::{Ints, Object, Python};
 
 /// The state of reading one batch.
-pub struct BatchReading<'a, 'py> {
+pub(super) struct BatchReading<'a, 'py> {
     py: Python<'py>,
     way: &'a Way,
     arguments: [Option<Object<'py>>; ARGUMENTS],
@@ -20,7 +20,7 @@ pub struct BatchReading<'a, 'py> {
 }
 
 impl<'a, 'py> BatchReading<'a, 'py> {
-    pub const fn new(
+    pub(super) const fn new(
         py: Python<'py>,
         way: &'a Way,
         arguments: [Option<Object<'py>>; ARGUMENTS],

@@ -169,7 +169,7 @@ const unsafe fn at<T: Copy>(frame: Raw, offset: isize) -> T {
 }
 
 /// A frame that the interpreter passed to our evaluator.
-pub struct InterpreterFrame<'py> {
+pub(super) struct InterpreterFrame<'py> {
     py: Python<'py>,
     raw: Raw,
     layout: &'static Layout,
@@ -196,7 +196,7 @@ impl<'py> InterpreterFrame<'py> {
 
     /// Returns the state of a generator's frame: whether it only creates the generator, begins, or
     /// resumes. Call this before the frame is evaluated.
-    pub fn state(&self) -> FrameState {
+    pub(super) fn state(&self) -> FrameState {
         // SAFETY: the interpreter has passed the frame to be evaluated, and `InterpreterFrame::new` has chosen
         // the layout of its version.
         unsafe { self.layout.state(self.raw) }
@@ -204,7 +204,7 @@ impl<'py> InterpreterFrame<'py> {
 
     /// Returns true if a generator's frame has yielded. Call this after an evaluation that had a
     /// value.
-    pub fn has_yielded(&self) -> bool {
+    pub(super) fn has_yielded(&self) -> bool {
         // SAFETY: the frame was evaluated, and `InterpreterFrame::new` has chosen the layout of its version.
         unsafe { self.layout.has_yielded(self.raw) }
     }

@@ -19,7 +19,7 @@ pub(crate) struct Replaced {
 impl Replaced {
     /// Returns true if calls may be missing, which is so unless the replacement calls the function
     /// that it replaces.
-    pub fn hides_calls(&self, replaced: &RequestedFunction) -> bool {
+    pub(crate) fn hides_calls(&self, replaced: &RequestedFunction) -> bool {
         !replaced.is_called_within()
     }
 }

@@ -24,7 +24,7 @@ lifecycle::global! {
 }
 
 /// A module with requested functions.
-pub struct TargetModule {
+pub(crate) struct TargetModule {
     pub name: String,
     /// The end of the path of the module's file, without its suffix: `pkg/mod`.
     pub path: String,
@@ -34,7 +34,7 @@ pub struct TargetModule {
 }
 
 /// A requested function, and the result of the search for it.
-pub struct Target {
+pub(crate) struct Target {
     pub function: RequestedFunction,
     pub by: By,
     found: AtomicU8,
@@ -66,7 +66,7 @@ pub(crate) enum By {
 /// The time at which a function was found.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 #[repr(u8)]
-pub enum Discovery {
+pub(crate) enum Discovery {
     NotYet,
     /// The function was found after its module was imported, so calls may have been missed.
     Late,
@@ -88,13 +88,13 @@ fn counts(settings: &Settings) -> bool {
 }
 
 /// Returns the requested functions, or an empty list if they have not been collected yet.
-pub fn known() -> &'static [TargetModule] {
+pub(crate) fn known() -> &'static [TargetModule] {
     TARGETS.get().map_or(&[], Vec::as_slice)
 }
 
 /// Returns the requested functions. The first call collects them, and decides for good whether
 /// ranges are recorded.
-pub fn all() -> &'static [TargetModule] {
+pub(crate) fn all() -> &'static [TargetModule] {
     TARGETS.get_or_init(|| {
         let listens = marks::are_wanted() || recorder::is_wanted();
         let settings = tllmprof_session::activity::settings();
@@ -322,11 +322,11 @@ impl Target {
     }
 
     /// Returns true if the user requested the function by name and it has not been found.
-    pub fn is_missing(&self) -> bool {
+    pub(crate) fn is_missing(&self) -> bool {
         self.is_by_name() && self.found() == Discovery::NotYet
     }
 
-    pub fn found(&self) -> Discovery {
+    pub(crate) fn found(&self) -> Discovery {
         match self.found.load(Ordering::Relaxed) {
             0 => Discovery::NotYet,
             1 => Discovery::Late,
@@ -335,7 +335,7 @@ impl Target {
     }
 
     /// Stores how the function was found, unless it had been found before.
-    pub fn set_found(&self, found: Discovery) {
+    pub(crate) fn set_found(&self, found: Discovery) {
         if self.found() == Discovery::NotYet {
             self.found.store(found as u8, Ordering::Relaxed);
         }
@@ -352,7 +352,7 @@ pub(crate) mod tests {
     }
 
     /// Returns the module and the target of a requested function, before any search.
-    pub fn asked(text: &str, by: By) -> (TargetModule, Target) {
+    pub(crate) fn asked(text: &str, by: By) -> (TargetModule, Target) {
         let asked = PyFunction::parse(text).unwrap();
         (TargetModule::new(&asked.module), Target::new(asked, by))
     }

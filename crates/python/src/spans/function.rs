@@ -18,7 +18,7 @@ use tllmprof_session::engines;
 use tllmprof_steps::step::counted::Counted;
 
 /// A function that a setting or a table of the library requests by name.
-pub struct RequestedFunction {
+pub(crate) struct RequestedFunction {
     /// The name as it was requested.
     pub asked: PyFunction,
     /// The name of the function's ranges; empty if it has no ranges.
@@ -74,7 +74,7 @@ pub(crate) struct Entered {
 }
 
 impl RequestedFunction {
-    pub fn new(asked: PyFunction) -> Self {
+    pub(crate) fn new(asked: PyFunction) -> Self {
         Self {
             outlives: is_step(&asked),
             asked,
@@ -93,7 +93,7 @@ impl RequestedFunction {
 
     /// Gives the calls a range name (`name`) and makes them steps (`step`). A name or step that the
     /// function already has is kept.
-    pub fn means(&self, name: Option<RegisteredName>, step: Option<StepOf>) {
+    pub(crate) fn means(&self, name: Option<RegisteredName>, step: Option<StepOf>) {
         if let Some(name) = name {
             self.name.get_or_init(|| Box::new(name));
         }
@@ -211,7 +211,7 @@ impl RequestedFunction {
 
     /// Handles a call like [`RequestedFunction::enters`], but without storing it. The call has no range, and
     /// is left with [`Entered::unkept`]. An iteration that begins here lasts until the next one.
-    pub fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
+    pub(crate) fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
         self.begins(py, goes_on, true, &mut BatchFacts::default);
     }
 

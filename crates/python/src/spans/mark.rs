@@ -12,14 +12,14 @@ use tllmprof_recorder::Batch;
 
 /// The receiver of a code object's calls.
 #[derive(Clone, Copy)]
-pub enum Watch {
+pub(crate) enum Watch {
     Function(&'static RequestedFunction),
     Calls(&'static dyn CallReceiver),
 }
 
 /// A receiver of calls. Its methods run in the calling thread, which holds the GIL and has no
 /// pending exception.
-pub trait CallReceiver: Sync {
+pub(crate) trait CallReceiver: Sync {
     /// Handles a call that begins, or a generator or coroutine that resumes. `first` is the first
     /// positional argument of a call that begins.
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered;
@@ -214,7 +214,7 @@ impl Mark {
 
     /// Returns the requested function whose calls are followed, or `None` if another receiver
     /// follows them.
-    pub const fn function(&self) -> Option<&'static RequestedFunction> {
+    pub(crate) const fn function(&self) -> Option<&'static RequestedFunction> {
         match self.watch {
             Watch::Function(function) => Some(function),
             Watch::Calls(_) => None,

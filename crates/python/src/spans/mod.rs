@@ -9,9 +9,9 @@ mod room;
 
 use core::cell::Cell;
 
-pub use function::RequestedFunction;
+pub(crate) use function::RequestedFunction;
 pub(crate) use function::{Entered, StepOf};
-pub use mark::{CallReceiver, Watch};
+pub(crate) use mark::{CallReceiver, Watch};
 pub(crate) use mark::{Mark, Within, yields};
 use room::Room;
 

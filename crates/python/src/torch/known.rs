@@ -10,7 +10,7 @@ use tllmprof_sync::Lock;
 use crate::object::Held;
 
 /// A torch module's name, and a reference to the module.
-pub struct KnownModule {
+pub(crate) struct KnownModule {
     pub name: RegisteredName,
     /// A weak reference to the module. It calls back when the module is freed.
     pub reference: Held,

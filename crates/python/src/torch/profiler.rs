@@ -117,7 +117,7 @@ pub(crate) fn writes() -> bool {
 
 /// Starts the profiler when a requested window opens. The trace goes to `path`, or otherwise to the
 /// path in the settings.
-pub fn window_opens(
+pub(crate) fn window_opens(
     window: IterationRange,
     rank: Option<u64>,
     demand: Option<u64>,

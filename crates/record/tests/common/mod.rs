@@ -221,7 +221,7 @@ pub(crate) fn changes() -> u64 {
 }
 
 /// Reads a record completely. Returns its contents and the damage found.
-pub fn read(bytes: &[u8]) -> Result<(Found, Damage), RecordError> {
+pub(super) fn read(bytes: &[u8]) -> Result<(Found, Damage), RecordError> {
     let reader = Reader::new(bytes)?;
     let mut found = Found::default();
     let damage = reader.read(|entry| match entry {

@@ -96,7 +96,7 @@ fn handle(address: usize) -> Handle {
 }
 
 /// A driver's event handle; 0 means none.
-pub type EventHandle = usize;
+pub(crate) type EventHandle = usize;
 
 lifecycle::global! {
     #[fork(keep = "the child has the driver loaded, too")]

@@ -29,7 +29,7 @@ pub(crate) enum Making {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CreationEvent {
+pub(crate) enum CreationEvent {
     /// The worker is about to create events.
     Begins,
     /// The worker has finished creating events.

@@ -33,7 +33,7 @@ pub(crate) enum SamplingPhase {
 
 /// An event that changes the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PhaseEvent {
+pub(crate) enum PhaseEvent {
     /// A window opens.
     Opens,
     /// The window has closed.

@@ -24,7 +24,7 @@ pub(crate) enum Has {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpanEvent {
+pub(crate) enum SpanEvent {
     /// A span of the iteration with this number begins.
     Begins(u64),
     /// A span of the iteration with this number could not begin.
@@ -37,7 +37,7 @@ pub enum SpanEvent {
 
 impl Has {
     /// Returns the state after `event`.
-    pub const fn next(self, event: SpanEvent) -> Self {
+    pub(crate) const fn next(self, event: SpanEvent) -> Self {
         match (self, event) {
             (Self::Nothing | Self::Missed(_), SpanEvent::Begins(iteration)) => {
                 Self::Open(iteration)

@@ -247,7 +247,7 @@ impl Stream {
     }
 
     /// Notes that the iteration's span could not begin or is not measured. Called with the lock held.
-    pub fn miss(&self, iteration: u64) {
+    pub(crate) fn miss(&self, iteration: u64) {
         self.on(span::SpanEvent::Fails(iteration));
     }
 

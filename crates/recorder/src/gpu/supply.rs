@@ -26,7 +26,7 @@ pub(crate) enum Supply {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SupplyEvent {
+pub(crate) enum SupplyEvent {
     /// The driver was slow to create events.
     TookLong,
     /// The driver has refused a call.
@@ -35,7 +35,7 @@ pub enum SupplyEvent {
 
 impl Supply {
     /// Returns the state after `event`.
-    pub const fn next(self, event: SupplyEvent) -> Self {
+    pub(crate) const fn next(self, event: SupplyEvent) -> Self {
         match (self, event) {
             (Self::Dead, _) | (_, SupplyEvent::Refused) => Self::Dead,
             (Self::Growing, SupplyEvent::TookLong) => Self::Wary,

@@ -7,9 +7,9 @@ mod tally;
 use std::collections::BTreeMap;
 
 pub(crate) use names::Operation;
-pub use names::{CollectivePattern, ROWS};
+pub(crate) use names::{CollectivePattern, ROWS};
 pub(crate) use tally::CollectiveTally;
-pub use tally::{Collective, Collectives};
+pub(crate) use tally::{Collective, Collectives};
 
 impl CollectivePattern {
     /// Returns the label of collectives of this row: operation and library.

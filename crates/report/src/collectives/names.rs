@@ -49,7 +49,7 @@ impl Operation {
 
 /// A row of the table: a pattern for the names of kernels that perform one operation of one library.
 #[derive(Debug)]
-pub struct CollectivePattern {
+pub(crate) struct CollectivePattern {
     /// The last components of the kernel's path, without template arguments and parameters. `*` at the end matches any
     /// rest of the name.
     pub name: &'static str,
@@ -78,7 +78,7 @@ const NVSHMEM: &str = "NVSHMEM";
 const TE: &str = "Transformer Engine";
 
 /// The table of kernel names. If several rows match a kernel's name, the first of them counts.
-pub const ROWS: &[CollectivePattern] = {
+pub(crate) const ROWS: &[CollectivePattern] = {
     use Operation::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Combine, Dispatch, Reduce,
         ReduceScatter, SendReceive, Some,
@@ -166,7 +166,7 @@ pub const ROWS: &[CollectivePattern] = {
 impl CollectivePattern {
     /// Returns the index of the first row with the same operation and library. Reports show all such collectives under
     /// that row.
-    pub fn first(&self) -> u8 {
+    pub(crate) fn first(&self) -> u8 {
         let is_same = |row: &CollectivePattern| {
             row.library == self.library && row.operation == self.operation
         };

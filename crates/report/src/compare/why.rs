@@ -77,7 +77,7 @@ pub(crate) enum CauseView {
 
 /// A part of an iteration whose time may differ between the runs.
 #[derive(Debug, Serialize)]
-pub struct RankedCause {
+pub(super) struct RankedCause {
     pub kind: RankedCauseKind,
     pub name: String,
     /// A word for the difference, such as `slower` or `new`.
@@ -96,7 +96,7 @@ pub struct RankedCause {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RankedCauseKind {
+pub(super) enum RankedCauseKind {
     Kernel,
     /// A kernel that communicates with other ranks. Its time includes waiting for them.
     Collective,

@@ -34,13 +34,13 @@ pub(crate) struct Overlap {
 /// The slowest iterations, which are watched: every activity that overlaps one is recorded.
 /// `places` has their indexes in the record's timeline.
 #[derive(Debug, Default)]
-pub struct SlowestIterations {
+pub(crate) struct SlowestIterations {
     places: Vec<usize>,
     found: Vec<HashMap<Cause, Overlap>>,
 }
 
 impl SlowestIterations {
-    pub fn new(mut places: Vec<usize>) -> Self {
+    pub(crate) fn new(mut places: Vec<usize>) -> Self {
         places.sort_unstable();
         let found = places.iter().map(|_| HashMap::new()).collect();
         Self { places, found }

@@ -30,7 +30,7 @@ pub enum Unqualified {
 /// The properties of an iteration that decide whether it counts. `marked` is true if the record marks it as not
 /// satisfying the condition, and `cut` is true if something other than its regular end ended it.
 #[derive(Clone, Copy, Debug)]
-pub struct IterationCandidate {
+pub(crate) struct IterationCandidate {
     pub marked: bool,
     pub batch: Option<Batch>,
     pub cut: bool,
@@ -58,7 +58,7 @@ pub(crate) struct Qualified {
 
 impl Qualified {
     /// Decides for each iteration whether it counts. `condition` is empty if there is none.
-    pub fn new(condition: &str, known: impl Iterator<Item = IterationCandidate>) -> Self {
+    pub(crate) fn new(condition: &str, known: impl Iterator<Item = IterationCandidate>) -> Self {
         let known: Vec<_> = known.collect();
         let has_condition = !condition.is_empty() || known.iter().any(|one| one.marked);
         let why = |one: &IterationCandidate| match (one.marked, one.batch) {

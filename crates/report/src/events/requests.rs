@@ -71,7 +71,7 @@ pub(crate) type TimeOnProcessor<'a> = dyn Fn(u32, u64) -> Option<(u64, u64)> + '
 
 impl Candidates {
     /// Adds an event. Returns true if it is a call that gives the GPU work.
-    pub fn take(&mut self, found: &RawFacts, thread: u32, event: &Event) -> bool {
+    pub(crate) fn take(&mut self, found: &RawFacts, thread: u32, event: &Event) -> bool {
         if matches!(event.what, What::Call { .. }) {
             self.between(thread, span(event));
         }
@@ -251,7 +251,7 @@ fn does(kind: CallKind, name: &str) -> WorkEffect {
 }
 
 /// Returns true if a call gives the GPU work.
-pub fn gives_work(call: &CallCount) -> bool {
+pub(crate) fn gives_work(call: &CallCount) -> bool {
     matches!(
         does(call.kind, &call.name),
         WorkEffect::Work | WorkEffect::Both

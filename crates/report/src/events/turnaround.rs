@@ -31,7 +31,7 @@ pub(crate) enum Drains {
 impl Drains {
     /// Returns the effect of each row. A wait for an event has no effect, because the event may have been recorded long
     /// before the last work of its stream.
-    pub fn by_row(rows: &[CallCount]) -> [Self; 256] {
+    pub(crate) fn by_row(rows: &[CallCount]) -> [Self; 256] {
         let mut all = [Self::Nothing; 256];
         for row in rows {
             all[usize::from(row.row)] = match row.waits_for() {
@@ -80,7 +80,7 @@ pub(crate) struct Turnarounds {
 }
 
 impl Turnarounds {
-    pub fn new(rows: &[CallCount]) -> Self {
+    pub(crate) fn new(rows: &[CallCount]) -> Self {
         Self {
             rows: Drains::by_row(rows),
             empty: HashMap::new(),

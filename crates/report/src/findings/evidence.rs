@@ -50,7 +50,7 @@ pub(crate) struct Evidence<'a> {
 
 /// The number of some calls, and their total time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CallTotals {
+pub(super) struct CallTotals {
     pub count: u64,
     pub total: u64,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Launching {
 
 /// Figures of the kernels of a process.
 #[derive(Clone, Copy, Debug)]
-pub struct KernelAverages {
+pub(super) struct KernelAverages {
     /// Mean number of kernels in an iteration.
     pub kernels: f64,
     /// Mean time of a kernel, in nanoseconds.
@@ -197,7 +197,7 @@ impl<'a> Evidence<'a> {
         self.sum.share(ns).min(1.0)
     }
 
-    pub fn calls(&self, belongs: impl Fn(&CallCount) -> bool) -> CallTotals {
+    pub(super) fn calls(&self, belongs: impl Fn(&CallCount) -> bool) -> CallTotals {
         let rows = &self.process.facts.calls;
         let is_one = |call: &&Named| {
             let mut same = rows.iter().filter(|row| row.name == call.name);
@@ -211,7 +211,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns true if most of the time in asynchronous copies is in calls whose names say that they copy to a device.
-    pub fn copies_to_device(&self) -> bool {
+    pub(super) fn copies_to_device(&self) -> bool {
         let all = self.calls(|row| matches!(kind_of(&row.name), Some(CallPurpose::AsyncCopy(_))));
         let to_device = self.calls(|row| row.name.contains("HtoD"));
         to_device.total * 2 > all.total
@@ -330,7 +330,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns figures of the kernels, or `None` if kernels were not recorded.
-    pub fn kernels(&self) -> Option<KernelAverages> {
+    pub(super) fn kernels(&self) -> Option<KernelAverages> {
         let taken = self.process.kernels.window.as_ref()?;
         self.process.gpu.busy?;
         let all = self.process.kernels.totals.iter();

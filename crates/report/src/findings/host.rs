@@ -194,7 +194,7 @@ pub(crate) fn allocations_when() -> String {
     )
 }
 
-pub fn allocations(one: &Evidence<'_>) -> Judgement {
+pub(super) fn allocations(one: &Evidence<'_>) -> Judgement {
     if !one.process.facts.calls.iter().any(CallCount::allocates) {
         return Judgement::Unknown("the record does not have them".to_owned());
     }

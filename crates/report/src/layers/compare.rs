@@ -30,7 +30,7 @@ fn difference(times: &[f64; 2]) -> f64 {
 /// Returns the layers with the largest difference. If an inner layer explains the difference of an outer layer, only
 /// the inner layer is returned. `steps` contains the numbers of iterations with recorded kernels. Layers whose names
 /// are in `asked` are always included.
-pub fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> Vec<PartChange> {
+pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> Vec<PartChange> {
     let [mut patterns, mut single] = [LayerTimes::new(), LayerTimes::new()];
     for (side, layers) in sides.into_iter().enumerate() {
         for (rows, times) in [

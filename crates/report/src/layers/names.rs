@@ -169,7 +169,7 @@ pub(crate) fn patterns(
 }
 
 /// Returns the `most` rows of a tree with the longest times. The parents of these rows are always included.
-pub fn largest(mut tree: Vec<GpuLayerPattern>, most: usize) -> Vec<GpuLayerPattern> {
+pub(super) fn largest(mut tree: Vec<GpuLayerPattern>, most: usize) -> Vec<GpuLayerPattern> {
     if tree.len() > most {
         let mut order: Vec<_> = (0..tree.len()).collect();
         // A parent takes at least as long as its child and comes earlier in the tree, so it is kept, too.

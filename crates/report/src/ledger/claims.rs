@@ -175,7 +175,7 @@ fn claim(part: CausePart, named: NameSources<'_>) -> Claim {
 
 impl Groups {
     /// Returns the time that findings may claim, over all windows.
-    pub fn claims(&self, sums: &Sums, named: NameSources<'_>) -> Claims {
+    pub(crate) fn claims(&self, sums: &Sums, named: NameSources<'_>) -> Claims {
         let mut claims = Claims::default();
         for (spent, times) in sums.times(&self.hosts(None)) {
             match named.cause(spent).0 {

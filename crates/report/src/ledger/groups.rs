@@ -159,7 +159,12 @@ impl Groups {
     }
 
     /// Returns the ledger of a window, or of all windows.
-    pub fn ledger(&self, window: Option<usize>, sums: &Sums, named: NameSources<'_>) -> Ledger {
+    pub(crate) fn ledger(
+        &self,
+        window: Option<usize>,
+        sums: &Sums,
+        named: NameSources<'_>,
+    ) -> Ledger {
         let (hosts, of_gpu) = (self.hosts(window), self.of_gpu(window));
         let host = self.spent(&hosts, sums, named).into_iter();
         let host = host.map(|(spent, times)| named.time(spent, times.all));
@@ -303,7 +308,7 @@ impl Groups {
     }
 
     /// Returns the GPU idle time of some groups, in nanoseconds, as the GPU's ledger shows it.
-    pub fn idle_of(&self, groups: &[usize], named: NameSources<'_>) -> u64 {
+    pub(crate) fn idle_of(&self, groups: &[usize], named: NameSources<'_>) -> u64 {
         let worked = self.worked(groups, named);
         let worked: u64 = worked.iter().map(|row| row.ns).sum();
         self.sum(groups).took.saturating_sub(worked)
@@ -382,7 +387,12 @@ impl Groups {
     }
 
     /// Returns the same times as [`Self::spent`], each with the cause that samples divided.
-    pub fn parts(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> Vec<CausePart> {
+    pub(crate) fn parts(
+        &self,
+        groups: &[usize],
+        sums: &Sums,
+        named: NameSources<'_>,
+    ) -> Vec<CausePart> {
         let seen = sums.seen(groups);
         if !seen.enough() {
             let spent = self.counted_off(groups, sums, named).into_iter();

@@ -34,7 +34,7 @@ pub(crate) struct GroupedIteration {
 
 /// Divides the host's time by cause. Times are in nanoseconds.
 #[derive(Debug)]
-pub struct HostLedger {
+pub(crate) struct HostLedger {
     threads: HashMap<u32, LedgerThread>,
     sums: Sums,
     /// A reused buffer: the parts of an event's span that no earlier event got.

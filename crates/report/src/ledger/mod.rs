@@ -20,12 +20,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::events::samples::Location;
-pub use claim::Claim;
+pub(crate) use claim::Claim;
 pub(crate) use claims::NAMED;
-pub use claims::{Claimed, Claims};
+pub(crate) use claims::{Claimed, Claims};
 pub(crate) use groups::Groups;
-pub use host::HostLedger;
-pub use keys::NameSources;
+pub(crate) use host::HostLedger;
+pub(crate) use keys::NameSources;
 pub(crate) use keys::{ASLEEP, REQUESTS_CAUSE};
 use keys::{NATIVE, PYTHON};
 pub(crate) use paths::{Path, Paths};

@@ -22,7 +22,9 @@ pub(crate) enum CallInstruction {
 
 /// The results for addresses that were looked up.
 #[derive(Default)]
-pub struct CallInstructions(HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>);
+pub(super) struct CallInstructions(
+    HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>,
+);
 
 impl CallInstructions {
     /// Returns the call instruction that ends at an address, if there is one.

@@ -54,7 +54,7 @@ struct Walk<'a> {
 
 impl Unwinder {
     /// Clears the cached facts, because modules were loaded or unloaded.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         (self.rules, self.calls) = (Rules::default(), CallInstructions::default());
     }
 

@@ -41,7 +41,7 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// A function, and the way to find its caller from one of its code addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UnwindInfo {
+pub(super) struct UnwindInfo {
     pub start: usize,
     /// `None` if the caller cannot be determined.
     pub caller: Option<Caller>,
@@ -57,7 +57,7 @@ pub(crate) enum Caller {
 
 /// The rules that give the caller's registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UnwindRule {
+pub(super) struct UnwindRule {
     /// The rule for the caller's stack pointer, which DWARF calls the CFA.
     pub cfa: Cfa,
     pub frame_pointer: Saved,
@@ -111,11 +111,11 @@ impl UnwindRule {
 
 /// The results for code addresses that were looked up.
 #[derive(Default)]
-pub struct Rules(HashMap<usize, Option<UnwindInfo>, BuildHasherDefault<OfAddress>>);
+pub(super) struct Rules(HashMap<usize, Option<UnwindInfo>, BuildHasherDefault<OfAddress>>);
 
 impl Rules {
     /// Returns the function that contains an address, or `None` if no table contains it.
-    pub fn function_at(&mut self, modules: &Modules, address: usize) -> Option<UnwindInfo> {
+    pub(super) fn function_at(&mut self, modules: &Modules, address: usize) -> Option<UnwindInfo> {
         if let Some(known) = self.0.get(&address) {
             return *known;
         }

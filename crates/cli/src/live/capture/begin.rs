@@ -130,7 +130,10 @@ fn samples(candidates: &mut Vec<CaptureCandidate>) -> Result<[Sample; 3]> {
 ///
 /// # Errors
 /// A process refuses, no process is left, or the processes are too fast to agree on an iteration.
-pub fn begin(processes: Vec<ListeningProcess>, wanted: &CaptureRequest) -> Result<BegunProcesses> {
+pub(super) fn begin(
+    processes: Vec<ListeningProcess>,
+    wanted: &CaptureRequest,
+) -> Result<BegunProcesses> {
     let asked = processes.len();
     let candidate = |process| CaptureCandidate {
         process,

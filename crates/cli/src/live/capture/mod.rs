@@ -29,7 +29,7 @@ use crate::manners;
 use crate::output;
 use crate::page::{self, Measured};
 use crate::processes::ReadOptions;
-pub use read::CapturedWindows;
+pub(crate) use read::CapturedWindows;
 
 /// Default time from the start of one capture to the start of the next, with `--repeat`.
 const EVERY: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ not, such as an idle replica, is captured in iterations of its own. ^C closes th
   tllmprof capture --all --for 10s -o captures/
   tllmprof capture --repeat 10 --every 1m -o captures/
   tllmprof capture --profiler       for a profiler that waits, such as nsys profile -c cudaProfilerApi")]
-pub struct CaptureArguments {
+pub(crate) struct CaptureArguments {
     #[command(flatten)]
     targets: Targets,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub struct CaptureArguments {
 
 /// The part of the command line that defines a capture.
 #[derive(clap::Args, Default)]
-pub struct CaptureRequest {
+pub(crate) struct CaptureRequest {
     /// Number of iterations to capture [default: 50, or with --for as many as run in that time]
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<u64>,
@@ -129,7 +129,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, &'static str> {
     time.ok_or("wanted: a time such as 10s, 500ms or 2m")
 }
 
-pub fn run(arguments: &CaptureArguments) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &CaptureArguments) -> Result<ExitCode> {
     if let Some(text) = &arguments.wanted.condition
         && let Err(problem) = Condition::parse(text)
     {
@@ -261,7 +261,7 @@ fn capture(
 ///
 /// # Errors
 /// A process refuses, the processes cannot agree on an iteration, or the user interrupts.
-pub fn take(
+pub(crate) fn take(
     processes: Vec<ListeningProcess>,
     wanted: &CaptureRequest,
     interrupts: &AtomicUsize,

@@ -92,7 +92,7 @@ pub(crate) fn capturing() -> String {
     format!("capturing {STEPS} iterations")
 }
 
-pub struct Orders {
+pub(super) struct Orders {
     to: Sender<Update>,
     /// The number of requests to stop the capture that is running.
     interrupts: Arc<AtomicUsize>,
@@ -100,7 +100,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    pub fn new(to: Sender<Update>) -> Self {
+    pub(super) fn new(to: Sender<Update>) -> Self {
         Self {
             to,
             interrupts: Arc::default(),

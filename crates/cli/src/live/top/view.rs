@@ -14,7 +14,7 @@ const MESSAGES: usize = 4;
 const KEYS: &str = "q quit   c capture 50 iterations   s stop   arrows select, ESC all";
 
 #[derive(Default)]
-pub struct View {
+pub(super) struct View {
     rows: Vec<ProcessRow>,
     /// The selected process. `None` means that all processes are selected.
     selected: Option<Id>,
@@ -25,10 +25,10 @@ pub struct View {
 }
 
 /// A line of the screen, and true if it is highlighted.
-pub type ScreenLine = (String, bool);
+pub(super) type ScreenLine = (String, bool);
 
 impl View {
-    pub fn show(&mut self, rows: Vec<ProcessRow>) {
+    pub(super) fn show(&mut self, rows: Vec<ProcessRow>) {
         self.rows = rows;
         if self.place().is_none() {
             self.selected = None;
@@ -95,7 +95,7 @@ impl View {
     }
 
     /// Returns the lines for a screen of this height.
-    pub fn lines(&self, height: usize) -> Vec<ScreenLine> {
+    pub(super) fn lines(&self, height: usize) -> Vec<ScreenLine> {
         let count = self.rows.len();
         let selected = self.place();
         let of = match selected.and_then(|place| self.rows.get(place)) {
@@ -152,7 +152,7 @@ impl View {
 }
 
 /// Returns the processes as a table with a header.
-pub fn table(rows: &[ProcessRow]) -> String {
+pub(super) fn table(rows: &[ProcessRow]) -> String {
     let mut cells = vec![
         [
             "PID", "RANK", "STATE", "STEPS", "STEPS/S", "P50", "P99", "GPU", "WAITS/S", "GC/S",

@@ -16,7 +16,7 @@ use tllmprof_record::{Clock, Event, Strings, Taken, ThreadState, What};
 
 use super::facts::Facts;
 use super::spans::Span;
-pub use frames::Frames;
+pub(crate) use frames::Frames;
 use frames::RawFrames;
 pub(crate) use function::{Function, Origin};
 pub(crate) use location::Location;
@@ -136,7 +136,7 @@ impl RawStacks {
     }
 
     /// Adds a call of a thread that gives the GPU work.
-    pub fn take_work(&mut self, clock: &Clock, thread: u32, event: &Event) {
+    pub(crate) fn take_work(&mut self, clock: &Clock, thread: u32, event: &Event) {
         let end = event.start.saturating_add(event.duration);
         let (start, end) = (clock.ns(event.start), clock.ns(end));
         self.workers.add(thread, Span { start, end });

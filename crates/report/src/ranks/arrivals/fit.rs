@@ -29,7 +29,7 @@ struct OffsetLine {
 /// The offset of a clock from another clock over time. Subtracting it from a moment of the clock gives the moment on
 /// the other clock.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Fit {
+pub(super) struct Fit {
     lines: Vec<OffsetLine>,
     /// Distance in nanoseconds from the lines within which 9 of 10 points lie.
     pub error: u64,
