@@ -35,7 +35,7 @@ use process::CpuTimes;
 use state::{Life, RankState};
 use symbols::Symbols;
 use verdict::Answer;
-pub use watch::StuckWatch;
+pub(crate) use watch::StuckWatch;
 
 /// Time between the two readings of each ring and thread. What changed between them is not stuck.
 const BETWEEN: Duration = Duration::from_secs(1);
@@ -110,7 +110,7 @@ fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
 /// Returns the time for which each process has been stuck, in nanoseconds, by its number: the time since it began or
 /// ended a step or collective, if `tllmprof hang` calls its ranks stuck, otherwise 0. Processes without a ring are left
 /// out.
-pub fn stuck_times(pids: impl Iterator<Item = u64>) -> BTreeMap<u64, u64> {
+pub(crate) fn stuck_times(pids: impl Iterator<Item = u64>) -> BTreeMap<u64, u64> {
     let mut found: Vec<_> = pids.filter_map(|pid| find::of_process(pid).ok()).collect();
     let numbers = found.iter().filter_map(|one| one.pid);
     let mut times: BTreeMap<u64, u64> = numbers.map(|pid| (pid, 0)).collect();

@@ -1,6 +1,9 @@
 //! Tests of the verdicts, on states of ranks that are made here.
 
-use tllmprof_record::{CapturedCollective, CapturedGroup, Ring, RingDirection, RingStep};
+use tllmprof_record::{
+    Called, CapturedCollective, CapturedGroup, Collective, Operation, Ring, RingCommunicator,
+    RingDirection, RingStep,
+};
 
 use super::judge::judge;
 use super::state::{Life, ProcessThread, RankState};

@@ -30,14 +30,14 @@ const RECHECK: Duration = Duration::from_secs(10);
 const SLACK: Duration = Duration::from_secs(2);
 
 /// A thread that watches the processes of a run, until this value is dropped.
-pub struct StuckWatch {
+pub(crate) struct StuckWatch {
     _runs: Sender<()>,
 }
 
 impl StuckWatch {
     /// Starts the thread. Returns `None` if it cannot be started. The caller has blocked all signals, so the thread
     /// receives none.
-    pub fn start(condition: Condition, run: RunId) -> Option<Self> {
+    pub(crate) fn start(condition: Condition, run: RunId) -> Option<Self> {
         let (runs, ended) = mpsc::channel::<()>();
         let mut watcher = Watcher {
             condition,
