@@ -3,8 +3,12 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,8 +17,9 @@ use common::{Output, Scratch, build, command, repo, run, shim, standin, tllmprof
 use serde_json::Value;
 
 const RANKS: u32 = 8;
-/// Size of the memory that the ranks share: 8 bytes for each call, with 4 communicators, 8 ranks and 4096 calls.
-const SHARED_BYTES: u64 = 8 * 4 * 8 * 4096;
+/// Size of the memory that the ranks share: 8 bytes for each call, with 4 communicators, 8 ranks and 4096 calls, and for
+/// each count of sends or receives from rank to rank.
+const SHARED_BYTES: u64 = 8 * 4 * 8 * (4096 + 2 * 8);
 const TEST_TIMEOUT: Duration = Duration::from_secs(100);
 /// Exit statuses of `tllmprof hang`.
 const NOT_STUCK: i32 = 0;
@@ -26,77 +31,114 @@ struct Run {
     scratch: Scratch,
     name: String,
     ranks: Vec<Child>,
+    /// The leader of the process group of all ranks, if they are not children of the test.
+    leader: Option<Child>,
 }
 
 impl Run {
+    /// Returns a run without processes. Its folder contains the stand-in for NCCL, and the memory that ranks share.
+    fn prepare(name: &str) -> Self {
+        let scratch = Scratch::new("hang");
+        let folder = scratch.folder();
+        build(
+            "hang/nccl.c",
+            &folder.join("libnccl.so.2"),
+            ["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"],
+        );
+        File::create(folder.join("shared"))
+            .unwrap()
+            .set_len(SHARED_BYTES)
+            .unwrap();
+        Self {
+            name: format!("{name}-{}", std::process::id()),
+            ranks: Vec::new(),
+            leader: None,
+            scratch,
+        }
+    }
+
+    /// Sets the variables that the ranks need: how they find the stand-ins, and what a step is.
+    fn with_variables<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let folder = self.scratch.folder();
+        let libraries = std::env::join_paths([folder, &standin()]).unwrap();
+        command
+            .env("LD_LIBRARY_PATH", &libraries)
+            .env("TLLMPROF_RUN", &self.name)
+            .env("TLLMPROF_STEP", "cudaStreamSynchronize")
+            .env("HANG_SHARED", folder.join("shared"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+    }
+
     /// Starts all ranks with these environment variables.
     fn start(
         name: &str,
         variables: &[(&str, &str)],
         program: impl Fn(&Path, u32) -> Command,
     ) -> Self {
-        let scratch = Scratch::new("hang");
-        let folder = scratch.folder().to_owned();
-        build(
-            "hang/nccl.c",
-            &folder.join("libnccl.so.2"),
-            ["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"],
-        );
-        let shared = folder.join("shared");
-        File::create(&shared)
-            .unwrap()
-            .set_len(SHARED_BYTES)
-            .unwrap();
-        let libraries = std::env::join_paths([folder.clone(), standin()]).unwrap();
-        let name = format!("{name}-{}", std::process::id());
+        let mut run = Self::prepare(name);
+        let folder = run.scratch.folder();
         let start = |rank: u32| {
-            let mut command = program(&folder, rank);
-            command
-                .env("LD_LIBRARY_PATH", &libraries)
+            let mut command = program(folder, rank);
+            run.with_variables(&mut command)
                 .env("LD_PRELOAD", shim())
-                .env("TLLMPROF_RUN", &name)
                 .env("TLLMPROF_RING", folder.join("%p.ring"))
                 .env("TLLMPROF_TRACE", folder.join("%p.tllmprof"))
-                .env("TLLMPROF_STEP", "cudaStreamSynchronize")
                 .env("TLLMPROF_RANK", rank.to_string())
-                .env("HANG_SHARED", &shared)
-                .envs(variables.iter().copied())
-                .stdin(Stdio::null())
-                .stdout(Stdio::null());
+                .envs(variables.iter().copied());
             command
         };
-        let ranks = (0..RANKS)
-            .map(|rank| start(rank).spawn().unwrap())
-            .collect();
-        Self {
-            scratch,
-            name,
-            ranks,
-        }
+        let ranks = (0..RANKS).map(|rank| start(rank).spawn().unwrap());
+        run.ranks = ranks.collect();
+        run
     }
 
     /// Starts the C program in each rank, with the named fault.
     fn with_fault(fault: &str, variables: &[(&str, &str)]) -> Self {
         Self::start(fault, variables, |folder, rank| {
-            let program = folder.join("rank");
             if rank == 0 {
-                let here = format!("-L{}", folder.display());
-                build(
-                    "hang/rank.c",
-                    &program,
-                    [&here, "-l:libnccl.so.2", "-l:libcudart.so.12", "-rdynamic"],
-                );
+                build_rank(folder);
             }
-            let mut ranked = command(program);
+            let mut ranked = command(folder.join("rank"));
             ranked.args([&rank.to_string(), &RANKS.to_string(), fault]);
             ranked
         })
     }
 
-    /// Runs `tllmprof hang` once. Returns its exit status, its JSON, and its complete output.
+    /// Starts the C program in each rank, with the named fault, below `tllmprof run --when CONDITION`.
+    fn watched(fault: &str, condition: &str) -> Self {
+        const START_ALL: &str =
+            "for rank in 0 1 2 3 4 5 6 7; do TLLMPROF_RANK=$rank ./rank $rank 8 $0 & done; wait";
+        let mut run = Self::prepare(fault);
+        let folder = run.scratch.folder();
+        build_rank(folder);
+        let mut started = command(tllmprof());
+        started
+            .args(["run", "--light", "--when", condition, "--"])
+            .args(["sh", "-c", START_ALL, fault]);
+        run.with_variables(&mut started)
+            .env("TLLMPROF_LIB", shim())
+            .stderr(File::create(folder.join("said")).unwrap())
+            .process_group(0)
+            .current_dir(folder);
+        run.leader = Some(started.spawn().unwrap());
+        run
+    }
+
+    /// Returns the folder that `tllmprof run` has made for the run.
+    fn folder(&self) -> PathBuf {
+        self.scratch
+            .folder()
+            .join(format!("tllmprof-{}", self.name))
+    }
+
+    /// Runs `tllmprof hang` once. Returns its exit status, JSON and output.
     fn ask(&self) -> (i32, Value, Output) {
         let mut asked = command(tllmprof());
-        asked.args(["hang", "--json"]).arg(self.scratch.folder());
+        asked.args(["hang", "--json"]).arg(match self.leader {
+            Some(_) => self.folder(),
+            None => self.scratch.folder().to_owned(),
+        });
         let output = run(&mut asked, TEST_TIMEOUT);
         let status = output.status.code().unwrap();
         let json = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
@@ -141,7 +183,22 @@ impl Drop for Run {
             let _ = rank.kill();
             let _ = rank.wait();
         }
+        if let Some(leader) = &mut self.leader {
+            let group = format!("-{}", leader.id());
+            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+            let _ = leader.wait();
+        }
     }
+}
+
+/// Builds the program of a rank.
+fn build_rank(folder: &Path) {
+    let here = format!("-L{}", folder.display());
+    build(
+        "hang/rank.c",
+        &folder.join("rank"),
+        [&here, "-l:libnccl.so.2", "-l:libcudart.so.12", "-rdynamic"],
+    );
 }
 
 fn assert_has(text: &str, parts: &[&str]) {
@@ -165,6 +222,16 @@ fn a_rank_that_sleeps_before_a_collective_is_named() {
 fn a_rank_that_skips_a_collective_is_named() {
     let text = Run::with_fault("skips", &[]).stuck("order");
     assert_has(&text, &["rank 2 called broadcast", "as #40", "all_reduce"]);
+}
+
+#[test]
+fn a_rank_that_does_not_pass_on_what_it_has_received_is_named() {
+    let text = Run::with_fault("keeps", &[]).stuck("not-entered");
+    let expected = [
+        "rank 2 did not enter recv #21 from rank 1 of the communicator of 8 ranks (2.00 MiB, bfloat16)",
+        "sleeps in pause, in hold_up (rank)",
+    ];
+    assert_has(&text, &expected);
 }
 
 #[test]
@@ -261,6 +328,24 @@ fn ranks_that_wait_for_work_are_idle() {
     assert_eq!(run.ask().0, NOT_STUCK);
 }
 
+/// Asks a server about itself again and again, while it waits for requests, captures, compiles and makes long prefills.
+/// `HANG_ASKS` is the number of times.
+#[test]
+fn a_healthy_server_is_never_called_stuck() {
+    let asks = std::env::var("HANG_ASKS").map_or(16, |asks| asks.parse().unwrap());
+    let run = Run::with_fault("none", &[]);
+    let (mut kinds, mut steps) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..asks {
+        let (status, json, output) = run.ask();
+        let verdict = &json["verdict"];
+        assert_ne!(status, STUCK, "{json:#}\n{}", output.err());
+        kinds.extend(verdict["kind"].as_str().map(str::to_owned));
+        steps.extend(json["ranks"][0]["step"]["number"].as_u64());
+    }
+    println!("{asks} verdicts: {kinds:?} up to step {:?}", steps.last());
+    assert!(steps.len() > 1, "the server makes steps");
+}
+
 #[test]
 fn a_rank_at_work_for_which_the_others_wait_is_not_stuck() {
     let run = Run::with_fault("works", &[]);
@@ -304,6 +389,108 @@ fn the_gil_is_named_with_the_thread_that_holds_it() {
             "it sleeps in pause, in hold_gil (",
         ];
         assert_has(&text, &expected);
+    }
+}
+
+#[test]
+fn a_run_that_is_watched_leaves_a_verdict_once_it_is_stuck() {
+    let run = Run::watched("sleeps", "stuck > 4s");
+    let text = run.folder().join("hang.txt");
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    let said = loop {
+        let said = std::fs::read_to_string(run.scratch.path("said")).unwrap();
+        if said.contains("hang.txt") {
+            break said;
+        }
+        assert!(Instant::now() < deadline, "no verdict: {said}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let line = said.lines().find(|line| line.contains("hang.txt")).unwrap();
+    let expected = [
+        "stuck > 4s: rank 2 did not enter all_reduce #40 of the communicator of 8 ranks",
+        "sleeps in pause, in hold_up (rank)",
+    ];
+    assert_has(line, &expected);
+    let text = std::fs::read_to_string(text).unwrap();
+    assert!(text.starts_with("stuck: rank 2 did not enter"), "{text}");
+    assert_eq!(text.lines().count(), 1 + RANKS as usize, "{text}");
+    let json = std::fs::read(run.folder().join("hang.json")).unwrap();
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(json["verdict"]["kind"], "not-entered");
+    assert!(json["ranks"][2]["quiet_ns"].as_u64() > Some(4_000_000_000));
+    assert!(!said.contains("nothing checks"), "{said}");
+    let metrics = metrics();
+    let is_of_run = format!("run=\"{}\"", run.name);
+    let stuck = metrics
+        .lines()
+        .filter(|line| line.starts_with("tllmprof_stuck_seconds{") && line.contains(&is_of_run));
+    let seconds: Vec<f64> = stuck
+        .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+        .collect();
+    assert_eq!(seconds.len(), RANKS as usize, "{metrics}");
+    assert!(seconds.iter().all(|seconds| *seconds > 4.0), "{metrics}");
+}
+
+/// Returns the metrics of all processes that listen.
+fn metrics() -> String {
+    let mut command = command(tllmprof());
+    command.args(["serve-metrics", "--listen", "127.0.0.1:0"]);
+    let mut server = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(server.stderr.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    let at = line.trim().strip_prefix("tllmprof: metrics are at http://");
+    let at = at.and_then(|at| at.strip_suffix("/metrics"));
+    let mut stream = TcpStream::connect(at.unwrap_or_else(|| panic!("{line}"))).unwrap();
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    text
+}
+
+#[test]
+fn a_run_that_waits_for_requests_is_watched_without_a_verdict() {
+    let run = Run::watched("idle", "stuck > 2s");
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    loop {
+        let (_, json, output) = run.ask();
+        let ranks = json["ranks"].as_array().into_iter().flatten();
+        let quiet = ranks.filter_map(|rank| rank["quiet_ns"].as_u64());
+        // By now the command has judged the ranks after 2 s, and once more.
+        if quiet.min() > Some(16_000_000_000) {
+            assert_eq!(json["verdict"]["kind"], "idle");
+            break;
+        }
+        assert!(Instant::now() < deadline, "{json:#}\n{}", output.err());
+    }
+    assert!(!run.folder().join("hang.json").exists());
+}
+
+#[test]
+fn a_condition_that_nothing_can_check_is_reported() {
+    let program = standin().join("bin/steps_shared12");
+    let folder = Scratch::new("hang");
+    let mut alone = command(&program);
+    alone
+        .env("LD_LIBRARY_PATH", standin())
+        .env("LD_PRELOAD", shim())
+        .env("TLLMPROF_WHEN", "stuck > 30s");
+    let said = run(&mut alone, TEST_TIMEOUT).err();
+    let line = "TLLMPROF_WHEN=stuck > 30s: nothing checks whether this process is stuck";
+    assert_eq!(said.matches(line).count(), 1, "{said}");
+    for option in ["--no-trace", "--trace=x.tllmprof"] {
+        let mut started = command(tllmprof());
+        started
+            .args(["run", option, "--when", "stuck > 30s", "--"])
+            .arg(&program)
+            .env("TLLMPROF_LIB", shim())
+            .current_dir(folder.folder());
+        let refused = run(&mut started, TEST_TIMEOUT);
+        assert_eq!(refused.status.code(), Some(2), "{}", refused.err());
+        assert_has(&refused.err(), &["--when stuck > 30s", "no ring to watch"]);
     }
 }
 

@@ -1,6 +1,7 @@
 /* A stand-in for libnccl.so.2 whose ranks are processes. A collective is done when all ranks of its communicator
- * have called it. Collectives are queued like NCCL's: a wait for the GPU also waits for them.
- * HANG_SHARED names a file that the ranks share. HANG_ENDLESS is the number of a collective that is never done. */
+ * have called it. It is queued like NCCL's: a wait for the GPU, in the driver, also waits for the collective.
+ * HANG_SHARED names a file that the ranks share. HANG_ENDLESS is the number of a collective that is never done.
+ * hang_add_work adds work of the GPU that takes some time. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -22,6 +23,8 @@ typedef struct {
 struct shared {
     /* The collective's type and size in each call, or 0 before the call. */
     _Atomic uint64_t calls[COMMUNICATORS][RANKS][CALLS];
+    /* The number of sends, and of receives, by the rank that made them and the other rank. */
+    _Atomic uint64_t transfers[2][COMMUNICATORS][RANKS][RANKS];
 };
 
 struct communicator {
@@ -32,6 +35,17 @@ struct communicator {
 static struct shared *shared;
 static struct communicator made[COMMUNICATORS];
 static long endless = -1;
+static struct timespec busy_until;
+
+static int are_transferred(const struct communicator *comm)
+{
+    for (int way = 0; way < 2; way++)
+        for (int peer = 0; peer < comm->ranks; peer++)
+            if (shared->transfers[!way][comm->number][peer][comm->rank] <
+                shared->transfers[way][comm->number][comm->rank][peer])
+                return 0;
+    return 1;
+}
 
 static int is_done(const struct communicator *comm)
 {
@@ -42,7 +56,7 @@ static int is_done(const struct communicator *comm)
             if (shared->calls[comm->number][rank][call] != shared->calls[comm->number][comm->rank][call])
                 return 0;
     }
-    return 1;
+    return are_transferred(comm);
 }
 
 /* The stand-in driver calls this at the end of each of its functions. */
@@ -50,6 +64,7 @@ static void in_driver(const char *function)
 {
     if (strstr(function, "Synchronize") == NULL)
         return;
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &busy_until, NULL);
     for (int number = 0; number < COMMUNICATORS; number++)
         while (made[number].ranks > 0 && !is_done(&made[number]))
             nanosleep(&(struct timespec){0, 1000000}, NULL);
@@ -68,6 +83,12 @@ static void begin(void)
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     void (*set)(void (*)(const char *)) = (void (*)(void (*)(const char *)))dlsym(driver, "standin_set_callback");
     set(in_driver);
+}
+
+void hang_add_work(int seconds)
+{
+    clock_gettime(CLOCK_MONOTONIC, &busy_until);
+    busy_until.tv_sec += seconds;
 }
 
 /* Makes a communicator, whose number is the first byte of the identifier. */
@@ -97,4 +118,22 @@ int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, 
 {
     (void)from, (void)to, (void)type, (void)root, (void)stream;
     return call(comm, 2, count);
+}
+
+static int transfer(struct communicator *comm, int way, int peer)
+{
+    shared->transfers[way][comm->number][comm->rank][peer]++;
+    return 0;
+}
+
+int ncclSend(const void *from, size_t count, int type, int peer, void *comm, void *stream)
+{
+    (void)from, (void)count, (void)type, (void)stream;
+    return transfer(comm, 0, peer);
+}
+
+int ncclRecv(void *to, size_t count, int type, int peer, void *comm, void *stream)
+{
+    (void)to, (void)count, (void)type, (void)stream;
+    return transfer(comm, 1, peer);
 }

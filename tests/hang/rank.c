@@ -15,6 +15,9 @@ typedef struct {
 int ncclCommInitRank(void **comm, int ranks, ncclUniqueId id, int rank);
 int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, void *comm, void *stream);
 int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, void *comm, void *stream);
+int ncclSend(const void *from, size_t count, int type, int peer, void *comm, void *stream);
+int ncclRecv(void *to, size_t count, int type, int peer, void *comm, void *stream);
+void hang_add_work(int seconds);
 
 enum { FAULT_STEP = 20, FAULTY = 2, BFLOAT16 = 9, COUNT = 1 << 20 };
 
@@ -89,6 +92,60 @@ static void fail(const char *fault)
         compile();
 }
 
+/* Receives from the rank before, and sends to the one after. The faulty rank receives and does not send. */
+static void pass_on(int rank, int ranks, int is_faulty, void *comm, void *stream)
+{
+    if (rank > 0)
+        ncclRecv(NULL, COUNT, BFLOAT16, rank - 1, comm, stream);
+    if (is_faulty)
+        hold_up();
+    if (rank + 1 < ranks)
+        ncclSend(NULL, COUNT, BFLOAT16, rank + 1, comm, stream);
+}
+
+static void compile_for(int seconds)
+{
+    struct timespec now, end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    do
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    while (now.tv_sec < end.tv_sec + seconds);
+}
+
+/* Makes step n of a healthy server. Between its usual steps it waits for requests, captures a graph, compiles on one rank,
+ * and makes a prefill: each for longer than the ranks may be quiet before they can be called stuck. */
+static void serve(int n, int rank, int ranks, void *comm, struct loop *loop)
+{
+    enum { USUAL = 16, LONG = 4 };
+    switch (n % (4 * USUAL)) {
+    case USUAL:
+        poll(NULL, 0, 1000 * LONG);
+        break;
+    case 2 * USUAL:
+        gpu_begin_capture(loop->stream, 0);
+        for (int layer = 0; layer < 4; layer++) {
+            usleep(1000 * (unsigned)(rank + 1));
+            ncclAllReduce(NULL, NULL, COUNT, BFLOAT16, 0, comm, loop->stream);
+        }
+        gpu_graph graph = NULL;
+        gpu_end_capture(loop->stream, &graph);
+        gpu_graph_destroy(graph);
+        break;
+    case 3 * USUAL:
+        if (rank == n / (4 * USUAL) % ranks)
+            compile_for(LONG);
+        break;
+    case 4 * USUAL - 1:
+        hang_add_work(LONG);
+        break;
+    default:
+        usleep(20000);
+    }
+    ncclAllReduce(NULL, NULL, COUNT, BFLOAT16, 0, comm, loop->stream);
+    ncclBroadcast(NULL, NULL, 1, BFLOAT16, 0, comm, loop->stream);
+    loop_step(loop, n);
+}
+
 int main(int argc, char **argv)
 {
     program_begin();
@@ -103,11 +160,20 @@ int main(int argc, char **argv)
     void *comm;
     ncclCommInitRank(&comm, ranks, id, rank);
     for (int n = 0; n < 100000; n++) {
+        if (strcmp(fault, "none") == 0) {
+            serve(n, rank, ranks, comm, &loop);
+            continue;
+        }
         int is_faulty = n == FAULT_STEP && rank == FAULTY;
         if (is_faulty)
             fail(fault);
         if (n == FAULT_STEP && strcmp(fault, "idle") == 0)
             wait_for_work();
+        if (strcmp(fault, "keeps") == 0) {
+            pass_on(rank, ranks, is_faulty, comm, loop.stream);
+            loop_step(&loop, n);
+            continue;
+        }
         if (strcmp(fault, "slow") == 0)
             usleep(400000);
         int is_swapped = is_faulty && strcmp(fault, "order") == 0;

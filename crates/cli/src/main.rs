@@ -5,6 +5,7 @@
 
 mod background;
 mod baseline;
+mod beyond;
 mod chosen;
 mod compare;
 mod demo;

@@ -17,6 +17,7 @@ use tllmprof_config::{Level, RunId, Settings, variable};
 use crate::background::{self, Left};
 use crate::doctor::{NOT_A_PROGRAM, NOT_EXECUTABLE, NOT_FOUND};
 use crate::failure::{usage, with_status, worded};
+use crate::hang::StuckWatch;
 use crate::metrics::Sampler;
 use crate::options::{Measures, Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
@@ -117,6 +118,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     live::sweep();
     let options = &arguments.options;
     let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
+    check_ring(&settings, &command, is_recorded)?;
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
     // From here on signals are blocked, so that a signal cannot end this process and leave an empty folder.
@@ -130,11 +132,16 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     if is_recorded {
         set_records(&mut command, records.as_ref(), &settings);
     }
+    let stuck = settings.stuck.clone().filter(|_| records.is_some());
+    if stuck.is_some() {
+        command.env(variable::watched, "1");
+    }
     let is_service = inherited::notices_are_expected();
-    if is_service && options.gpu_metrics() && settings.log >= Level::Warn {
+    let stays = options.gpu_metrics() || stuck.is_some();
+    if is_service && stays && settings.log >= Level::Warn {
         warn_of_notices();
     }
-    if !options.gpu_metrics() && (is_service || records.is_none()) {
+    if !stays && (is_service || records.is_none()) {
         return Err(run_in_place(&mut command, records, settings.log));
     }
     let sampler = match options.gpu_metrics() {
@@ -142,7 +149,9 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         false => None,
     };
     let mut watch = None;
+    let mut stuck_watch = None;
     let mut status = supervised::run(&held, &mut command, || {
+        stuck_watch = stuck.and_then(|stuck| StuckWatch::start(stuck, run.clone()));
         // A profiler's processes also load the driver without the library, so the watch would report them.
         if !is_profiled && settings.log >= Level::Warn {
             watch = ProgramWatch::start(library);
@@ -162,6 +171,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         _ => sampler,
     };
     drop(held);
+    drop(stuck_watch);
     if let Some(line) = watch.and_then(ProgramWatch::finish) {
         output::say(format_args!("{line}"));
     }
@@ -178,6 +188,22 @@ pub(crate) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         None => {}
     }
     status.map(end_as)
+}
+
+/// Returns an error if a condition on `stuck` was given, but the processes of `command` would have no ring: the user chose
+/// the path of the records and none for the rings, or switched the rings or the records off.
+fn check_ring(settings: &Settings, command: &Command, is_recorded: bool) -> Result<()> {
+    let is_off = env::var_os(variable::ring).is_some_and(|path| path.is_empty());
+    let has_chosen = env::var_os(variable::trace).is_some()
+        || command.get_envs().any(|(name, _)| name == variable::trace);
+    let lacks_ring = settings.ring.is_none() && (is_off || has_chosen);
+    match &settings.stuck {
+        Some(stuck) if !is_recorded || lacks_ring => Err(usage(format_args!(
+            "--when {stuck}: there would be no ring to watch (wanted: --ring PATH with --trace PATH, and neither --nsys, --ncu \
+             nor --no-trace)"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Sets the variables that say where the records are.
@@ -199,8 +225,8 @@ fn set_records(command: &mut Command, records: Option<&Records>, settings: &Sett
 /// Warns that the notices of the program may not reach the service manager.
 fn warn_of_notices() {
     output::say(format_args!(
-        "NOTIFY_SOCKET is set, and with --gpu-metrics the program is a child of this process: the service manager takes \
-             its notices only with NotifyAccess=all"
+        "NOTIFY_SOCKET is set, and with --gpu-metrics or --when 'stuck > TIME' the program is a child of this process: the \
+         service manager takes its notices only with NotifyAccess=all"
     ));
 }
 

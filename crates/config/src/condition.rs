@@ -1,5 +1,5 @@
 //! Conditions on iterations. They can depend on the size of an iteration's batch (`TLLMPROF_WHERE`), and in
-//! `TLLMPROF_WHEN` also on the time that the iteration took.
+//! `TLLMPROF_WHEN` also on the time that the iteration took, or on the time for which the process has been stuck.
 //!
 //! ```text
 //! condition = all {"or" all}
@@ -28,7 +28,7 @@ pub const PARTS: usize = 16;
 
 /// The names that comparisons can use, in this order: the fields of [`BatchFacts`], the phase, and the fields of
 /// [`IterationDurations`].
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "requests",
     "tokens",
     "prefill_tokens",
@@ -38,9 +38,11 @@ const NAMES: [&str; 9] = [
     "gc",
     "gil",
     "wait",
+    "stuck",
 ];
 const PHASE: usize = 4;
 const FIRST_TIME: usize = 5;
+const STUCK: usize = 9;
 const PHASES: [&str; 5] = ["prefill", "decode", "mixed", "idle", "draft"];
 const DRAFT: u32 = 4;
 /// A value that stands for all phases other than `draft`, for comparisons with `draft`.
@@ -150,7 +152,9 @@ pub struct IterationDurations {
     pub gc: Option<u64>,
     pub gil: Option<u64>,
     pub wait: Option<u64>,
-    /// The median duration of the iterations whose batches are of the same class.
+    /// Time since a step or collective began or ended, in a process that is stuck. Unknown when an iteration ends.
+    pub stuck: Option<u64>,
+    /// The median duration of iterations whose batches are of the same kind.
     pub p50: Option<u64>,
 }
 
@@ -160,7 +164,8 @@ impl IterationDurations {
             0 => self.iteration,
             1 => self.gc,
             2 => self.gil,
-            _ => self.wait,
+            3 => self.wait,
+            _ => self.stuck,
         }
     }
 }
@@ -250,7 +255,32 @@ impl Condition {
     /// # Errors
     /// Returns the problem if the text does not parse, with its position.
     pub fn parse_with_times(text: &str) -> Result<Self, Problem> {
-        Self::parse_of(text, Vocabulary::All)
+        let condition = Self::parse_of(text, Vocabulary::All)?;
+        let decides = |ns| condition.holds_if_stuck(ns);
+        if condition.names(NAMES[STUCK]) && (decides(0) || !decides(u64::MAX)) {
+            return Err(Problem::new(
+                "a process that is stuck ends no iteration to which the rest could apply",
+                "stuck > TIME alone, or joined with other comparisons by or, such as stuck > 30s or gc > 10ms",
+            ));
+        }
+        Ok(condition)
+    }
+
+    /// Returns true if the condition holds for a process that has been stuck for this time, in nanoseconds, whatever
+    /// its iterations are like.
+    #[must_use]
+    pub fn holds_if_stuck(&self, ns: u64) -> bool {
+        let times = IterationDurations {
+            stuck: Some(ns),
+            ..IterationDurations::default()
+        };
+        self.holds_for(BatchFacts::default(), &times) == Some(true)
+    }
+
+    /// Returns true if the condition can hold for an iteration: it compares more than `stuck`.
+    #[must_use]
+    pub fn names_iterations(&self) -> bool {
+        self.parts.iter().any(|part| part.name != STUCK)
     }
 
     fn parse_of(text: &str, names: Vocabulary) -> Result<Self, Problem> {

@@ -67,6 +67,7 @@ table(env) {
     }
     when: Option<Trigger> = ["TLLMPROF_WHEN"], Condition::parse_with_times,
         settle env.checked(variable::when, knows_batches(when, &rule(step.as_ref(), batch.as_ref())))?
+            .filter(Condition::names_iterations)
             .map(|condition| Trigger {
                 condition,
                 at_most: when_at_most.unwrap_or_default(),
@@ -75,7 +76,8 @@ table(env) {
         help: "Open a window after an iteration that satisfies EXPR, such as 'iteration > 2*p50 or gc > 10ms'",
         more: "EXPR compares iteration (its duration), gc, gil and wait (times spent in them) with times, and may use \
                the comparisons of --where. Comparisons are joined by and, or, not and parentheses. p50 is the median \
-               duration of iterations with similar batches",
+               duration of iterations with similar batches. stuck > TIME opens no window: tllmprof run writes the verdict \
+               of tllmprof hang once a process has been stuck for that time",
         value: Named("EXPR"), heading: Iterations, example: "gc > 1ms",
     }
     when_at_most: Option<AtMost> = ["TLLMPROF_WHEN_AT_MOST"], AtMost::parse,
@@ -321,6 +323,10 @@ table(env) {
         help: "Path of the example program that tllmprof demo runs",
         value: Named("PATH"),
     }
+    watched = ["TLLMPROF_WATCHED"] => {
+        help: "Set by tllmprof run if it watches for processes that are stuck (TLLMPROF_WHEN)",
+        reader: Reader::Project,
+    }
     nvtx_chain = ["TLLMPROF_NVTX_CHAIN"] => {
         help: "NVTX tool that was set before tllmprof was, which the children of the process use",
         reader: Reader::Project,
@@ -338,7 +344,12 @@ derived {
     /// Number of the latest iterations outside windows that the record keeps; `None` if the record keeps no such
     /// iterations. Without `TLLMPROF_FLIGHT`, they are kept only until a window with an automatic length opens.
     latest: Option<u64> = flight.or((windows.is_auto() && env.has(variable::trace)).then_some(LATEST_STEPS));
-    /// Names of the variables whose value is `auto`. If such a variable cannot have an effect, no warning is printed.
+    /// The condition of `TLLMPROF_WHEN`, if it compares `stuck`. The command evaluates it, because a process that is stuck
+    /// ends no iteration.
+    stuck: Option<Condition> = env.read(variable::when, &Condition::parse_with_times)?.filter(|when| when.names("stuck"));
+    /// True if `stuck` is set and no command evaluates it.
+    is_unwatched: bool = stuck.is_some() && !env.has(variable::watched);
+    /// Names of the variables that are `auto`. If such a variable has no effect, no warning is printed.
     auto: Vec<&'static str> = env.auto_ones([
         variable::stacks, variable::native_stacks, variable::record_gc, variable::gil, variable::kernels,
     ]);

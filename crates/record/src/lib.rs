@@ -81,7 +81,8 @@ pub use reader::{Cut, Damage, Entry, Reader, RecordError};
 pub use repair::repair;
 pub use ring::{
     Called, CapturedCollective, CapturedGroup, Collective, NoRing, OpenCall, Operation, RING_BYTES,
-    RING_MAGIC, RING_VERSION, Ring, RingBlock, RingCall, RingCommunicator, RingFacts, RingStep,
+    RING_MAGIC, RING_VERSION, Ring, RingBlock, RingCall, RingCommunicator, RingDirection,
+    RingFacts, RingStep,
 };
 pub use source::Source;
 #[cfg(feature = "still")]

@@ -57,10 +57,13 @@ pub fn records_ranges(settings: &Settings) -> bool {
     settings.nvtx && sink().wants_record() && settings.may_open_windows()
 }
 
-/// Returns true if iterations have to be counted: for windows, for the record, or for a tool that receives
-/// iterations as NVTX ranges.
+/// Returns true if iterations matter: for windows, for the record, or for a tool that receives NVTX ranges of
+/// iterations. Also returns true if the process must log that nothing checks whether it is stuck.
 pub fn has_work(settings: &Settings) -> bool {
-    settings.may_open_windows() || sink().wants_record() || (settings.nvtx && injection::has_tool())
+    settings.may_open_windows()
+        || settings.is_unwatched
+        || sink().wants_record()
+        || (settings.nvtx && injection::has_tool())
 }
 
 pub fn read() -> &'static Result<Settings, BadValue> {

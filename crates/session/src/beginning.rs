@@ -36,6 +36,14 @@ pub(crate) fn begin(settings: &'static Settings) {
     if matches!(settings.step, Step::Auto) {
         learning::log_hint();
     }
+    if settings.is_unwatched
+        && let Some(stuck) = &settings.stuck
+    {
+        log::say!(
+            Warn,
+            "TLLMPROF_WHEN={stuck}: nothing checks whether this process is stuck (tllmprof run does)"
+        );
+    }
     uncounted(&mut || {
         sink().start(settings);
         if settings.when.is_some() {

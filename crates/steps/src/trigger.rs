@@ -174,6 +174,7 @@ impl Watch {
             gc: Some(spent.gc),
             gil: Some(spent.gil),
             wait: Some(spent.wait),
+            stuck: None,
             p50: median,
         };
         if !may_open || self.trigger.condition.holds_for(facts, &times) != Some(true) {

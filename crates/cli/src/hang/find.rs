@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use tllmprof_record::{RING_BYTES, RING_MAGIC, Ring};
 
+use crate::beyond;
 use crate::failure::{usage, worded};
-use crate::live::beyond;
 use crate::output;
 
 /// A ring, and the process that writes it.

@@ -1,13 +1,23 @@
 //! `tllmprof hang`: finds out which rank blocks the other ranks, in which collective, and in which function.
 
+mod behind;
+mod calls;
+mod cause;
 mod find;
+mod judge;
+mod mismatch;
 mod process;
 mod python;
 mod state;
 mod symbols;
+#[cfg(test)]
+mod tests;
 mod text;
 mod verdict;
+mod watch;
+mod wording;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -25,10 +35,13 @@ use process::CpuTimes;
 use state::{Life, RankState};
 use symbols::Symbols;
 use verdict::Answer;
+pub(crate) use watch::StuckWatch;
 
 /// Time between the two readings of each process's ring and threads. A process is not stuck if anything changed between
 /// the two readings.
 const BETWEEN: Duration = Duration::from_secs(1);
+/// The same, if the rings have not changed for much longer. It suffices to see whether a thread uses the processor.
+const BETWEEN_IF_QUIET: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
 #[command(
@@ -51,6 +64,23 @@ pub(crate) struct HangArguments {
 
 pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
     let mut found = arguments.find()?;
+    let ranks = examine(&mut found, BETWEEN);
+    let verdict = judge::judge(&ranks);
+    match arguments.json {
+        true => {
+            output::print(format!("{}\n", output::json(&text::json(&verdict, &ranks))).as_bytes())?
+        }
+        false => output::text(&text::text(&verdict, &ranks))?,
+    }
+    Ok(ExitCode::from(match verdict.answer {
+        Answer::NotStuck => 0,
+        Answer::Stuck => 3,
+        Answer::CannotTell => 4,
+    }))
+}
+
+/// Reads the states of these processes, and what changed in them in the time `between`.
+fn examine(found: &mut [ProcessRing], between: Duration) -> Vec<RankState> {
     found.sort_by_key(|one| (one.ring.run.clone(), one.ring.rank, one.ring.pid));
     let before: Vec<_> = found
         .iter()
@@ -60,7 +90,7 @@ pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
         .iter()
         .any(|one| one.pid.is_some() || is_elsewhere(&one.ring))
     {
-        thread::sleep(BETWEEN);
+        thread::sleep(between);
     }
     let symbols = Symbols::default();
     let mut ranks: Vec<_> = thread::scope(|scope| {
@@ -75,18 +105,31 @@ pub(crate) fn run(arguments: &HangArguments) -> Result<ExitCode> {
             .collect()
     });
     ranks.sort_by_key(|rank| (rank.ring.run.clone(), rank.number(), rank.pid));
-    let verdict = verdict::judge(&ranks);
-    match arguments.json {
-        true => {
-            output::print(format!("{}\n", output::json(&text::json(&verdict, &ranks))).as_bytes())?
-        }
-        false => output::text(&text::text(&verdict, &ranks))?,
+    ranks
+}
+
+/// Returns the time for which each process has been stuck, in nanoseconds, by its number: the time since it began or
+/// ended a step or collective, if `tllmprof hang` calls its ranks stuck, otherwise 0. Processes without a ring are left
+/// out.
+pub(crate) fn stuck_times(pids: impl Iterator<Item = u64>) -> BTreeMap<u64, u64> {
+    let mut found: Vec<_> = pids.filter_map(|pid| find::of_process(pid).ok()).collect();
+    let numbers = found.iter().filter_map(|one| one.pid);
+    let mut times: BTreeMap<u64, u64> = numbers.map(|pid| (pid, 0)).collect();
+    if found
+        .iter()
+        .all(|one| quiet(&one.ring) < judge::LEAST_QUIET_NS)
+    {
+        return times;
     }
-    Ok(ExitCode::from(match verdict.answer {
-        Answer::NotStuck => 0,
-        Answer::Stuck => 3,
-        Answer::CannotTell => 4,
-    }))
+    find::add_others(&mut found);
+    let ranks = examine(&mut found, BETWEEN_IF_QUIET);
+    let stuck = judge::judge_apart(&ranks).filter(|(_, verdict)| verdict.answer == Answer::Stuck);
+    for rank in stuck.flat_map(|(part, _)| part).map(|index| &ranks[index]) {
+        if let Some(time) = times.get_mut(&u64::from(rank.pid)) {
+            *time = rank.quiet_ns.unwrap_or(0);
+        }
+    }
+    times
 }
 
 impl HangArguments {

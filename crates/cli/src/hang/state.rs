@@ -103,6 +103,16 @@ impl RankState {
         self.threads.iter().find(|thread| thread.id == id)
     }
 
+    /// Returns whether the thread that makes the steps is in a function in which a known engine waits for requests.
+    pub(crate) fn waits_for_requests(&self) -> bool {
+        let functions = self.main_thread().map(|thread| &thread.python);
+        let mut names = functions
+            .into_iter()
+            .flatten()
+            .filter_map(|name| name.split(" (").next());
+        names.any(tllmprof_engines::is_idle_wait)
+    }
+
     /// Returns the duration of the longest of the latest steps, in nanoseconds. Steps that have not ended do not count.
     pub(crate) fn longest_step(&self) -> Option<u64> {
         let steps = self.ring.steps.iter();

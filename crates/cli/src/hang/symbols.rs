@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tllmprof_attach::NativeFrame;
 use tllmprof_symbols::{Image, demangle, short};
 
-use crate::live::beyond;
+use crate::beyond;
 
 /// The functions of a module. The key is the address, and the value is the size and the name.
 type FileFunctions = BTreeMap<u64, (u64, String)>;

@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 use tllmprof_config::printable;
 use tllmprof_report::Time;
 
+use super::cause::StuckCause;
 use super::state::{Life, ProcessThread, RankState};
-use super::verdict::{self, Answer, HangVerdict, StuckCause};
+use super::verdict::{Answer, HangVerdict};
+use super::wording;
 
 /// Returns a text with the verdict, and a line for each rank.
 pub(crate) fn text(verdict: &HangVerdict, ranks: &[RankState]) -> String {
@@ -43,7 +45,7 @@ fn line(rank: &RankState) -> String {
             (None, Life::Runs | Life::Stopped) => "in the call of",
             _ => "last called",
         };
-        parts.push(format!("{what} {}", verdict::collective(rank, call)));
+        parts.push(format!("{what} {}", wording::collective(rank, call)));
     }
     let captured: u64 = rank.ring.captured.iter().map(|one| one.times).sum();
     if captured > 0 {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tllmprof_control::{ControlEvent, LONGEST, Request, Status};
 
-use super::beyond;
+use crate::beyond;
 
 /// Time that a process has to answer a request that it can answer at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

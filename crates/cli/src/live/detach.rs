@@ -8,7 +8,8 @@ use tllmprof_attach::Turn;
 use tllmprof_control::{Answer, ControlEvent, Phase, Request};
 
 use super::sockets::{self, ListeningProcess};
-use super::{attach, beyond, each, engine, missing, pid, stop};
+use super::{attach, each, engine, missing, pid, stop};
+use crate::beyond;
 use crate::{library, output};
 
 /// Time that a process has to answer a request.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tllmprof_config::printable;
 
-use super::beyond;
+use crate::beyond;
 use crate::failure::usage;
 use crate::output;
 use crate::process_status::ProcessStatus;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
-use super::beyond;
+use crate::beyond;
 use crate::failure::usage;
 
 /// Adapts the variables for the library to a process in another container. For any other process nothing changes.

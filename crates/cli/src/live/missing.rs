@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 use tllmprof_attach::{AttachRefusal, ProcStatus};
 
-use super::{beyond, sockets};
+use super::sockets;
+use crate::beyond;
 
 /// Returns the reason why a process does not listen, as the rest of a message that begins with the process's number.
 pub(crate) fn why(pid: u64) -> String {

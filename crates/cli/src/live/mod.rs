@@ -1,7 +1,6 @@
 //! Commands for running processes that have the library and listen on a control socket, such as `ps` and `capture`.
 
 pub(crate) mod attach;
-pub(crate) mod beyond;
 pub(crate) mod capture;
 mod connection;
 pub(crate) mod detach;
@@ -20,8 +19,8 @@ pub(crate) mod top;
 
 use std::num::IntErrorKind;
 
+pub(crate) use crate::beyond::numbers as process_numbers;
 use anyhow::Result;
-pub(crate) use beyond::numbers as process_numbers;
 pub(crate) use sockets::sweep;
 
 use crate::{failure, output};

@@ -8,7 +8,7 @@ use tllmprof_control::Status;
 use tllmprof_record::{Clock, Counter, Header, Histogram, Reader};
 use tllmprof_report::has_enough_for_percentile;
 
-use super::beyond;
+use crate::beyond;
 
 /// Returns the path with which this command can read the record of process `pid`, which may be in a container. `record`
 /// is the record's path in that process.

@@ -13,8 +13,8 @@ use std::time::Duration;
 use tllmprof_config::Control;
 use tllmprof_control::{Phase, Status, place};
 
-use super::beyond;
 use super::connection::{self, Connection, Reached, Who};
+use crate::beyond;
 use crate::failure::worded;
 use crate::output;
 

@@ -35,7 +35,7 @@ impl Vocabulary {
             Self::All => {
                 "comparisons of iteration, gc, gil, wait (with times such as 5ms or 2*p50), requests, tokens, \
                  prefill_tokens, decode_tokens (with numbers) and phase (with prefill, decode, mixed, idle, draft), such as \
-                 iteration > 2*p50 or gc > 10ms; = != < <= > >=, and, or, not, brackets"
+                 iteration > 2*p50 or gc > 10ms, or stuck > 30s; = != < <= > >=, and, or, not, brackets"
             }
         }
     }

@@ -162,6 +162,7 @@ fn times_are_compared_with_times_and_with_the_median() {
         gc: Some(12_000_000),
         gil: Some(0),
         wait: None,
+        stuck: None,
         p50: Some(10_000_000),
     };
     for (text, holds) in [
@@ -247,4 +248,37 @@ fn batches_are_alike_where_phase_and_size_are() {
         kind(1, u32::MAX, 1),
     ];
     assert!(all.iter().all(|kind| kind.place() < BatchClass::COUNT));
+}
+
+#[test]
+fn stuck_decides_alone_or_beside_what_iterations_decide() {
+    let parse = Condition::parse_with_times;
+    for (text, has_others) in [
+        ("stuck > 30s", false),
+        ("not stuck <= 30s", false),
+        ("(stuck > 30s) or gc > 10ms and requests > 4", true),
+    ] {
+        let condition = parse(text).unwrap();
+        assert_eq!(condition.names_iterations(), has_others, "{text}");
+        assert!(condition.holds_if_stuck(30_000_000_001), "{text}");
+        assert!(!condition.holds_if_stuck(30_000_000_000), "{text}");
+        assert_eq!(
+            condition.holds(facts(5, 5, 0)),
+            None,
+            "no iteration decides it: {text}"
+        );
+    }
+    assert!(!parse("gc > 10ms").unwrap().holds_if_stuck(u64::MAX));
+    for text in [
+        "stuck < 30s",
+        "stuck > 2*p50",
+        "stuck > 30s and gc > 10ms",
+        "stuck > 3",
+    ] {
+        assert!(parse(text).is_err(), "{text}");
+    }
+    assert!(
+        Condition::parse("stuck > 30s").is_err(),
+        "a condition on batches"
+    );
 }

@@ -10,6 +10,8 @@ use crate::live::record::Figures;
 pub(crate) struct ProcessFigures {
     pub status: Status,
     pub figures: Option<Figures>,
+    /// Time for which the process has been stuck, 0 if it is not. `None` if it has no ring.
+    pub stuck_ns: Option<u64>,
 }
 
 /// A metric family: metrics with one name and one description.
@@ -24,9 +26,10 @@ pub(crate) struct Family {
 enum Of {
     Counter(fn(&ProcessFigures) -> Option<u64>),
     Gauge(fn(&ProcessFigures) -> Option<u64>),
-    /// A gauge. The function returns nanoseconds, which are shown in seconds.
+    /// A counter and a gauge whose functions return nanoseconds, which are shown in seconds.
     Seconds(fn(&ProcessFigures) -> Option<u64>),
-    /// A histogram of iteration times, in seconds, for each phase of the iterations' batches, such as decode.
+    GaugeSeconds(fn(&ProcessFigures) -> Option<u64>),
+    /// A histogram of iteration times, in seconds, for each phase.
     Durations,
     /// The constant 1, with properties of the process as labels.
     Info,
@@ -35,7 +38,7 @@ enum Of {
 }
 
 /// All metric families.
-pub(crate) const FAMILIES: [Family; 12] = [
+pub(crate) const FAMILIES: [Family; 13] = [
     Family {
         name: "tllmprof_processes",
         help: "Processes that listen.",
@@ -55,6 +58,11 @@ pub(crate) const FAMILIES: [Family; 12] = [
         name: "tllmprof_iteration_seconds",
         help: "How long iterations outside windows take, by what is in their batches.",
         of: Of::Durations,
+    },
+    Family {
+        name: "tllmprof_stuck_seconds",
+        help: "Time since the latest step or collective, if tllmprof hang calls the process's ranks stuck, otherwise 0.",
+        of: Of::GaugeSeconds(|seen| seen.stuck_ns),
     },
     Family {
         name: "tllmprof_window_open",
@@ -117,7 +125,7 @@ impl Family {
     const fn kind(&self) -> &'static str {
         match self.of {
             Of::Counter(_) | Of::Seconds(_) => "counter",
-            Of::Gauge(_) | Of::Info | Of::Count => "gauge",
+            Of::Gauge(_) | Of::GaugeSeconds(_) | Of::Info | Of::Count => "gauge",
             Of::Durations => "histogram",
         }
     }
@@ -136,7 +144,7 @@ impl Family {
                     Some(value) => writeln!(out, "{name}{{{labels}}} {value}"),
                     None => Ok(()),
                 },
-                Of::Seconds(ns) => match ns(seen) {
+                Of::Seconds(ns) | Of::GaugeSeconds(ns) => match ns(seen) {
                     Some(ns) => writeln!(out, "{name}{{{labels}}} {}", seconds(ns)),
                     None => Ok(()),
                 },
@@ -235,6 +243,7 @@ mod tests {
         let seen = [7, 8].map(|pid| ProcessFigures {
             status: status(pid),
             figures: None,
+            stuck_ns: (pid == 8).then_some(41_500_000_000),
         });
         let text = text(&seen);
         let begin = "# HELP tllmprof_processes Processes that listen.\n# TYPE tllmprof_processes gauge\n\
@@ -247,9 +256,16 @@ mod tests {
              tllmprof_iterations_total{{pid=\"8\",{labels}}} 50\n"
         );
         assert!(text.contains(&expected), "{text}");
-        // Figures that come from a record are missing, because no record exists in this test.
+        let expected = format!(
+            "# TYPE tllmprof_stuck_seconds gauge\ntllmprof_stuck_seconds{{pid=\"8\",{labels}}} 41.5\n#"
+        );
         assert!(
-            !text.contains("seconds") && !text.contains("collections"),
+            text.contains(&expected),
+            "only process 8 has a ring: {text}"
+        );
+        // The figures that come from a record are missing, because there is none.
+        assert!(
+            !text.contains("gpu_seconds") && !text.contains("collections"),
             "{text}"
         );
     }
@@ -275,6 +291,7 @@ mod tests {
                 ..Status::default()
             },
             figures: None,
+            stuck_ns: None,
         };
         let text = text(&[seen]);
         let lines = |phase: &str| {

@@ -1,6 +1,6 @@
 //! `tllmprof serve-metrics`: serves figures of running processes to Prometheus.
 //!
-//! Each scrape asks the processes over their control sockets, and reads the headers of their records. No state is kept
+//! Each scrape asks the processes over their control sockets, and reads the headers of their records and their rings. No state is kept
 //! between scrapes. [`exposition`] writes the text.
 
 mod exposition;
@@ -14,7 +14,7 @@ use tiny_http::{Header, Method, Request, Response, Server};
 use super::record::Figures;
 use super::sockets;
 use crate::failure::worded;
-use crate::output;
+use crate::{hang, output};
 use exposition::ProcessFigures;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -71,9 +71,12 @@ fn answer(request: Request) {
 }
 
 fn seen() -> Vec<ProcessFigures> {
+    let processes = sockets::listening();
+    let stuck = hang::stuck_times(processes.iter().map(|process| process.status.pid));
     let of = |process: sockets::ListeningProcess| ProcessFigures {
         figures: Figures::from_status(&process.status),
+        stuck_ns: stuck.get(&process.status.pid).copied(),
         status: process.status,
     };
-    sockets::listening().into_iter().map(of).collect()
+    processes.into_iter().map(of).collect()
 }

@@ -1,0 +1,83 @@
+//! Finds the calls of NCCL with which ranks wait for each other, in the rings of these ranks.
+
+use std::collections::BTreeMap;
+
+use tllmprof_record::{Called, Collective, RingCommunicator};
+
+use super::state::RankState;
+
+/// Returns the collectives of a communicator that the rank's ring still contains, by number. Collectives that only some
+/// ranks of the communicator take part in are left out.
+pub(super) fn calls_of(rank: &RankState, id: u64) -> BTreeMap<u64, &Called> {
+    let calls = rank.ring.collectives.iter();
+    calls
+        .filter(|call| call.communicator == id && call.operation.collective.is_of_all_ranks())
+        .map(|call| (call.sequence, call))
+        .collect()
+}
+
+/// Returns the communicators that at least two of the ranks use, with the ranks that use each.
+pub(super) fn shared(ranks: &[RankState], part: &[usize]) -> BTreeMap<u64, Vec<usize>> {
+    let mut users: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for index in part {
+        for one in &ranks[*index].ring.communicators {
+            users.entry(one.id).or_default().push(*index);
+        }
+    }
+    users.retain(|id, users| *id != 0 && users.len() > 1);
+    users
+}
+
+/// Returns the state of a communicator that a rank uses.
+pub(super) fn member(rank: &RankState, id: u64) -> Option<&RingCommunicator> {
+    rank.ring.communicators.iter().find(|one| one.id == id)
+}
+
+/// Returns all ordered pairs of ranks whose sends and receives in a communicator are counted.
+pub(super) fn pairs(ranks: &[RankState], id: u64, users: &[usize]) -> Vec<[usize; 2]> {
+    let is_counted = |index: &&usize| {
+        let member = member(&ranks[**index], id);
+        member.is_some_and(|member| member.place.is_some() && member.directions.is_some())
+    };
+    let users: Vec<_> = users.iter().filter(is_counted).copied().collect();
+    let each = users
+        .iter()
+        .flat_map(|one| users.iter().map(move |other| [*one, *other]));
+    each.filter(|[one, other]| one != other).collect()
+}
+
+/// Returns the sends of the first rank to the second that its ring still contains, or the receives from it, by number.
+pub(super) fn transfers(
+    ranks: &[RankState],
+    id: u64,
+    [one, other]: [usize; 2],
+    collective: Collective,
+) -> BTreeMap<u64, &Called> {
+    let place = member(&ranks[other], id).and_then(|member| member.place);
+    let peer = place.map(|(number, _)| number);
+    let calls = ranks[one].ring.collectives.iter();
+    let is_one = |call: &&Called| {
+        let operation = &call.operation;
+        call.communicator == id && operation.collective == collective && operation.peer == peer
+    };
+    calls
+        .filter(is_one)
+        .map(|call| (call.sequence, call))
+        .collect()
+}
+
+/// Returns the number of sends of the first rank to the second, or of receives from it.
+pub(super) fn transferred(
+    ranks: &[RankState],
+    id: u64,
+    [one, other]: [usize; 2],
+    collective: Collective,
+) -> u64 {
+    let peer = member(&ranks[other], id).and_then(|member| member.place);
+    let directions = member(&ranks[one], id).and_then(|member| member.directions.as_ref());
+    let mut directions = directions.into_iter().flatten();
+    let found = directions.find(|direction| {
+        direction.collective == collective && Some(direction.peer) == peer.map(|(number, _)| number)
+    });
+    found.map_or(0, |direction| direction.count)
+}

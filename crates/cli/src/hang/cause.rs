@@ -1,0 +1,108 @@
+//! Finds the reason why a rank does not make progress, from its threads.
+
+use super::state::{ProcessThread, RankState};
+use super::verdict::VerdictKind;
+
+/// The reason why a rank does not make progress.
+pub(crate) struct StuckCause {
+    pub kind: VerdictKind,
+    pub text: String,
+}
+
+impl StuckCause {
+    /// Finds why the thread that makes the steps does not continue. It follows locks and the GIL from thread to thread.
+    /// `None` if nothing is known about that thread.
+    pub(crate) fn find(rank: &RankState) -> Option<Self> {
+        let first = rank.main_thread()?;
+        let mut chain = vec![first];
+        let mut is_by_gil = false;
+        loop {
+            let last = chain[chain.len() - 1];
+            let holder = rank.gil_holder.filter(|_| last.waits_for_gil);
+            if chain.len() == 1 {
+                is_by_gil = last.mutex_owner.is_none() && holder.is_some();
+            }
+            let Some(next) = last.mutex_owner.or(holder).and_then(|id| rank.thread(id)) else {
+                break;
+            };
+            if next.id == last.id && last.mutex_owner.is_none() {
+                break;
+            }
+            if let Some(start) = chain.iter().position(|thread| thread.id == next.id) {
+                return Some(Self::deadlock(&chain[start..]));
+            }
+            chain.push(next);
+        }
+        let last = chain[chain.len() - 1];
+        if chain.len() == 1 {
+            return Some(Self::of_thread(last));
+        }
+        let what = if is_by_gil { "the GIL" } else { "a lock" };
+        let holder = Self::of_thread(last);
+        let kind = match (holder.kind, is_by_gil) {
+            (VerdictKind::Busy, _) => VerdictKind::Busy,
+            (_, true) => VerdictKind::Gil,
+            (_, false) => VerdictKind::Lock,
+        };
+        let text = format!(
+            "{} waits for {what}{}, which {} holds: it {}",
+            named(first),
+            in_function(first),
+            named(last),
+            holder.text
+        );
+        Some(Self { kind, text })
+    }
+
+    fn deadlock(threads: &[&ProcessThread]) -> Self {
+        let each = threads.iter().map(|thread| {
+            let what = if thread.mutex_owner.is_some() {
+                "a lock"
+            } else {
+                "the GIL"
+            };
+            format!("{} waits for {what}{}", named(thread), in_function(thread))
+        });
+        let text = match threads {
+            [only] => format!(
+                "{} waits for a lock that it holds itself{}",
+                named(only),
+                in_function(only)
+            ),
+            _ => format!(
+                "threads wait for each other: {}",
+                each.collect::<Vec<_>>().join(", ")
+            ),
+        };
+        Self {
+            kind: VerdictKind::Deadlock,
+            text,
+        }
+    }
+
+    fn of_thread(thread: &ProcessThread) -> Self {
+        let function = in_function(thread);
+        let (kind, text) = if let Some(wait) = thread.gpu_wait() {
+            (
+                VerdictKind::Gpu,
+                format!("waits for the GPU in {wait}{function}"),
+            )
+        } else if thread.state == 'R' || thread.ran && thread.call.is_none() {
+            (VerdictKind::Busy, format!("runs{function}"))
+        } else {
+            let call = thread.call.as_deref().unwrap_or("an unknown system call");
+            (VerdictKind::Idle, format!("sleeps in {call}{function}"))
+        };
+        Self { kind, text }
+    }
+}
+
+fn named(thread: &ProcessThread) -> String {
+    format!("thread {} ({})", thread.id, thread.name)
+}
+
+fn in_function(thread: &ProcessThread) -> String {
+    thread
+        .function()
+        .map_or(String::new(), |name| format!(", in {name}"))
+}

@@ -1,0 +1,261 @@
+//! Judges from the states of all ranks whether they are stuck, and why.
+
+use std::collections::BTreeSet;
+
+use tllmprof_report::Time;
+
+use super::behind::behind;
+use super::cause::StuckCause;
+use super::mismatch::{captured_mismatch, mismatch};
+use super::state::{Life, RankState};
+use super::verdict::{Answer, HangVerdict, VerdictKind};
+use super::wording::{last_of, names};
+
+/// Ranks are called stuck only after they have been quiet for at least this time: no step or collective began or ended.
+pub(crate) const LEAST_QUIET_NS: u64 = 3_000_000_000;
+/// A wait of all ranks for the GPU is called stuck only if it takes longer than both limits, because it may be a long
+/// prefill. The first limit is a time in nanoseconds. The second is a multiple of the longest of the latest steps.
+const LONGEST_PREFILL_NS: u64 = 10_000_000_000;
+const LONGER_THAN_STEPS: u64 = 2;
+/// If a thread uses the processor for longer than both limits, it is not clear whether it works or waits in a busy
+/// loop. The first limit is a time in nanoseconds. The second is a multiple of the longest of the latest steps.
+const LONGEST_WORK_NS: u64 = 60_000_000_000;
+const LONGER_WORK_THAN_STEPS: u64 = 10;
+
+/// Judges all ranks. Groups of ranks that share no communicator are judged separately, and the worst verdict is
+/// returned.
+pub(crate) fn judge(ranks: &[RankState]) -> HangVerdict {
+    let mut verdicts: Vec<_> = judge_apart(ranks).map(|(_, verdict)| verdict).collect();
+    // A verdict on processes that have ended is dropped if any other process moves or is itself stuck.
+    let is_gone = |verdict: &HangVerdict| {
+        let mut its = verdict.ranks.iter();
+        its.all(|rank| ranks[*rank].life == Life::Gone)
+    };
+    let is_left = ranks.iter().any(|rank| rank.life != Life::Gone);
+    let moves = verdicts.iter().any(|one| one.kind == VerdictKind::Moves);
+    if is_left
+        && (moves
+            || verdicts
+                .iter()
+                .any(|one| one.answer == Answer::Stuck && !is_gone(one)))
+    {
+        verdicts.retain(|one| !is_gone(one));
+    }
+    let weight = |verdict: &HangVerdict| match (verdict.answer, verdict.kind) {
+        (Answer::Stuck, _) => 0,
+        (Answer::CannotTell, _) => 1,
+        (Answer::NotStuck, VerdictKind::Busy) => 2,
+        (Answer::NotStuck, VerdictKind::Moves) => 3,
+        (Answer::NotStuck, VerdictKind::Idle) => 4,
+        (Answer::NotStuck, _) => 5,
+    };
+    let worst = verdicts.into_iter().min_by_key(weight);
+    worst.unwrap_or_else(|| {
+        let text = "no rank is known".to_owned();
+        HangVerdict::new(Answer::CannotTell, VerdictKind::Unclear, Vec::new(), text)
+    })
+}
+
+/// Judges groups of ranks that share no communicator. Returns the ranks of each group, as indices into the list of all
+/// ranks, and the verdict on them.
+pub(crate) fn judge_apart(ranks: &[RankState]) -> impl Iterator<Item = (Vec<usize>, HangVerdict)> {
+    parts(ranks).into_iter().map(|part| {
+        let verdict = judge_part(ranks, &part);
+        (part, verdict)
+    })
+}
+
+/// Groups the ranks: two ranks are in the same group if they share a communicator, directly or through other ranks.
+fn parts(ranks: &[RankState]) -> Vec<Vec<usize>> {
+    let mut parts: Vec<(BTreeSet<u64>, Vec<usize>)> = Vec::new();
+    for (index, rank) in ranks.iter().enumerate() {
+        let ids = rank.ring.communicators.iter().map(|one| one.id);
+        let called = rank.ring.collectives.iter().map(|call| call.communicator);
+        let mut ids: BTreeSet<_> = ids.chain(called).filter(|id| *id != 0).collect();
+        let mut its = vec![index];
+        parts.retain(|(others, members)| {
+            let is_other = others.is_disjoint(&ids);
+            if !is_other {
+                ids.extend(others);
+                its.extend(members);
+            }
+            is_other
+        });
+        its.sort_unstable();
+        parts.push((ids, its));
+    }
+    parts.into_iter().map(|(_, its)| its).collect()
+}
+
+fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
+    let all = || part.iter().map(|index| &ranks[*index]);
+    let where_life = |life| {
+        let its = part.iter().copied();
+        its.filter(|index| ranks[*index].life == life)
+            .collect::<Vec<_>>()
+    };
+    let stopped = where_life(Life::Stopped);
+    if let [first, ..] = stopped[..] {
+        let s = if stopped.len() == 1 { "is" } else { "are" };
+        let text = format!(
+            "{} {s} stopped by a signal or a debugger: kill -CONT {} lets it go on",
+            names(ranks, &stopped),
+            ranks[first].pid
+        );
+        return HangVerdict::new(Answer::Stuck, VerdictKind::Stopped, stopped, text);
+    }
+    if all().any(RankState::has_moved) {
+        let text = "steps or collectives advance: slow, not stuck".to_owned();
+        return HangVerdict::new(Answer::NotStuck, VerdictKind::Moves, part.to_vec(), text);
+    }
+    let gone = where_life(Life::Gone);
+    if gone.len() == part.len() {
+        return judge_gone(ranks, part);
+    }
+    if let [first, ..] = gone[..] {
+        let ended = gone.iter().all(|index| ranks[*index].ring.has_ended);
+        let what = match ended {
+            true => "has ended by itself",
+            false => "was killed or has crashed",
+        };
+        let text = format!(
+            "{} {what}{}; the others wait",
+            names(ranks, &gone),
+            last_of(&ranks[first])
+        );
+        return HangVerdict::new(Answer::Stuck, VerdictKind::Dead, gone, text);
+    }
+    if let Some(verdict) = mismatch(ranks, part) {
+        return verdict;
+    }
+    let quiet = all().filter_map(|rank| rank.quiet_ns).min();
+    let is_quiet = quiet.is_some_and(|quiet| quiet >= LEAST_QUIET_NS);
+    let mut verdict = behind(ranks, part).unwrap_or_else(|| together(ranks, part));
+    if verdict.answer == Answer::Stuck && verdict.kind != VerdictKind::Deadlock && !is_quiet {
+        verdict.answer = Answer::CannotTell;
+        verdict.text = format!(
+            "{} (quiet for {}: ask again)",
+            verdict.text,
+            quiet.map_or("an unknown time".to_owned(), |quiet| Time(quiet)
+                .to_string())
+        );
+    }
+    verdict
+}
+
+/// Judges a group whose processes have all ended.
+fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
+    if part.iter().all(|index| ranks[*index].ring.has_ended) {
+        let text = "all processes have ended by themselves".to_owned();
+        return HangVerdict::new(Answer::NotStuck, VerdictKind::Ended, part.to_vec(), text);
+    }
+    let at_end = mismatch(ranks, part).or_else(|| behind(ranks, part));
+    let (kind, its, text) = match at_end {
+        Some(verdict) => (verdict.kind, verdict.ranks, verdict.text),
+        None => (
+            VerdictKind::Dead,
+            part.to_vec(),
+            "all ranks had entered the same collectives".to_owned(),
+        ),
+    };
+    let text = format!("all processes are gone; at their end {text}");
+    HangVerdict::new(Answer::CannotTell, kind, its, text)
+}
+
+/// Judges ranks that have all entered the same collectives.
+fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
+    let causes: Vec<_> = part
+        .iter()
+        .filter_map(|index| Some((*index, StuckCause::find(&ranks[*index])?)))
+        .collect();
+    let of_kind = |kind| causes.iter().find(move |(_, cause)| cause.kind == kind);
+    let about = |index: usize, cause: &StuckCause| {
+        let quiet = ranks[index].quiet_ns.map(Time);
+        let since = quiet.map_or(String::new(), |quiet| format!(" since {quiet}"));
+        format!("{}: {}{since}", ranks[index].name(), cause.text)
+    };
+    for kind in [VerdictKind::Deadlock, VerdictKind::Lock, VerdictKind::Gil] {
+        if let Some((index, cause)) = of_kind(kind) {
+            return HangVerdict::new(Answer::Stuck, kind, vec![*index], about(*index, cause));
+        }
+    }
+    let waiting = causes
+        .iter()
+        .filter(|(_, cause)| cause.kind == VerdictKind::Gpu);
+    let waiting = waiting.map(|(index, _)| *index).collect::<Vec<_>>();
+    if let Some((index, cause)) = of_kind(VerdictKind::Gpu) {
+        let others: Vec<_> = part
+            .iter()
+            .copied()
+            .filter(|one| !waiting.contains(one))
+            .collect();
+        let odd = of_kind(VerdictKind::Idle).filter(|_| others.len() < waiting.len());
+        if let Some((index, cause)) = odd {
+            let text = format!(
+                "{}, while the others wait for the GPU",
+                about(*index, cause)
+            );
+            return HangVerdict::new(Answer::Stuck, VerdictKind::NotEntered, others, text);
+        }
+        if let Some(verdict) = captured_mismatch(ranks, part).filter(|_| others.is_empty()) {
+            return verdict;
+        }
+        let longest = longest_step(ranks, part);
+        let quiet = ranks[*index].quiet_ns.unwrap_or(0);
+        let usual = LONGEST_PREFILL_NS.max(LONGER_THAN_STEPS * longest.unwrap_or(0));
+        let is_longer = quiet >= usual;
+        let text = match is_longer {
+            true => about(*index, cause),
+            false => format!(
+                "{}; earlier steps took up to {}",
+                about(*index, cause),
+                Time(longest.unwrap_or(0))
+            ),
+        };
+        let answer = if is_longer {
+            Answer::Stuck
+        } else {
+            Answer::NotStuck
+        };
+        return HangVerdict::new(answer, VerdictKind::Gpu, waiting, text);
+    }
+    let same = match part.len() {
+        1 => String::new(),
+        count => format!("{count} ranks have entered the same collectives; "),
+    };
+    if let Some((index, cause)) = of_kind(VerdictKind::Busy) {
+        let text = format!("{same}{}", about(*index, cause));
+        let quiet = ranks[*index].quiet_ns.unwrap_or(0);
+        let usual =
+            LONGEST_WORK_NS.max(LONGER_WORK_THAN_STEPS * longest_step(ranks, part).unwrap_or(0));
+        let (answer, text) = match quiet < usual {
+            true => (Answer::NotStuck, text),
+            false => (
+                Answer::CannotTell,
+                format!("{text}; a wait for the GPU that does not sleep looks the same"),
+            ),
+        };
+        return HangVerdict::new(answer, VerdictKind::Busy, vec![*index], text);
+    }
+    match causes.first() {
+        Some((index, cause)) => {
+            let text = format!("{same}{}", about(*index, cause));
+            HangVerdict::new(Answer::NotStuck, VerdictKind::Idle, part.to_vec(), text)
+        }
+        None => {
+            let text = format!("{same}the threads of {} cannot be read", names(ranks, part));
+            HangVerdict::new(
+                Answer::CannotTell,
+                VerdictKind::Unclear,
+                part.to_vec(),
+                text,
+            )
+        }
+    }
+}
+
+/// Returns the duration of the longest of the latest steps of some ranks, in nanoseconds.
+fn longest_step(ranks: &[RankState], part: &[usize]) -> Option<u64> {
+    let steps = part.iter().filter_map(|index| ranks[*index].longest_step());
+    steps.max()
+}

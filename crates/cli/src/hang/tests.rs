@@ -1,0 +1,565 @@
+//! Tests of the verdicts, on states of ranks that are made here.
+
+use tllmprof_record::{
+    Called, CapturedCollective, CapturedGroup, Collective, Operation, Ring, RingCommunicator,
+    RingDirection, RingStep,
+};
+
+use super::judge::judge;
+use super::state::{Life, ProcessThread, RankState};
+use super::verdict::{Answer, VerdictKind};
+
+const SECOND: u64 = 1_000_000_000;
+const COMMUNICATOR: u64 = 7;
+const RANKS: usize = 8;
+
+fn operation(collective: Collective, count: u64) -> Operation {
+    Operation {
+        collective,
+        count,
+        data_type: 9,
+        peer: None,
+    }
+}
+
+fn all_reduce() -> Operation {
+    operation(Collective::AllReduce, 1 << 21)
+}
+
+fn call(communicator: u64, sequence: u64, operation: Operation) -> Called {
+    Called {
+        communicator,
+        sequence,
+        operation,
+        stream: 1,
+        thread: 100,
+        begin_ns: sequence,
+        end_ns: Some(sequence + 1),
+    }
+}
+
+/// Returns a thread that waits for the GPU.
+fn waiting(id: u32) -> ProcessThread {
+    let names = [
+        ("clock_nanosleep", "libc.so.6"),
+        ("cuStreamSynchronize", "libcuda.so.1"),
+        ("main", "server"),
+    ];
+    ProcessThread {
+        id,
+        name: format!("t{id}"),
+        state: 'S',
+        call: Some("clock_nanosleep".to_owned()),
+        native: names
+            .map(|(name, module)| (name.to_owned(), module.to_owned()))
+            .to_vec(),
+        ..ProcessThread::default()
+    }
+}
+
+fn asleep(id: u32, function: &str) -> ProcessThread {
+    ProcessThread {
+        call: Some("futex".to_owned()),
+        native: vec![(function.to_owned(), "server".to_owned())],
+        ..waiting(id)
+    }
+}
+
+/// Returns a rank that has entered 10 all-reduces, the last of which is #9, and waits for the GPU.
+fn rank(number: u32) -> RankState {
+    let pid = 100 * (number + 1);
+    let ring = Ring {
+        pid,
+        rank: Some(number.into()),
+        steps_begun: 5,
+        step_thread: pid,
+        collectives_begun: 10,
+        groups: vec![CapturedGroup {
+            name: "TP".to_owned(),
+            rank: number,
+            size: RANKS as u32,
+        }],
+        communicators: vec![RingCommunicator {
+            id: COMMUNICATOR,
+            place: Some((number, RANKS as u32)),
+            sequence: 10,
+            directions: Some(Vec::new()),
+        }],
+        steps: vec![RingStep {
+            number: 3,
+            begin_ns: 0,
+            end_ns: Some(SECOND),
+        }],
+        collectives: (0..10)
+            .map(|n| call(COMMUNICATOR, n, all_reduce()))
+            .collect(),
+        ..Ring::default()
+    };
+    RankState {
+        pid,
+        life: Life::Runs,
+        before: ring.clone(),
+        ring,
+        quiet_ns: Some(41 * SECOND),
+        threads: vec![waiting(pid), asleep(pid + 1, "helper")],
+        gil_holder: None,
+    }
+}
+
+fn ranks() -> Vec<RankState> {
+    (0..RANKS as u32).map(rank).collect()
+}
+
+/// Changes a rank's ring in the same way at both readings, so that the rank does not seem to move.
+fn change(rank: &mut RankState, act: impl Fn(&mut Ring)) {
+    act(&mut rank.ring);
+    act(&mut rank.before);
+}
+
+/// Returns ranks of which rank 3 has not entered the last `count` collectives.
+fn without_last(count: usize) -> Vec<RankState> {
+    let mut ranks = ranks();
+    change(&mut ranks[3], |ring| {
+        ring.collectives.truncate(10 - count);
+        ring.communicators[0].sequence -= count as u64;
+    });
+    ranks
+}
+
+fn judged(ranks: &[RankState]) -> (Answer, VerdictKind, Vec<usize>, String) {
+    let verdict = judge(ranks);
+    (verdict.answer, verdict.kind, verdict.ranks, verdict.text)
+}
+
+#[test]
+fn a_rank_that_sleeps_before_a_collective_is_named_with_its_function() {
+    let mut ranks = without_last(2);
+    ranks[3].threads[0] = asleep(400, "hold_up");
+    let text = "rank 3 did not enter all_reduce #8 of TP (4.00 MiB, bfloat16): sleeps in futex, in hold_up (server) since \
+                41.0 s";
+    let expected = (
+        Answer::Stuck,
+        VerdictKind::NotEntered,
+        vec![3],
+        text.to_owned(),
+    );
+    assert_eq!(judged(&ranks), expected);
+    // If the Python function is known, the text names it, because that is code which the user wrote.
+    ranks[3].threads[0].python = vec!["f (a.py:3)".to_owned()];
+    assert!(judged(&ranks).3.contains("in f (a.py:3) since"));
+    // Ranks that have been quiet for only a second are not called stuck.
+    ranks
+        .iter_mut()
+        .for_each(|rank| rank.quiet_ns = Some(SECOND));
+    assert_eq!(judged(&ranks).0, Answer::CannotTell);
+}
+
+#[test]
+fn a_rank_that_waits_for_requests_before_a_collective_is_idle() {
+    let mut ranks = without_last(1);
+    ranks[3].threads[0] = ProcessThread {
+        python: [
+            "wait (t.py:9)",
+            "EngineCoreProc._process_input_queue (core.py:1)",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        ..asleep(400, "sem_wait")
+    };
+    let (answer, kind, its, _) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::NotStuck, VerdictKind::Idle, vec![3])
+    );
+}
+
+#[test]
+fn a_rank_that_works_is_late_and_not_stuck() {
+    let mut ranks = without_last(1);
+    ranks[3].threads[0] = ProcessThread {
+        state: 'R',
+        ran: true,
+        call: None,
+        ..asleep(400, "compile")
+    };
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::NotStuck, VerdictKind::Busy, vec![3])
+    );
+    assert!(
+        text.contains("rank 3 did not enter all_reduce #9") && text.contains("runs"),
+        "{text}"
+    );
+}
+
+#[test]
+fn other_arguments_are_a_mismatch_and_swapped_calls_another_order() {
+    let mut ranks = ranks();
+    let smaller = operation(Collective::AllReduce, 1 << 20);
+    change(&mut ranks[5], |ring| {
+        ring.collectives[9].operation = smaller
+    });
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::Mismatch, vec![5])
+    );
+    let expected = "rank 5 called all_reduce (2.00 MiB, bfloat16) as #9 of TP, where rank 0, rank 1, rank 2, rank 3 and 3 \
+                    more called all_reduce (4.00 MiB, bfloat16)";
+    assert_eq!(text, expected);
+    let broadcast = operation(Collective::Broadcast, 5);
+    for (index, rank) in ranks.iter_mut().enumerate() {
+        let (first, second) = match index {
+            5 => (broadcast, all_reduce()),
+            _ => (all_reduce(), broadcast),
+        };
+        change(rank, |ring| {
+            ring.collectives[8].operation = first;
+            ring.collectives[9].operation = second;
+        });
+    }
+    let (_, kind, its, text) = judged(&ranks);
+    assert_eq!((kind, its), (VerdictKind::Order, vec![5]));
+    assert!(text.ends_with("another order"), "{text}");
+}
+
+#[test]
+fn a_rank_that_is_gone_or_stopped_is_named_at_once() {
+    let mut ranks = without_last(1);
+    ranks[3].life = Life::Gone;
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::Dead, vec![3])
+    );
+    assert!(
+        text.contains("was killed or has crashed after all_reduce #8 of TP"),
+        "{text}"
+    );
+    ranks[3].life = Life::Stopped;
+    // Other ranks may still begin steps, as long as these need no rank that is stopped.
+    ranks[0].ring.steps_begun += 1;
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::Stopped, vec![3])
+    );
+    assert!(text.contains("kill -CONT 400"), "{text}");
+}
+
+#[test]
+fn a_lock_is_followed_to_the_thread_that_holds_it() {
+    let mut ranks = without_last(1);
+    ranks[3].threads[0] = ProcessThread {
+        mutex_owner: Some(401),
+        ..asleep(400, "take")
+    };
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::Lock, vec![3])
+    );
+    let expected = "thread 400 (t400) waits for a lock, in take (server), which thread 401 (t401) holds: it sleeps in \
+                    futex, in helper (server)";
+    assert!(text.contains(expected), "{text}");
+    ranks[3].threads[1].mutex_owner = Some(400);
+    let (_, kind, _, text) = judged(&ranks);
+    assert_eq!(kind, VerdictKind::Deadlock);
+    assert!(
+        text.contains("threads wait for each other: thread 400"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_gil_is_followed_to_the_thread_that_holds_it() {
+    let mut ranks = without_last(1);
+    let rank = &mut ranks[3];
+    rank.threads[0] = ProcessThread {
+        waits_for_gil: true,
+        ..asleep(400, "take_gil")
+    };
+    rank.threads[1].python = vec!["holder (a.py:9)".to_owned()];
+    rank.gil_holder = Some(401);
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::Gil, vec![3])
+    );
+    assert!(text.contains("waits for the GIL"), "{text}");
+    assert!(
+        text.contains("thread 401 (t401) holds: it sleeps in futex, in holder (a.py:9)"),
+        "{text}"
+    );
+    // The holder of the lock now waits for a lock that the first thread owns.
+    ranks[3].threads[1].mutex_owner = Some(400);
+    assert_eq!(judged(&ranks).1, VerdictKind::Deadlock);
+}
+
+#[test]
+fn a_wait_for_the_gpu_is_stuck_if_it_is_longer_than_steps_are() {
+    let ranks = ranks();
+    let (answer, kind, _, text) = judged(&ranks);
+    assert_eq!((answer, kind), (Answer::Stuck, VerdictKind::Gpu));
+    assert!(
+        text.contains("waits for the GPU in cuStreamSynchronize"),
+        "{text}"
+    );
+    let mut slow = ranks;
+    change(&mut slow[0], |ring| {
+        ring.steps[0].end_ns = Some(30 * SECOND)
+    });
+    assert_eq!(judged(&slow).0, Answer::NotStuck);
+    // After short steps, it may be a long prefill.
+    let mut prefill = self::ranks();
+    for (quiet, answer) in [(9, Answer::NotStuck), (10, Answer::Stuck)] {
+        prefill
+            .iter_mut()
+            .for_each(|rank| rank.quiet_ns = Some(quiet * SECOND));
+        assert_eq!(judged(&prefill).0, answer, "{quiet} s");
+    }
+}
+
+#[test]
+fn a_rank_that_sleeps_while_all_others_wait_for_the_gpu_is_named() {
+    // Collectives in CUDA graphs have no numbers, so only the thread's function shows that this rank is not in one.
+    let mut ranks = ranks();
+    ranks[6].threads[0] = asleep(700, "hold_up");
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::NotEntered, vec![6])
+    );
+    assert!(text.contains("while the others wait for the GPU"), "{text}");
+}
+
+#[test]
+fn ranks_whose_graphs_hold_other_collectives_are_named() {
+    let mut ranks = ranks();
+    for (index, rank) in ranks.iter_mut().enumerate() {
+        let times = if index == 2 { 159 } else { 160 };
+        change(rank, |ring| {
+            ring.captured = vec![CapturedCollective {
+                communicator: COMMUNICATOR,
+                operation: all_reduce(),
+                times,
+            }];
+        });
+    }
+    let (answer, kind, its, _) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::Mismatch, vec![2])
+    );
+}
+
+#[test]
+fn a_rank_that_is_at_work_for_long_may_as_well_wait() {
+    let mut ranks = ranks();
+    for rank in &mut ranks {
+        rank.threads[0] = ProcessThread {
+            state: 'R',
+            ran: true,
+            call: None,
+            native: Vec::new(),
+            ..waiting(rank.pid)
+        };
+    }
+    let (answer, kind, ..) = judged(&ranks);
+    assert_eq!((answer, kind), (Answer::NotStuck, VerdictKind::Busy));
+    ranks[0].quiet_ns = Some(61 * SECOND);
+    assert_eq!(judged(&ranks).0, Answer::CannotTell);
+    // With the Python function it is clear that the thread waits for the GPU.
+    let python = "Event.synchronize (/lib/torch/cuda/streams.py:226)".to_owned();
+    ranks
+        .iter_mut()
+        .for_each(|rank| rank.threads[0].python = vec![python.clone()]);
+    assert_eq!(judged(&ranks).1, VerdictKind::Gpu);
+}
+
+#[test]
+fn ranks_that_move_or_wait_for_work_are_not_stuck() {
+    let mut moving = without_last(2);
+    moving[0].ring.collectives_begun += 1;
+    assert_eq!(judged(&moving).1, VerdictKind::Moves);
+    let mut ended = ranks();
+    ended[7].ring.steps[0].end_ns = Some(2 * SECOND);
+    assert_eq!(judged(&ended).1, VerdictKind::Moves);
+    let mut idle = ranks();
+    for rank in &mut idle {
+        rank.threads[0] = asleep(rank.pid, "wait_for_work");
+    }
+    let (answer, kind, _, text) = judged(&idle);
+    assert_eq!((answer, kind), (Answer::NotStuck, VerdictKind::Idle));
+    assert!(
+        text.starts_with("8 ranks have entered the same collectives; rank 0: sleeps in futex"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_chain_of_communicators_leads_to_the_rank_that_waits_in_none() {
+    // Rank 0 waits in the first communicator for rank 1, which waits in the second for rank 2.
+    let mut ranks: Vec<_> = (0..3).map(rank).collect();
+    let use_of = |ring: &mut Ring, id, sequence| {
+        ring.communicators.push(RingCommunicator {
+            id,
+            place: Some((0, 2)),
+            sequence,
+            directions: Some(Vec::new()),
+        });
+    };
+    for (index, communicators) in [&[(1, 5)][..], &[(1, 4), (2, 9)], &[(2, 8)]]
+        .iter()
+        .enumerate()
+    {
+        change(&mut ranks[index], |ring| {
+            ring.communicators.clear();
+            ring.collectives.clear();
+            for (id, sequence) in *communicators {
+                use_of(ring, *id, *sequence);
+            }
+        });
+    }
+    ranks[2].threads[0] = asleep(300, "hold_up");
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::NotEntered, vec![2])
+    );
+    assert!(
+        text.starts_with("rank 2 did not enter collective #8"),
+        "{text}"
+    );
+    // Now rank 2 also waits for rank 0, so the waits form a circle.
+    change(&mut ranks[0], |ring| use_of(ring, 3, 1));
+    change(&mut ranks[2], |ring| use_of(ring, 3, 2));
+    assert_eq!(judged(&ranks).1, VerdictKind::Order);
+}
+
+/// Adds sends or receives of 1 MiB to a rank's ring.
+fn transfer(rank: &mut RankState, collective: Collective, peer: u32, count: u64) {
+    change(rank, |ring| {
+        let directions = ring.communicators[0].directions.as_mut().unwrap();
+        directions.push(RingDirection {
+            collective,
+            peer,
+            count,
+        });
+        let operation = Operation {
+            peer: Some(peer),
+            ..operation(collective, 1 << 19)
+        };
+        ring.collectives
+            .extend((0..count).map(|n| call(COMMUNICATOR, n, operation)));
+    });
+}
+
+#[test]
+fn a_rank_that_does_not_send_or_receive_is_named() {
+    // A pipeline: rank 0 has sent twice to rank 1, which has received once and sent that on to rank 2.
+    let mut ranks = ranks();
+    transfer(&mut ranks[0], Collective::Send, 1, 2);
+    transfer(&mut ranks[1], Collective::Receive, 0, 1);
+    transfer(&mut ranks[1], Collective::Send, 2, 1);
+    transfer(&mut ranks[2], Collective::Receive, 1, 2);
+    ranks[1].threads[0] = asleep(200, "hold_up");
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::NotEntered, vec![1])
+    );
+    let expected = "rank 1 did not enter recv #1 from rank 0 of TP (1.00 MiB, bfloat16): sleeps in futex, in hold_up";
+    assert!(text.starts_with(expected), "{text}");
+    // Now rank 1 waits for rank 3, which has not sent.
+    transfer(&mut ranks[1], Collective::Receive, 3, 1);
+    ranks[1].threads[0] = waiting(200);
+    ranks[3].threads[0] = asleep(400, "hold_up");
+    let (_, kind, its, text) = judged(&ranks);
+    assert_eq!((kind, its), (VerdictKind::NotEntered, vec![3]));
+    assert!(
+        text.starts_with("rank 3 did not enter send #0 to rank 1 of TP"),
+        "{text}"
+    );
+    // Rank 3 waits for rank 0 before it sends, which waits for rank 1.
+    transfer(&mut ranks[3], Collective::Receive, 0, 1);
+    let (_, kind, _, text) = judged(&ranks);
+    assert_eq!(kind, VerdictKind::Order);
+    assert!(text.starts_with("ranks wait for each other"), "{text}");
+    // If the calls of a rank are not all counted, they are not compared.
+    for rank in &mut ranks {
+        change(rank, |ring| ring.communicators[0].directions = None);
+    }
+    assert_ne!(judged(&ranks).1, VerdictKind::Order);
+}
+
+#[test]
+fn a_receive_of_another_size_is_a_mismatch() {
+    let mut ranks = ranks();
+    transfer(&mut ranks[0], Collective::Send, 1, 2);
+    transfer(&mut ranks[1], Collective::Receive, 0, 2);
+    assert_eq!(judged(&ranks).1, VerdictKind::Gpu, "nothing differs");
+    change(&mut ranks[1], |ring| {
+        ring.collectives.last_mut().unwrap().operation.count = 7;
+    });
+    let (answer, kind, its, text) = judged(&ranks);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::Stuck, VerdictKind::Mismatch, vec![0, 1])
+    );
+    let expected = "rank 0 called send (1.00 MiB, bfloat16) as #1 to rank 1 in TP, which called recv (14 B, bfloat16)";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn processes_that_are_all_gone_leave_a_verdict() {
+    let mut gone = without_last(1);
+    gone.iter_mut().for_each(|rank| rank.life = Life::Gone);
+    gone.iter_mut().for_each(|rank| rank.threads.clear());
+    let (answer, kind, its, text) = judged(&gone);
+    assert_eq!(
+        (answer, kind, its),
+        (Answer::CannotTell, VerdictKind::NotEntered, vec![3])
+    );
+    let expected = "all processes are gone; at their end rank 3 did not enter all_reduce #9 of TP (4.00 MiB, bfloat16)";
+    assert_eq!(text, expected);
+    gone.iter_mut().for_each(|rank| rank.ring.has_ended = true);
+    assert_eq!(judged(&gone).1, VerdictKind::Ended);
+}
+
+#[test]
+fn runs_that_share_nothing_are_judged_apart() {
+    let mut ranks = without_last(1);
+    ranks[3].threads[0] = asleep(400, "hold_up");
+    let mut other = rank(0);
+    change(&mut other, |ring| {
+        ring.communicators.clear();
+        ring.collectives.clear();
+    });
+    other.ring.steps_begun += 1;
+    ranks.push(other);
+    assert_eq!(
+        judged(&ranks).1,
+        VerdictKind::NotEntered,
+        "what moves hides nothing"
+    );
+    // A process that has ended and left its ring does not make the run stuck while the other ranks move.
+    let mut moving = self::ranks();
+    moving
+        .iter_mut()
+        .for_each(|rank| rank.ring.steps_begun += 1);
+    let mut left = ranks.pop().unwrap();
+    left.life = Life::Gone;
+    moving.push(left);
+    assert_eq!(judged(&moving).1, VerdictKind::Moves);
+    assert_eq!(judge(&[]).answer, Answer::CannotTell);
+}
+
+#[test]
+fn a_process_whose_threads_cannot_be_read_is_not_called_stuck() {
+    let mut ranks = ranks();
+    ranks.iter_mut().for_each(|rank| rank.threads.clear());
+    let (answer, kind, ..) = judged(&ranks);
+    assert_eq!((answer, kind), (Answer::CannotTell, VerdictKind::Unclear));
+}

@@ -1,0 +1,159 @@
+//! Watches the processes of a run, for `tllmprof run --when 'stuck > TIME'`. Once they have been stuck for that time, it
+//! writes the verdict of `tllmprof hang` next to their rings.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use tllmprof_config::{Condition, RunId};
+
+use super::find::{self, ProcessRing};
+use super::judge;
+use super::state::RankState;
+use super::verdict::{Answer, HangVerdict};
+use super::{BETWEEN, examine, is_elsewhere, quiet, text};
+use crate::failure::worded;
+use crate::output;
+
+/// Names of the files that contain the verdict.
+const JSON: &str = "hang.json";
+const TEXT: &str = "hang.txt";
+/// Time between two readings of the rings. Searching for the rings uses at most 1/`SHARE` of a processor's time.
+const INTERVAL: Duration = Duration::from_secs(1);
+const SHARE: u32 = 50;
+/// Time between two verdicts on processes that have not moved since, such as a server without requests.
+const RECHECK: Duration = Duration::from_secs(10);
+/// Largest rounding error of file times.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// A thread that watches the processes of a run, until this value is dropped.
+pub(crate) struct StuckWatch {
+    _runs: Sender<()>,
+}
+
+impl StuckWatch {
+    /// Starts the thread. Returns `None` if it cannot be started. The caller has blocked all signals, so the thread
+    /// receives none.
+    pub(crate) fn start(condition: Condition, run: RunId) -> Option<Self> {
+        let (runs, ended) = mpsc::channel::<()>();
+        let mut watcher = Watcher {
+            condition,
+            run,
+            since: SystemTime::now(),
+            judged: None,
+        };
+        let watch = move || {
+            let mut interval = INTERVAL;
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                let begun = Instant::now();
+                let found = watcher.find();
+                interval = INTERVAL.max(begun.elapsed() * SHARE);
+                if let Some((folder, verdict, ranks)) = watcher.judge(found) {
+                    return watcher.report(&folder, &verdict, &ranks);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("stuck".to_owned());
+        thread.spawn(watch).ok()?;
+        Some(Self { _runs: runs })
+    }
+}
+
+struct Watcher {
+    condition: Condition,
+    run: RunId,
+    since: SystemTime,
+    /// The time of the latest verdict, and the numbers of steps and collectives of each process then.
+    judged: Option<(Instant, Vec<[u64; 2]>)>,
+}
+
+impl Watcher {
+    /// Finds the running processes of the run.
+    fn find(&self) -> Vec<ProcessRing> {
+        let mut found = find::running();
+        found.retain(|one| one.ring.run == self.run.as_str());
+        found
+    }
+
+    fn is_late(&self, quiet_ns: u64) -> bool {
+        self.condition.holds_if_stuck(quiet_ns)
+    }
+
+    /// Judges these processes, if one of them has made no step or collective for the time of the condition. Returns the
+    /// folder of the rings and the verdict if they are stuck.
+    fn judge(
+        &mut self,
+        mut found: Vec<ProcessRing>,
+    ) -> Option<(PathBuf, HangVerdict, Vec<RankState>)> {
+        let is_candidate = |one: &ProcessRing| {
+            let ring = &one.ring;
+            ring.steps_begun > 0 && !is_elsewhere(ring) && self.is_late(quiet(ring))
+        };
+        let folder = found
+            .iter()
+            .find(|one| is_candidate(one))?
+            .path
+            .parent()?
+            .to_owned();
+        let progress: Vec<_> = found
+            .iter()
+            .map(|one| [one.ring.steps_begun, one.ring.collectives_begun])
+            .collect();
+        if self
+            .judged
+            .as_ref()
+            .is_some_and(|(at, before)| at.elapsed() < RECHECK && *before == progress)
+        {
+            return None;
+        }
+        find::add_others(&mut found);
+        let ranks = examine(&mut found, BETWEEN);
+        let verdict = judge::judge(&ranks);
+        self.judged = Some((Instant::now(), progress));
+        let mut about = verdict
+            .ranks
+            .iter()
+            .filter_map(|rank| ranks[*rank].quiet_ns);
+        let is_stuck = verdict.answer == Answer::Stuck && about.all(|quiet| self.is_late(quiet));
+        is_stuck.then_some((folder, verdict, ranks))
+    }
+
+    /// Writes the verdict to files, and one line to standard error. Does nothing if another command has done that for
+    /// the same run.
+    fn report(&self, folder: &Path, verdict: &HangVerdict, ranks: &[RankState]) {
+        let json = format!("{}\n", output::json(&text::json(verdict, ranks)));
+        let written = self.create(&folder.join(JSON)).and_then(|mut file| {
+            file.write_all(json.as_bytes())?;
+            fs::write(folder.join(TEXT), text::text(verdict, ranks))
+        });
+        let place = folder.join(TEXT);
+        let where_ = match written {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return,
+            Err(error) => format!(
+                "{} cannot be written: {}",
+                place.display(),
+                worded(&error.to_string())
+            ),
+            Ok(()) => format!("{} has the state of each rank", place.display()),
+        };
+        output::say(format_args!(
+            "{}: {} ({where_})",
+            self.condition, verdict.text
+        ));
+    }
+
+    /// Creates a file. A file that an earlier run left is replaced.
+    ///
+    /// # Errors
+    /// Another command of this run has created the file, or it cannot be created.
+    fn create(&self, path: &Path) -> io::Result<File> {
+        let written = fs::metadata(path).and_then(|file| file.modified());
+        if written.is_ok_and(|at| at + SLACK < self.since) {
+            fs::remove_file(path)?;
+        }
+        File::create_new(path)
+    }
+}
