@@ -8,11 +8,11 @@ use serde_json::value::RawValue;
 
 use crate::number::nanoseconds;
 
-/// Maximum length of a name, in bytes. Longer names are cut.
+/// Maximum length of an event's name, in bytes. Longer names are cut.
 const NAME: usize = 4096;
 
-/// The parts of an event's JSON that are used. One value is reused for all events, so that no
-/// memory is allocated for each of them.
+/// The values of an event's JSON that are used. One `RawEvent` is reused for all events, so that
+/// reading an event allocates no memory.
 #[derive(Debug, Default)]
 pub struct RawEvent {
     /// The first letter of the event's phase (`ph`). `X` is an event with a duration; `M` describes
@@ -22,7 +22,7 @@ pub struct RawEvent {
     pub name: String,
     pub pid: Scalar,
     pub tid: Scalar,
-    /// Start in nanoseconds. `duration` is in nanoseconds, too.
+    /// Start in nanoseconds. The field `duration` is in nanoseconds, too.
     pub start: Option<i64>,
     pub duration: Option<i64>,
     pub args: Args,
@@ -35,13 +35,13 @@ pub struct Args {
     pub stream: Option<i64>,
     pub correlation: Option<i64>,
     pub bytes: Option<i64>,
-    /// The number of an iteration, in a trace that tllmprof exported.
+    /// The iteration's number, in an event that tllmprof exported.
     pub iteration: Option<i64>,
     /// The name of a process or thread, if the event describes one.
     pub name: String,
 }
 
-/// A number or a text. Traces use both for process and thread ids.
+/// A JSON number or text. Traces use both types for the ids of processes and threads.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Scalar {
     #[default]

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use tllmprof_record::{NO_STRING, StringId};
 
-/// Maximum number of texts to keep, and maximum number of their bytes. Texts beyond these limits
-/// become empty.
+/// Maximum number of texts to keep. Further texts become empty.
 const COUNT: usize = 1 << 20;
+/// Maximum total length of the kept texts, in bytes.
 const BYTES: usize = 128 << 20;
 
-/// Texts, numbered from 1 in the order of their first use. The recording uses these numbers as
-/// string ids.
+/// Different texts, numbered from 1 in the order of their first use. The recording uses these
+/// numbers as string ids.
 #[derive(Debug, Default)]
 pub struct StringTable {
     texts: Vec<Box<str>>,
