@@ -72,7 +72,8 @@ pub struct Call<'a> {
     pub thread: u64,
     /// The function's name. A suffix for its version, such as `_v2`, may be missing.
     pub name: &'a str,
-    /// The number that the call shares with the GPU work that it launched; 0 if it has none.
+    /// The correlation number, which the call shares with the GPU work that it launched; 0 if it
+    /// has none.
     pub correlation: u32,
     /// The moment at which the call begins.
     pub start: Moment,
@@ -80,7 +81,7 @@ pub struct Call<'a> {
     pub end: Moment,
 }
 
-/// GPU work that calls launched.
+/// A piece of GPU work that a call launched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// A kernel, given by a number that identifies its name.
@@ -98,22 +99,22 @@ pub struct Span {
     pub end: Moment,
 }
 
-/// Facts about a process's trace that are not events.
+/// Data about a process's trace that are not events.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Trace {
-    /// The span from the first CUDA call or GPU work to the end of the last.
+    /// The time from the start of the first CUDA call or GPU work to the end of the last.
     pub span: Span,
-    /// The thread that the report shows if no thread launches anything; `None` if it is not known.
+    /// The thread that the report names if no thread launches work; `None` if it is not known.
     pub main_thread: Option<u64>,
 }
 
 /// An iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Iteration {
-    /// The iteration's number. If all names contain a number and the numbers increase, it is the number in the name,
-    /// otherwise the iteration's index.
+    /// The iteration's number. If the names of all ranges contain a number and these numbers
+    /// increase, it is the number in the name; otherwise the iteration's index.
     pub number: u64,
-    /// The thread that made the iteration.
+    /// The thread whose range or call began the iteration.
     pub thread: u64,
     /// The moment at which the iteration begins.
     pub start: Moment,
@@ -130,9 +131,9 @@ pub enum Method {
     Asked,
     /// Known ranges: those of [`is_step_range`].
     Known,
-    /// The learner found them from launches and waits.
+    /// The learner found the iterations by a repeating pattern of launches and waits.
     Learned,
-    /// None were found: the whole trace is one iteration.
+    /// No iterations were found, so the whole trace counts as one iteration.
     Whole,
 }
 
@@ -147,7 +148,7 @@ pub struct FoundIterations {
     pub why: String,
     /// The iterations in the order of their starts. They do not overlap.
     pub iterations: Vec<Iteration>,
-    /// Number of ranges and calls that were left out because there was no room.
+    /// Number of ranges and calls that were dropped because a limit was reached.
     pub left_out: u64,
 }
 
@@ -191,10 +192,10 @@ pub fn rank_of_file(path: &Path) -> Option<u64> {
     })
 }
 
-/// Checks that a rule can be used with traces.
+/// Checks that a rule for iterations can be used with traces.
 ///
-/// # Errors
-/// The rule names native functions, whose calls traces do not contain.
+/// # Errors Returns an error if the rule names native functions, because traces do not contain
+/// their calls.
 pub fn check(step: &Step) -> Result<(), &'static str> {
     match step {
         Step::Symbol { .. } => Err(
