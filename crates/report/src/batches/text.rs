@@ -1,4 +1,5 @@
-//! The report's lines about batches: their mean contents, and iteration times by phase and by number of tokens.
+//! The report's lines about batches: mean numbers of requests and tokens, and iteration times by
+//! phase and by number of tokens.
 
 use tllmprof_record::Phase;
 
@@ -19,7 +20,8 @@ pub(crate) fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
     several.map(row).collect()
 }
 
-/// Adds a line with the mean numbers of requests and tokens in a batch, and lines with times by batch size.
+/// Adds a line with the mean numbers of requests and tokens in a batch, and lines with iteration
+/// times by batch size.
 pub(crate) fn batches(phases: &[PhaseSum], lines: &mut Lines) {
     let phases = || phases.iter().filter(|of| of.phase != Phase::Draft);
     let total = |of: fn(&BatchSum) -> u64| {
@@ -47,8 +49,8 @@ pub(crate) fn batches(phases: &[PhaseSum], lines: &mut Lines) {
     }
 }
 
-/// Adds a line with the median iteration time of each size class. If the line would be too wide, the classes with the
-/// least total time are left out.
+/// Adds a line with the median iteration time of each size class (a range of tokens). If the line
+/// would be too wide, the classes with the least total time are left out.
 fn sizes(phase: &PhaseSum, lines: &mut Lines) {
     let start = format!("{}, p50: ", phase.phase.name());
     let mut sizes: Vec<_> = phase.sizes.iter().collect();
