@@ -45,6 +45,7 @@ pub enum HostCause {
     Edge(ActivityKey, ActivityKey),
     /// The time before the thread's first activity.
     Before(ActivityKey),
+    /// The time after the thread's last activity.
     After(ActivityKey),
     /// The state of the thread, as a sample shows it.
     SampledState(SampledState),

@@ -326,8 +326,8 @@ mod tests {
         let found = path(TREE, &[(4, 45), (8, 45), (6, 10)]).unwrap();
         assert_eq!(found.function, "apply_penalties (serve.py:40)");
         assert_eq!((found.caller, found.into.len()), (None, 2));
-        // The function `serve` has nearly all its samples in one callee, so it is skipped in favour
-        // of the callee.
+        // The function `apply_penalties` has nearly all its samples in its callee `dumps`, so the
+        // result is `dumps`.
         let found = path(TREE, &[(4, 48), (3, 4), (6, 24), (7, 24)]).unwrap();
         assert_eq!(found.function, "dumps (__init__.py:183)");
         assert!((found.share - 0.48).abs() < 1e-9, "{found:?}");

@@ -399,14 +399,14 @@ mod tests {
                 |(spent, _): &&(HostCause, Times)| *spent == HostCause::SampledState(asleep);
             parts.iter().find(is_it).unwrap().1.all
         };
-        // By the samples, the thread slept for 600 in the code and for 50 in the call. If the
-        // operating system measured no less, the weight is 1.
+        // By the samples, the thread slept for 600 in the code and for 50 in the call. The total is
+        // within the range that the operating system measured, so the weight is 1.
         assert_eq!(slept(0, 1100), 600);
         assert_eq!(slept(600, 700), 600);
-        // The sleep that the operating system measured includes 50 of sleep in the call.
+        // The total that the operating system measured includes 50 of sleep in the call.
         assert!(slept(0, 350).abs_diff(300) <= 1, "{}", slept(0, 350));
         assert!(slept(850, 900).abs_diff(800) <= 1, "{}", slept(850, 900));
-        // The weight is limited to a quarter, so the code keeps more sleep than the operating
+        // The weight cannot be less than a quarter, so the code keeps more sleep than the operating
         // system measured.
         assert!(slept(0, 50).abs_diff(273) <= 1, "{}", slept(0, 50));
     }

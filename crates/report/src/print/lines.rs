@@ -447,7 +447,7 @@ impl Colour {
     }
 }
 
-/// Returns a text with hidden characters escaped, cut to `width` characters.
+/// Returns a text with invisible characters escaped, cut to `width` characters.
 pub(crate) fn short(text: &str, width: usize) -> String {
     let text = printable(text);
     match text.char_indices().nth(width) {
@@ -549,7 +549,7 @@ mod tests {
             lines.finish()
         };
         let screen = Style::default();
-        // A line break must not separate a number from its per cent sign.
+        // A line does not break between a number and its per cent sign.
         assert_eq!(
             folded(screen, "code of the loop 30 % of it"),
             "code of the loop\n  30 % of it\n"

@@ -1,4 +1,4 @@
-//! A process as JSON.
+//! A process in the form in which it is written as JSON.
 
 use std::slice;
 
@@ -53,8 +53,8 @@ struct WindowView<'a> {
 }
 
 impl<'a> ProcessView<'a> {
-    /// Creates the JSON view of a process. It includes the single iterations only if `each` is true, because there may
-    /// be a million. `ranks` is the number of processes in the report.
+    /// Returns the process in the form for JSON. The single iterations are included only if `each`
+    /// is true, because there may be a million. `ranks` is the number of processes in the report.
     pub(crate) fn new(
         process: &'a Process,
         collectives: Vec<CollectiveSum>,
