@@ -18,6 +18,8 @@ use crate::stacks::Stacks;
 /// Minimum length of code between two calls, as a multiple of the mean time of a launch, for the
 /// code to get its own row in the ledger. Shorter code is added to the calls.
 const MIN_CODE_LAUNCHES: u64 = 20;
+/// Minimum length of code between two calls, in nanoseconds, for the code to get its own row in the
+/// ledger.
 const MIN_CODE_NS: u64 = 50_000;
 
 /// Results of the third pass.
