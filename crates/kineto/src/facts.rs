@@ -5,8 +5,9 @@ use std::path::Path;
 use serde_json::Value;
 use tllmprof_foreign::rank_of_file;
 
-/// Maximum number of process groups to keep; the same maximum applies to the ranks in a group.
+/// Maximum number of process groups to keep.
 const GROUPS: usize = 256;
+/// Maximum number of ranks of a process group to keep.
 const RANKS: usize = 1 << 16;
 
 /// The values at the top level of a trace that are used; the events are not among them.

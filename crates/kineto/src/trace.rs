@@ -108,6 +108,7 @@ pub struct Trace {
     pub processes: Vec<Scalar>,
     /// Names of processes, by process id.
     pub process_names: HashMap<Scalar, StringId>,
+    /// Names of threads, by process and thread.
     pub thread_names: HashMap<(Scalar, u32), StringId>,
     /// Number of host events that were dropped because only one process is kept.
     pub of_others: u64,

@@ -13,8 +13,11 @@ use crate::error::ExportError;
 /// stands for NVTX calls of the program, the second for NVTX text files that nsys merged into the
 /// report.
 const PUSH_POP: [i64; 2] = [59, 70];
+/// Values of `eventType` for start/end ranges, in the same order as in [`PUSH_POP`].
 const START_END: [i64; 2] = [60, 71];
+/// Values of `eventType` for marks, in the same order as in [`PUSH_POP`].
 const MARK: [i64; 2] = [34, 65];
+/// Value of `eventType` for a row that defines a domain.
 const DOMAIN: i64 = 75;
 
 /// Name of the domain of tllmprof's own ranges.

@@ -1,8 +1,7 @@
 //! Writes the records of a simulated job into a folder. They serve to measure the speed of reports
 //! on many ranks:
 //!
-//! `cargo run --release -p tllmprof-report --example synthetic_job -- FOLDER [HOSTS [STEPS
-//! [COLLECTIVES]]]`
+//! `cargo run --release -p tllmprof-report --example synthetic_job -- FOLDER [HOSTS [STEPS [COLLECTIVES]]]`
 
 use std::path::PathBuf;
 use std::{env, fs};

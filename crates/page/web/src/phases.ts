@@ -105,8 +105,8 @@ function mark(context: CanvasRenderingContext2D, phase: number, x: number, y: nu
 /**
  * Draws the iterations of a chart as bars, each in the colour of its phase. If several iterations
  * share a pixel, the pixel shows the longest iteration of each phase, the longest of these at the
- * back. Waits for requests are drawn behind all bars. `places` contains the iteration at each
- * position of the x axis.
+ * back. Waits for requests are drawn first, so that all bars cover them. `places` contains the
+ * iteration at each position of the x axis.
  */
 export function phaseBars(chart: uPlot, { dur, idle, worked, phase, qualifies }: Iterations, places: number[]) {
     const { ctx: context, bbox } = chart;

@@ -209,9 +209,9 @@ const fn is_kernel(what: u32) -> bool {
     what < COPIES
 }
 
-/// Number of kinds of copies. The kind after the last copy stands for memory sets, so its number is
-/// the same.
+/// Number of kinds of copies. Their numbers begin at 0.
 pub(crate) const KINDS: usize = 11;
+/// Kind that stands for memory sets. Its number follows those of the copies.
 pub(crate) const SET: usize = KINDS;
 
 /// First number that stands for a kind of copy or a memory set. Lower numbers stand for kernels;

@@ -17,6 +17,7 @@ pub(crate) struct RawIteration {
     pub cut: bool,
     /// Time for which the iteration's thread waited for requests.
     pub idle: u64,
+    /// Part of `idle` in calls that wait for the GPU.
     pub idle_calls: u64,
     /// True if the iteration does not satisfy the user's condition (`TLLMPROF_WHERE`).
     pub excluded: bool,

@@ -114,6 +114,7 @@ pub(crate) struct TallyInputs<'a> {
     pub qualified: &'a Qualified,
     /// Kind of each row of the table of CUDA calls.
     pub kinds: &'a [CallKind; 256],
+    /// For each row of the table of CUDA calls, true if its function allocates or frees memory.
     pub allocates: &'a [bool; 256],
     pub requests: &'a Requests,
     pub strings: &'a Strings,

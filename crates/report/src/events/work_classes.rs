@@ -37,9 +37,11 @@ pub(crate) struct WorkClasses {
 struct WorkClass {
     /// Number of iterations with recorded kernels.
     measured: u64,
+    /// Busy time of the GPU in the iterations with recorded kernels.
     busy: u64,
     /// Number of iterations without recorded kernels.
     others: u64,
+    /// Total time of the iterations without recorded kernels.
     took: u64,
     /// True if the class's iterations with recorded kernels do the same work as its iterations
     /// without.

@@ -24,6 +24,7 @@ const MAX_NAME_LENGTH: usize = 200;
 const MAX_BRIEF: usize = 6000;
 /// Maximum length of each folded text in a brief report, in characters.
 const MAX_BRIEF_PART: usize = 600;
+/// Escape sequence that ends colours on a terminal.
 const RESET: &str = "\x1b[0m";
 
 /// Text in place of a figure that is unknown.

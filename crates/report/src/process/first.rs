@@ -145,6 +145,7 @@ pub(crate) struct FirstResults {
     pub gpu: Vec<(u64, u64)>,
     /// Kind of each row of the table of CUDA calls.
     pub kinds: [CallKind; 256],
+    /// For each row of the table of CUDA calls, true if its function allocates or frees memory.
     pub allocates: [bool; 256],
     /// The windows in which kernels were recorded.
     pub stretches: Vec<Window>,

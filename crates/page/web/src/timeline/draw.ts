@@ -293,8 +293,8 @@ function cover(
 }
 
 /**
- * Draws a line at the start of each visible iteration, behind everything else. No lines are drawn
- * if there would be too many.
+ * Draws a line at the start of each visible iteration, which everything else covers. No lines are
+ * drawn if there would be too many.
  */
 function grid(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { from, to, left, width, height } = view;

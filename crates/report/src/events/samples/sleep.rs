@@ -47,4 +47,5 @@ impl Sleep {
 
 /// Beginning of the text for the cause of a wait for work.
 pub(super) const FOR_WORK: &str = "waiting for work";
+/// Beginning of the text for the cause of a wait for another thread that gives the GPU work.
 const FOR_WORKER: &str = "waiting for another thread, which launches work,";

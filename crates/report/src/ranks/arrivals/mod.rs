@@ -32,6 +32,8 @@ const MIN_DOMINANT_SHARE: f64 = 2.0 / 3.0;
 const MAX_MINOR_SHARE: f64 = 1.0 / 3.0;
 /// Minimum number of iterations for a verdict on the time of all collectives.
 const MIN_ITERATIONS: usize = 5;
+/// Minimum share of collectives, as a fraction, that must be matched between the ranks for a
+/// verdict.
 const MIN_MATCHED_SHARE: f64 = 0.5;
 
 /// The verdict on the time of collectives: transfer of data, or waiting for the last rank.

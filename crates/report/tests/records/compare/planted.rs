@@ -13,12 +13,15 @@ use super::{json, process};
 const US: f64 = 1e3;
 /// Number of runs on each side of a comparison.
 const RUNS: u64 = 6;
+/// Number of iterations in a run.
 const ITERATIONS: u64 = 120;
 /// Number of iterations at the end of a run in which kernels are recorded.
 const TAKEN: u64 = 30;
 /// Relative standard deviation of the iterations' times within a run.
 const NOISE: f64 = 0.03;
+/// Relative standard deviation of the mean times of whole runs.
 const BETWEEN: f64 = 0.004;
+/// Maximum relative drift of the times from the first iteration of a run to the last.
 const DRIFT: f64 = 0.004;
 /// Additional time in each iteration due to the planted change, in nanoseconds: 2 % of an
 /// iteration.
