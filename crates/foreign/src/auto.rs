@@ -16,8 +16,8 @@ const MAX_CALLS: usize = 1 << 24;
 /// Maximum number of function names whose meaning is cached.
 const MAX_NAMES: usize = u16::MAX as usize;
 
-/// Work is stored as a number. Numbers from this one on stand for kinds of copies, lower numbers
-/// for kernels.
+/// GPU work is stored as a number. `COPIES` and larger numbers stand for kinds of copies, lower
+/// numbers for kernels.
 const COPIES: u32 = UNKNOWN - 0x100;
 /// The number that stands for work that is not in the trace.
 const UNKNOWN: u32 = u32::MAX;

@@ -1,4 +1,4 @@
-//! A trace in memory: compact events, their names, and facts about the process.
+//! A trace in memory: compact events, their names, and data about the process.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;

@@ -20,8 +20,8 @@ pub(crate) const CALLS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIV
 /// maximum, the calls and the work together take about 500 MB. Further rows are only counted.
 const MAX_ROWS: usize = 1 << 25;
 
-/// nsys numbers each name. Numbers up to this one are looked up in a list, larger ones in a hash
-/// map.
+/// nsys numbers each name. The indexes of names with numbers up to `MAX_LISTED` are in a list,
+/// those of names with larger numbers in a hash map.
 const MAX_LISTED: usize = 1 << 20;
 
 /// Process number for GPU work until its process is known, because the export does not contain it.
@@ -136,7 +136,7 @@ impl Loaded {
 }
 
 impl Events {
-    /// Adds the GPU work of `other`, its GPUs and its invalid rows.
+    /// Adds the GPU work of `other`, with its GPUs, its number of invalid rows and its time span.
     fn add(&mut self, other: Self) {
         self.work.append(other.work);
         self.devices |= other.devices;

@@ -38,11 +38,13 @@ pub struct Collective {
     pub ns: u64,
     /// Number of the last iteration that began before the collective.
     pub step: u32,
-    /// Time from the end of the previous collective on the same GPU to the start of this one.
+    /// Time from the end of the previous collective on the same GPU to the start of this
+    /// collective.
     pub since: u64,
-    /// Time for which the GPU ran other kernels between the previous collective and this one.
+    /// Time for which the GPU ran other kernels between the previous collective and this
+    /// collective.
     pub busy: u64,
-    /// Number of the other kernels that began between the previous collective and this one.
+    /// Number of the other kernels that began between the previous collective and this collective.
     pub kernels: u16,
     /// Time for which the GPU ran other kernels during the collective.
     pub covered: u32,

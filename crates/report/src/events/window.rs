@@ -104,8 +104,8 @@ pub(crate) struct WindowEdge {
     pub cut: bool,
 }
 
-/// Returns the windows that these edges open and close, in the order of their opening. A window
-/// that was not closed gets `u64::MAX` as its last iteration.
+/// Returns the windows that the events in `edges` open and close, in the order of their opening. A
+/// window that was not closed gets `u64::MAX` as its last iteration.
 pub(crate) fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
     edges.sort_by_key(|edge| edge.ticks);
     let mut windows: Vec<Window> = Vec::new();
@@ -130,9 +130,10 @@ pub(crate) fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
     windows
 }
 
-/// Returns the windows that these edges open and close, with their iterations. `iterations` must be
-/// in the order of their starts. Iterations whose window's edges were lost form a separate window.
-/// `pasts` contains the numbers of the first iterations of windows that the flight recorder kept.
+/// Returns the windows that the events in `edges` open and close, with their iterations.
+/// `iterations` must be in the order of their starts. Iterations whose window's events were lost
+/// form a separate window. `pasts` contains the numbers of the first iterations of windows that the
+/// flight recorder kept.
 pub(crate) fn windows(
     edges: Vec<WindowEdge>,
     iterations: Vec<Iteration>,
@@ -142,7 +143,7 @@ pub(crate) fn windows(
     for window in &mut windows {
         window.past = pasts.contains(&window.first);
     }
-    // A window without a closing edge ends where the next window begins.
+    // A window that was not closed ends where the next window begins.
     let firsts: Vec<_> = windows.iter().skip(1).map(|window| window.first).collect();
     for (window, next) in windows.iter_mut().zip(firsts) {
         if !window.closed {

@@ -19,7 +19,7 @@ const KERNELS: &str = "--kernels";
 const MAX_EVIDENCE: usize = 480;
 /// Indentation of a finding's evidence and advice, in columns.
 const INDENT: usize = 6;
-/// Maximum number of claimed ledger rows that are listed for one finding.
+/// Maximum number of ledger rows (causes of time) that are listed as explained by one finding.
 const MAX_CLAIMS: usize = 10;
 /// Maximum number of files in a suggested command. For more files, the command names their folder.
 const MAX_FILES: usize = 3;

@@ -24,7 +24,7 @@ pub enum Claim {
     Blocked,
     /// The host runs code outside CUDA calls.
     Code,
-    /// The host waits for requests. No finding claims this time.
+    /// The host waits for requests. No finding explains this time.
     Requests,
     Unknown,
 }

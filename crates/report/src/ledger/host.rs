@@ -73,7 +73,7 @@ struct LedgerThread {
     before: Vec<u64>,
     /// The total time of all iterations.
     all: u64,
-    /// Times that have a cause already, in order. Adjacent ones are merged into one piece.
+    /// Times that have a cause already, in order. Adjacent times are merged into one piece.
     pieces: Vec<Piece>,
     idle: Idle,
     /// Samples of the thread's stack inside its iterations, in order.

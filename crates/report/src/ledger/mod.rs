@@ -287,7 +287,8 @@ fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
     rows
 }
 
-/// Returns the name of the row that contains small causes of idle time like this one.
+/// Returns the name of the row to which small causes of idle time are added. `cause` is the name of
+/// a small cause.
 pub(crate) fn other_idle(cause: &str) -> &'static str {
     let cause = cause.strip_prefix(IDLE).unwrap_or(cause);
     if cause.starts_with(PYTHON) {
@@ -299,7 +300,7 @@ pub(crate) fn other_idle(cause: &str) -> &'static str {
     }
 }
 
-/// Returns the kind and the name of the row to which small causes of this kind are added.
+/// Returns the kind and the name of the row to which small causes of the kind `kind` are added.
 const fn folded(kind: LedgerKind) -> (LedgerKind, &'static str) {
     match kind {
         LedgerKind::Busy => (kind, "busy: other work"),

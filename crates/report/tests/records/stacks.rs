@@ -300,8 +300,8 @@ fn few_samples_distinguish_no_functions() {
     assert!(text.contains(line), "{text}");
     let found = &report.findings[0];
     assert_eq!(found.rule.name, "host-bound");
-    // The finding names the function that most samples have in common even so, because fewer
-    // samples are enough for that.
+    // There are too few samples to divide time by function, but enough to name the function that
+    // most samples have in common.
     assert!(
         found.evidence.contains(" of that in "),
         "{}",

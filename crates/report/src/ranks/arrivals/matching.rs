@@ -24,8 +24,8 @@ const MAX_ERROR_BETWEEN_HOSTS_NS: i64 = 50_000;
 /// Minimum ratio of a rank's number of iterations to the median number of the group's ranks.
 const MIN_ITERATION_SHARE: f64 = 0.5;
 
-/// The collectives of one operation and library in one process, in order. If a group of such lanes
-/// has the same collectives, they are matched.
+/// The collectives of one operation and library in one process, in order. The lanes of several
+/// processes are compared to find collectives that are the same.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     /// Index of the process among all processes.
@@ -43,8 +43,8 @@ pub(crate) struct Lane<'a> {
 pub(crate) struct Group<'a> {
     pub row: u8,
     pub lanes: Vec<Lane<'a>>,
-    /// For each event, one index per lane: the lane's collective in this event, as an index in the
-    /// lane's `of`.
+    /// For each event (a collective of all lanes), one index per lane: the lane's collective in
+    /// this event, as an index in the lane's `of`.
     events: Vec<u32>,
 }
 

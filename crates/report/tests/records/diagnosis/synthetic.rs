@@ -81,7 +81,7 @@ pub(crate) struct SyntheticLoop {
     pub metrics: Vec<(f64, Option<f64>)>,
     /// The utilization that a GPU without SM metrics reports, in per cent.
     pub gpu_util: Option<f64>,
-    /// Numbers of tokens of each expert, by layer.
+    /// Number of tokens that each expert received, by layer.
     pub experts: Vec<Vec<u64>>,
     /// True if the record's table of calls contains functions that allocate memory.
     pub counts_allocations: bool,
