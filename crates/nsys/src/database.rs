@@ -24,8 +24,8 @@ pub struct Database {
     is_under_way: Cell<bool>,
 }
 
-/// Number of SQLite instructions after which the number of instructions run so far is compared with
-/// the statement's limit.
+/// Each time this many SQLite instructions have run, the statement's number of instructions is
+/// compared with its limit.
 const ASKS: i32 = 1000;
 /// Limit for the number of SQLite instructions that one statement may run: this number for each
 /// byte of the file, plus [`BESIDES`]. A row has dozens of bytes, so reading a correct file stays

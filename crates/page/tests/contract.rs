@@ -79,7 +79,7 @@ fn fits(all: &[Definition], json: &[u8]) {
     assert_eq!(wrong(all, &root, &value, "$"), Vec::<String>::new());
 }
 
-/// Returns the definitions of a schema in which each kind of type occurs once.
+/// Returns the definitions of a small test schema, in which each kind of type occurs once.
 fn one_of_each() -> Vec<Definition> {
     definitions(&json!({
         "title": "Root", "description": "A root\nof two lines.", "type": "object",

@@ -80,7 +80,8 @@ pub struct Sum {
     pub totals: Totals,
 }
 
-/// Totals over all iterations in nanoseconds, and fractions of the time without recorded kernels.
+/// Totals over all iterations in nanoseconds. Also shares of the time of the iterations without
+/// recorded kernels, as fractions.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Totals {
     pub idle: u64,

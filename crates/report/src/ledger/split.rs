@@ -203,7 +203,8 @@ impl CausePart {
         }
     }
 
-    /// Adds up parts that have the same cause.
+    /// Adds up the times of those parts that have the same cause. A part is a piece of another
+    /// cause's time, which samples divided.
     pub(crate) fn sum(parts: Vec<Self>) -> Vec<(HostCause, Times)> {
         let mut found: BTreeMap<HostCause, Times> = BTreeMap::new();
         for Self { cause, times, .. } in parts {

@@ -21,9 +21,9 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// Returns the rates. `samples` must be sorted by thread and time. `windows` contains the
-    /// starts of windows: an interval between samples that contains such a start is left out,
-    /// because nothing is sampled between windows.
+    /// Returns the achieved sampling rates. `samples` must be sorted by thread and time. `windows`
+    /// contains the starts of windows: an interval between samples that contains such a start is
+    /// left out, because nothing is sampled between windows.
     pub(crate) fn measure(samples: &[StackSample], windows: &[u64]) -> Self {
         let (mut walked, mut native) = (Mean::default(), Mean::default());
         for thread in samples.chunk_by(|a, b| a.thread == b.thread) {

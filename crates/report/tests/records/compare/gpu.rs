@@ -40,8 +40,8 @@ fn gpu_times_are_compared_of_iterations_that_both_runs_have_them_of() {
     let text = comparison.text();
     assert!(text.contains("\nGPU time, mean (72)  "), "{text}");
     assert!(!text.contains("not the same ones"), "{text}");
-    // Too few iterations have GPU times in both runs. So all iterations are compared, and a note
-    // says that they are not the same.
+    // Too few iterations have GPU times in both runs. So all GPU times are compared, and a note
+    // says that they are not from the same iterations.
     let others = of(|n| (n % 24 >= 8 && n % 24 < 16).then(|| time(n)));
     let comparison = compare(&some, &others);
     assert_eq!(gpu(&comparison), [1e6, 5e6, 4.0, 72.0, 64.0]);
