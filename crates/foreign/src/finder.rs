@@ -136,7 +136,8 @@ impl Finder {
     /// Finds the iterations. `kernel_name` returns the name of a kernel; its argument is the number
     /// in [`Work::Kernel`].
     ///
-    /// # Errors Returns an error if the rule that the user typed finds no iterations.
+    /// # Errors
+    /// Returns an error if the rule that the user typed finds no iterations.
     pub fn finish(
         mut self,
         trace: &Trace,

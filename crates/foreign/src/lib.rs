@@ -194,8 +194,8 @@ pub fn rank_of_file(path: &Path) -> Option<u64> {
 
 /// Checks that a rule for iterations can be used with traces.
 ///
-/// # Errors Returns an error if the rule names native functions, because traces do not contain
-/// their calls.
+/// # Errors
+/// Returns an error if the rule names native functions, because traces do not contain their calls.
 pub fn check(step: &Step) -> Result<(), &'static str> {
     match step {
         Step::Symbol { .. } => Err(

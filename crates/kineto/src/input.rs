@@ -203,7 +203,8 @@ pub(crate) type TextReader<'a> = BufReader<Metered<Box<dyn Read + 'a>>>;
 
 /// Returns a reader of the file's text, and the budget that limits the length of each JSON value.
 ///
-/// # Errors Returns an error if the file cannot be read, is compressed twice or is not UTF-8.
+/// # Errors
+/// Returns an error if the file cannot be read, is compressed twice or is not UTF-8.
 pub(crate) fn text<'a>(file: impl Read + 'a) -> io::Result<(TextReader<'a>, Budget)> {
     let budget = Budget::new();
     let from: Box<dyn Read + 'a> = Box::new(Finite::new(plain(file)?));

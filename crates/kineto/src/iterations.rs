@@ -38,7 +38,8 @@ pub struct Iterations {
 impl Iterations {
     /// Finds the iterations of a trace. `asked` is the rule for iterations that the user typed.
     ///
-    /// # Errors Returns an error if the rule matches nothing in the trace.
+    /// # Errors
+    /// Returns an error if the rule matches nothing in the trace.
     pub fn find(trace: &Trace, asked: Option<Step>) -> Result<Self, NotFound> {
         if !trace.own.iterations.is_empty() {
             return Ok(Self::of_tllmprof(trace));

@@ -38,8 +38,9 @@ pub use process::TraceProcess;
 /// shown to the user and may contain the rank. `asked` is the rule for iterations that the user
 /// typed.
 ///
-/// # Errors Returns an error if the file cannot be read, is not a trace of the PyTorch profiler, or
-/// if the rule matches nothing in the trace.
+/// # Errors
+/// Returns an error if the file cannot be read, is not a trace of the PyTorch profiler, or if the
+/// rule matches nothing in the trace.
 pub fn read(file: impl Read, path: &Path, asked: Option<Step>) -> Result<TraceProcess, TraceError> {
     let mut trace = document::read(file)?;
     if trace.metadata.is_own && (trace.processes.len() > 1 || trace.own.gpus.len() > 1) {

@@ -157,7 +157,8 @@ impl Database {
     /// does not exist. An entry of `columns` may list alternative names, separated by bars; the
     /// first name that exists in the table is used. If none exists, the column is empty.
     ///
-    /// # Errors Returns an error if the table cannot be read completely.
+    /// # Errors
+    /// Returns an error if the table cannot be read completely.
     pub fn rows(
         &self,
         table: &str,

@@ -21,7 +21,8 @@ const SAID: u64 = 4096;
 /// Exports a report to a file in a new temporary folder. Returns the folder and the file's path.
 /// The folder is removed when the returned `TempDir` is dropped.
 ///
-/// # Errors Returns an error if nsys is not found or fails.
+/// # Errors
+/// Returns an error if nsys is not found or fails.
 pub(crate) fn export(nsys: &Path, report: &Path) -> Result<(TempDir, PathBuf), ExportError> {
     export_by(nsys, report, TIMEOUT)
 }

@@ -17,8 +17,9 @@ use crate::windows::{Window, Windows};
 /// Finds the iterations of the process with the number `of`. `loaded` contains the names of the
 /// process's calls and kernels.
 ///
-/// # Errors Returns an error if the export cannot be read. The inner result is an error if no
-/// iterations are found by the user's rule.
+/// # Errors
+/// Returns an error if the export cannot be read. The inner result is an error if no iterations are
+/// found by the user's rule.
 pub(crate) fn find(
     database: &Database,
     domains: &Domains,

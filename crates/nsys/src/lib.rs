@@ -85,7 +85,8 @@ pub fn is_report(path: &Path) -> bool {
 /// contains a rank, or if there are several processes, ranks are numbered in the order of the
 /// processes.
 ///
-/// # Errors Returns an error if the file cannot be read or if `step` matches nothing.
+/// # Errors
+/// Returns an error if the file cannot be read or if `step` matches nothing.
 pub fn open(
     path: &Path,
     nsys: &Path,

@@ -88,7 +88,8 @@ impl Loaded {
     /// one process that made calls. Calls and work are read in parallel, so this function opens the
     /// database a second time.
     ///
-    /// # Errors Returns an error if the export cannot be opened a second time.
+    /// # Errors
+    /// Returns an error if the export cannot be opened a second time.
     pub(crate) fn read<K: Fn(i64, i64) -> bool + Sync>(
         path: &Path,
         database: &Database,

@@ -158,7 +158,8 @@ impl ExportProcess {
     /// Takes the scopes (such as layers) of graph kernels from a tllmprof record of a program with
     /// the same graphs.
     ///
-    /// # Errors Returns an error if the export cannot be read.
+    /// # Errors
+    /// Returns an error if the export cannot be read.
     pub fn join(&mut self, scopes: &GraphScopes) -> Result<(), ExportError> {
         let mut execs: BTreeMap<u32, NodeKernels> = BTreeMap::new();
         let mut room = NODES;

@@ -32,7 +32,8 @@ pub const EVENTS: u64 = 500_000;
 /// Writes the page of a report. `timelines` contains the timelines of the report's processes in the
 /// same order; the entry is `None` for a process whose source has no events.
 ///
-/// # Errors Returns an error if writing fails.
+/// # Errors
+/// Returns an error if writing fails.
 pub fn write(
     report: &Report,
     timelines: &[Option<Timeline>],

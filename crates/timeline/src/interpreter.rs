@@ -29,7 +29,8 @@ impl Interpreter {
     /// is at that point: strings that come later in the record, and all launches, are still
     /// missing.
     ///
-    /// # Errors Returns an error if the record cannot be read.
+    /// # Errors
+    /// Returns an error if the record cannot be read.
     pub fn read(
         process: &Process,
         recording: &impl Recording,
@@ -72,7 +73,8 @@ impl Interpreter {
     /// layers, a kernel is held back until the next event of its thread, because that event may
     /// contain the kernel's scope.
     ///
-    /// # Errors Returns an error if the record cannot be read.
+    /// # Errors
+    /// Returns an error if the record cannot be read.
     pub fn items(
         &self,
         process: &Process,

@@ -109,7 +109,8 @@ impl Comparison {
 
     /// Writes all tables of the comparison as CSV, with a header line.
     ///
-    /// # Errors Returns an error if writing fails.
+    /// # Errors
+    /// Returns an error if writing fails.
     pub fn csv(&self, to: &mut impl Write) -> io::Result<()> {
         let mut to = csv::Writer::from_writer(to);
         self.rows().try_for_each(|row| to.serialize(row))?;
@@ -181,7 +182,8 @@ impl Comparison {
     /// Writes a test suite in JUnit's XML format. It has one test for each condition; without
     /// conditions, its only test is the verdict.
     ///
-    /// # Errors Returns an error if writing fails.
+    /// # Errors
+    /// Returns an error if writing fails.
     pub fn junit(&self, to: &mut impl Write) -> io::Result<()> {
         let count = |met: Met| {
             let all = self.conditions.iter().filter(|one| one.result == met);

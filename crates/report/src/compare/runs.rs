@@ -53,7 +53,8 @@ impl Comparison {
     /// of kernels, layers and functions have the rows of each side's run with the median rate, but
     /// the times are means over all runs of the side.
     ///
-    /// # Panics If a side has no run.
+    /// # Panics
+    /// If a side has no run.
     #[must_use]
     pub fn of_runs(
         base: &[Vec<Process>],

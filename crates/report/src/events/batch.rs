@@ -46,14 +46,16 @@ pub(crate) enum PhaseName {
 
 /// Writes a phase of a batch (prefill, decode, …) as JSON.
 ///
-/// # Errors Returns an error if writing fails.
+/// # Errors
+/// Returns an error if writing fails.
 pub(crate) fn write_phase<S: Serializer>(phase: &Phase, serializer: S) -> Result<S::Ok, S::Error> {
     PhaseName::serialize(phase, serializer)
 }
 
 /// Writes the contents of a batch as JSON; `null` if they are unknown.
 ///
-/// # Errors Returns an error if writing fails.
+/// # Errors
+/// Returns an error if writing fails.
 pub(crate) fn write_batch<S: Serializer>(
     batch: &Option<Batch>,
     serializer: S,

@@ -59,7 +59,8 @@ impl From<&Member> for Communicator {
 
 /// Writes groups of ranks as JSON.
 ///
-/// # Errors Returns an error if writing fails.
+/// # Errors
+/// Returns an error if writing fails.
 pub(crate) fn write_groups<S: Serializer>(
     all: &[GroupRank],
     serializer: S,
@@ -69,7 +70,8 @@ pub(crate) fn write_groups<S: Serializer>(
 
 /// Writes communicators as JSON.
 ///
-/// # Errors Returns an error if writing fails.
+/// # Errors
+/// Returns an error if writing fails.
 pub(crate) fn write_communicators<S: Serializer>(
     all: &[Member],
     serializer: S,

@@ -1,5 +1,5 @@
-//! Idle times of a GPU: on the record's clock ([`IdleSpans`]), and on a clock that runs only during
-//! the iterations of a thread ([`Idle`]).
+//! Idle times of a GPU, on two clocks: on the record's clock ([`IdleSpans`]), and on a clock that
+//! runs only during the iterations of a thread ([`Idle`]).
 
 use std::cell::Cell;
 

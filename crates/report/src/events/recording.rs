@@ -20,7 +20,8 @@ pub trait Recording {
     /// Passes every string and event to `each`, in the same order in each call. The events of a
     /// thread come nearly in the order of their ends.
     ///
-    /// # Errors Returns an error if the events cannot be read.
+    /// # Errors
+    /// Returns an error if the events cannot be read.
     fn read(&self, each: impl FnMut(Entry<'_>)) -> io::Result<Damage>;
 }
 

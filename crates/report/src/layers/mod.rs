@@ -115,7 +115,8 @@ fn write_text<S: Serializer>(why: &UnknownScope, serializer: S) -> Result<S::Ok,
 
 /// Writes the layers as JSON; the lists are empty if scopes were not recorded.
 ///
-/// # Errors Returns an error if writing fails.
+/// # Errors
+/// Returns an error if writing fails.
 pub(crate) fn write_any<S: Serializer>(
     layers: &Option<Layers>,
     serializer: S,

@@ -53,7 +53,8 @@ fn units(schema: &mut Schema) {
 /// Writes a GPU time in nanoseconds. A time of 0 means that the time is unknown, so it is written
 /// as `null`.
 ///
-/// # Errors Returns an error if writing fails.
+/// # Errors
+/// Returns an error if writing fails.
 pub(crate) fn known<S: serde::Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     Some(*ns).filter(|ns| *ns > 0).serialize(serializer)
 }

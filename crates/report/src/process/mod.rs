@@ -122,7 +122,8 @@ impl Process {
     /// Reads one of several records. `records` is their number; they share a limit on the memory
     /// for collectives.
     ///
-    /// # Errors Returns an error if the source cannot be read.
+    /// # Errors
+    /// Returns an error if the source cannot be read.
     pub fn read_among(
         file: PathBuf,
         recording: &impl Recording,

@@ -51,7 +51,8 @@ pub struct CsvRow<'a> {
 impl Report {
     /// Writes the report's tables as CSV, with a header line.
     ///
-    /// # Errors Returns an error if writing fails.
+    /// # Errors
+    /// Returns an error if writing fails.
     pub fn csv(&self, to: &mut impl Write) -> io::Result<()> {
         let mut to = csv::Writer::from_writer(to);
         for row in self.rows() {

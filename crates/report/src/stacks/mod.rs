@@ -91,7 +91,8 @@ pub struct Stacks {
 
 /// Writes the sampled stacks as JSON; `null` if none were sampled.
 ///
-/// # Errors Returns an error if writing fails.
+/// # Errors
+/// Returns an error if writing fails.
 pub(crate) fn write_any<S: Serializer>(stacks: &Stacks, serializer: S) -> Result<S::Ok, S::Error> {
     stacks.is_there().then_some(stacks).serialize(serializer)
 }
