@@ -24,7 +24,8 @@ const MAX_ROWS: usize = 1 << 25;
 /// those of names with larger numbers in a hash map.
 const MAX_LISTED: usize = 1 << 20;
 
-/// Process number for GPU work until its process is known, because the export does not contain it.
+/// Process number of GPU work for which the export names no process. The work is later assigned to
+/// a process.
 pub(crate) const NOBODY: i64 = 0;
 
 /// The calls and GPU work of one process.

@@ -280,7 +280,7 @@ function lanes(track: Track): Lane[] {
     const lane_of = new Uint8Array(start.length);
     for (let i = 0; i < start.length; i++) {
         let lane = 0;
-        // A thread never waits for the GIL and holds it at once, so these events stay in one lane
+        // A thread never waits for the GIL while it holds the GIL, so these events stay in one lane
         // even if their recorded ends overlap.
         if (track.place !== Place.Gil) while (lane < LANES - 1 && ends[lane] > start[i]) lane++;
         lane_of[i] = lane;

@@ -49,8 +49,8 @@ impl Sleeps {
 
 /// The native stack and the Python stack of a sleeping thread.
 struct Stacks<'a> {
-    /// Native functions from the system call out to the innermost function of the program, the
-    /// innermost first.
+    /// Native functions on the stack between the system call and the program's innermost native
+    /// function, the innermost first.
     inner: Vec<&'a Function>,
     /// The innermost native function that belongs to the program.
     native: Option<&'a Function>,
