@@ -35,7 +35,7 @@ struct HeldCall {
     meaning: u16,
 }
 
-/// A trace's calls, and the work that they launched.
+/// The CUDA calls of a trace, and the GPU work that they launched.
 #[derive(Debug, Default)]
 pub(crate) struct TraceCalls {
     held: Vec<HeldCall>,
@@ -49,7 +49,7 @@ pub(crate) struct TraceCalls {
     pub left_out: u64,
 }
 
-/// The iterations that the learner found.
+/// The iterations that the learner found by a repeating pattern of calls.
 #[derive(Debug)]
 pub(crate) struct Learned {
     pub iterations: Vec<Iteration>,

@@ -266,7 +266,8 @@ impl Finder {
         })
     }
 
-    /// Returns the iterations that the learner finds. If it finds none, the whole trace is one iteration.
+    /// Returns the iterations that the learner finds by a repeating pattern of calls. If it finds
+    /// none, returns the whole trace as one iteration.
     fn learned(
         &mut self,
         inner: bool,

@@ -44,7 +44,7 @@ pub enum RangeSource {
     Nvtx,
     /// The program opened the range, through `torch.profiler.record_function` or the profiler's schedule.
     Annotation,
-    /// A profiler that follows Python's calls made the range from a call.
+    /// A profiler that records Python calls made the range from a call of a Python function.
     Python,
 }
 
@@ -118,7 +118,8 @@ pub struct Iteration {
     pub thread: u64,
     /// The moment at which the iteration begins.
     pub start: Moment,
-    /// The moment at which the next iteration begins. For the last iteration, the moment at which it ends.
+    /// The moment at which the next iteration begins. For the last iteration, the moment at which
+    /// it ends itself.
     pub end: Moment,
     /// The iteration's batch, if the name of a range describes it.
     pub batch: Option<Batch>,
@@ -127,9 +128,9 @@ pub struct Iteration {
 /// The method by which iterations were found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
-    /// The rule that the user typed.
+    /// The iterations were counted by the rule that the user typed.
     Asked,
-    /// Known ranges: those of [`is_step_range`].
+    /// The iterations are known ranges: ranges for which [`is_step_range`] returns true.
     Known,
     /// The learner found the iterations by a repeating pattern of launches and waits.
     Learned,
@@ -140,11 +141,12 @@ pub enum Method {
 /// The iterations of a process.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FoundIterations {
-    /// The method that found the iterations.
+    /// The method by which the iterations were found.
     pub method: Method,
-    /// The rule, as `--step` names it; `whole trace` if there is none.
+    /// The rule for iterations, in the form of `--step`; `whole trace` if there is no rule.
     pub rule: String,
-    /// The reason for the rule, in words for the report; empty if the user typed it.
+    /// The reason why this rule was used, in words for the report; empty if the user typed the
+    /// rule.
     pub why: String,
     /// The iterations in the order of their starts. They do not overlap.
     pub iterations: Vec<Iteration>,

@@ -23,7 +23,7 @@ pub(crate) fn is_call_of(function: &PyFunction, source: RangeSource, name: &str)
     }
 }
 
-/// Returns the file and the function from `PATH(LINE): NAME`.
+/// Returns the file and the function from a name of the form `PATH(LINE): NAME`.
 fn named_by_file(name: &str) -> Option<(&str, &str)> {
     let (place, function) = name.split_once("): ")?;
     let (path, line) = place.rsplit_once('(')?;

@@ -15,7 +15,7 @@ const MAX_RANGES: usize = 1 << 20;
 /// may then have, as a multiple of the median length of the other iterations.
 const LONGEST_LAST: i64 = 2;
 
-/// A range that may be a step.
+/// A range that may be an iteration of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RangeCandidate {
     thread: u64,
@@ -25,7 +25,7 @@ pub(crate) struct RangeCandidate {
     batch: Option<Batch>,
 }
 
-/// Ranges that may be steps.
+/// Ranges that may be iterations of the program.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     /// The ranges that match the rule that the user typed.
@@ -34,7 +34,7 @@ pub(crate) struct Candidates {
     pub left_out: u64,
 }
 
-/// Ranges that were chosen as steps. They do not overlap.
+/// Ranges that were chosen as iterations. They do not overlap.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub ranges: Vec<RangeCandidate>,

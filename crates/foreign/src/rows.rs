@@ -14,14 +14,14 @@ pub struct CallRows {
     by_name: HashMap<String, u8>,
 }
 
-/// A row of the table.
+/// A row of the table of CUDA calls in a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallRow<'a> {
     /// The number of the row in the table of CUDA calls.
     pub number: u8,
     /// The name of the row's function, without the version that CUPTI appends.
     pub name: &'a str,
-    /// The kind of the row's calls.
+    /// The kind of the calls in this row, such as launch or wait.
     pub kind: CallKind,
 }
 

@@ -11,13 +11,13 @@ pub enum TraceError {
     Io(io::Error),
     /// The file ends before its JSON is complete.
     Truncated,
-    /// More text follows the JSON.
+    /// The file contains more text after the end of the JSON.
     Trailing { line: usize },
     /// The text is not JSON.
     Syntax(String),
     /// An event, or another value of the trace, is longer than any that a profiler writes.
     TooLong { bytes: u64 },
-    /// The JSON has no `traceEvents`.
+    /// The JSON does not have the key `traceEvents`.
     NoEvents,
     /// The trace has events, but none with a category of the PyTorch profiler.
     Other,

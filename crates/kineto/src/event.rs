@@ -110,7 +110,7 @@ impl RawEvent {
     }
 }
 
-/// Reads an event into this value. JSON that is not an object leaves the value empty.
+/// Reads an event into this value. If the JSON is not an object, this value is left empty.
 impl<'de> DeserializeSeed<'de> for &mut RawEvent {
     type Value = ();
 
@@ -225,8 +225,8 @@ impl<'de> Visitor<'de> for ArgsVisitor<'_> {
     }
 }
 
-/// Reads a text into the buffer and cuts it if it is long. JSON that is not a text leaves the
-/// buffer empty.
+/// Reads a JSON text into the buffer, and cuts it if it is too long. If the JSON is not a text, the
+/// buffer is left empty.
 pub(crate) struct TextSeed<'a>(pub &'a mut String);
 
 impl<'de> DeserializeSeed<'de> for TextSeed<'_> {
@@ -266,7 +266,7 @@ impl<'de> Visitor<'de> for TextSeed<'_> {
     }
 }
 
-/// Reads a number or a text. Other JSON becomes [`Scalar::None`].
+/// Reads a JSON number or text. Any other JSON becomes [`Scalar::None`].
 pub(crate) struct AnyScalar;
 
 impl<'de> DeserializeSeed<'de> for AnyScalar {

@@ -238,7 +238,7 @@ fn plain<'a>(file: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     })
 }
 
-/// Returns true if a file that begins with these bytes is JSON or may be compressed JSON.
+/// Returns true if a file that begins with the bytes `beginning` is JSON or may be compressed JSON.
 pub fn may_be_json(beginning: &[u8]) -> bool {
     beginning.starts_with(GZIP)
         || is_utf16(beginning)

@@ -22,7 +22,7 @@ pub struct Launch {
     pub scope: u32,
 }
 
-/// Launching calls by correlation number, and the scopes of the trace.
+/// The calls that launched GPU work, by correlation number, and the scopes of the trace.
 #[derive(Debug, Default)]
 pub struct Links {
     launches: HashMap<u32, Launch>,
@@ -118,7 +118,7 @@ impl Links {
         number
     }
 
-    /// Returns the call that launched the GPU work with this correlation number.
+    /// Returns the call that launched the GPU work with this correlation number, which both share.
     pub fn launch(&self, correlation: u32) -> Option<&Launch> {
         self.launches.get(&correlation)
     }

@@ -18,7 +18,7 @@ pub enum ExportError {
     NoNsys,
     /// The environment variable that should contain nsys's path names no executable file.
     WrongNsys(String),
-    /// nsys failed to export its report. The text says why.
+    /// nsys failed to export its report. The field contains the reason.
     NotExported(String),
     /// The temporary folder for the export could not be created.
     NoPlace(io::Error),

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::error::ExportError;
 
-/// Maximum duration of an export. After it, nsys is killed.
+/// Maximum duration of an export. If it takes longer, nsys is killed.
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// Time between two checks for whether nsys has exited.
 const POLL: Duration = Duration::from_millis(50);
@@ -115,8 +115,8 @@ mod tests {
 
     #[test]
     fn a_report_is_exported_by_nsys() {
-        // The script is called with these arguments: export --type sqlite --force-overwrite true
-        // --output TO REPORT.
+        // The export calls the script with these arguments: export --type sqlite --force-overwrite
+        // true --output TO REPORT.
         let exports = "printf '%s' \"$1 $8\" > \"$7\"";
         assert_eq!(exported(exports, TIMEOUT).unwrap(), b"export a.nsys-rep");
     }

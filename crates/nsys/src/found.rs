@@ -106,7 +106,8 @@ pub(crate) fn copy_kind(work: &WorkRow) -> CopyKind {
     CopyKind::from_code(u8::try_from(work.name).unwrap_or(0))
 }
 
-/// Returns the time from the start of the earliest range to the end of the latest range.
+/// Returns the time from the start of the earliest NVTX range to the end of the latest, for the
+/// process with the number `of`.
 fn ranges_span(database: &Database, of: i64) -> Option<Span> {
     let mut span: Option<Span> = None;
     // If the ranges cannot be read, the process is treated as having none.
@@ -124,7 +125,7 @@ fn ranges_span(database: &Database, of: i64) -> Option<Span> {
     span
 }
 
-/// Returns a single window that contains all found iterations.
+/// Returns one window that contains all iterations in `found`.
 pub(crate) fn windows(found: &FoundIterations) -> Windows {
     let (Some(first), Some(last)) = (found.iterations.first(), found.iterations.last()) else {
         return Windows::default();

@@ -222,7 +222,8 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         self
     }
 
-    /// Returns true if there is room for another row, and counts the row.
+    /// Counts a row. Returns true if the row may be kept, and false if the maximum number of rows
+    /// is reached.
     const fn has_room(&mut self) -> bool {
         let has_room = self.rows < MAX_ROWS;
         match has_room {
@@ -310,7 +311,8 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         })
     }
 
-    /// Returns the start and the duration of a row, or `None` if the row is invalid or not needed.
+    /// Returns the start and the duration of a row, or `None` if the row is invalid or `is_wanted`
+    /// rejects it.
     fn span(&mut self, row: &Row<'_>, process: i64) -> Option<(i64, u64)> {
         let times = row.number(0).zip(row.number(1));
         let Some((start, end)) = times.filter(|(start, end)| end >= start) else {

@@ -28,7 +28,7 @@ use crate::windows::Windows;
 /// The columns with a kernel's name: first the mangled name, then the demangled or the short name.
 const NAMES: [&str; 2] = ["mangledName", "demangledName|shortName"];
 
-/// Maximum number of graph nodes to read.
+/// Maximum number of nodes of CUDA graphs to read.
 const NODES: usize = 1 << 20;
 
 /// Estimated time that nsys takes to record a call or a range, in nanoseconds. A measurement with
@@ -127,7 +127,8 @@ impl ExportProcess {
             infos.push((Info::Refused, text));
         }
         let shift = windows.start().min(0).saturating_neg();
-        // The export does not say which clock nsys used. Times are nanoseconds since nsys started.
+        // An export does not say which clock nsys used, so this clock only counts nanoseconds since
+        // nsys started.
         let ticks = shift.unsigned_abs();
         let anchor = Anchor {
             ticks,

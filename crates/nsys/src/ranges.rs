@@ -42,7 +42,7 @@ pub struct Range {
     pub payload: Option<i64>,
 }
 
-/// The name of a range.
+/// The text of an NVTX range, or its number in nsys's table of strings.
 #[derive(Debug)]
 pub enum RangeText {
     Here(String),

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use tllmprof_record::{Entry, Strings, What};
 use tllmprof_report::{Process, Recording, kernel_name};
 
-/// Maximum number of graph nodes to read.
+/// Maximum number of nodes of CUDA graphs to read.
 const NODES: usize = 1 << 20;
 
 /// The kernel names of one graph, by node number.

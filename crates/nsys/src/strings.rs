@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::{NO_STRING, StringId};
 
-/// Maximum number of ids.
+/// Maximum number of ids of strings. Further strings have no id.
 const LIMIT: usize = 1 << 20;
 
 /// Ids of strings, found by nsys's number of the string or by its text.

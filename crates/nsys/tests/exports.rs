@@ -373,8 +373,8 @@ fn what_is_wrong_in_a_file_harms_nothing() {
     assert!(read > 20 && refused > 20, "{read} read, {refused} refused");
 }
 
-/// Damaged pages that refer back to themselves give a table more rows than could be read in a lifetime. Fuzzing found
-/// these files.
+/// In these files, which fuzzing found, damaged pages refer back to themselves. So a table seems to
+/// have more rows than could be read in a lifetime.
 #[test]
 fn tables_without_an_end_are_refused() {
     let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/found/nsys");

@@ -12,7 +12,8 @@ pub(crate) struct NameTable {
 }
 
 impl NameTable {
-    /// Returns the number of a name, and adds the name if it is new.
+    /// Returns the number of a name. A new name gets the next free number. `short` is the name's
+    /// short form.
     pub(crate) fn number(&mut self, name: String, short: String) -> u32 {
         if let Some(number) = self.numbers.get(&name) {
             return *number;

@@ -249,7 +249,7 @@ impl SecondPass<'_> {
         number
     }
 
-    /// Returns the number of an item's name. The numbers are cached, because many items share a name.
+    /// Returns the number of an item's name. The number is cached, because many items share a name.
     fn number(&mut self, item: &Item) -> u32 {
         // The spans of all streams of a GPU are on one track, which already shows the iterations.
         // So the name of a span is the name of its stream.

@@ -134,7 +134,7 @@ fn equal_blocks_are_the_layers_of_the_models() {
         let each = || each.iter().map(|ns| ns.as_u64().unwrap());
         let (least, most) = (each().min().unwrap(), each().max().unwrap());
         assert!(most < 2 * least, "{name}: {least} to {most} ns");
-        // The kernels' times add up to the time of the blocks.
+        // The times of a block's kernels must add up to the time of the block.
         let kernels = blocks["kernels"].as_array().unwrap().iter();
         let kernels: u64 = kernels.map(|one| one["gpu_ns"].as_u64().unwrap()).sum();
         assert_eq!(kernels, each().sum::<u64>(), "{name}");

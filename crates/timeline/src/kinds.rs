@@ -54,7 +54,7 @@ words! {
     Key:
     /// The number of the iteration that contains the item. For an iteration, its own number.
     Iteration = "iteration",
-    /// The stream of a call, as a `CUstream` handle.
+    /// The handle (`CUstream`) of the stream that a call uses.
     Stream = "stream",
     Bytes = "bytes",
     /// The correlation number, which is the same for a call and the kernels that it launched.

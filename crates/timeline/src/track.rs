@@ -30,7 +30,7 @@ pub enum Track {
         device: u8,
         stream: u16,
     },
-    /// A metric of a GPU over time.
+    /// A metric of a GPU over time, drawn as a curve.
     Counter {
         device: u8,
         metric: Metric,

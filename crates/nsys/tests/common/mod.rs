@@ -23,8 +23,8 @@ pub(crate) fn scratch() -> TempDir {
 pub(crate) enum Schema {
     /// The schema of nsys 2023.4, with every table and column.
     Full,
-    /// A schema with few columns: GPU work has no process, texts are stored in the rows themselves,
-    /// and payloads are `int64`.
+    /// A schema with few columns: rows for GPU work do not contain the process, texts are stored in
+    /// the rows themselves, and payloads are `int64`.
     Sparse,
 }
 

@@ -40,7 +40,7 @@ const still = (page) => page.waitForSelector(TIMELINE + "[data-still=true]");
 
 /** Returns the time span that the timeline shows, in ns from the start of the first iteration. */
 async function seen(page) {
-    // After two animation frames, the latest change has been drawn.
+    // Wait for two animation frames, after which the latest change has been drawn.
     await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
     await still(page);
     const { from, to } = await page.$eval(TIMELINE, (canvas) => ({ ...canvas.dataset }));
@@ -401,7 +401,7 @@ await open("ranks", {}, async (page) => {
     const rows = await page.$$eval(".ranks tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
     rows.forEach(([name, host, ...cells], rank) => {
         assert.equal(name, `rank ${rank}`);
-        // Compare the columns after the process ID.
+        // Compare the columns that follow the process ID.
         const said = lines.find((line) => line.trimStart().startsWith(`${rank} ${host} `)).trim().split(/ +/);
         assert.equal(said.slice(3).join(" "), cells.join(" "));
         const { inside, ledger } = report("ranks").processes[rank];
@@ -667,7 +667,7 @@ for (const colorScheme of ["light", "dark"]) {
         const decode = process.phases.find((phase) => phase.phase === "decode");
         assert.deepEqual(line(lines, `decode (${decode.iterations})`).slice(1, 5), rows.find(([name]) => name === "decode").slice(3, 7));
 
-        // Check an iteration that is slow because its batch is large.
+        // Check an iteration that is slow because it has a large batch.
         const large = process.slowest.findIndex(({ batch }) => batch.phase === "prefill");
         const { n, batch } = process.slowest[large];
         const slow = (await slowRows(page))[large];
@@ -799,7 +799,7 @@ for (const colorScheme of ["light", "dark"]) {
         for (const row of python.filter((row) => row.cause in host)) assert.equal(host[row.cause], percent(row.share));
         assert.ok(python.some((row) => row.cause in host));
 
-        // The names have enough contrast with the colours of their functions.
+        // Names must have enough contrast with the colours of their functions.
         const contrast = await flame("LlamaModel.forward").evaluate((button) => {
             const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
             const light = (colour) => {

@@ -117,7 +117,7 @@ fn sizes(known: &[(&Iteration, Batch)]) -> Vec<SizeSum> {
 }
 
 impl BatchSum {
-    /// Returns the sums over these iterations, or `None` if there are none.
+    /// Returns the sums over the iterations in `known`, or `None` if there are none.
     fn new(known: &[(&Iteration, Batch)]) -> Option<Self> {
         let total = |of_one: fn(&(&Iteration, Batch)) -> u64| {
             known.iter().map(of_one).fold(0, u64::saturating_add)

@@ -8,8 +8,8 @@ use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time};
 use crate::print::lines::Lines;
 
-/// Returns one row for each phase: its label, the quantiles of its iterations' times, and their total time in
-/// nanoseconds. Returns nothing if there is only one phase.
+/// Returns one row for each phase: its label, the quantiles of its iterations' times, and their
+/// total time in nanoseconds. Returns no rows if there is only one phase.
 pub(crate) fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
     let several = phases.iter().filter(|_| phases.len() > 1);
     let row = |phase: &PhaseSum| {

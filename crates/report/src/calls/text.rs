@@ -4,8 +4,8 @@ use crate::events::named::Named;
 use crate::numbers::units::{Rate, Time};
 use crate::print::lines::Lines;
 
-/// Adds a table of CUDA calls, the call with the longest total time first. `launches` is the mean number of launches
-/// in an iteration. At most `rows` calls are shown.
+/// Adds a table of CUDA calls to the text, the call with the longest total time first. `launches`
+/// is the mean number of launches in an iteration. At most `rows` calls are shown.
 pub(crate) fn calls(
     calls: &[Named],
     launches: f64,

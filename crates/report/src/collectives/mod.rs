@@ -37,7 +37,7 @@ impl Collectives {
 }
 
 impl Collective {
-    /// Returns the moment at which the collective ended, in nanoseconds.
+    /// Returns the time at which the collective ended, in nanoseconds of `CLOCK_MONOTONIC`.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.start.saturating_add(self.ns)

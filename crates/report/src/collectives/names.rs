@@ -42,8 +42,9 @@ impl Operation {
         }
     }
 
-    /// Returns true if the collective synchronizes its ranks: no rank can end before all ranks have begun. The root of
-    /// a broadcast does not wait for other ranks, and in a reduce the ranks that send to the root do not wait either.
+    /// Returns true if the collective synchronizes its ranks, which means that no rank can end
+    /// before all ranks have begun. A broadcast does not: its root does not wait for other ranks.
+    /// Nor does a reduce: the ranks that send to the root do not wait.
     pub(crate) const fn meets(self) -> bool {
         !matches!(self, Self::Broadcast | Self::Reduce)
     }

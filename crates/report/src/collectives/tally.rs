@@ -33,7 +33,7 @@ const MAX_DURATION: u64 = 1 << 40;
 /// A collective, as one rank ran it. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Collective {
-    /// Start, on `CLOCK_MONOTONIC`.
+    /// Start of the collective, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start: u64,
     pub ns: u64,
     /// Number of the last iteration that began before the collective.
@@ -50,8 +50,9 @@ pub struct Collective {
     pub covered: u32,
     /// Index of the collective's row in the table of kernel names, `names::ROWS`.
     pub row: u8,
-    /// The stream that the collective ran on. The number is an index among the streams with collectives of the same
-    /// row, in the order of each stream's first collective.
+    /// The stream on which the collective ran, as an index among the streams that run collectives
+    /// of the same row of the table. The indexes are in the order of each stream's first
+    /// collective.
     pub stream: u8,
 }
 

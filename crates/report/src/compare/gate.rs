@@ -29,7 +29,7 @@ pub struct Condition {
     text: String,
     name: String,
     is_above: bool,
-    /// The limit as a signed fraction: `+2%` is 0.02.
+    /// The limit for the change, as a signed fraction: `+2%` is 0.02.
     limit: f64,
 }
 
@@ -49,11 +49,11 @@ pub struct Checked {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Met {
-    /// The whole interval lies within the limit.
+    /// The whole interval lies within the limit of the condition.
     Kept,
-    /// The interval contains the limit, or there is no interval.
+    /// The interval contains the limit of the condition, or there is no interval.
     CannotTell,
-    /// The whole interval lies beyond the limit.
+    /// The whole interval lies beyond the limit of the condition.
     Exceeded,
 }
 

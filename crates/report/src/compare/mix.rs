@@ -16,7 +16,7 @@ const MAX_SILENT_DISTANCE: f64 = 0.05;
 
 /// The iterations of a run whose batches are known ("mix" of batches).
 struct Mix<'a> {
-    /// Duration of each iteration in nanoseconds, with its batch.
+    /// Duration of each iteration in nanoseconds, and the iteration's batch.
     known: Vec<(f64, &'a Batch)>,
 }
 

@@ -148,7 +148,8 @@ fn middle(runs: &[Option<Run<'_>>]) -> usize {
     order[(order.len() - 1) / 2]
 }
 
-/// Returns the geometric mean, because the changes between runs are computed on logarithms; 0 if there are no values.
+/// Returns the geometric mean of the values; 0 if there are no values. It is geometric because
+/// changes between runs are computed on logarithms.
 fn mean(values: &[f64]) -> f64 {
     match values.len() {
         0 => 0.0,

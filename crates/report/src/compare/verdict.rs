@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use super::Side;
 use crate::numbers::bootstrap::{Change, Statistic};
 
-/// Default limit for equality, as a fraction: two runs whose rates differ by less are called equal.
+/// Default for the limit below which a difference counts as equality, as a fraction of the rate.
 pub(crate) const WITHIN: f64 = 0.02;
 /// Minimum relative change of the rate for the verdict "faster" or "slower", as a fraction. A
 /// smaller change is ignored even if it is certain.
@@ -39,7 +39,8 @@ pub enum Outcome {
         interval: (f64, f64),
         effort: Effort,
     },
-    /// At least one of the runs has too few iterations. The fields are the numbers of iterations of base and other.
+    /// At least one of the runs has too few iterations for a verdict. The fields are the numbers of
+    /// iterations of base and other.
     TooFew(usize, usize),
     /// The runs have different numbers of ranks, so a step of one run does a different amount of work per rank. The
     /// fields are the numbers of ranks of base and other.

@@ -65,7 +65,7 @@ pub(crate) struct RankedCauses {
     pub base: f64,
     #[serde(rename = "other_ns")]
     pub other: f64,
-    /// The causes, the largest difference first.
+    /// The causes of the change, the largest difference first.
     pub causes: Vec<RankedCause>,
     /// The part of the change that no cause explains, in nanoseconds.
     #[serde(rename = "rest_ns")]

@@ -29,7 +29,7 @@ pub(crate) struct IterationActivity {
     /// Index of the iteration among the iterations of the record.
     pub place: usize,
     pub busy: u64,
-    /// Time in which at least one kernel ran.
+    /// Time in which at least one kernel ran on the GPU.
     pub kernels: u64,
     /// Idle time of the GPU between its first and its last work in the iteration.
     pub gaps: u64,
@@ -126,8 +126,8 @@ impl Device {
         self.waiting.drain(..settled);
     }
 
-    /// Counts the part of a piece of work during which no earlier piece ran. Pieces must come in the order of their
-    /// starts.
+    /// Adds a piece of work to the busy time: only the part of its time in which no earlier piece
+    /// ran. Pieces must come in the order of their starts.
     fn count(&mut self, iterations: &[Span], work: Span, what: u32) {
         let before = self.all.until;
         if let Some(new) = self.all.new_part(work) {

@@ -11,7 +11,7 @@ const MIN_LAUNCH_SHARE: f64 = 0.9;
 #[derive(Debug, Default)]
 pub(crate) struct Launchers {
     threads: Vec<(u32, u64)>,
-    /// Index in `threads` of the thread that launched last.
+    /// Index in `threads` of the thread that made the latest launch.
     latest: usize,
 }
 

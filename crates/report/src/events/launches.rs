@@ -25,7 +25,7 @@ const MIN_IDLE_NS: u64 = 10_000;
 /// is not 0 because the two times come from different clocks.
 const MAX_CLOCK_ERROR_NS: u64 = 10_000;
 
-/// A launching call from the record.
+/// A call that launches GPU work, from the record.
 #[derive(Clone, Copy, Debug)]
 struct LaunchCall {
     thread: u32,

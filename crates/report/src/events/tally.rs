@@ -98,7 +98,7 @@ impl Totals {
     }
 }
 
-/// Results of adding up the events.
+/// The results of adding up a record's events.
 #[derive(Debug)]
 pub(crate) struct Tallied {
     pub inside: Vec<InIteration>,

@@ -24,7 +24,7 @@ pub(crate) enum ClaimRule {
     Copies,
     /// Rows of GPU idle time during the host code for which the GPU had to wait.
     Code,
-    /// All rows of GPU idle time.
+    /// All rows of GPU idle time in the ledger.
     AllIdle,
 }
 

@@ -46,7 +46,7 @@ const MAX_NO_WAIT_SHARE: f64 = 0.02;
 /// A process that has iterations, with the figures by which rules are judged.
 pub(crate) struct Evidence<'a> {
     pub process: &'a Process,
-    /// The index of the process among all processes of the report.
+    /// The index of this process among all processes of the report.
     pub place: usize,
     pub sum: &'a Sum,
     /// The name that distinguishes the process from other processes; empty if there is only one

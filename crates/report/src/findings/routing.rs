@@ -51,7 +51,7 @@ pub(crate) fn imbalance(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-/// The load of a layer's busiest expert.
+/// The load (number of tokens) of a layer's busiest expert.
 struct Load {
     /// Load of the busiest expert, divided by the layer's mean load per expert.
     of_mean: f64,

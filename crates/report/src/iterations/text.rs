@@ -116,7 +116,8 @@ impl TimesTable<'_> {
     }
 
     fn busy(&mut self, sum: &Sum, gpu: GpuShares<'_>, indent: &str) {
-        // `gpu.busy` is `None` if the driver did not report when kernels ran.
+        // `gpu.busy` is `None` if the driver did not report when kernels ran, so there is no row
+        // for busy time.
         if let Some((times, share)) = sum.gpu_busy.as_ref().zip(gpu.busy) {
             self.row(&format!("{indent}{}", gpu.busy_name), times, Some(share));
         }

@@ -146,7 +146,7 @@ impl BlockTally {
     }
 }
 
-/// Returns the device that ran the most kernels.
+/// Returns the number of the GPU that ran the most kernels.
 fn busiest(ran: &[KernelRun]) -> Option<u8> {
     let mut count = [0_u32; 256];
     for ran in ran {

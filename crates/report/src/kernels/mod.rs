@@ -137,7 +137,8 @@ impl<'a> KernelTally<'a> {
         }
     }
 
-    /// Adds an event about the recording itself: the start of a sample, or a number of dropped events.
+    /// Adds an event about the recording itself: the start of a periodic window (sample), or a
+    /// number of dropped events.
     #[inline]
     pub(crate) fn add(&mut self, thread: u32, event: &Event) {
         match event.what {

@@ -247,7 +247,8 @@ impl Kernels {
 #[derive(Debug, Default)]
 pub(crate) struct Tallied {
     pub kernels: Kernels,
-    /// Kernels of each iteration; empty if no kernels were recorded.
+    /// For each iteration, its number of kernels and its GPU busy time; empty if no kernels were
+    /// recorded.
     pub iterations: Vec<InKernels>,
     /// The work of the GPU that was busy longest in the iterations with recorded kernels; `None` if
     /// no GPU worked.

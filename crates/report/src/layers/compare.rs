@@ -21,7 +21,7 @@ const MIN_SINGLE_SHARE: f64 = 0.5;
 /// Minimum share of kernel time whose layer is unknown, as a fraction, for a note that says so.
 const MIN_UNKNOWN_SHARE: f64 = 0.01;
 
-/// Times of layers by name, in both runs, in nanoseconds per iteration.
+/// Times of layers by name: one for each of the two runs, in nanoseconds per iteration.
 type LayerTimes<'a> = BTreeMap<&'a str, [f64; 2]>;
 
 fn difference(times: &[f64; 2]) -> f64 {

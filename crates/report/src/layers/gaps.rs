@@ -8,7 +8,7 @@ use crate::events::spans::{Span, Spans};
 /// of its starts, so it is sorted before it is processed.
 const MIN_HELD_BACK: usize = 1 << 16;
 
-/// Maximum number of pairs of kernels whose idle time is kept.
+/// Maximum number of pairs of successive kernels whose idle time is kept.
 const MAX_PAIRS: usize = 1 << 20;
 
 /// Adds up the idle times of all GPUs. `K` is the type that identifies a kernel; work without a

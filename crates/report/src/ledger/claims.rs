@@ -38,7 +38,7 @@ pub struct Claims {
     pub short: BTreeMap<Claim, Claimed>,
     /// The host's time by category, whether the GPU was idle or not.
     pub ran: BTreeMap<Claim, Claimed>,
-    /// The functions in which the host's code spends its time.
+    /// The functions in which the host's code spends its time, according to samples.
     pub code_in: Paths,
 }
 

@@ -15,7 +15,7 @@ use crate::numbers::units::Rate;
 const MIN_SHARE: f64 = 0.002;
 /// Minimum difference that is reported by name, as a fraction of the slow iteration's extra time.
 const MIN_SHARE_OF_EXTRA: f64 = 0.05;
-/// Maximum number of differences to report by name.
+/// Maximum number of differences that are reported by name.
 const MAX_NAMED: usize = 6;
 
 /// Sums over the iterations on one side of a comparison: the slow iteration, or the others.

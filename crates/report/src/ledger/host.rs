@@ -329,7 +329,7 @@ impl Sums {
         }
     }
 
-    /// Returns the samples in the iterations of some groups.
+    /// Returns the samples that were taken in the iterations of some groups.
     pub(crate) fn seen(&self, groups: &[usize]) -> SampleSums {
         let mut all = SampleSums::default();
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
@@ -352,7 +352,8 @@ impl Sums {
         Paths::find(samples, is_one, named)
     }
 
-    /// Returns the total time of the iterations of some groups, without waits for requests.
+    /// Returns the total time of the iterations of some groups in nanoseconds, without waits for
+    /// requests.
     pub(crate) fn worked(&self, groups: &[usize]) -> u64 {
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
         let waited = |group: &GroupTimes| {

@@ -49,7 +49,7 @@ pub enum HostCause {
     After(ActivityKey),
     /// The state of the thread, as a sample shows it.
     SampledState(SampledState),
-    /// The thread was asleep or blocked in this code.
+    /// The thread was asleep or blocked in code outside CUDA calls.
     Blocked(Code),
     /// The thread was ready to run but had no processor.
     Delayed,

@@ -19,7 +19,7 @@ const MIN_SAMPLES: u64 = 30;
 /// Maximum number of functions to name when no single function is in most samples.
 const MAX_NAMED: usize = 2;
 
-/// Functions that do nothing but call the function that was passed to them.
+/// Functions whose only purpose is to call the function that was passed to them.
 const WRAPPERS: &[&str] = &[
     "Module._call_impl",
     "Module._wrapped_call_impl",

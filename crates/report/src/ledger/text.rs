@@ -10,7 +10,7 @@ use crate::events::window::Window;
 use crate::numbers::units::{Change, Share, Time, of_some};
 use crate::print::lines::Lines;
 
-/// Maximum number of lines for the causes of a slow iteration.
+/// Maximum number of lines for the causes of one slow iteration.
 const MAX_CAUSE_LINES: usize = 3;
 /// Minimum difference between a window's ledger and the ledger of all windows, as a fraction, for
 /// the window's ledger to be shown.
@@ -95,7 +95,7 @@ pub(crate) fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mu
     }
 }
 
-/// Adds the ledgers of windows that differ much from the ledger of all windows.
+/// Adds the ledgers of windows that differ much from the ledger of all windows to the text.
 pub(crate) fn unlike<'a>(
     whole: &'a Ledger,
     windows: impl Iterator<Item = (&'a Window, &'a Ledger)>,

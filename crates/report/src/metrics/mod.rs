@@ -21,7 +21,7 @@ pub struct MetricSample {
     pub start: u64,
     /// Length of the sample's time span, in microseconds.
     pub duration: u32,
-    /// Value in the metric's unit.
+    /// The value, in the unit of the metric.
     pub value: f32,
     pub metric: Metric,
     pub device: u8,

@@ -7,7 +7,7 @@
 //! White, *Automatic block-length selection for the dependent bootstrap*, 2004, as corrected by Patton, Politis and
 //! White, 2009). The same series always result in the same interval.
 
-/// Probability that an interval contains the true value.
+/// Probability that a confidence interval contains the true value.
 const COVERAGE: f64 = 0.95;
 
 /// Maximum number of resamples. Long series get fewer, so that [`MAX_DRAWN_VALUES`] is not
@@ -129,7 +129,8 @@ fn weighted(sorted: &[f64], counts: &[u32], statistic: Statistic) -> f64 {
     }
 }
 
-/// Returns the change of each statistic from one series to another. Neither series may be empty.
+/// Returns the change of each statistic from the series `base` to the series `other`. Neither
+/// series may be empty.
 pub(crate) fn changes(base: &[f64], other: &[f64], statistics: &[Statistic]) -> Vec<Change> {
     let sides = [Series::new(base), Series::new(other)];
     let whole = sides.each_ref().map(|side| vec![1; side.sorted.len()]);
@@ -315,7 +316,8 @@ mod tests {
             .collect()
     }
 
-    /// Returns the fraction of intervals that contain the true value, over many random series.
+    /// Returns the fraction of confidence intervals that contain the true value, over many random
+    /// series.
     fn coverage(length: usize, like: f64, statistic: Statistic) -> f64 {
         let mut random = SplitMix(length as u64);
         let rounds = 120;

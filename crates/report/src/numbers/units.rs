@@ -24,7 +24,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// A difference of durations in nanoseconds. It is shown with its sign.
+/// A difference between durations in nanoseconds, shown with its sign.
 pub struct Change(pub i64);
 
 impl fmt::Display for Change {

@@ -52,7 +52,7 @@ pub struct GpuSum {
     pub busy_ns: Option<u64>,
 }
 
-/// The share of the time in which a GPU is busy.
+/// The share of the time in which a GPU is busy, and the way in which it is known.
 #[derive(Clone, Copy, Debug)]
 pub enum Busy {
     /// The share was computed from recorded kernels. It is a share of the time of iterations that

@@ -15,7 +15,7 @@ const START: u64 = 5_000 * MS;
 const LAUNCH: u8 = 0;
 const WAIT: u8 = 1;
 
-/// The cause of a rank's delay.
+/// The cause for which a rank arrives late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
     Gc,

@@ -314,7 +314,8 @@ impl RecordWriter {
         self.builder.header().anchor(anchor);
     }
 
-    /// Writes an event of one of the threads. `thread` is an index in `ids`.
+    /// Writes an event of one of the threads in `ids`. `thread` is the index of the thread, and
+    /// `long` is the event's duration in nanoseconds.
     fn put(&mut self, thread: usize, at: u64, long: u64, what: What) {
         let duration = match what {
             What::GpuSpan { .. }
@@ -363,7 +364,7 @@ impl RecordWriter {
             };
             self.put(2, begin + piece * apart, long, what);
         }
-        // This kernel runs on another stream while the first kernel runs.
+        // This kernel runs on another stream, at the same time as the first kernel.
         let other = What::GpuKernel {
             device,
             stream: 2,

@@ -96,7 +96,7 @@ impl Run {
             let usual = self.time * (1.0 + 0.1 * state) * if is_taken { 2.0 } else { 1.0 };
             let is_outlier = self.outliers.is_some_and(|every| n % every == every - 1);
             let batch = (self.batch)(n);
-            // Each token adds a microsecond to the iteration's time.
+            // Let each token add a microsecond to the iteration's time.
             let usual = usual + batch.map_or(0.0, |batch| f64::from(batch.tokens) * 1e3);
             let long = if is_outlier { usual * 10.0 } else { usual } as u64;
             if let Some(batch) = batch {

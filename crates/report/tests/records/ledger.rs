@@ -210,7 +210,7 @@ fn processes_are_named_by_rank_where_ranks_differ() {
     };
     assert_eq!(report(&[1, 0]).names, ["rank 0", "rank 1"]);
     assert_eq!(report(&[0, 0]).names, ["pid 1", "pid 2"]);
-    // If all ranks take the same time, none of them is the slowest.
+    // If all ranks take equally long, none of them counts as the slowest.
     let report = report(&[0, 1, 2]);
     let skew = report.skew.as_ref().unwrap();
     assert_eq!((skew.most_often(), &skew.slowest[..]), (None, &[0; 3][..]));

@@ -613,7 +613,7 @@ fn runs_differ_by_functions_that_samples_distinguish() {
     let text = comparison.text();
     assert!(text.contains("host by samples, time a step"), "{text}");
     fits(&text, 44);
-    // A run has no differences when it is compared with itself.
+    // If a run is compared with itself, there are no differences.
     let same = Comparison::compare(&[run(8)], &[run(8)]).text();
     assert!(!same.contains("host by samples"), "{same}");
 }

@@ -1,4 +1,4 @@
-//! Writes the events of the simulated engine's record.
+//! Writes the events of the simulated inference engine's record.
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{CopyKind, Edge, Event, GraphState, RangeKind, StringId, What};

@@ -17,7 +17,7 @@ const MAX_FRAMES: usize = 1 << 22;
 /// this limit ends.
 const MAX_DEPTH: usize = 512;
 
-/// A node of the call tree: a function, as called by its caller.
+/// A node of the call tree: a function, together with the chain of its callers.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
     /// ID of the caller's frame; 0 if there is no caller.

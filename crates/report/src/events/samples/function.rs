@@ -16,7 +16,7 @@ pub struct Function {
 /// The kind of code that a function belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Origin {
-    /// The program, or a third-party library.
+    /// The program itself, or a third-party library.
     Program,
     /// The C library.
     C,

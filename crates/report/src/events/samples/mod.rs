@@ -40,7 +40,7 @@ pub struct StackSample {
     pub thread: u32,
     pub taken: Taken,
     pub state: Option<ThreadState>,
-    /// ID of the innermost frame.
+    /// ID of the innermost frame of the sampled stack.
     pub frame: u32,
     /// The sleep of the thread, as an index in [`Frames::sleeps`]; `None` if the thread did not
     /// sleep, or if the sleep is not known.

@@ -35,11 +35,11 @@ const LAUNCHES: u64 = 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Plant {
     Nothing,
-    /// The code between two calls takes longer.
+    /// The host's code between two calls takes longer.
     HostCode,
     Collections,
     GilWaits,
-    /// The call that copies takes longer.
+    /// The call that copies to the GPU or the host takes longer.
     Copies,
     /// Each launch takes longer.
     SlowLaunches,

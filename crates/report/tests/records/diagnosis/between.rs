@@ -103,7 +103,7 @@ fn a_host_that_sleeps() {
 
 #[test]
 fn the_longest_sleep_is_named_first() {
-    // The thread sleeps for 1 ms between two launches, and for 6 ms after the wait.
+    // In this loop the thread sleeps for 1 ms between two launches, and for 6 ms after the wait.
     let made = SyntheticLoop {
         calls: vec![
             (LAUNCH, 0, 5 * US),

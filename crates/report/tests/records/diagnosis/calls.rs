@@ -250,7 +250,7 @@ fn before_work(mut calls: Vec<Call>) -> SyntheticLoop {
 
 #[test]
 fn short_code_around_small_copies_counts_as_theirs() {
-    // Each copy is followed by 40 µs of code.
+    // In this loop each copy is followed by 40 µs of code.
     let copies = times(100, 45 * US, &[(COPY_ASYNC, 0, 5 * US)]);
     let evidence = finds(before_work(copies), &["small-copies"]);
     assert_eq!(
