@@ -191,7 +191,7 @@ struct OtherWork {
     /// Index of the first entry of `spans` that may not have ended before the next collective
     /// starts.
     next: usize,
-    /// Latest end of all collectives that were passed to [`Self::until`] so far.
+    /// Latest end of all collectives that were passed to the method `until` so far.
     until: u64,
 }
 
