@@ -1,4 +1,5 @@
-//! Finds iterations with the learner, which gets a trace's calls in the same order in which it would see them in the
+//! Finds iterations with the learner, which recognizes them by a repeating pattern of calls. The
+//! learner receives the calls of a trace in the same order in which it would see them in the
 //! preloaded library.
 
 use std::collections::HashMap;
@@ -9,32 +10,37 @@ use tllmprof_record::CopyKind;
 use crate::calls::{Meaning, kernel_of};
 use crate::{Call, Iteration, Moment, Work};
 
-/// Maximum numbers of calls (and of pieces of work) to keep, and of names. Further calls are only counted.
+/// Maximum number of calls to keep; the same maximum applies to pieces of GPU work. Further calls
+/// are only counted.
 const MAX_CALLS: usize = 1 << 24;
+/// Maximum number of function names whose meaning is cached.
 const MAX_NAMES: usize = u16::MAX as usize;
 
-/// Lowest number that stands for a copy. Kernels have lower numbers.
+/// GPU work is stored as a number. `COPIES` and larger numbers stand for kinds of copies, lower
+/// numbers for kernels.
 const COPIES: u32 = UNKNOWN - 0x100;
-/// The number that stands for unknown work.
+/// The number that stands for work that is not in the trace.
 const UNKNOWN: u32 = u32::MAX;
 
-/// A call that the learner uses.
+/// A call that is kept for the learner.
 #[derive(Clone, Copy, Debug)]
 struct HeldCall {
     moment: Moment,
-    /// The correlation number of the call's work. Once all work is read, the number that stands for the work instead.
+    /// At first the correlation number of the work that the call launched. After `find_work`, the
+    /// number that stands for that work.
     work: u32,
-    /// Index in the list of threads.
+    /// Index of the calling thread in `TraceCalls::threads`.
     thread: u16,
-    /// Index in the list of meanings.
+    /// Index of the function's meaning in `TraceCalls::meanings`.
     meaning: u16,
 }
 
-/// A trace's calls, and the work that they launched.
+/// The CUDA calls of a trace, and the GPU work that they launched.
 #[derive(Debug, Default)]
 pub(crate) struct TraceCalls {
     held: Vec<HeldCall>,
-    /// Work of the GPU: correlation number, and number that stands for the work.
+    /// Pieces of GPU work, each with its correlation number and the number that stands for the
+    /// work.
     works: Vec<(u32, u32)>,
     threads: Vec<u64>,
     meanings: Vec<Meaning>,
@@ -43,17 +49,17 @@ pub(crate) struct TraceCalls {
     pub left_out: u64,
 }
 
-/// The iterations that the learner found.
+/// The iterations that the learner found by a repeating pattern of calls.
 #[derive(Debug)]
 pub(crate) struct Learned {
     pub iterations: Vec<Iteration>,
-    /// The description of an iteration's beginning, in words.
+    /// Description of the call at which an iteration begins, in words.
     pub words: String,
 }
 
 impl TraceCalls {
-    /// Returns the meaning of a function and its index, or `None` if the function neither counts nor concerns the
-    /// learner.
+    /// Returns the meaning of a function and its index, or `None` if calls of the function are
+    /// neither counted nor passed to the learner.
     pub(crate) fn meaning(&mut self, name: &str) -> Option<(u16, Meaning)> {
         let place = match self.by_name.get(name) {
             Some(place) => *place,
@@ -71,7 +77,7 @@ impl TraceCalls {
         Some((place, self.meanings[usize::from(place)]))
     }
 
-    /// Adds a call with its meaning.
+    /// Adds a call. `place` is the index of its meaning.
     pub(crate) fn add(&mut self, call: &Call<'_>, (place, meaning): (u16, Meaning)) {
         if self.held.len() >= MAX_CALLS {
             self.left_out += 1;
@@ -90,17 +96,19 @@ impl TraceCalls {
         });
     }
 
-    /// Adds work that a call launched.
+    /// Adds a piece of GPU work. `correlation` is the number that it shares with the call that
+    /// launched it.
     pub(crate) fn add_work(&mut self, correlation: u32, work: Work) {
-        // All work that a graph launched has the same correlation number, so keep only the first piece.
+        // All work that one graph launch started has the same correlation number, so keep only the
+        // first piece.
         let is_known = self.works.last().is_some_and(|last| last.0 == correlation);
         if self.works.len() < MAX_CALLS && !is_known {
             self.works.push((correlation, number_of(work)));
         }
     }
 
-    /// Learns what an iteration is, and finds the iterations. Returns `None` if no call recurs in a pattern that can be
-    /// relied on.
+    /// Learns the pattern of an iteration, and finds the iterations. Returns `None` if no call
+    /// recurs in a pattern that is reliable enough.
     pub(crate) fn learn(
         mut self,
         inner: bool,
@@ -115,8 +123,8 @@ impl TraceCalls {
         if !learner.understands() {
             return None;
         }
-        // The learner has now seen the whole trace. A second replay also finds the early iterations, during which it
-        // was still learning.
+        // The first replay served to learn the pattern. In the second replay the learner also
+        // recognizes the early iterations, during which it was still learning.
         learner.rely();
         let first = self.held.first()?.moment;
         let again = self.held.last()?.moment.abs_diff(first).saturating_add(1);
@@ -148,8 +156,8 @@ impl TraceCalls {
         (!iterations.is_empty()).then_some(Learned { iterations, words })
     }
 
-    /// Passes all calls to the learner, with `later` nanoseconds added to their times, and the boundaries of iterations
-    /// to `each`.
+    /// Passes all calls to the learner, with `later` nanoseconds added to their times. Calls `each`
+    /// with the time and the thread of each boundary between iterations.
     fn replay(
         &self,
         trails: &Trails,
@@ -171,11 +179,13 @@ impl TraceCalls {
         }
     }
 
-    /// Replaces the correlation number in each call by the number that stands for its work.
+    /// Replaces the correlation number that each call has by the number that stands for the call's
+    /// work.
     fn find_work(&mut self) {
         let mut works = std::mem::take(&mut self.works);
         works.sort_by_key(|(correlation, _)| *correlation);
-        // The next call usually launched the next piece of work, so try that piece before searching.
+        // Calls and work are mostly in the same order: so try the next piece of work before
+        // searching for the correlation number.
         let mut next = 0;
         for held in &mut self.held {
             let correlation = held.work;
@@ -191,7 +201,7 @@ impl TraceCalls {
     }
 }
 
-/// Returns the number that stands for work.
+/// Returns the number that stands for a piece of GPU work.
 const fn number_of(work: Work) -> u32 {
     match work {
         Work::Kernel(number) if number < COPIES => number,
@@ -200,7 +210,7 @@ const fn number_of(work: Work) -> u32 {
     }
 }
 
-/// Returns the work that a number stands for; `None` if it is not known.
+/// Returns the work that a number stands for (see [`COPIES`]); `None` if the work is unknown.
 fn work_of(number: u32) -> Option<Work> {
     match number.checked_sub(COPIES) {
         None => Some(Work::Kernel(number)),

@@ -1,8 +1,10 @@
-//! The ranges that engines and profilers open for each step, and the batch facts in their names.
+//! The NVTX and profiler ranges that inference engines and profilers open for each step, and the
+//! data about the batch in the names of these ranges.
 
 use tllmprof_record::Batch;
 
-/// A family of ranges. A range of a family is one step of the program.
+/// A family of ranges: the names that one program gives to its steps. Each range of a family is one
+/// step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) enum Family {
     /// The ranges of the PyTorch profiler's schedule: `ProfilerStep#12`.
@@ -14,10 +16,11 @@ pub(crate) enum Family {
 }
 
 impl Family {
-    /// All families. If two have equally many ranges in a trace, the earlier one in this list is used.
+    /// All families. If two families have equally many ranges in a trace, the earlier one in this
+    /// list is used.
     pub(crate) const ALL: [Self; 3] = [Self::Profiler, Self::Execute, Self::Sglang];
 
-    /// Returns the family of a range, or `None` if it belongs to none.
+    /// Returns the family that a range with this name belongs to, or `None` if there is none.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         let numbered = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
         if name.strip_prefix("ProfilerStep#").is_some_and(numbered) {
@@ -31,7 +34,8 @@ impl Family {
         (name.starts_with("step[") && name.ends_with(']')).then_some(Self::Sglang)
     }
 
-    /// Returns the rule (`--step`) that counts these ranges.
+    /// Returns the rule, as the user would type it for `--step`, that counts the ranges of this
+    /// family.
     pub(crate) const fn rule(self) -> &'static str {
         match self {
             Self::Profiler => "nvtx:^ProfilerStep#",
@@ -40,7 +44,7 @@ impl Family {
         }
     }
 
-    /// Returns a description of these ranges, in words.
+    /// Returns a description of this family's ranges, in words.
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::Profiler => "the PyTorch profiler's ranges ProfilerStep#N",
@@ -50,7 +54,7 @@ impl Family {
     }
 }
 
-/// Returns true if a range is one of those that engines and profilers open for each step.
+/// Returns true if a range has a name that known engines or profilers give to a step.
 #[must_use]
 pub fn is_step_range(name: &str) -> bool {
     Family::from_name(name).is_some()
@@ -71,9 +75,9 @@ pub(crate) fn batch(name: &str) -> Option<Batch> {
     }
 }
 
-/// Returns the batch from a name such as `context_1(7)_generation_4(4)`, which may begin with a number and `_`. The
-/// numbers are requests, and those in parentheses are tokens. In the other form, `context_0(sq0sk0…)`, the number of
-/// tokens follows `sq`.
+/// Returns the batch from a name such as `context_1(7)_generation_4(4)`, which may begin with a
+/// number and `_`: 1 request with 7 tokens in prefill, and 4 requests with 4 tokens in decode. In
+/// the other form, `context_0(sq0sk0…)`, the number of tokens follows `sq`.
 fn execute(name: &str) -> Option<Batch> {
     let start = name.find("context_")?;
     let (context, generation) = name.get(start..)?.split_once(")_generation_")?;
@@ -86,7 +90,7 @@ fn execute(name: &str) -> Option<Batch> {
     )
 }
 
-/// Returns requests and tokens from a text such as `4(16` or `4(sq16sk900…`.
+/// Returns the number of requests and of tokens from a text such as `4(16` or `4(sq16sk900…`.
 fn pair(text: &str) -> Option<(i64, i64)> {
     let (requests, tokens) = text.split_once('(')?;
     let tokens = tokens.strip_prefix("sq").unwrap_or(tokens);
@@ -95,8 +99,8 @@ fn pair(text: &str) -> Option<(i64, i64)> {
     Some((requests.parse().ok()?, tokens.parse().ok()?))
 }
 
-/// Returns the batch from a text such as `DECODE bs=32` or `EXTEND bs=4 toks=900`. If a decode step has no number of
-/// tokens, each request has one token.
+/// Returns the batch from a text such as `DECODE bs=32` or `EXTEND bs=4 toks=900`. If the text for
+/// a decode step has no number of tokens, each request has one token.
 fn sglang(text: &str) -> Option<Batch> {
     let mut words = text.split_ascii_whitespace();
     let mode = words.next()?;
@@ -114,7 +118,7 @@ fn sglang(text: &str) -> Option<Batch> {
         "DECODE" => Batch::new(requests, tokens.unwrap_or(requests), 0),
         "EXTEND" => Batch::new(requests, tokens?, tokens?),
         "IDLE" => Batch::new(0, 0, 0),
-        // The name of a mixed step does not say how many of its tokens belong to prompts.
+        // For a mixed step the name does not say how many of the tokens belong to prompts.
         _ => None,
     }
 }

@@ -1,4 +1,5 @@
-//! The meaning of a trace's calls: for the learner, and for a rule that names a call.
+//! The meaning of the calls in a trace: for the learner, which finds iterations by a pattern of
+//! calls, and for a rule that names a call.
 
 use tllmprof_calls::{Call as Known, CallPurpose, Direction, Wait, cuda_name, kind_of};
 use tllmprof_learn::Call as Learned;
@@ -6,32 +7,37 @@ use tllmprof_record::CopyKind;
 
 use crate::{Moment, Work};
 
-/// Lowest number that stands for a kernel in place of its handle. Real handles are pointers, which are never small.
+/// The learner identifies a kernel by its handle, but traces contain only names. So a kernel's
+/// handle is this number plus the number of its name.
 const KERNELS: u64 = 1 << 32;
-/// The number for a launch whose kernel is not in the trace.
+/// The handle that stands for a kernel that is not in the trace.
 const UNKNOWN: u64 = KERNELS + u32::MAX as u64;
 
-/// Returns a function's name without the version of its interface: `cudaLaunchKernel` for `cudaLaunchKernel_v7000`.
+/// Returns a function's name without the version of the interface, which CUPTI appends:
+/// `cudaLaunchKernel` for `cudaLaunchKernel_v7000`.
 pub(crate) fn plain_name(name: &str) -> &str {
     let Some((stem, version)) = name.rsplit_once("_v") else {
         return name;
     };
-    // Version suffixes of the driver's own functions, such as `_v2`, have one digit and are part of the name.
+    // Only suffixes of at least three digits are versions to remove. Suffixes of the driver's own
+    // functions, such as `_v2`, have one digit and are part of the name.
     let is_version = version.len() >= 4 && version.bytes().all(|byte| byte.is_ascii_digit());
     if is_version { stem } else { name }
 }
 
-/// The meaning of a call of a function.
+/// The meaning of calls of one function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Meaning {
     pub kind: CallPurpose,
     pub call: Option<Known>,
-    /// True if the function's name contains the direction of its copy. If false, only the GPU work shows the direction.
+    /// True if the function's name states the direction of the copy. If false, the direction is
+    /// known only from the GPU work that the call launched.
     pub names_direction: bool,
 }
 
 impl Meaning {
-    /// Returns the meaning of a function, or `None` if the function neither counts nor concerns the learner.
+    /// Returns the meaning of a function, or `None` if calls of the function are neither counted
+    /// nor passed to the learner.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         let name = plain_name(name);
         let kind = kind_of(name).filter(|kind| kind.counts() || kind.captures())?;
@@ -42,12 +48,14 @@ impl Meaning {
         })
     }
 
-    /// Returns the moment at which an iteration ends if such a call is its boundary. For a wait this is its return.
+    /// Returns the time at which an iteration begins if such a call marks its boundary: the end of
+    /// a call that waits, the start of any other call.
     pub(crate) const fn moment(&self, start: Moment, end: Moment) -> Moment {
         if self.kind.waits() { end } else { start }
     }
 
-    /// Returns the call in the form that the learner takes. `work` is the work that the call launched, if it is known.
+    /// Returns the call in the form that the learner takes. `work` is the GPU work that the call
+    /// launched, if it is known.
     pub(crate) fn learned(&self, work: Option<Work>) -> Option<Learned> {
         match self.kind {
             CallPurpose::GraphLaunch => Some(Learned::GraphLaunch),
@@ -72,7 +80,8 @@ impl Meaning {
         }
     }
 
-    /// Returns the direction of a copy between the host and a device; `None` if it is not known or the copy has none.
+    /// Returns the direction of a copy between the host and a device; `None` if the direction is
+    /// not known or the copy has another kind.
     fn direction(&self, work: Option<Work>) -> Option<Direction> {
         match (work, self.kind) {
             (Some(Work::Copy(CopyKind::DeviceToHost)), _) => Some(Direction::ToHost),
@@ -85,7 +94,8 @@ impl Meaning {
     }
 }
 
-/// Returns the number of a kernel's name from the number that the learner has as its handle.
+/// Returns the number of the kernel's name from `handle`, the number that the learner has as the
+/// kernel's handle.
 pub(crate) const fn kernel_of(handle: u64) -> Option<u32> {
     match handle.checked_sub(KERNELS) {
         Some(number) if handle != UNKNOWN && number <= u32::MAX as u64 => Some(number as u32),

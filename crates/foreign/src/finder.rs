@@ -1,4 +1,4 @@
-//! Collects the data of a trace, and finds its iterations.
+//! Collects the ranges, calls and GPU work of a trace, and finds its iterations.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,14 +14,15 @@ use crate::{
     python, range_name,
 };
 
-/// Maximum number of calls that a rule counts. Further calls are left out.
+/// Maximum number of calls to keep that match the user's rule. Further calls are only counted.
 const MAX_COUNTED: usize = 1 << 20;
-/// Maximum number of names of ranges to count, and number of names to show, in the message that says that no range
-/// matches the rule.
+/// Maximum number of different range names to count. The names are listed in the message that no
+/// range matches the rule.
 const MAX_NAMES: usize = 1 << 12;
+/// Maximum number of range names that the message lists.
 const SHOWN: usize = 3;
 
-/// The rule that is reported if no iterations were found.
+/// Text in place of the rule in the report, if no iterations were found.
 const WHOLE: &str = "whole trace";
 
 /// Finds the iterations of one process of a trace.
@@ -30,17 +31,19 @@ pub struct Finder {
     asked: Option<Step>,
     candidates: Candidates,
     calls: TraceCalls,
-    /// Calls that the rule names: start, end and thread of each.
+    /// Calls that the user's rule names: start, end and thread of each.
     counted: Vec<(Moment, Moment, u64)>,
-    /// Number of ranges by name. The names are without the details by which calls of one operator differ.
+    /// Number of ranges by name. Details by which calls of one PyTorch operator differ are removed
+    /// from the names.
     names: HashMap<String, u64>,
-    /// Number of launches by thread.
+    /// Number of calls that launched GPU work, by thread.
     launches: HashMap<u64, u64>,
     left_out: u64,
 }
 
 impl Finder {
-    /// Creates a finder without data. `asked` is the rule that the user typed, if there is one.
+    /// Creates a finder without data. `asked` is the rule for iterations that the user typed, if
+    /// there is one.
     #[must_use]
     pub fn new(asked: Option<Step>) -> Self {
         Self {
@@ -49,8 +52,8 @@ impl Finder {
         }
     }
 
-    /// Returns true if a range may be a step. Readers need not pass other ranges to this finder, and may cache the
-    /// answer for a name.
+    /// Returns true if a range may be an iteration. Readers may skip other ranges, and may cache
+    /// the answer by name.
     #[must_use]
     pub fn is_candidate(&self, source: RangeSource, name: &str, domain: Option<&str>) -> bool {
         self.is_asked(source, name, domain) || Family::from_name(name).is_some()
@@ -82,8 +85,8 @@ impl Finder {
         }
     }
 
-    /// Counts ranges with a name that is not a candidate. If no range matches the user's rule, the message lists such
-    /// names.
+    /// Counts `count` ranges that are no candidates for iterations. If no range matches the user's
+    /// rule, the message lists the most frequent names.
     pub fn other_ranges(&mut self, name: &str, count: u64) {
         let is_by_name = matches!(self.asked, Some(Step::Nvtx { .. } | Step::Python { .. }));
         let name = range_name(name);
@@ -92,7 +95,8 @@ impl Finder {
         }
     }
 
-    /// Returns true if calls and GPU work are needed to find iterations. All ranges must have been added before.
+    /// Returns true if calls and GPU work are needed to find iterations. All ranges must be added
+    /// before this call.
     #[must_use]
     pub fn needs_calls(&self) -> bool {
         match &self.asked {
@@ -121,17 +125,19 @@ impl Finder {
         }
     }
 
-    /// Adds work of a GPU. Pieces may come in any order, and one piece of a graph's work is enough.
+    /// Adds a piece of GPU work. Pieces may come in any order; of the work of one graph launch, one
+    /// piece is enough.
     pub fn work(&mut self, correlation: u32, work: Work) {
         if !matches!(self.asked, Some(Step::Call { .. })) {
             self.calls.add_work(correlation, work);
         }
     }
 
-    /// Finds the iterations. `kernel_name` returns the name of a kernel by the number in [`Work::Kernel`].
+    /// Finds the iterations. `kernel_name` returns the name of a kernel; its argument is the number
+    /// in [`Work::Kernel`].
     ///
     /// # Errors
-    /// The rule that the user typed finds nothing.
+    /// Returns an error if the rule that the user typed finds no iterations.
     pub fn finish(
         mut self,
         trace: &Trace,
@@ -202,7 +208,8 @@ impl Finder {
     ) -> Result<FoundIterations, NotFound> {
         let counted = &mut self.counted;
         counted.sort_unstable_by_key(|(start, end, _)| (*start, Reverse(*end)));
-        // Keep only outermost calls: a runtime function calls the driver function of the same purpose.
+        // A runtime function calls the driver function of the same purpose, so both would be
+        // counted. Keep only the outermost of nested calls.
         let mut until: HashMap<u64, Moment> = HashMap::new();
         counted.retain(|(_, end, thread)| {
             let until = until.entry(*thread).or_insert(Moment::MIN);
@@ -259,7 +266,8 @@ impl Finder {
         })
     }
 
-    /// Returns the iterations that the learner finds. If it finds none, the whole trace is one iteration.
+    /// Returns the iterations that the learner finds by a repeating pattern of calls. If it finds
+    /// none, returns the whole trace as one iteration.
     fn learned(
         &mut self,
         inner: bool,
@@ -317,7 +325,8 @@ fn not_found(step: &Step, why: String) -> NotFound {
     }
 }
 
-/// Returns a note on the ranges of other threads that overlap the chosen ranges and do not count, in words.
+/// Returns a note for the report on ranges that were left out: ranges of other threads that overlap
+/// the chosen ranges.
 fn overlapping(chosen: &Chosen) -> Option<String> {
     let Chosen { others, .. } = chosen;
     (*others > 0)

@@ -44,7 +44,7 @@ pub enum RangeSource {
     Nvtx,
     /// The program opened the range, through `torch.profiler.record_function` or the profiler's schedule.
     Annotation,
-    /// A profiler that follows Python's calls made the range from a call.
+    /// A profiler that records Python calls made the range from a call of a Python function.
     Python,
 }
 
@@ -72,7 +72,8 @@ pub struct Call<'a> {
     pub thread: u64,
     /// The function's name. A suffix for its version, such as `_v2`, may be missing.
     pub name: &'a str,
-    /// The number that the call shares with the GPU work that it launched; 0 if it has none.
+    /// The correlation number, which the call shares with the GPU work that it launched; 0 if it
+    /// has none.
     pub correlation: u32,
     /// The moment at which the call begins.
     pub start: Moment,
@@ -80,7 +81,7 @@ pub struct Call<'a> {
     pub end: Moment,
 }
 
-/// GPU work that calls launched.
+/// A piece of GPU work that a call launched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// A kernel, given by a number that identifies its name.
@@ -98,26 +99,27 @@ pub struct Span {
     pub end: Moment,
 }
 
-/// Facts about a process's trace that are not events.
+/// Data about a process's trace that are not events.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Trace {
-    /// The span from the first CUDA call or GPU work to the end of the last.
+    /// The time from the start of the first CUDA call or GPU work to the end of the last.
     pub span: Span,
-    /// The thread that the report shows if no thread launches anything; `None` if it is not known.
+    /// The thread that the report names if no thread launches work; `None` if it is not known.
     pub main_thread: Option<u64>,
 }
 
 /// An iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Iteration {
-    /// The iteration's number. If all names contain a number and the numbers increase, it is the number in the name,
-    /// otherwise the iteration's index.
+    /// The iteration's number. If the names of all ranges contain a number and these numbers
+    /// increase, it is the number in the name; otherwise the iteration's index.
     pub number: u64,
-    /// The thread that made the iteration.
+    /// The thread whose range or call began the iteration.
     pub thread: u64,
     /// The moment at which the iteration begins.
     pub start: Moment,
-    /// The moment at which the next iteration begins. For the last iteration, the moment at which it ends.
+    /// The moment at which the next iteration begins. For the last iteration, the moment at which
+    /// it ends itself.
     pub end: Moment,
     /// The iteration's batch, if the name of a range describes it.
     pub batch: Option<Batch>,
@@ -126,28 +128,29 @@ pub struct Iteration {
 /// The method by which iterations were found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
-    /// The rule that the user typed.
+    /// The iterations were counted by the rule that the user typed.
     Asked,
-    /// Known ranges: those of [`is_step_range`].
+    /// The iterations are known ranges: ranges for which [`is_step_range`] returns true.
     Known,
-    /// The learner found them from launches and waits.
+    /// The learner found the iterations by a repeating pattern of launches and waits.
     Learned,
-    /// None were found: the whole trace is one iteration.
+    /// No iterations were found, so the whole trace counts as one iteration.
     Whole,
 }
 
 /// The iterations of a process.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FoundIterations {
-    /// The method that found the iterations.
+    /// The method by which the iterations were found.
     pub method: Method,
-    /// The rule, as `--step` names it; `whole trace` if there is none.
+    /// The rule for iterations, in the form of `--step`; `whole trace` if there is no rule.
     pub rule: String,
-    /// The reason for the rule, in words for the report; empty if the user typed it.
+    /// The reason why this rule was used, in words for the report; empty if the user typed the
+    /// rule.
     pub why: String,
     /// The iterations in the order of their starts. They do not overlap.
     pub iterations: Vec<Iteration>,
-    /// Number of ranges and calls that were left out because there was no room.
+    /// Number of ranges and calls that were dropped because a limit was reached.
     pub left_out: u64,
 }
 
@@ -191,10 +194,10 @@ pub fn rank_of_file(path: &Path) -> Option<u64> {
     })
 }
 
-/// Checks that a rule can be used with traces.
+/// Checks that a rule for iterations can be used with traces.
 ///
 /// # Errors
-/// The rule names native functions, whose calls traces do not contain.
+/// Returns an error if the rule names native functions, because traces do not contain their calls.
 pub fn check(step: &Step) -> Result<(), &'static str> {
     match step {
         Step::Symbol { .. } => Err(

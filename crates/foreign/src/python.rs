@@ -4,10 +4,10 @@ use tllmprof_config::PyFunction;
 
 use crate::RangeSource;
 
-/// Returns true if a range is a call of the function.
+/// Returns true if a range is a call of the Python function.
 ///
-/// The PyTorch profiler names a call `PATH(LINE): NAME`, without the class. NVTX ranges of Python functions have the
-/// qualified name, with or without the module.
+/// The PyTorch profiler names a call `PATH(LINE): NAME`, without the class. NVTX ranges of Python
+/// functions have the qualified name, with or without the module.
 pub(crate) fn is_call_of(function: &PyFunction, source: RangeSource, name: &str) -> bool {
     let PyFunction { module, qualname } = function;
     match source {
@@ -23,7 +23,7 @@ pub(crate) fn is_call_of(function: &PyFunction, source: RangeSource, name: &str)
     }
 }
 
-/// Returns the file and the function from `PATH(LINE): NAME`.
+/// Returns the file and the function from a name of the form `PATH(LINE): NAME`.
 fn named_by_file(name: &str) -> Option<(&str, &str)> {
     let (place, function) = name.split_once("): ")?;
     let (path, line) = place.rsplit_once('(')?;
@@ -32,7 +32,7 @@ fn named_by_file(name: &str) -> Option<(&str, &str)> {
         .then_some((path, function))
 }
 
-/// Returns true if a file is the file of a module: the end of its path matches the module's name.
+/// Returns true if the end of a file's path matches the name of a Python module.
 fn is_module(path: &str, module: &str) -> bool {
     let Some(path) = path.strip_suffix(".py") else {
         return false;

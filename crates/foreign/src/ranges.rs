@@ -11,11 +11,11 @@ use crate::{Iteration, Moment, Range, Trace};
 /// Maximum number of ranges to keep. Further ranges are only counted.
 const MAX_RANGES: usize = 1 << 20;
 
-/// Maximum length of the last iteration for it to last to the end of the trace, as a multiple of the median of the
-/// others.
+/// Normally the last iteration lasts to the end of the trace. This is the maximum length that it
+/// may then have, as a multiple of the median length of the other iterations.
 const LONGEST_LAST: i64 = 2;
 
-/// A range that may be a step.
+/// A range that may be an iteration of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RangeCandidate {
     thread: u64,
@@ -25,7 +25,7 @@ pub(crate) struct RangeCandidate {
     batch: Option<Batch>,
 }
 
-/// Ranges that may be steps.
+/// Ranges that may be iterations of the program.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     /// The ranges that match the rule that the user typed.
@@ -34,11 +34,11 @@ pub(crate) struct Candidates {
     pub left_out: u64,
 }
 
-/// Ranges that were chosen as steps. They do not overlap.
+/// Ranges that were chosen as iterations. They do not overlap.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub ranges: Vec<RangeCandidate>,
-    /// Number of ranges of other threads that overlap the chosen ones.
+    /// Number of ranges of other threads that overlap the chosen ranges.
     pub others: usize,
 }
 
@@ -67,8 +67,8 @@ impl Candidates {
         }
     }
 
-    /// Returns the family of known ranges that has the most ranges, and these ranges; `None` if there are no known
-    /// ranges.
+    /// Returns the family that has the most ranges, and its ranges; `None` if no range belongs to a
+    /// known family. A family is the set of names that one program gives to its steps.
     pub(crate) fn take_known(&mut self) -> Option<(Family, Vec<RangeCandidate>)> {
         let count = |family: &Family| self.known[*family as usize].len();
         let most = Family::ALL
@@ -77,12 +77,13 @@ impl Candidates {
         (count(&most) > 0).then(|| (most, self.known[most as usize].clone()))
     }
 
-    /// Returns true if there are ranges of a known family.
+    /// Returns true if at least one range belongs to a known family.
     pub(crate) fn has_known(&self) -> bool {
         self.known.iter().any(|ranges| !ranges.is_empty())
     }
 
-    /// Sets the batch of each iteration in which ranges that describe a batch began, if all these ranges describe the
+    /// Sets the batches of iterations from the ranges whose names describe a batch. An iteration
+    /// gets a batch if at least one such range began in it and all such ranges in it describe the
     /// same batch.
     pub(crate) fn add_batches(&self, iterations: &mut [Iteration]) {
         let mut found: HashMap<usize, Option<Batch>> = HashMap::new();
@@ -108,8 +109,8 @@ impl Candidates {
     }
 }
 
-/// Chooses ranges that do not overlap. Of nested ranges the outermost is chosen. If ranges of several threads overlap,
-/// those of the thread with the most ranges are chosen.
+/// Chooses ranges that do not overlap. Of nested ranges, the outermost is chosen. If ranges of
+/// several threads overlap, only ranges of the thread with the most ranges are chosen.
 pub(crate) fn choose(mut ranges: Vec<RangeCandidate>) -> Chosen {
     ranges.sort_unstable_by_key(|range| (range.start, Reverse(range.end)));
     let mut open: HashMap<u64, Moment> = HashMap::new();
@@ -142,7 +143,7 @@ pub(crate) fn choose(mut ranges: Vec<RangeCandidate>) -> Chosen {
     }
 }
 
-/// Returns iterations that begin with every `every`-th range.
+/// Returns the iterations that begin at every `every`-th range.
 pub(crate) fn iterations(ranges: &[RangeCandidate], every: u64, trace: &Trace) -> Vec<Iteration> {
     let every = usize::try_from(every).unwrap_or(usize::MAX).max(1);
     let begins: Vec<_> = ranges.iter().step_by(every).collect();
@@ -168,8 +169,9 @@ pub(crate) fn iterations(ranges: &[RangeCandidate], every: u64, trace: &Trace) -
     all
 }
 
-/// Sets the end of the last iteration. It is the end of the trace, because work that the last range launched may end
-/// there. If that would make the iteration far longer than the others, it is the end of its range.
+/// Sets the end of the last iteration. It is the end of the trace, because work that the last range
+/// launched may run until then. If that would make the last iteration far longer than the others,
+/// it is the end of the last range.
 fn end_last(all: &mut [Iteration], range_end: Moment, trace: &Trace) {
     let Some((last, others)) = all.split_last_mut() else {
         return;
@@ -243,7 +245,7 @@ mod tests {
             to_end,
             [(7, 0, 100), (8, 100, 200), (9, 200, 300), (10, 300, 450)]
         );
-        // Idle time at the end of the trace does not belong to the last step.
+        // If the trace ends with a long idle time, that time does not belong to the last iteration.
         assert_eq!(spans(9000)[3], (10, 300, 360));
         let every = iterations(&chosen.ranges, 2, &trace(400));
         assert_eq!(every.len(), 2);

@@ -1,4 +1,4 @@
-//! The table of calls of a recording by another profiler.
+//! The table of CUDA calls in a recording that was made from another profiler's trace.
 
 use std::collections::HashMap;
 
@@ -7,24 +7,25 @@ use tllmprof_record::CallKind;
 
 use crate::calls::plain_name;
 
-/// Rows of the table by name. Names for which there is no row left share the last row.
+/// Rows of the table of CUDA calls, by function name. When all row numbers are used, further
+/// functions share the last row.
 #[derive(Debug, Default)]
 pub struct CallRows {
     by_name: HashMap<String, u8>,
 }
 
-/// A row of the table.
+/// A row of the table of CUDA calls in a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallRow<'a> {
-    /// The number of the row.
+    /// The number of the row in the table of CUDA calls.
     pub number: u8,
-    /// The name of the row's calls, without the version of the interface.
+    /// The name of the row's function, without the version that CUPTI appends.
     pub name: &'a str,
-    /// The kind of the row's calls.
+    /// The kind of the calls in this row, such as launch or wait.
     pub kind: CallKind,
 }
 
-/// The row for names for which there is no row left.
+/// The row that functions share when all other row numbers are used.
 const OTHER: CallRow<'_> = CallRow {
     number: u8::MAX,
     name: "other calls",
@@ -32,7 +33,8 @@ const OTHER: CallRow<'_> = CallRow {
 };
 
 impl CallRows {
-    /// Returns the row for calls of a function, and adds it if it is new.
+    /// Returns the row for calls of the function `name`. A function that is used for the first time
+    /// gets a new row.
     pub fn row<'a>(&mut self, name: &'a str) -> CallRow<'a> {
         let name = plain_name(name);
         let number = match self.by_name.get(name) {

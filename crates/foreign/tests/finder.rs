@@ -34,8 +34,8 @@ fn finish(finder: Finder) -> Result<FoundIterations, NotFound> {
     finder.finish(&trace, &|kernel| format!("k{kernel}"))
 }
 
-/// A serving loop: each step has nine kernels, a copy to the host and a wait for it. The calls are added in reverse
-/// order, because a trace need not be in order.
+/// Adds the calls of a serving loop: each step launches nine kernels, and a copy to the host that
+/// it then waits for. The calls are added in reverse order, because a trace need not be in order.
 fn decode(finder: &mut Finder, steps: i64) {
     for step in (0..steps).rev() {
         let start = step * LENGTH;
@@ -95,7 +95,7 @@ fn a_call_that_the_user_names_begins_or_ends_iterations() {
     assert_eq!(found.iterations[0].start, 800_000);
     let mut launches = finder("cuLaunchKernel/9");
     decode(&mut launches, STEPS);
-    // A driver call within a runtime call does not count as a separate call.
+    // In this test a driver call lies within a runtime call, so it is not counted separately.
     launches.call(&call("cuLaunchKernel", 0, 1000, 4000));
     let found = finish(launches).unwrap();
     assert_eq!(found.iterations[1].start, LENGTH);

@@ -1,5 +1,5 @@
-//! Reads the JSON document around a trace's events as a stream. The document is never kept in
-//! memory completely.
+//! Reads a trace's JSON document as a stream, because the document may be too large for memory. The
+//! events are read one by one.
 
 use std::fmt;
 use std::io::Read;
@@ -44,7 +44,7 @@ pub(crate) fn read(file: impl Read) -> Result<Trace, TraceError> {
     }
 }
 
-/// The state while a document is read.
+/// The state while a trace's JSON document is read.
 struct Document<'a> {
     trace: &'a mut Trace,
     budget: &'a Budget,
@@ -84,7 +84,7 @@ impl<'de> Visitor<'de> for &mut Document<'_> {
         Ok(())
     }
 
-    /// The format also allows a document that consists only of the list of events.
+    /// A trace may also be only the list of events, without the object around it.
     fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<(), A::Error> {
         Events(self).visit_seq(seq)
     }

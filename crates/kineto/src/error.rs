@@ -11,19 +11,19 @@ pub enum TraceError {
     Io(io::Error),
     /// The file ends before its JSON is complete.
     Truncated,
-    /// More text follows the JSON.
+    /// The file contains more text after the end of the JSON.
     Trailing { line: usize },
     /// The text is not JSON.
     Syntax(String),
-    /// One event or fact is longer than any event or fact that a profiler writes.
+    /// An event, or another value of the trace, is longer than any that a profiler writes.
     TooLong { bytes: u64 },
-    /// The JSON has no `traceEvents`.
+    /// The JSON does not have the key `traceEvents`.
     NoEvents,
-    /// The trace has events, but none that the PyTorch profiler writes.
+    /// The trace has events, but none with a category of the PyTorch profiler.
     Other,
     /// tllmprof exported the trace from records of several processes.
     Several,
-    /// The step rule that the user typed matches nothing in the trace.
+    /// The rule for iterations (`--step`) that the user typed matches nothing in the trace.
     NotFound(NotFound),
 }
 
@@ -81,7 +81,7 @@ impl From<serde_json::Error> for TraceError {
         match error.classify() {
             serde_json::error::Category::Eof => Self::Truncated,
             serde_json::error::Category::Io => io::Error::from(error).into(),
-            // The JSON is valid but has another structure than a trace.
+            // The text is valid JSON, but does not have the structure of a trace.
             serde_json::error::Category::Data => Self::NoEvents,
             serde_json::error::Category::Syntax => Self::Syntax(error.to_string()),
         }

@@ -8,11 +8,11 @@ use serde_json::value::RawValue;
 
 use crate::number::nanoseconds;
 
-/// Maximum length of a name, in bytes. Longer names are cut.
+/// Maximum length of an event's name, in bytes. Longer names are cut.
 const NAME: usize = 4096;
 
-/// The parts of an event's JSON that are used. One value is reused for all events, so that no
-/// memory is allocated for each of them.
+/// The values of an event's JSON that are used. One `RawEvent` is reused for all events, so that
+/// reading an event allocates no memory.
 #[derive(Debug, Default)]
 pub struct RawEvent {
     /// The first letter of the event's phase (`ph`). `X` is an event with a duration; `M` describes
@@ -22,7 +22,7 @@ pub struct RawEvent {
     pub name: String,
     pub pid: Scalar,
     pub tid: Scalar,
-    /// Start in nanoseconds. `duration` is in nanoseconds, too.
+    /// Start in nanoseconds. The field `duration` is in nanoseconds, too.
     pub start: Option<i64>,
     pub duration: Option<i64>,
     pub args: Args,
@@ -35,13 +35,13 @@ pub struct Args {
     pub stream: Option<i64>,
     pub correlation: Option<i64>,
     pub bytes: Option<i64>,
-    /// The number of an iteration, in a trace that tllmprof exported.
+    /// The iteration's number, in an event that tllmprof exported.
     pub iteration: Option<i64>,
     /// The name of a process or thread, if the event describes one.
     pub name: String,
 }
 
-/// A number or a text. Traces use both for process and thread ids.
+/// A JSON number or text. Traces use both types for the ids of processes and threads.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Scalar {
     #[default]
@@ -110,7 +110,7 @@ impl RawEvent {
     }
 }
 
-/// Reads an event into this value. JSON that is not an object leaves the value empty.
+/// Reads an event into this value. If the JSON is not an object, this value is left empty.
 impl<'de> DeserializeSeed<'de> for &mut RawEvent {
     type Value = ();
 
@@ -225,8 +225,8 @@ impl<'de> Visitor<'de> for ArgsVisitor<'_> {
     }
 }
 
-/// Reads a text into the buffer and cuts it if it is long. JSON that is not a text leaves the
-/// buffer empty.
+/// Reads a JSON text into the buffer, and cuts it if it is too long. If the JSON is not a text, the
+/// buffer is left empty.
 pub(crate) struct TextSeed<'a>(pub &'a mut String);
 
 impl<'de> DeserializeSeed<'de> for TextSeed<'_> {
@@ -266,7 +266,7 @@ impl<'de> Visitor<'de> for TextSeed<'_> {
     }
 }
 
-/// Reads a number or a text. Other JSON becomes [`Scalar::None`].
+/// Reads a JSON number or text. Any other JSON becomes [`Scalar::None`].
 pub(crate) struct AnyScalar;
 
 impl<'de> DeserializeSeed<'de> for AnyScalar {

@@ -1,18 +1,20 @@
-//! Reads the facts about the process and the machine that a trace contains in addition to its events.
+//! Reads the top-level values of a trace, which describe the process and the machine.
 
 use std::path::Path;
 
 use serde_json::Value;
 use tllmprof_foreign::rank_of_file;
 
-/// Maximum number of process groups to keep, and of ranks in a group.
+/// Maximum number of process groups to keep.
 const GROUPS: usize = 256;
+/// Maximum number of ranks of a process group to keep.
 const RANKS: usize = 1 << 16;
 
-/// The values at the top level of a trace that are used.
+/// The values at the top level of a trace that are used; the events are not among them.
 #[derive(Debug, Default)]
 pub struct Metadata {
-    /// Nanoseconds since 1970 at time 0 of the trace; `None` if the times in the trace count from 1970 themselves.
+    /// Nanoseconds from 1970 to the trace's time 0; `None` if the times in the trace count from
+    /// 1970.
     pub base: Option<i64>,
     pub host: String,
     /// The version of the CUDA driver, in CUDA's numbering: 12040 is 12.4.
@@ -32,11 +34,12 @@ pub struct Metadata {
 pub struct ProcessGroup {
     /// The group's number and its description, such as its purpose.
     pub name: String,
-    /// The job's rank of each member, in the order of the ranks within the group.
+    /// Ranks in the whole job of the group's members, in the order of the members' ranks within the
+    /// group.
     pub ranks: Vec<u64>,
 }
 
-/// Top-level keys of the trace whose values are used.
+/// Top-level keys of a trace whose values [`Metadata`] keeps.
 pub(crate) const KEYS: &[&str] = &[
     "baseTimeNanoseconds",
     "host_name",
@@ -98,8 +101,9 @@ impl Metadata {
     }
 }
 
-/// Returns the rank that the file's name contains: the number after `rank`, or the number after `TP` if the name shows
-/// no other kind of parallelism (data, pipeline or expert).
+/// Returns the rank that the file's name contains: the number after `rank`. If there is none, the
+/// number after `TP` is the rank, provided that the name shows no other kind of parallelism (data,
+/// pipeline or expert).
 pub(crate) fn rank_of_name(file: &Path) -> Option<u64> {
     rank_of_file(file).or_else(|| {
         let name = file.file_name()?.to_str()?;

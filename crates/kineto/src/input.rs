@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 
-/// Maximum length of an event or a fact, in bytes of JSON. It bounds memory, because parts of a value may be kept as a
-/// whole.
+/// Maximum length in bytes of the JSON of one value, such as an event. The limit bounds memory,
+/// because parts of a value may be kept as a whole.
 pub(crate) const LONGEST: u64 = 16 << 20;
 
 /// The first bytes of every file that gzip wrote.
@@ -24,12 +24,12 @@ const UTF16: [&[u8]; 4] = [
     b"\xfe\xff\0[",
 ];
 
-/// Number of bytes to read when a file is recognized by its content.
+/// Number of bytes at the beginning of a file that are read to recognize a trace.
 const PROBE: u64 = 1 << 20;
 
 const BUFFER: usize = 1 << 16;
 
-/// Number of bytes that the current JSON value may still use.
+/// The number of bytes by which the JSON value that is being read may still grow.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget(Rc<Cell<u64>>);
 
@@ -38,23 +38,25 @@ impl Budget {
         Self(Rc::new(Cell::new(LONGEST)))
     }
 
-    /// Limits the value that begins now, because parts of it are kept in memory.
+    /// Sets the limit for the JSON value that begins now. The limit is needed because parts of the
+    /// value are kept in memory.
     pub(crate) fn begin(&self) {
         self.0.set(LONGEST);
     }
 
-    /// Removes the limit for the value that begins now, because nothing of it is kept in memory.
+    /// Removes the limit for the JSON value that begins now, because the value is skipped and takes
+    /// no memory.
     pub(crate) fn skip(&self) {
         self.0.set(u64::MAX);
     }
 
-    /// Returns true if a value was longer than the limit.
+    /// Returns true if the current JSON value is longer than the limit.
     pub(crate) fn is_spent(&self) -> bool {
         self.0.get() == 0
     }
 }
 
-/// A reader that returns an error once the budget is used up.
+/// A reader that returns an error once the bytes of the budget are used up.
 pub(crate) struct Metered<R> {
     from: R,
     budget: Budget,
@@ -72,17 +74,17 @@ impl<R: Read> Read for Metered<R> {
     }
 }
 
-/// Maximum length of a word that is compared with NaN, Infinity and inf, in bytes.
+/// Maximum length in bytes of a word outside strings that may be NaN, Infinity or inf.
 const LONGEST_WORD: usize = 16;
 
 /// A reader that replaces NaN, Infinity and inf by `null`. Some programs write them, but JSON does not allow them.
 struct Finite<R> {
     from: R,
     raw: Vec<u8>,
-    /// Processed bytes that have not been returned yet. They start at index `at`.
+    /// Processed bytes. Those from index `at` on have not been returned to the caller yet.
     text: Vec<u8>,
     at: usize,
-    /// The first bytes of a word outside strings that may be NaN, Infinity or inf.
+    /// The beginning of a word outside strings, which may turn out to be NaN, Infinity or inf.
     word: Vec<u8>,
     is_in_string: bool,
     is_escaped: bool,
@@ -114,7 +116,7 @@ impl<R: Read> Finite<R> {
         self.word.clear();
     }
 
-    /// Copies the bytes of a string up to its end, and returns the bytes after it.
+    /// Copies the bytes of a JSON string up to the string's end. Returns the remaining bytes.
     fn take_string<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let mut at = 0;
         if std::mem::take(&mut self.is_escaped) {
@@ -140,8 +142,8 @@ impl<R: Read> Finite<R> {
         rest
     }
 
-    /// Copies bytes outside strings up to a string or a word that may be NaN, Infinity or inf. Returns the bytes after
-    /// them.
+    /// Copies bytes outside JSON strings, up to a string or a word that may be NaN, Infinity or
+    /// inf. Returns the remaining bytes.
     fn take_plain<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let special = bytes.iter().position(|byte| b"\"-NnIi".contains(byte));
         let (plain, rest) = bytes.split_at(special.unwrap_or(bytes.len()));
@@ -199,7 +201,7 @@ impl<R: Read> Read for Finite<R> {
 /// A reader of the decompressed text of a file.
 pub(crate) type TextReader<'a> = BufReader<Metered<Box<dyn Read + 'a>>>;
 
-/// Returns a reader of the file's text, and the budget that limits its values.
+/// Returns a reader of the file's text, and the budget that limits the length of each JSON value.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, is compressed twice or is not UTF-8.
@@ -226,7 +228,8 @@ pub(crate) fn text<'a>(file: impl Read + 'a) -> io::Result<(TextReader<'a>, Budg
     Ok((text, budget))
 }
 
-/// Returns a reader of the file's content. It decompresses a file that gzip compressed.
+/// Returns a reader of the file's content. A file that begins with gzip's first bytes is
+/// decompressed.
 fn plain<'a>(file: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut file = BufReader::with_capacity(BUFFER, file);
     Ok(match file.fill_buf()?.starts_with(GZIP) {
@@ -235,7 +238,7 @@ fn plain<'a>(file: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     })
 }
 
-/// Returns true if a file that begins with these bytes is JSON or may be compressed JSON.
+/// Returns true if a file that begins with the bytes `beginning` is JSON or may be compressed JSON.
 pub fn may_be_json(beginning: &[u8]) -> bool {
     beginning.starts_with(GZIP)
         || is_utf16(beginning)
@@ -252,7 +255,8 @@ fn is_utf16(beginning: &[u8]) -> bool {
 /// Returns an error if the file cannot be read.
 pub fn is_json(file: impl Read) -> io::Result<bool> {
     let mut beginning = Vec::new();
-    // Ignore errors of decompression here. They are reported when the file is read as a trace.
+    // Ignore errors of decompression here; they occur again, and are reported, when the file is
+    // read as a trace.
     let _ = plain(file)?.take(64).read_to_end(&mut beginning);
     Ok(may_be_json(&beginning))
 }
@@ -280,7 +284,7 @@ fn first(text: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
 
-    /// A reader that returns one byte at a time.
+    /// A reader that returns only one byte per call.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {

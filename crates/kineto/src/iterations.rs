@@ -21,22 +21,22 @@ pub struct TraceIteration {
     pub batch: Option<Batch>,
 }
 
-/// The iterations in the order of their starts, and the way in which they were found.
+/// The iterations in the order of their starts, and the windows that contain them.
 #[derive(Debug)]
 pub struct Iterations {
     pub all: Vec<TraceIteration>,
     pub windows: Vec<OwnWindow>,
     pub rule: String,
     pub why: String,
-    /// True if no iterations were found, so that the whole trace is shown as one.
+    /// True if no iterations were found. The whole trace then counts as one iteration.
     pub is_whole: bool,
     pub left_out: u64,
-    /// Names of the ranges that may be steps.
+    /// Names of the ranges that may be iterations of the program.
     pub step_names: HashSet<StringId>,
 }
 
 impl Iterations {
-    /// Finds the iterations of a trace. `asked` is the step rule that the user typed.
+    /// Finds the iterations of a trace. `asked` is the rule for iterations that the user typed.
     ///
     /// # Errors
     /// Returns an error if the rule matches nothing in the trace.
@@ -58,7 +58,8 @@ impl Iterations {
         Ok(Self::from_found(found, step_names))
     }
 
-    /// Returns the iterations that tllmprof counted, for a trace that tllmprof exported.
+    /// Returns the iterations that tllmprof counted. The trace is one that tllmprof exported, so it
+    /// contains them.
     fn of_tllmprof(trace: &Trace) -> Self {
         let thread = main_thread(trace).unwrap_or(0) as u32;
         let all = trace.own.iterations.iter();
@@ -101,9 +102,10 @@ impl Iterations {
         }
     }
 
-    /// Extends the last iteration until the GPU finishes the work that was launched before its end, because a range
-    /// ends when only the host is done. Correlation numbers increase in the order of launches, so work counts even if
-    /// the call that launched it is not in the trace.
+    /// Extends the last iteration until the GPU has finished the work launched in it, because the
+    /// end of a step's range marks only the end of the host's part. Correlation numbers increase in
+    /// the order of launches, so all work up to the last call's number counts, even if its own call
+    /// is not in the trace.
     pub fn extend_last(&mut self, trace: &Trace) {
         let last = self.all.last_mut().filter(|_| !trace.metadata.is_own);
         let Some(last) = last else {
@@ -124,8 +126,8 @@ impl Iterations {
 }
 
 impl Iterations {
-    /// Puts all iterations into one window if the trace has no windows. If the trace has GPU work, kernels count as
-    /// recorded in that window.
+    /// If the trace has no windows, adds one window that contains all iterations. If the trace has
+    /// GPU work, the window is marked as one with recorded kernels.
     pub fn close(&mut self, trace: &Trace) {
         let (Some(first), Some(last)) = (self.all.first(), self.all.last()) else {
             return;
@@ -148,13 +150,15 @@ impl Iterations {
     }
 }
 
-/// Passes the ranges that may be steps to the finder. Returns their names.
+/// Passes all ranges to the finder, which chooses the iterations from them. Returns the names of
+/// the ranges that may be iterations.
 fn add_ranges(finder: &mut Finder, trace: &Trace) -> HashSet<StringId> {
     let mut known: HashMap<(StringId, bool), bool> = HashMap::new();
     let mut others: HashMap<StringId, u64> = HashMap::new();
     for event in &trace.host {
         let source = match event.kind {
-            // Older versions of the profiler write ranges in the category of operators.
+            // Older versions of the profiler write ranges of the program with the category of
+            // operators.
             HostKind::Annotation | HostKind::Operator => RangeSource::Annotation,
             HostKind::Function => RangeSource::Python,
             HostKind::Call | HostKind::Module => continue,
@@ -196,7 +200,8 @@ fn add_calls(finder: &mut Finder, trace: &Trace) {
     }
     let mut last = 0;
     for work in &trace.gpu {
-        // The kernels of a graph launch follow each other and share one number, so only the first is passed on.
+        // The finder needs only one piece of work for each call. The kernels of a graph launch
+        // follow each other with the same correlation number, so only the first is passed on.
         if work.correlation == last {
             continue;
         }
@@ -209,8 +214,8 @@ fn add_calls(finder: &mut Finder, trace: &Trace) {
     }
 }
 
-/// Returns the time from the earliest start to the latest end of all calls and GPU work. If there are none, returns
-/// that of all host events.
+/// Returns the time from the earliest start to the latest end of all calls and GPU work. If there
+/// are neither, returns the time from the first to the last host event.
 fn span(trace: &Trace) -> Option<Span> {
     let work = trace.gpu.iter().map(|work| (work.start, work.end()));
     let calls = trace
@@ -231,7 +236,7 @@ fn enclosing(mut spans: impl Iterator<Item = (i64, i64)>) -> Option<Span> {
     }))
 }
 
-/// Returns the thread with the most events.
+/// Returns the thread that has the most host events.
 fn main_thread(trace: &Trace) -> Option<u64> {
     let mut counts: HashMap<u32, u64> = HashMap::new();
     for event in &trace.host {

@@ -34,12 +34,13 @@ pub use error::TraceError;
 pub use input::{is_json, looks_like_trace, may_be_json};
 pub use process::TraceProcess;
 
-/// Reads a trace. `file` contains its JSON, plain or compressed. `path` is the file's name, which is shown to the user
-/// and may contain the rank. `asked` is the step rule that the user typed.
+/// Reads a trace. `file` contains its JSON, plain or compressed. `path` is the file's name: it is
+/// shown to the user and may contain the rank. `asked` is the rule for iterations that the user
+/// typed.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, is not a trace of the PyTorch profiler, or if the rule matches nothing
-/// in it.
+/// Returns an error if the file cannot be read, is not a trace of the PyTorch profiler, or if the
+/// rule matches nothing in the trace.
 pub fn read(file: impl Read, path: &Path, asked: Option<Step>) -> Result<TraceProcess, TraceError> {
     let mut trace = document::read(file)?;
     if trace.metadata.is_own && (trace.processes.len() > 1 || trace.own.gpus.len() > 1) {

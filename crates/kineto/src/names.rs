@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use tllmprof_record::{NO_STRING, StringId};
 
-/// Maximum number of texts to keep, and maximum number of their bytes. Texts beyond these limits
-/// become empty.
+/// Maximum number of texts to keep. Further texts become empty.
 const COUNT: usize = 1 << 20;
+/// Maximum total length of the kept texts, in bytes.
 const BYTES: usize = 128 << 20;
 
-/// Texts, numbered from 1 in the order of their first use. The recording uses these numbers as
-/// string ids.
+/// Different texts, numbered from 1 in the order of their first use. The recording uses these
+/// numbers as string ids.
 #[derive(Debug, Default)]
 pub struct StringTable {
     texts: Vec<Box<str>>,
@@ -19,7 +19,7 @@ pub struct StringTable {
 }
 
 impl StringTable {
-    /// Returns the number of a text, and adds the text if it is new.
+    /// Returns the number of a text. A new text gets the next free number.
     pub fn number(&mut self, text: &str) -> StringId {
         if let Some(number) = self.numbers.get(text) {
             return *number;
@@ -34,7 +34,7 @@ impl StringTable {
         number
     }
 
-    /// Returns the text with this number, or an empty text if there is none.
+    /// Returns the text with the number `number`; an empty text if no text has that number.
     pub fn get(&self, number: StringId) -> &str {
         let at = (number as usize).checked_sub(1);
         at.and_then(|at| self.texts.get(at)).map_or("", |text| text)

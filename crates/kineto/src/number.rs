@@ -1,8 +1,8 @@
 //! Parses times as traces write them: microseconds with a fraction.
 
-/// Converts microseconds to nanoseconds. `json` is a number or a string that contains one. The digits are parsed as
-/// integers, because a double is not precise enough: it rounds the current number of microseconds since 1970 to a
-/// multiple of 0.25.
+/// Converts microseconds to nanoseconds. `json` is a JSON number, or a JSON string that contains a
+/// number. The digits are parsed as integers, because a double is too imprecise for microseconds
+/// since 1970: today it can represent only multiples of 0.25.
 pub(crate) fn nanoseconds(json: &str) -> Option<i64> {
     let text = json.trim().trim_matches('"').trim();
     let (is_negative, digits) = match text.strip_prefix('-') {
@@ -28,8 +28,8 @@ pub(crate) fn nanoseconds(json: &str) -> Option<i64> {
     Some(if is_negative { -ns } else { ns })
 }
 
-/// Converts microseconds in a number with an exponent, such as `1.5e3`, to nanoseconds. Such a number is parsed as a
-/// double.
+/// Converts microseconds, written as a number with an exponent such as `1.5e3`, to nanoseconds. The
+/// number is parsed as a double.
 fn with_exponent(text: &str) -> Option<i64> {
     let is_number = text.bytes().all(|byte| b"+-.eE0123456789".contains(&byte));
     let ns = text.parse::<f64>().ok().filter(|_| is_number)? * 1000.0;

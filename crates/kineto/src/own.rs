@@ -1,17 +1,18 @@
-//! The events that only traces exported by tllmprof contain: iterations, windows, and the names of streams' timeline
-//! rows.
+//! The events that occur only in traces exported by tllmprof: iterations, windows, and the names of
+//! the streams' rows on the timeline.
 
 use std::collections::HashSet;
 
 use crate::event::{RawEvent, Scalar};
 
-/// Maximum number of iterations to keep, and of windows.
+/// Maximum number of iterations to keep; the same maximum applies to windows.
 const LIMIT: usize = 1 << 20;
 
-/// Name of the timeline row with the parts of windows in which kernels were recorded.
+/// Name of the timeline row that shows the parts of windows in which kernels were recorded.
 const TAKEN: &str = "kernels taken";
 
-/// A window, or the part of a window in which kernels were recorded (`has_kernels`).
+/// A window of a trace that tllmprof exported. If `has_kernels` is true, it is only the part of a
+/// window in which kernels were recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnWindow {
     pub first: u64,
@@ -24,10 +25,11 @@ pub struct OwnWindow {
 /// The iterations and windows of a trace that tllmprof exported.
 #[derive(Debug, Default)]
 pub struct Own {
-    /// Number, start and end of each iteration.
+    /// Number, start and end of each iteration. Times are in nanoseconds.
     pub iterations: Vec<(u64, i64, i64)>,
     pub windows: Vec<OwnWindow>,
-    /// The process ids in the trace that stand for GPUs. There is one for each recorded process.
+    /// The ids in the trace that stand for GPUs instead of processes. A trace has one such id for
+    /// each recorded process.
     pub gpus: HashSet<Scalar>,
     pub left_out: u64,
 }
@@ -47,7 +49,7 @@ impl Own {
         }
     }
 
-    /// Adds a window. `line` is the name of the timeline row that contains it.
+    /// Adds a window. `line` is the name of the timeline row that shows the window.
     pub fn window(&mut self, raw: &RawEvent, line: &str, start: i64, ns: u64) {
         match numbers(&raw.name) {
             Some((first, last)) if self.windows.len() < LIMIT => {

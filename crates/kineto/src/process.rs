@@ -16,11 +16,13 @@ use crate::iterations::Iterations;
 use crate::links::Links;
 use crate::trace::{GpuEvent, GpuKind, HostEvent, HostKind, Trace};
 
-/// Number of an artificial graph. A recording assigns kernels to scopes through graph nodes, so each scope becomes a
-/// node of this graph, with the scope's number. A kernel is linked to the node of the scope in which it was launched.
+/// Number of an artificial graph. Recordings assign kernels to scopes through graph nodes, but a
+/// PyTorch trace has none. So each scope is given a node in this graph, with the scope's number,
+/// and each kernel is linked to the node of the scope in which it was launched.
 const GRAPH: u32 = 1;
 
-/// The table of CUDA calls. `all` lists each row with its name and kind, and `of` maps a name in the trace to a row.
+/// The table of CUDA calls. `all` contains each row's number, name and kind, and `of` maps the name
+/// of a call in the trace to the number of a row.
 #[derive(Debug, Default)]
 struct Rows {
     all: Vec<(u8, StringId, CallKind)>,
@@ -35,12 +37,13 @@ pub struct TraceProcess {
     rows: Rows,
     iterations: Iterations,
     header: Header,
-    /// Facts whose value is a text, and facts whose value is a number.
+    /// Values that describe the process and are texts.
     texts: Vec<(Info, StringId)>,
+    /// Values that describe the process and are numbers.
     numbers: Vec<(Info, u64)>,
-    /// The time on the trace's clock that is time 0 of the recording, in nanoseconds.
+    /// The trace's time that becomes time 0 of the recording, in nanoseconds.
     zero: i64,
-    /// True if at least one kernel was launched in a scope.
+    /// True if the scope of at least one kernel is known.
     has_layers: bool,
 }
 
@@ -78,7 +81,8 @@ impl TraceProcess {
         new
     }
 
-    /// Returns the approximate number of entries that [`Recording::read`] passes on.
+    /// Returns the approximate number of entries that one call of [`Recording::read`] passes to its
+    /// caller.
     #[must_use]
     pub fn entries(&self) -> u64 {
         (self.trace.host.len() + 2 * self.trace.gpu.len()) as u64
@@ -119,8 +123,8 @@ impl TraceProcess {
         }
     }
 
-    /// Returns the names of the GPUs up to the last one that was used, in the order of their numbers. The name of an
-    /// unused GPU is empty.
+    /// Returns the names of the GPUs, in the order of their numbers, up to the last GPU that the
+    /// process used. The name of an unused GPU is empty.
     fn gpus(&self) -> impl Iterator<Item = String> {
         let used = |device: u8| self.trace.gpu.iter().any(|work| work.device == device);
         let known = self.trace.metadata.gpus.iter().filter(|(id, _)| used(*id));
@@ -171,14 +175,15 @@ impl TraceProcess {
         .flatten()
     }
 
-    /// Converts a time on the trace's clock to ticks, which are nanoseconds.
+    /// Converts a time of the trace, in nanoseconds, to ticks. A tick is a nanosecond too, but
+    /// counts from the time `zero`.
     fn ticks(&self, moment: i64) -> u64 {
         u64::try_from(moment.saturating_sub(self.zero)).unwrap_or(0)
     }
 }
 
 impl Rows {
-    /// Creates the table from the calls in a trace.
+    /// Creates the table of CUDA calls from the calls in a trace.
     fn new(trace: &mut Trace) -> Self {
         let mut rows = Self::default();
         let mut table = CallRows::default();
@@ -202,7 +207,7 @@ impl Rows {
     }
 }
 
-/// Returns the process's position in each process group that it belongs to.
+/// Returns the process's position in each process group that contains its rank.
 fn members(groups: &[ProcessGroup], rank: u64) -> Vec<Member> {
     let place = |group: &ProcessGroup| {
         let place = group.ranks.iter().position(|one| *one == rank)?;
@@ -256,7 +261,8 @@ impl Recording for TraceProcess {
     }
 }
 
-/// One pass over the process's data.
+/// The state of one pass over the process's data, in which every event is passed to a function of
+/// the caller.
 struct Reading<'a, F> {
     process: &'a TraceProcess,
     each: F,
@@ -300,7 +306,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes on the windows and the iterations.
+    /// Passes the windows and the iterations to the caller's function.
     fn iterations(&mut self) {
         let process = self.process;
         let main = process.header.pid;
@@ -333,7 +339,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes on the scopes, and one graph node for each scope. The node has the number of its scope.
+    /// Passes the scopes to the caller's function, and for each scope a graph node with the scope's
+    /// number.
     fn scopes(&mut self) {
         let links = &self.process.links;
         if !self.process.has_layers {

@@ -1,4 +1,4 @@
-//! A trace in memory: compact events, their names, and facts about the process.
+//! A trace in memory: compact events, their names, and data about the process.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -12,16 +12,16 @@ use crate::facts::Metadata;
 use crate::names::StringTable;
 use crate::own::{self, Own};
 
-/// Maximum number of host events to keep, and of GPU events.
+/// Maximum number of host events to keep; the same maximum applies to GPU events.
 const LIMIT: usize = 6 << 20;
 
-/// Number of devices that a recording can distinguish.
+/// Number of GPUs that a recording can distinguish.
 const DEVICES: i64 = 16;
 
-/// Maximum number of processes to distinguish, and of threads and streams.
+/// Maximum number of processes to distinguish; the same maximum applies to threads and to streams.
 const MANY: usize = 1 << 14;
 
-/// An activity of the host.
+/// An activity of the host: a call, an operator, a range, a function or a module.
 #[derive(Clone, Copy, Debug)]
 pub struct HostEvent {
     /// Start in nanoseconds on the trace's clock.
@@ -29,7 +29,8 @@ pub struct HostEvent {
     pub ns: u64,
     pub name: StringId,
     pub thread: u32,
-    /// Number that the event shares with the GPU work that it launched; 0 if it launched none.
+    /// Correlation number: the number that a call shares with the GPU work that it launched; 0 if
+    /// the event launched no work.
     pub correlation: u32,
     pub process: u16,
     pub kind: HostKind,
@@ -42,11 +43,11 @@ pub enum HostKind {
     Call,
     /// An operator of PyTorch.
     Operator,
-    /// A range that the program annotated.
+    /// A range that the program marked, for example with `torch.profiler.record_function`.
     Annotation,
-    /// A Python function.
+    /// A call of a Python function.
     Function,
-    /// The `forward` method of a torch module.
+    /// A call of the `forward` method of a PyTorch module.
     Module,
 }
 
@@ -83,14 +84,14 @@ impl GpuEvent {
     }
 }
 
-/// Numbers of events with errors.
+/// Numbers of events that are invalid or were dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Flaws {
-    /// Events that end before they begin. They are kept with a duration of 0.
+    /// Number of events whose duration is negative. They are kept with a duration of 0.
     pub negative: u64,
-    /// Events without a start or a duration. They are left out.
+    /// Number of events without a start or a duration. They are dropped.
     pub timeless: u64,
-    /// Events that were dropped because a limit was reached.
+    /// Number of events that were dropped because a limit was reached.
     pub left_out: u64,
 }
 
@@ -103,12 +104,13 @@ pub struct Trace {
     pub flaws: Flaws,
     pub metadata: Metadata,
     pub own: Own,
-    /// Processes of the host events, in the order of their first events.
+    /// Ids of the processes that have host events, in the order of their first events.
     pub processes: Vec<Scalar>,
-    /// Names of processes. Names of threads, by process and thread.
+    /// Names of processes, by process id.
     pub process_names: HashMap<Scalar, StringId>,
+    /// Names of threads, by process and thread.
     pub thread_names: HashMap<(Scalar, u32), StringId>,
-    /// Number of host events that were dropped because they belong to other processes than the one that is kept.
+    /// Number of host events that were dropped because only one process is kept.
     pub of_others: u64,
     threads: HashMap<Scalar, u32>,
     streams: HashMap<Scalar, u16>,
@@ -120,14 +122,15 @@ pub struct Trace {
 enum Category {
     Host(HostKind),
     Gpu(GpuKind),
-    /// Categories that only traces exported by tllmprof contain.
+    /// An iteration. Only traces exported by tllmprof contain this category.
     Iteration,
     Window,
     Other,
 }
 
 impl Category {
-    /// Returns the category of an event in a trace that tllmprof exported.
+    /// Returns the category of an event in a trace that tllmprof exported. `text` is the event's
+    /// `cat`.
     fn of_own(text: &str) -> Option<Self> {
         Some(match text {
             "iteration" => Self::Iteration,
@@ -142,8 +145,8 @@ impl Category {
         })
     }
 
-    /// Returns the category of an event that the PyTorch profiler wrote. Older versions write `Operator`, `Runtime`,
-    /// `Kernel`, `Memcpy` and `Memset`.
+    /// Returns the category of an event that the PyTorch profiler wrote. `text` is the event's
+    /// `cat`; older versions write `Operator`, `Runtime`, `Kernel`, `Memcpy` and `Memset`.
     fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "cuda_runtime" | "cuda_driver" | "hip_runtime" | "Runtime" => {
@@ -165,11 +168,11 @@ impl Category {
     }
 }
 
-/// Prefix of the profiler's name for a call of a module's `forward`.
+/// Prefix of the names that the profiler gives to calls of a module's `forward`.
 const MODULE: &str = "nn.Module: ";
 
 impl Trace {
-    /// Stores the parts of an event that are used.
+    /// Stores the values of an event that are used.
     pub fn take(&mut self, raw: &RawEvent) {
         if raw.phase == b'M' {
             return self.describe(raw);
@@ -211,7 +214,8 @@ impl Trace {
         let (kind, name) = match (kind, raw.name.strip_prefix(MODULE)) {
             (HostKind::Function, Some(module)) => (HostKind::Module, module_name(module)),
             (HostKind::Function, None) => (kind, without_address(&raw.name)),
-            // Older versions of the profiler write ranges in the category of operators.
+            // Older versions of the profiler write ranges of the program with the category of
+            // operators.
             (HostKind::Operator, _) if is_step_range(&raw.name) => {
                 (HostKind::Annotation, Cow::Borrowed(&*raw.name))
             }
@@ -274,7 +278,7 @@ impl Trace {
         name.map_or_else(String::new, |name| self.names.get(*name).to_owned())
     }
 
-    /// Returns the device and the stream of a piece of GPU work.
+    /// Returns the number of the GPU and the stream on which a piece of GPU work ran.
     fn place(&mut self, raw: &RawEvent) -> (Option<i64>, Scalar) {
         if self.metadata.is_own {
             self.own.gpus.insert(raw.pid.clone());
@@ -288,7 +292,7 @@ impl Trace {
         (device, stream.unwrap_or_else(|| raw.tid.clone()))
     }
 
-    /// Stores the name of a process or a thread.
+    /// Stores the name of a process or a thread, which a metadata event (`M`) contains.
     fn describe(&mut self, raw: &RawEvent) {
         match &*raw.name {
             "process_name" if self.process_names.len() < MANY => {
@@ -304,9 +308,9 @@ impl Trace {
         }
     }
 
-    /// Keeps only the host events of the process with the most GPU calls. If no process made GPU calls, keeps the
-    /// process with the most events. A recording describes one process, and the threads and correlation numbers of
-    /// several processes could collide.
+    /// Keeps only the host events of one process: the process with the most GPU calls or, without
+    /// GPU calls, the process with the most events. A recording describes one process, and the
+    /// thread and correlation numbers of several processes could collide.
     pub fn keep_one_process(&mut self) {
         let mut sums = vec![(0_u64, 0_u64); self.processes.len()];
         for event in &self.host {
@@ -341,7 +345,8 @@ impl Trace {
         name.map_or("", |name| self.names.get(*name))
     }
 
-    /// Returns the number of a thread. Thread ids that are not numbers get numbers from the top of the range.
+    /// Returns the number of a thread. A thread id that is not a number, or too large, gets an
+    /// unused number, counted down from the largest.
     fn thread(&mut self, tid: &Scalar) -> u32 {
         if let Scalar::Number(number) = tid
             && let Ok(number) = u32::try_from(*number)
@@ -356,8 +361,8 @@ impl Trace {
         }
     }
 
-    /// Returns the number of a stream. Streams whose number does not fit get numbers from the top of the range.
-    /// Returns `None` if there are too many of these.
+    /// Returns the number of a stream. A stream whose number is too large gets an unused number
+    /// from the top of the range. Returns `None` if these numbers are used up.
     fn stream(&mut self, stream: &Scalar) -> Option<u16> {
         if let Scalar::Number(number) = stream
             && let Ok(number) = u16::try_from(*number)
@@ -376,11 +381,13 @@ impl Trace {
     }
 }
 
-/// Streams with this number or a greater one get another number, below `u16::MAX`.
+/// Streams with a number below this limit keep the trace's number. Other streams get numbers from
+/// this limit up to `u16::MAX`.
 const STREAMS: u16 = u16::MAX - MANY as u16;
 
-/// Returns the name of a module with its index as a separate component: `Linear.3` for `Linear_3`, the fourth module
-/// of its class. Layers whose names differ only in such numbers can be combined in one row.
+/// Returns the name of a module with its index as a separate component: `Linear.3` for `Linear_3`,
+/// the fourth module of its class. In this form, layers whose names differ only in such numbers can
+/// be combined in one row of the report.
 fn module_name(name: &str) -> Cow<'_, str> {
     match name.rsplit_once('_') {
         Some((class, number)) if !class.is_empty() && is_number(number) => {
@@ -394,8 +401,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns a function's name without the address of its object, because the address differs in each run. For example
-/// `<built-in method mm of type object>`.
+/// Returns a function's name without the address of an object, because the address differs in each
+/// run: `<built-in method mm of type object>` for `<built-in method mm of type object at 0x7f…>`.
 fn without_address(name: &str) -> Cow<'_, str> {
     let Some((before, rest)) = name.split_once(" at 0x") else {
         return Cow::Borrowed(name);
@@ -404,7 +411,8 @@ fn without_address(name: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{before}{after}"))
 }
 
-/// Returns the number that a call and the work that it launched share; 0 if the event has none.
+/// Returns the event's correlation number, which a call and the work that it launched share; 0 if
+/// the event has none.
 fn correlation(raw: &RawEvent) -> u32 {
     let number = raw
         .args

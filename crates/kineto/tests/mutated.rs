@@ -4,7 +4,7 @@ mod common;
 
 use common::{read, reported, two_steps};
 
-/// Number of damaged traces to read.
+/// Number of damaged traces that the test reads.
 const TRACES: u64 = 1700;
 
 /// A generator of pseudo-random numbers that are the same in each run (xorshift).
@@ -19,7 +19,7 @@ impl Numbers {
     }
 }
 
-/// JSON values that replace other values.
+/// JSON values with which the test replaces values of a trace.
 const VALUES: &[&str] = &[
     "-1",
     "0",
@@ -57,7 +57,7 @@ fn mutate(text: &[u8], numbers: &mut Numbers) -> Vec<u8> {
                 text.drain(at..(at + numbers.below(40)).min(text.len()));
             }
             _ => {
-                // The text from a colon to the next comma or bracket is usually a value.
+                // The text after a colon, up to the next comma or bracket, is usually a JSON value.
                 let Some(colon) = text[at..].iter().position(|byte| *byte == b':') else {
                     continue;
                 };
@@ -94,7 +94,8 @@ fn damaged_traces_do_no_harm() {
             }
         }
     }
-    // Make sure that the mutations led to both successful and failed reads.
+    // Make sure that the changed traces include both readable and unreadable ones; otherwise the
+    // test would show little.
     assert!(
         read_well > 50 && refused > 50,
         "{read_well} read, {refused} refused"

@@ -1,5 +1,6 @@
-//! Compares figures for traces from other projects with the results of these projects. The traces are not part of the
-//! repository. `TLLMPROF_TRACES` contains their folder; the default is `../shared/traces` next to the repository.
+//! Compares tllmprof's figures for traces from other projects with the figures of these projects.
+//! The traces are not part of the repository. The variable `TLLMPROF_TRACES` contains their folder;
+//! the default is `../shared/traces` next to the repository.
 
 mod common;
 #[path = "../../../tests/common/skipped.rs"]
@@ -14,7 +15,8 @@ use serde_json::Value;
 use skipped::skipped;
 use tllmprof_report::{Comparison, Process};
 
-/// Maximum relative difference from the figure of the other project.
+/// Maximum relative difference between tllmprof's figure and the other project's figure, as a
+/// fraction.
 const CLOSE: f64 = 0.005;
 
 /// Returns the path of a trace or of a table with expected results, or `None` if it does not exist on this machine.
@@ -43,7 +45,7 @@ fn assert_close(what: &str, ours: f64, theirs: f64) {
     );
 }
 
-/// Returns the time in the named row of TraceLens's table, in milliseconds.
+/// Returns the time in the row `name` of TraceLens's table, in milliseconds.
 fn row(table: &str, name: &str) -> f64 {
     let line = table
         .lines()
@@ -52,8 +54,8 @@ fn row(table: &str, name: &str) -> f64 {
     line.split(',').nth(1).unwrap().parse().unwrap()
 }
 
-/// Compares a trace with TraceLens's times. In this trace no copy overlaps other work, so the time that TraceLens
-/// gives for copies is that of all copies.
+/// Compares tllmprof's times for a trace with those of TraceLens. In these traces no copy overlaps
+/// other work, so the time in TraceLens's row for copies is the time of all copies.
 fn as_tracelens(trace: &str, kernels: u64) {
     let (Some(path), Some(table)) = (
         oracle(trace),
@@ -147,7 +149,8 @@ fn union<'a>(events: impl Iterator<Item = &'a Value>) -> f64 {
     sum
 }
 
-/// HTA computes its figures from all GPU work of a trace.
+/// Holistic Trace Analysis (HTA) computes its figures from all GPU work of a trace, not only from
+/// the work within iterations.
 #[test]
 fn busy_idle_and_communication_times_as_hta() {
     for name in [
@@ -195,7 +198,8 @@ fn busy_idle_and_communication_times_as_hta() {
             communication.sum(),
             union(works().filter(is_communication)),
         );
-        // The time between two iterations is idle, too, but is not part of the gaps within iterations.
+        // tllmprof's gaps lie within iterations, so they leave out the idle time between two
+        // iterations and cannot exceed the total idle time.
         let gaps = us(&process["kernel_window"]["gaps_ns"]);
         assert!(gaps <= (length - busy) * (1.0 + CLOSE), "{name}: {gaps}");
     }

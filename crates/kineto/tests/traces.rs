@@ -32,7 +32,8 @@ fn verdict<'a>(report: &'a Value, rule: &str) -> &'a str {
 #[test]
 fn steps_kernels_copies_and_calls_are_those_of_the_trace() {
     let process = read_json(&two_steps());
-    // The first iteration lasts until the next one begins. The last one lasts until the GPU has finished its work.
+    // In this trace, the first iteration lasts until the second begins. The second lasts until the
+    // GPU has finished its work.
     assert_eq!(
         iterations(&process),
         [(5, 0, 100_000), (6, 100_000, 95_000)]
@@ -300,8 +301,8 @@ fn a_second_wait_may_be_for_another_stream() {
     assert_eq!(idle("hipStreamSynchronize"), 0);
 }
 
-/// Returns a rank that runs two all-reduces in each step. Its trace begins `before` µs before its first step, and its
-/// clock is ahead by `ahead` µs.
+/// Returns the process of a rank that runs two all-reduces in each step. Its trace begins `before`
+/// µs before its first step, and its clock is ahead by `ahead` µs.
 fn rank(number: u64, before: f64, ahead: f64) -> Process {
     let mut events = Vec::new();
     for n in 0..8 {
@@ -336,7 +337,8 @@ fn ranks_are_aligned_by_their_collectives() {
     let report = reported(vec![rank(0, 10.0, 0.0), rank(1, 7000.0, 250_000.0)]);
     let found = &report["collectives"];
     assert_eq!(found["notes"], json!([]));
-    // The first collective of each trace is not matched, because the traces do not show how long it waited.
+    // Of 32 collectives, the first of each trace is not matched, because the traces do not show how
+    // long it waited for the other rank.
     assert_eq!(found["matched"], 30);
     assert_eq!(found["groups"][0]["processes"], json!([0, 1]));
     assert_eq!(found["wait_ns"], 0);

@@ -18,20 +18,24 @@ use crate::error::ExportError;
 pub struct Database {
     connection: Connection,
     tables: HashMap<String, HashSet<String>>,
-    /// Number of SQLite instructions that the current statement has run, including those of statements nested in it.
+    /// Number of SQLite instructions that the running statement has executed, including those of
+    /// statements nested in that statement.
     taken: Arc<AtomicU64>,
     is_under_way: Cell<bool>,
 }
 
-/// Number of SQLite instructions between two checks of a statement's limit.
+/// Each time this many SQLite instructions have run, the statement's number of instructions is
+/// compared with its limit.
 const ASKS: i32 = 1000;
-/// Maximum number of SQLite instructions of a statement: `FOR_EACH_BYTE` per byte of the file, and `BESIDES` in
-/// addition. A row has dozens of bytes, so a correct file stays below the limit. Pages of a damaged file can refer
-/// back to themselves, so that their rows never end.
+/// Limit for the number of SQLite instructions that one statement may run: this number for each
+/// byte of the file, plus [`BESIDES`]. A row has dozens of bytes, so reading a correct file stays
+/// below the limit. In a damaged file, pages can refer back to earlier pages, so that a statement
+/// would never end.
 const FOR_EACH_BYTE: u64 = 16;
+/// Number of SQLite instructions that every statement may run, whatever the size of the file.
 const BESIDES: u64 = 100_000;
 
-/// A condition on rows: the value of `column` is at least `from` and below `before`.
+/// A condition on a table's rows: the value in `column` is at least `from` and less than `before`.
 #[derive(Clone, Copy)]
 pub struct RowRange<'a> {
     pub column: &'a str,
@@ -39,7 +43,7 @@ pub struct RowRange<'a> {
     pub before: i64,
 }
 
-/// A row. Its columns are numbered in the order in which they were requested.
+/// A row of a query's result. Columns are numbered in the order in which the query requested them.
 pub struct Row<'a>(&'a rusqlite::Row<'a>);
 
 impl Row<'_> {
@@ -60,9 +64,9 @@ impl Row<'_> {
     }
 }
 
-/// Returns the URI under which SQLite opens the file. It declares the file immutable, because otherwise SQLite creates
-/// files next to a database that uses a write-ahead log. If there is a log that is not empty, the file is not
-/// immutable: the log contains rows that SQLite has to read.
+/// Returns the URI under which SQLite opens the file. The URI declares the file immutable, because
+/// otherwise SQLite creates files next to a database that uses a write-ahead log. If a log with
+/// content exists, the URI does not declare this, because SQLite has to read the rows in the log.
 fn name_for_reading(path: &Path) -> String {
     let mut uri = String::from("file:");
     for &byte in path.as_os_str().as_bytes() {
@@ -95,7 +99,8 @@ impl Database {
                 | OpenFlags::SQLITE_OPEN_NO_MUTEX
                 | OpenFlags::SQLITE_OPEN_URI,
         )?;
-        // The file may come from an untrusted source, so its schema must not run code.
+        // The file may come from an untrusted source, so code in its schema (such as triggers and
+        // views) must not run.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
         connection.pragma_update(None, "cell_size_check", true)?;
@@ -130,9 +135,9 @@ impl Database {
         })
     }
 
-    /// Runs a statement with a limit on its instructions. Statements may be nested, because a row can need the text of
-    /// a string from another table. A nested statement counts for the limit of the outer one, because both tables may
-    /// be damaged.
+    /// Runs a statement with a limit on its instructions. A row of one statement can need a text
+    /// from another table, so a second statement may run inside the first. Its instructions count
+    /// toward the limit of the first statement, because both tables may be damaged.
     fn limited<T>(&self, run: impl FnOnce(&Connection) -> T) -> T {
         let is_inner = self.is_under_way.replace(true);
         if !is_inner {
@@ -148,9 +153,9 @@ impl Database {
         self.tables.get(table)
     }
 
-    /// Passes the rows of a table to `each`, with the given columns. Does nothing if there is no such table. An entry
-    /// of `columns` may list several names, separated by bars; the first one that the table has is used. If the table
-    /// has none of them, the column is empty.
+    /// Passes each row of a table, with the requested columns, to `each`. Does nothing if the table
+    /// does not exist. An entry of `columns` may list alternative names, separated by bars; the
+    /// first name that exists in the table is used. If none exists, the column is empty.
     ///
     /// # Errors
     /// Returns an error if the table cannot be read completely.
@@ -182,7 +187,7 @@ impl Database {
         })
     }
 
-    /// Returns true if the table has rows that satisfy the condition.
+    /// Returns true if the table has rows that satisfy the condition `wanted`.
     pub fn has(&self, table: &str, wanted: Option<RowRange<'_>>) -> bool {
         let query = format!("SELECT 1 FROM \"{table}\"{} LIMIT 1", condition(wanted));
         // A table that cannot be read counts as empty.
@@ -200,7 +205,7 @@ impl Database {
         found.ok().flatten().map_or(0, i64::unsigned_abs)
     }
 
-    /// Returns the text with this number in nsys's table of strings.
+    /// Returns the text that has the number `id` in nsys's table of strings.
     pub fn string(&self, id: i64) -> Option<String> {
         self.limited(|connection| {
             let mut statement = connection

@@ -9,19 +9,20 @@ use tllmprof_foreign::NotFound;
 pub enum ExportError {
     /// An error from SQLite.
     Database(rusqlite::Error),
-    /// A statement ran longer than the size of the file allows, so the file is damaged.
+    /// A statement ran more instructions than a correct file of this size needs, so the file is
+    /// damaged.
     Endless,
     /// The file is a database, but not an export of nsys.
     NotAnExport,
     /// The file is a report in nsys's own format, which only nsys can read, and nsys was not found.
     NoNsys,
-    /// The variable with the path of nsys names no executable file.
+    /// The environment variable that should contain nsys's path names no executable file.
     WrongNsys(String),
-    /// nsys failed to export its report. The text says why.
+    /// nsys failed to export its report. The field contains the reason.
     NotExported(String),
     /// The temporary folder for the export could not be created.
     NoPlace(io::Error),
-    /// The step rule that the user typed matches nothing in the trace.
+    /// The rule for iterations (`--step`) that the user typed matches nothing in the trace.
     NotFound(NotFound),
 }
 
@@ -51,8 +52,8 @@ impl std::error::Error for ExportError {}
 impl From<rusqlite::Error> for ExportError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
-            // Statements are interrupted only by the limit on their instructions
-            // (`Database::open`).
+            // SQLite statements are interrupted only when they exceed the limit on their
+            // instructions (see `Database::open`).
             Some(rusqlite::ErrorCode::OperationInterrupted) => Self::Endless,
             _ => Self::Database(error),
         }

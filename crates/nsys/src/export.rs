@@ -11,15 +11,15 @@ use tempfile::TempDir;
 
 use crate::error::ExportError;
 
-/// Maximum duration of an export. After it, nsys is killed.
+/// Maximum duration of an export. If it takes longer, nsys is killed.
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// Interval between two checks whether nsys has exited.
+/// Time between two checks for whether nsys has exited.
 const POLL: Duration = Duration::from_millis(50);
-/// Maximum number of bytes to read from the end of nsys's output.
+/// Number of bytes at the end of nsys's output that are searched for its last line.
 const SAID: u64 = 4096;
 
-/// Exports a report to a new temporary folder. Returns the folder and the file. The folder is
-/// removed when the returned `TempDir` is dropped.
+/// Exports a report to a file in a new temporary folder. Returns the folder and the file's path.
+/// The folder is removed when the returned `TempDir` is dropped.
 ///
 /// # Errors
 /// Returns an error if nsys is not found or fails.
@@ -62,7 +62,7 @@ fn export_by(
     }))
 }
 
-/// Waits until nsys exits, but no longer than `timeout`. Kills nsys after that.
+/// Waits until nsys exits. If that takes longer than `timeout`, kills nsys.
 fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, ExportError> {
     let since = Instant::now();
     loop {
@@ -70,7 +70,7 @@ fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, ExportError> 
             Ok(Some(status)) => return Ok(status),
             Ok(None) if since.elapsed() < timeout => sleep(POLL),
             failed => {
-                // This can fail if nsys has exited in the meantime. The error does not matter.
+                // `kill` fails if nsys has exited in the meantime; that error does not matter.
                 let _ = child.kill();
                 let _ = child.wait();
                 let why = match failed {
@@ -83,7 +83,7 @@ fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, ExportError> 
     }
 }
 
-/// Returns the last line that nsys printed.
+/// Returns the last line that nsys printed. `said` contains nsys's output.
 fn last_line(said: &mut File) -> String {
     let mut bytes = Vec::new();
     let length = said.metadata().map_or(0, |file| file.len());
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the result of an export in which this shell script runs instead of nsys.
+    /// Returns the result of an export in which the shell script `script` runs instead of nsys.
     fn exported(script: &str, timeout: Duration) -> Result<Vec<u8>, String> {
         let scratch = TempDir::new().unwrap();
         let nsys = scratch.path().join("nsys");
@@ -115,8 +115,8 @@ mod tests {
 
     #[test]
     fn a_report_is_exported_by_nsys() {
-        // The script is called with these arguments: export --type sqlite --force-overwrite true
-        // --output TO REPORT.
+        // The export calls the script with these arguments: export --type sqlite --force-overwrite
+        // true --output TO REPORT.
         let exports = "printf '%s' \"$1 $8\" > \"$7\"";
         assert_eq!(exported(exports, TIMEOUT).unwrap(), b"export a.nsys-rep");
     }

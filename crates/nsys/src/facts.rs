@@ -1,4 +1,5 @@
-//! Reads facts about an export's processes and their machine.
+//! Reads an export's data about its processes and their machine: names, versions, settings, rank
+//! and GPUs.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,7 +11,7 @@ use crate::database::Database;
 use crate::error::ExportError;
 use crate::ranges::{number, process};
 
-/// Facts about all processes of an export.
+/// Data about the processes of an export and their machine.
 #[derive(Debug, Default)]
 pub struct ExportFacts {
     /// Nanoseconds since 1970 at time 0 of the trace.
@@ -103,8 +104,8 @@ impl ExportFacts {
         Ok(facts)
     }
 
-    /// Keeps a setting of the form `NAME=value` or `NAME="value"` if tllmprof uses this variable,
-    /// or if it may contain the rank.
+    /// Keeps an environment variable, in the form `NAME=value` or `NAME="value"`, if tllmprof uses
+    /// the variable or if it may contain the rank.
     fn variable(&mut self, setting: &str) {
         let Some((name, value)) = setting.split_once('=') else {
             return;
@@ -124,12 +125,13 @@ impl ExportFacts {
         format!("nsys {}", self.version).trim_end().to_owned()
     }
 
-    /// Returns the names of a process's threads. Threads without a name are missing.
+    /// Returns the numbers and names of a process's threads, without threads that have no name.
     pub fn threads(&self, process: i64) -> &[(u32, String)] {
         self.threads.get(&process).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the rank according to the environment of the program that nsys started.
+    /// Returns the rank that the environment of the program contains. The program is the one that
+    /// nsys started.
     pub fn rank(&self) -> Option<u64> {
         let ranked = Ranked::by_variables(&|name| {
             self.variables
@@ -139,8 +141,8 @@ impl ExportFacts {
         Some(ranked?.rank)
     }
 
-    /// Returns the facts about a process, except its rank. Only the first `gpus` GPUs of the
-    /// machine are listed, because the process used no GPU after them.
+    /// Returns data about a process, except its rank. `gpus` is the number of the machine's GPUs to
+    /// list: the process used none with a higher number.
     pub fn infos(&self, process: i64, gpus: usize) -> Vec<(Info, String)> {
         let name = self.names.get(&process).map_or("", String::as_str);
         let is_started = self.command.split(' ').next() == Some(name);

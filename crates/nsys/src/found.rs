@@ -1,5 +1,4 @@
-//! Finds the iterations of processes that ran without tllmprof, so that the trace has no iterations
-//! counted by tllmprof.
+//! Finds iterations for processes of an export that contains no iterations counted by tllmprof.
 
 use tllmprof_config::Step;
 use tllmprof_foreign::{
@@ -15,11 +14,12 @@ use crate::ranges::{Domains, Range, number, process};
 use crate::rows::{WorkKind, WorkRow};
 use crate::windows::{Window, Windows};
 
-/// Finds the iterations of the process `of`. `loaded` contains the names of the process's events.
+/// Finds the iterations of the process with the number `of`. `loaded` contains the names of the
+/// process's calls and kernels.
 ///
 /// # Errors
 /// Returns an error if the export cannot be read. The inner result is an error if no iterations are
-/// found by the rule.
+/// found by the user's rule.
 pub(crate) fn find(
     database: &Database,
     domains: &Domains,
@@ -35,7 +35,7 @@ pub(crate) fn find(
             return;
         }
         let domain = domains.name(&range);
-        // Many ranges share few names, so keep the result for each name.
+        // There are many ranges but few different names, so the result for each name is kept.
         let is_candidate = match range.text.number() {
             Some(id) => *known.entry((id, range.domain)).or_insert_with(|| {
                 finder.is_candidate(RangeSource::Nvtx, &range.text.get(database), domain)
@@ -73,7 +73,7 @@ pub(crate) fn find(
     Ok(finder.finish(&trace, &kernel))
 }
 
-/// Returns nsys's number of the main thread of a process.
+/// Returns nsys's number for the main thread of a process.
 const fn main_thread(of: i64) -> u64 {
     (of as u64) << 24 | number(of) as u64
 }
@@ -106,10 +106,11 @@ pub(crate) fn copy_kind(work: &WorkRow) -> CopyKind {
     CopyKind::from_code(u8::try_from(work.name).unwrap_or(0))
 }
 
-/// Returns the time from the start of the earliest range to the end of the latest range.
+/// Returns the time from the start of the earliest NVTX range to the end of the latest, for the
+/// process with the number `of`.
 fn ranges_span(database: &Database, of: i64) -> Option<Span> {
     let mut span: Option<Span> = None;
-    // If the ranges cannot be read, the process counts as having none.
+    // If the ranges cannot be read, the process is treated as having none.
     let _ = Range::each(database, Some(of), |range| {
         if range.is_open() {
             return;
@@ -124,7 +125,7 @@ fn ranges_span(database: &Database, of: i64) -> Option<Span> {
     span
 }
 
-/// Returns a single window that contains all found iterations.
+/// Returns one window that contains all iterations in `found`.
 pub(crate) fn windows(found: &FoundIterations) -> Windows {
     let (Some(first), Some(last)) = (found.iterations.first(), found.iterations.last()) else {
         return Windows::default();
@@ -132,8 +133,8 @@ pub(crate) fn windows(found: &FoundIterations) -> Windows {
     Windows {
         all: vec![Window {
             start: first.start,
-            // For a whole trace, include the moment at its end, because work without a duration may
-            // begin exactly then.
+            // If the iteration is the whole trace, add 1 ns, so that work without a duration at the
+            // very end of the trace lies in the window.
             end: last
                 .end
                 .saturating_add(i64::from(found.method == Method::Whole)),

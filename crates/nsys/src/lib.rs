@@ -50,7 +50,7 @@ pub const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// File name extensions of reports in nsys's own format.
 const REPORTS: [&str; 2] = ["nsys-rep", "qdrep"];
 
-/// Every export has at least one of these tables.
+/// Names of tables. Every export of nsys has at least one of these tables.
 const TABLES: [&str; 4] = [
     "META_DATA_EXPORT",
     "TARGET_INFO_SESSION_START_TIME",
@@ -58,8 +58,8 @@ const TABLES: [&str; 4] = [
     "NVTX_EVENTS",
 ];
 
-/// Returns true if a file belongs to nsys, by its first bytes or its name. It is either an export or a report that
-/// must be exported first.
+/// Returns true if the file's first bytes (`beginning`) or its name show that nsys wrote the file:
+/// an export, or a report that must be exported first.
 #[must_use]
 pub fn is_of_nsys(path: &Path, beginning: &[u8]) -> bool {
     let is_called_so = path
@@ -77,10 +77,13 @@ pub fn is_report(path: &Path) -> bool {
     })
 }
 
-/// Returns the processes in which tllmprof counted iterations. If there are none, returns the processes that used
-/// CUDA, sorted by the GPUs that they used. A report is exported first, by running `nsys`. `step` is the step rule
-/// that the user typed. The rank comes from the environment in the trace or from the file's name. If it is in neither,
-/// or if there are several processes, ranks are numbers in the order of the processes.
+/// Returns the processes in which tllmprof counted iterations. If there are none, returns the
+/// processes that used CUDA, sorted by the GPUs that they used. A report in nsys's own format is
+/// first exported by `nsys`. `step` is the rule for iterations that the user typed.
+///
+/// A process's rank comes from the environment in the trace or from the file's name. If neither
+/// contains a rank, or if there are several processes, ranks are numbered in the order of the
+/// processes.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or if `step` matches nothing.
@@ -141,7 +144,7 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Returns the processes in which tllmprof counted iterations.
+    /// Returns the processes in which tllmprof counted iterations during the recording by nsys.
     fn own(
         mut self,
         windows: BTreeMap<i64, Windows>,
@@ -158,8 +161,8 @@ impl Opening<'_> {
         self.processes(steps, folder, rank)
     }
 
-    /// Returns the processes that used CUDA, with iterations found by rules or patterns, because tllmprof counted
-    /// none.
+    /// Returns the processes that used CUDA, for an export without iterations counted by tllmprof.
+    /// Their iterations are found by rules or patterns.
     fn found(
         mut self,
         folder: Option<TempDir>,
@@ -175,7 +178,8 @@ impl Opening<'_> {
             events.extend(with_ranges.map(|process| (process, Events::default())));
         }
         if events.is_empty() {
-            // Add an empty process, so that there is a report that says that nothing was recorded.
+            // Add a process without events, so that a report is written and states that nothing was
+            // recorded.
             events.insert(0, Events::default());
         }
         let mut all: Vec<_> = events.into_iter().collect();

@@ -16,36 +16,41 @@ use crate::rows::{CallRow, WorkKind, WorkRow};
 /// The tables that contain CUDA calls.
 pub(crate) const CALLS: [&str; 2] = ["CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"];
 
-/// Maximum number of calls to keep, and maximum number of pieces of GPU work. At the limit they take about 500 MB.
-/// Rows above it are only counted.
+/// Maximum number of CUDA calls to keep; the same maximum applies to pieces of GPU work. At the
+/// maximum, the calls and the work together take about 500 MB. Further rows are only counted.
 const MAX_ROWS: usize = 1 << 25;
 
-/// Largest number of a name whose index is kept in a list. Larger numbers are kept in a hash map.
+/// nsys numbers each name. The indexes of names with numbers up to `MAX_LISTED` are in a list,
+/// those of names with larger numbers in a hash map.
 const MAX_LISTED: usize = 1 << 20;
 
-/// Process number for GPU work whose process is not in the export.
+/// Process number of GPU work for which the export names no process. The work is later assigned to
+/// a process.
 pub(crate) const NOBODY: i64 = 0;
 
 /// The calls and GPU work of one process.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// Calls by thread.
+    /// Calls by nsys's number of the calling thread.
     pub calls: BTreeMap<i64, Pieces<CallRow>>,
     pub work: Pieces<WorkRow>,
-    /// The GPUs on which its work ran, one bit for each.
+    /// The GPUs on which the process's work ran, as a bit set: bit n stands for GPU n.
     pub devices: u16,
-    /// From the earliest start to the latest end.
+    /// The time from the start of the earliest call or work to the end of the latest.
     pub span: Option<Span>,
-    /// Number of invalid rows: those without a start or an end, and those that end before they start.
+    /// Number of invalid rows: rows without a start or an end, and rows whose end is before their
+    /// start.
     pub bad: u64,
 }
 
-/// Names of calls or kernels. Each name has an index, in the order of first use.
+/// Names of calls or kernels. Each name has an index; indexes are assigned in the order in which
+/// names are first used.
 #[derive(Debug, Default)]
 pub struct IndexedNames {
-    /// nsys's number of each name, by the name's index.
+    /// nsys's number of each name. A name's position in this list is its index.
     numbers: Vec<i64>,
-    /// Index plus 1 of names with small numbers, by nsys's number; 0 if a number has no index yet.
+    /// For each of nsys's numbers up to [`MAX_LISTED`], the index of the name plus 1; 0 if the
+    /// number has no index yet.
     listed: Vec<u32>,
     others: HashMap<i64, u32>,
 }
@@ -64,23 +69,25 @@ pub(crate) struct Loaded {
     pub left_out: u64,
 }
 
-/// Collects the rows of some tables.
+/// Collects the rows of the tables of calls, or of the tables of GPU work.
 struct Loading<'a, K> {
     processes: BTreeMap<i64, Events>,
     names: IndexedNames,
-    /// True if the tables had at least one row.
+    /// True if at least one of the tables has a row.
     has_rows: bool,
     is_damaged: bool,
     rows: usize,
     left_out: u64,
-    /// Returns true if an event of this process that starts at this time is needed.
+    /// Function that returns true if an event is needed. Its arguments are the event's process and
+    /// start.
     is_wanted: &'a K,
 }
 
 impl Loaded {
-    /// Reads the calls and the GPU work for which `is_wanted` returns true. GPU work without a process belongs to
-    /// `only`, or else to the one process that made calls. Calls and work are read in parallel, so work needs a second
-    /// connection to the database.
+    /// Reads the calls and the GPU work for which `is_wanted` returns true. If the export does not
+    /// contain the process of GPU work, the work is assigned to the process `only`, or else to the
+    /// one process that made calls. Calls and work are read in parallel, so this function opens the
+    /// database a second time.
     ///
     /// # Errors
     /// Returns an error if the export cannot be opened a second time.
@@ -131,7 +138,7 @@ impl Loaded {
 }
 
 impl Events {
-    /// Adds the GPU work of `other`.
+    /// Adds the GPU work of `other`, with its GPUs, its number of invalid rows and its time span.
     fn add(&mut self, other: Self) {
         self.work.append(other.work);
         self.devices |= other.devices;
@@ -158,7 +165,8 @@ impl Events {
 }
 
 impl IndexedNames {
-    /// Returns the index of the name with this number. A number that is new gets the next index.
+    /// Returns the index of the name that has nsys's number `number`. A name that is used for the
+    /// first time gets the next free index.
     fn place(&mut self, number: i64) -> u32 {
         let next = self.numbers.len() as u32 + 1;
         let at = usize::try_from(number).unwrap_or(usize::MAX);
@@ -181,7 +189,7 @@ impl IndexedNames {
         place - 1
     }
 
-    /// Returns nsys's number of the name with this index, or -1 if there is no such name.
+    /// Returns nsys's number of the name with the index `place`, or -1 if no name has that index.
     pub fn number(&self, place: u32) -> i64 {
         self.numbers.get(place as usize).copied().unwrap_or(-1)
     }
@@ -206,14 +214,16 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         }
     }
 
-    /// Finishes collecting. If the database is damaged, the rows before the damage are kept.
+    /// Finishes collecting. `read` is the result of reading the tables: if it is an error, the
+    /// database is damaged, and the rows before the damage are kept.
     fn finish(mut self, read: Result<(), ExportError>) -> Self {
         self.is_damaged = read.is_err();
         self.processes.values_mut().for_each(Events::finish);
         self
     }
 
-    /// Returns true if there is room for another row, and counts the row.
+    /// Counts a row. Returns true if the row may be kept, and false if the maximum number of rows
+    /// is reached.
     const fn has_room(&mut self) -> bool {
         let has_room = self.rows < MAX_ROWS;
         match has_room {
@@ -301,7 +311,8 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         })
     }
 
-    /// Returns the start and the duration of a row, or `None` if the row is invalid or not needed.
+    /// Returns the start and the duration of a row, or `None` if the row is invalid or `is_wanted`
+    /// rejects it.
     fn span(&mut self, row: &Row<'_>, process: i64) -> Option<(i64, u64)> {
         let times = row.number(0).zip(row.number(1));
         let Some((start, end)) = times.filter(|(start, end)| end >= start) else {

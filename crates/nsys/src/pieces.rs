@@ -1,49 +1,53 @@
-//! Stores rows sorted by start and packed into about ten bytes each, because there may be ten million rows.
+//! Stores rows sorted by start and packed into about ten bytes each, because there may be ten
+//! million rows.
 //!
-//! Rows are added in any order. They are stored in pieces, and each piece is sorted. Iteration merges the pieces, and
-//! starts to unpack a piece only when its first row is the next one. If rows were added nearly in order, only a few
-//! pieces are unpacked at a time.
+//! Rows are added in any order. Groups of rows, called pieces, are sorted and packed. Iteration
+//! merges the pieces: it starts to unpack a piece only when it reaches that piece's first row. If
+//! rows were added nearly in order, only a few pieces are unpacked at a time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-/// Maximum number of rows in a piece.
+/// Maximum number of rows in a piece, which is sorted and packed as a whole.
 pub(crate) const PIECE: usize = 1 << 13;
 
-/// A row that can be stored as the difference from the row before it.
+/// A row type that is stored as the difference from the preceding row.
 pub trait Packed: Copy + Default {
     fn start(&self) -> i64;
     fn pack(&self, before: &Self, bytes: &mut Vec<u8>);
-    /// Reads a row that [`pack`](Self::pack) wrote.
+    /// Reads a row that [`pack`](Self::pack) wrote. `before` is the preceding row.
     fn unpack(bytes: &mut &[u8], before: &Self) -> Self;
 }
 
 /// Rows, sorted by start. Rows with the same start keep the order in which they were added.
 #[derive(Debug)]
 pub struct Pieces<R> {
-    /// Pieces of packed rows. They are sorted by start once all rows have been added.
+    /// Packed rows in groups ("pieces"). [`finish`](Self::finish) sorts the pieces by their first
+    /// row's start.
     packed: Vec<Piece>,
-    /// The latest rows, which are not packed yet.
+    /// The latest rows, which are not packed into a piece yet.
     open: Vec<R>,
     len: usize,
 }
 
-/// A piece of packed rows, sorted by start.
+/// A group of rows that were sorted by start and then packed.
 #[derive(Debug)]
 struct Piece {
-    /// Number of pieces that were packed before this one. It decides the order of rows with the same start.
+    /// Number of pieces that were packed before this piece. It decides the order of rows with the
+    /// same start.
     number: usize,
     start: i64,
     rows: usize,
     bytes: Box<[u8]>,
 }
 
-/// A position in a piece that is being read: the next row and the packed rows after it.
+/// A position in a piece that is being read: the next row to return, and the packed rows that
+/// follow.
 struct Cursor<'a, R> {
     row: R,
     number: usize,
-    /// Number of rows in the piece after this row.
+    /// Number of rows in the piece after `row`.
     left: usize,
     bytes: &'a [u8],
 }
@@ -80,7 +84,8 @@ impl<R: Packed> Pieces<R> {
         self.packed.sort_by_key(|piece| piece.start);
     }
 
-    /// Adds the rows of `other`. They come after rows of this object with the same start.
+    /// Adds the rows of `other`. A row of `other` comes after the rows of `self` with the same
+    /// start.
     pub fn append(&mut self, other: Self) {
         self.pack();
         let number = self.packed.len();
@@ -202,8 +207,8 @@ impl<R: Packed> PartialEq for Cursor<'_, R> {
 
 impl<R: Packed> Eq for Cursor<'_, R> {}
 
-/// Writes a number with seven bits in each byte, the lowest bits first. The top bit of a byte is set if more bytes
-/// follow.
+/// Writes an integer with seven bits in each byte, the lowest bits first. The top bit of a byte is
+/// set if another byte follows.
 pub(crate) fn put(mut value: u64, bytes: &mut Vec<u8>) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
@@ -212,7 +217,7 @@ pub(crate) fn put(mut value: u64, bytes: &mut Vec<u8>) {
     bytes.push(value as u8);
 }
 
-/// Reads a number that [`put`] wrote.
+/// Reads an integer that [`put`] wrote.
 pub(crate) fn take(bytes: &mut &[u8]) -> u64 {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -228,13 +233,13 @@ pub(crate) fn take(bytes: &mut &[u8]) -> u64 {
     value
 }
 
-/// Writes a number as its difference from the number before, which may be smaller or larger.
+/// Writes an integer as its signed difference from `before`.
 pub(crate) fn put_step(value: u64, before: u64, bytes: &mut Vec<u8>) {
     let step = value.wrapping_sub(before) as i64;
     put((step << 1 ^ step >> 63) as u64, bytes);
 }
 
-/// Reads a number that [`put_step`] wrote.
+/// Reads an integer that [`put_step`] wrote. `before` is the same value as in the writing call.
 pub(crate) fn take_step(bytes: &mut &[u8], before: u64) -> u64 {
     let folded = take(bytes);
     before.wrapping_add((folded >> 1) ^ (folded & 1).wrapping_neg())

@@ -1,4 +1,4 @@
-//! A process of an export, which can be read like a tllmprof record.
+//! A process of an nsys export, which can be read like a process of a tllmprof record.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -25,14 +25,14 @@ use crate::scopes::{GraphScopes, NodeKernels};
 use crate::strings::{Ids, Written};
 use crate::windows::Windows;
 
-/// The columns with a kernel's name: mangled, and in readable forms.
+/// The columns with a kernel's name: first the mangled name, then the demangled or the short name.
 const NAMES: [&str; 2] = ["mangledName", "demangledName|shortName"];
 
-/// Maximum number of graph nodes to read.
+/// Maximum number of nodes of CUDA graphs to read.
 const NODES: usize = 1 << 20;
 
-/// Estimated time that nsys takes to record a call or a range, in nanoseconds. It was measured for a range on a host
-/// with an H200: 1.56 µs.
+/// Estimated time that nsys takes to record a call or a range, in nanoseconds. A measurement with
+/// ranges on a host with an H200 gave 1.56 µs.
 const COST: u64 = 1560;
 
 /// The data that all processes of an export share.
@@ -40,25 +40,28 @@ pub struct Shared {
     pub database: Database,
     pub domains: Domains,
     pub facts: ExportFacts,
-    /// Names of calls.
+    /// Names of calls, with their indexes.
     pub calls: IndexedNames,
-    /// Names of kernels.
+    /// Names of kernels, with their indexes.
     pub kernels: IndexedNames,
-    /// True if there is only one process. Rows without a process belong to it.
+    /// True if the export has only one process. Rows that name no process then belong to that
+    /// process.
     pub is_one: bool,
-    /// Data that the whole export lacks.
+    /// Kinds of data that are missing in the whole export.
     pub lacks: Vec<Data>,
     pub is_damaged: bool,
     /// Number of rows that were dropped because a limit was reached.
     pub left_out: u64,
-    /// The temporary folder, if nsys was run to make the export. It is removed when this value is dropped.
+    /// The temporary folder with the export, if nsys was run to write the export. The folder is
+    /// removed when this value is dropped.
     pub folder: Option<TempDir>,
 }
 
-/// The source of a process's iterations.
+/// The way in which a process's iterations became known.
 pub enum Steps {
-    /// Iterations that tllmprof counted, from ranges of its own domain. The text is the step rule that the user typed,
-    /// which is not used; `None` if the user typed no rule.
+    /// tllmprof counted the iterations; they come from ranges of its own NVTX domain. The text is
+    /// the rule for iterations that the user typed, which has no effect in this case; `None` if the
+    /// user typed no rule.
     Own(Windows, Option<String>),
     Found(FoundIterations),
 }
@@ -69,20 +72,23 @@ pub struct ExportProcess {
     process: i64,
     header: Header,
     windows: Windows,
-    /// The iterations, if tllmprof did not count them and they had to be found.
+    /// The iterations that were found by rules or patterns; `None` if tllmprof counted the
+    /// iterations.
     found: Option<FoundIterations>,
     events: Events,
     infos: Vec<(Info, String)>,
     rank: u64,
-    /// Number of nanoseconds to add to nsys's times, because some of them are negative.
+    /// Number of nanoseconds to add to nsys's times, because some of nsys's times are negative.
     shift: i64,
-    /// Names of scopes, by executable graph and node; `None` unless `join` was called.
+    /// Names of scopes (such as layers of the model), by executable graph and node; `None` unless
+    /// `join` was called.
     scopes: Option<BTreeMap<u32, BTreeMap<u32, String>>>,
     ids: RefCell<Ids>,
     rows: RefCell<CallRows>,
 }
 
-/// One pass over the process's data.
+/// The state of one pass over the process's data, in which every event is passed to a function of
+/// the caller.
 struct Reading<'a, F> {
     process: &'a ExportProcess,
     written: Written,
@@ -121,7 +127,8 @@ impl ExportProcess {
             infos.push((Info::Refused, text));
         }
         let shift = windows.start().min(0).saturating_neg();
-        // The export does not say which clock nsys used. Times are nanoseconds since nsys started.
+        // An export does not say which clock nsys used, so this clock only counts nanoseconds since
+        // nsys started.
         let ticks = shift.unsigned_abs();
         let anchor = Anchor {
             ticks,
@@ -149,7 +156,8 @@ impl ExportProcess {
         }
     }
 
-    /// Takes the scopes of graph kernels from a tllmprof record that contains the same graphs.
+    /// Takes the scopes (such as layers) of graph kernels from a tllmprof record of a program with
+    /// the same graphs.
     ///
     /// # Errors
     /// Returns an error if the export cannot be read.
@@ -179,7 +187,8 @@ impl ExportProcess {
                 }
             })?;
         }
-        // If nodes were dropped because of the limit, the graphs cannot be compared with those of the record.
+        // If graph nodes were dropped because of the limit, the graphs are incomplete and cannot be
+        // compared with those of the record.
         let known = match room {
             0 => BTreeMap::new(),
             _ => scopes.find_nodes(&execs),
@@ -188,7 +197,7 @@ impl ExportProcess {
         Ok(())
     }
 
-    /// Returns the approximate number of rows that each pass reads.
+    /// Returns the approximate number of rows that one pass over the data reads.
     #[must_use]
     pub fn rows(&self) -> u64 {
         let calls = self.events.calls.values().map(Pieces::len).sum::<usize>();
@@ -196,13 +205,14 @@ impl ExportProcess {
         rows.saturating_add(self.shared.database.count("NVTX_EVENTS"))
     }
 
-    /// Converts a time of nsys to ticks, which are nanoseconds.
+    /// Converts a time in nsys's nanoseconds to ticks. A tick is a nanosecond too, but counts from
+    /// a start at which no time is negative.
     fn ticks(&self, moment: i64) -> u64 {
         u64::try_from(moment.saturating_add(self.shift)).unwrap_or(0)
     }
 
-    /// Returns the estimated time that recording cost inside windows, in nanoseconds, for the thread with the most
-    /// calls and ranges.
+    /// Returns the estimated time that nsys spent on recording calls and ranges inside windows, in
+    /// nanoseconds, for the thread that has the most calls and ranges.
     fn cost(&self) -> u64 {
         let mut counts: HashMap<i64, u64> = HashMap::new();
         for (thread, calls) in &self.events.calls {
@@ -211,7 +221,7 @@ impl ExportProcess {
                 .filter(|call| self.windows.at(call.start).is_some());
             counts.insert(*thread, inside.count() as u64);
         }
-        // If ranges cannot be read, they do not count.
+        // If ranges cannot be read, the estimate counts only calls.
         let _ = Range::each(&self.shared.database, Some(self.process), |range| {
             if self.windows.at(range.start).is_some() {
                 *counts.entry(range.thread).or_default() += 1;
@@ -236,7 +246,7 @@ impl Recording for ExportProcess {
         Origin {
             tool: self.shared.facts.tool(),
             lacks,
-            // If there are no calls and ranges to count, the cost is unknown.
+            // If there are neither calls nor ranges inside windows, the cost is unknown, not 0.
             cost: Some(self.cost()).filter(|cost| *cost > 0),
         }
     }
@@ -256,7 +266,8 @@ impl Recording for ExportProcess {
         reading.calls();
         reading.work();
         reading.damage.bad += self.events.bad;
-        // If the database is damaged, the rows before the damage are used.
+        // If the database is damaged, the rows before the damage are used, and the damage is
+        // reported.
         if ranges.is_err() || self.shared.is_damaged {
             reading.damage.chunks += 1;
         }
@@ -269,7 +280,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         (self.each)(Entry::Event { thread, event });
     }
 
-    /// Returns the id of a text, and passes on the text if it is new in this pass.
+    /// Returns the id of a text. A text that is new in this pass is also passed to the caller's
+    /// function.
     fn text(&mut self, text: &str) -> StringId {
         let id = self.process.ids.borrow_mut().of_text(text);
         if self.written.string(id) {
@@ -279,7 +291,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         id
     }
 
-    /// Returns the id of one of nsys's strings, by its number. Passes on the string if it is new in this pass.
+    /// Returns the id of a string, given nsys's number of the string. A string that is new in this
+    /// pass is also passed to the caller's function.
     fn number(&mut self, number: i64) -> StringId {
         let id = self.process.ids.borrow_mut().of_number(number);
         if self.written.string(id) {
@@ -323,7 +336,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes on the scopes of graph nodes.
+    /// Passes the scopes of graph nodes to the caller's function.
     fn scopes(&mut self) {
         let process = self.process;
         let main = number(process.process);
@@ -332,7 +345,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
             for (node, name) in nodes {
                 let next = ids.len() as u32 + 1;
                 let scope = match &**name {
-                    // No scope was open when the node was captured.
+                    // The empty name means that no scope was open when the node was captured.
                     "" => 0,
                     name => *ids.entry(name).or_insert(next),
                 };
@@ -380,7 +393,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Passes on iterations that tllmprof did not count.
+    /// Passes the iterations that were found by rules or patterns to the caller's function.
     fn found(&mut self) {
         let process = self.process;
         for one in process.found.iter().flat_map(|found| &found.iterations) {
@@ -448,7 +461,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
                 iteration: n as u16,
                 batch,
             }),
-            // The number of collected objects is in a separate mark, which is not read.
+            // The number of collected objects is in a separate NVTX mark, which is not read; so it
+            // is given as 0.
             Own::Gc(generation) => Some(What::Gc {
                 generation,
                 collected: 0,
@@ -463,8 +477,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Returns the id of a range's name. Suffixes that differ between calls of one operator, such as `, seq = 5`, are
-    /// removed from the name.
+    /// Returns the id of a range's name. Suffixes that differ between calls of one PyTorch
+    /// operator, such as `, seq = 5`, are first removed from the name.
     fn name(&mut self, text: &RangeText) -> StringId {
         let known = text.number();
         let ids = |ids: &RefCell<Ids>| known.and_then(|number| ids.borrow().range(number));
@@ -479,7 +493,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         id
     }
 
-    /// Passes on CUDA calls, except calls that are nested in another call.
+    /// Passes CUDA calls to the caller's function, except calls that are nested in another call.
     fn calls(&mut self) {
         let process = self.process;
         let mut known: Vec<Option<u8>> = Vec::new();
@@ -504,8 +518,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Returns the number of the row in the table of CUDA calls for this call. Passes on the row if it is new in this
-    /// pass.
+    /// Returns the number of the row for this call in the recording's table of CUDA calls. A row
+    /// that is new in this pass is also passed to the caller's function.
     fn row(&mut self, call: &CallRow) -> u8 {
         let shared = &self.process.shared;
         let number = shared.calls.number(call.name);
@@ -522,7 +536,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         row.number
     }
 
-    /// Passes on the GPU work that began inside windows.
+    /// Passes the GPU work that began inside windows to the caller's function.
     fn work(&mut self) {
         let process = self.process;
         let mut names: Vec<Option<StringId>> = Vec::new();
@@ -548,7 +562,8 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    /// Converts a piece of GPU work to an event. `names` contains the ids of kernel names that were already passed on.
+    /// Converts a piece of GPU work to an event. `names` caches the ids of kernel names, by the
+    /// index of the name.
     fn what(&mut self, work: &WorkRow, names: &mut Vec<Option<StringId>>) -> What {
         let WorkRow {
             device,
@@ -587,7 +602,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     }
 }
 
-/// Returns the cached value at an index. The list grows if necessary.
+/// Returns the cache entry at the index `place`. The list grows if it is too short.
 fn known_of<T: Clone>(known: &mut Vec<Option<T>>, place: u32) -> &mut Option<T> {
     let place = place as usize;
     if place >= known.len() {
@@ -596,8 +611,8 @@ fn known_of<T: Clone>(known: &mut Vec<Option<T>>, place: u32) -> &mut Option<T> 
     &mut known[place]
 }
 
-/// Splits nsys's number of a graph node into the executable graph and the node. Returns `None` for a kernel that
-/// belongs to no graph.
+/// Splits nsys's number of a graph node into the number of the executable graph and the number of
+/// the node. Returns `None` for 0, which means a kernel outside graphs.
 fn node_of(id: u64) -> Option<(u32, u32)> {
     (id > 0).then_some(((id >> 32) as u32, id as u32))
 }

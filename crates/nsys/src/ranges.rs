@@ -1,5 +1,5 @@
-//! NVTX ranges of the program, and those of tllmprof's own domain, which describe iterations, windows and other
-//! events.
+//! NVTX ranges in an export: those of the program, and those that tllmprof opened in its own domain
+//! to describe iterations, windows and other events.
 
 use std::collections::HashMap;
 
@@ -9,37 +9,40 @@ use tllmprof_record::Batch;
 use crate::database::{Database, Row, RowRange};
 use crate::error::ExportError;
 
-/// Types of rows in `NVTX_EVENTS`. Each pair contains the type for NVTX calls of the program, and the type for NVTX
-/// text files that nsys merged into the report.
+/// Values of the column `eventType` in the table `NVTX_EVENTS` for push/pop ranges. The first value
+/// stands for NVTX calls of the program, the second for NVTX text files that nsys merged into the
+/// report.
 const PUSH_POP: [i64; 2] = [59, 70];
+/// Values of `eventType` for start/end ranges, in the same order as in [`PUSH_POP`].
 const START_END: [i64; 2] = [60, 71];
+/// Values of `eventType` for marks, in the same order as in [`PUSH_POP`].
 const MARK: [i64; 2] = [34, 65];
+/// Value of `eventType` for a row that defines a domain.
 const DOMAIN: i64 = 75;
 
 /// Name of the domain of tllmprof's own ranges.
 const OWN: &str = "tllmprof";
 
-/// Names of the NVTX domains, by process and domain number.
+/// Names of the NVTX domains. The key is nsys's number of the process and the number of the domain.
 #[derive(Debug, Default)]
 pub struct Domains(HashMap<(i64, i64), String>);
 
-/// A range or a mark.
+/// An NVTX range, or an NVTX mark, which has no duration.
 #[derive(Debug)]
 pub struct Range {
-    /// The thread on which the range ended. nsys numbers the threads of all processes; the number contains the
-    /// process.
+    /// nsys's number of the thread on which the range ended. The number also contains the process.
     pub thread: i64,
     pub start: i64,
     pub end: i64,
     pub is_start_end: bool,
     pub is_mark: bool,
     pub text: RangeText,
-    /// Number of the domain within the process.
+    /// Number of the NVTX domain, which is unique within the process.
     pub domain: i64,
     pub payload: Option<i64>,
 }
 
-/// The name of a range.
+/// The text of an NVTX range, or its number in nsys's table of strings.
 #[derive(Debug)]
 pub enum RangeText {
     Here(String),
@@ -52,22 +55,23 @@ pub enum RangeText {
 pub enum Own {
     Capture,
     Iteration(u64),
-    /// The batch of the iteration with this number.
+    /// The batch of an iteration. The first field is the iteration's number.
     Batch(u64, Batch),
     Gc(u16),
     GilWait,
     GilHold,
     Function,
-    /// A CUDA call. It is ignored, because nsys records it, too.
+    /// A CUDA call. It is ignored, because nsys records CUDA calls itself.
     Call,
 }
 
-/// Returns the part of nsys's thread number that identifies the process.
+/// Returns nsys's number of the process that a thread belongs to, from nsys's number of the thread.
 pub(crate) const fn process(thread: i64) -> i64 {
     thread >> 24
 }
 
-/// Returns the condition for rows of one process. `column` contains threads or processes in nsys's numbering.
+/// Returns the condition that selects the rows of one process. `column` is a column with nsys's
+/// numbers of threads or processes.
 pub(crate) const fn rows_of(process: i64, column: &str) -> RowRange<'_> {
     RowRange {
         column,
@@ -76,7 +80,8 @@ pub(crate) const fn rows_of(process: i64, column: &str) -> RowRange<'_> {
     }
 }
 
-/// Returns the operating system's id that is part of nsys's number of a thread or process.
+/// Returns the operating system's id of a thread or process, which is the lowest 24 bits of nsys's
+/// number.
 pub(crate) const fn number(part: i64) -> u32 {
     (part & 0xff_ffff) as u32
 }
@@ -110,14 +115,15 @@ impl Domains {
 }
 
 impl Range {
-    /// Passes each range and mark to `each`, for all processes or only for the process `of`. A range that was still
-    /// open when nsys stopped ends at `i64::MAX`.
+    /// Passes each range and mark to `each`, for all processes or only for the process with the
+    /// number `of`. The end of a range that was still open when nsys stopped is `i64::MAX`.
     pub fn each(
         database: &Database,
         of: Option<i64>,
         mut each: impl FnMut(Self),
     ) -> Result<(), ExportError> {
-        // The table has a column for each type of payload, or only for the types that occur in the report.
+        // Exports differ in the columns for payloads: some have a column for each type, others only
+        // for the types that occur in the report.
         let columns = [
             "eventType",
             "start",
@@ -157,7 +163,8 @@ impl Range {
             None => RangeText::Number(row.number(6)?),
         };
         Some(Self {
-            // The column for the end thread is empty for push/pop ranges, which end on the thread where they began.
+            // For push/pop ranges the column for the end thread is empty, because such ranges end
+            // on the thread where they began.
             thread: row.number(4).or_else(|| row.number(3))?,
             start,
             end: (end >= start).then_some(end)?,
@@ -174,7 +181,8 @@ impl Range {
         self.end == i64::MAX
     }
 
-    /// Returns the meaning of a range in tllmprof's own domain, by its text and payload.
+    /// Returns the meaning of a range in tllmprof's own domain. `text` is the range's text; the
+    /// payload is used too.
     pub fn own(&self, text: &str) -> Own {
         let generation = text
             .strip_prefix("Python GC gen")

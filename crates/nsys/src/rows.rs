@@ -2,7 +2,7 @@
 
 use crate::pieces::{Packed, put, put_step, take, take_step};
 
-/// A call of the CUDA runtime or driver.
+/// A call of a function of the CUDA runtime or driver, as it is kept in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CallRow {
     pub start: i64,
@@ -18,12 +18,13 @@ pub struct CallRow {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WorkRow {
     pub start: i64,
-    /// For a kernel, its node in a CUDA graph. For a graph, the graph's number. For a copy or memset, the number of
-    /// bytes.
+    /// For a kernel, nsys's number of its node in a CUDA graph. For a graph launch, the graph's
+    /// number. For a copy or memset, the number of bytes.
     pub value: u64,
     /// Duration in nanoseconds.
     pub took: u64,
-    /// For a kernel, the index of its name in the list of names. For a copy, the kind of copy.
+    /// For a kernel, the index of its name in the list of names. For a copy, the code of its kind
+    /// (such as host to device).
     pub name: u32,
     pub correlation: u32,
     /// Number of the stream, below 2^12.
@@ -39,7 +40,8 @@ pub struct WorkRow {
 pub enum WorkKind {
     #[default]
     Kernel,
-    /// A whole CUDA graph. nsys records graphs this way unless it runs with `--cuda-graph-trace=node`.
+    /// A whole CUDA graph as one piece of work. nsys records graphs this way unless it runs with
+    /// `--cuda-graph-trace=node`.
     Graph,
     Copy,
     Set,
@@ -57,7 +59,7 @@ impl WorkKind {
         }
     }
 
-    /// Returns the columns for `WorkRow::value` and `WorkRow::name`.
+    /// Returns the columns that contain the values for `WorkRow::value` and `WorkRow::name`.
     pub const fn columns(self) -> [&'static str; 2] {
         match self {
             Self::Kernel => ["graphNodeId", "demangledName|shortName|mangledName"],
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
     use crate::pieces::{PIECE, Pieces};
 
-    /// Returns the next pseudo-random number.
+    /// Returns the next pseudo-random number. `state` is the generator's state.
     fn next(state: &mut u64) -> u64 {
         *state = state
             .wrapping_mul(6_364_136_223_846_793_005)

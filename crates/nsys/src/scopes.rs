@@ -1,9 +1,10 @@
-//! Takes the scopes of graph nodes from a tllmprof record and applies them to the same graphs in an export.
+//! Takes the scopes of graph nodes from a tllmprof record and applies them to the same graphs in an
+//! export.
 //!
-//! Both nsys and CUPTI number the nodes of a graph in the order of capture. But neither identifies a graph in a way
-//! that is the same in another run. So a graph of the export is matched with the graphs of the record that have the
-//! same kernels in the same nodes. If these graphs have different scopes for a node, the scope of that node is
-//! unknown.
+//! Both nsys and CUPTI number the nodes of a graph in the order of capture. But neither identifies
+//! a graph in a way that is the same in another run. So a graph of the export is matched with the
+//! graphs of the record that have the same kernels in the same nodes. If the matching graphs of the
+//! record have different scopes for a node, the scope of that node is unknown.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -12,26 +13,28 @@ use std::path::PathBuf;
 use tllmprof_record::{Entry, Strings, What};
 use tllmprof_report::{Process, Recording, kernel_name};
 
-/// Maximum number of graph nodes to read.
+/// Maximum number of nodes of CUDA graphs to read.
 const NODES: usize = 1 << 20;
 
-/// The names of a graph's kernels, by node.
+/// The kernel names of one graph, by node number.
 pub(crate) type NodeKernels = BTreeMap<u32, String>;
 
-/// An executable graph of a record. For each node it has the name of the kernel, and the name of the scope if that is
-/// known.
+/// An executable graph of a record. Each node has the name of its kernel, and the name of its scope
+/// if the scope is known.
 #[derive(Default)]
 struct Graph {
     nodes: BTreeMap<u32, (String, Option<String>)>,
-    /// True if CUPTI used the same number for two different graphs.
+    /// True if the record's data for this graph contradict each other, because CUPTI used one
+    /// number for two graphs, or if a node was dropped because of the limit.
     is_mixed: bool,
 }
 
 /// The graphs of a record, with the scopes of their nodes.
 #[derive(Debug)]
 pub struct GraphScopes {
-    /// The key is the kernels of a graph. The value is the number of graphs with these kernels, and for each node the
-    /// scope, or `None` if the graphs have different scopes for it.
+    /// Scopes by the kernels of a graph. The value is the number of the record's graphs with these
+    /// kernels, and the scope of each node; the scope is `None` if it is unknown or differs between
+    /// these graphs.
     graphs: HashMap<NodeKernels, (usize, Vec<Option<String>>)>,
 }
 
@@ -119,8 +122,9 @@ impl GraphScopes {
         Ok(Some(Self { graphs }))
     }
 
-    /// Returns the scopes of nodes, for graphs that certainly are in the record. If the export has more graphs with
-    /// the same kernels than the record has, some of them are not in the record, so none of them gets scopes.
+    /// Returns the scopes of graph nodes, by graph and node. `execs` contains the graphs of the
+    /// export. If the export has more graphs with the same kernels than the record has, at least
+    /// one of them is not in the record; it is unknown which, so none of them gets scopes.
     pub(crate) fn find_nodes(
         &self,
         execs: &BTreeMap<u32, NodeKernels>,

@@ -1,24 +1,25 @@
-//! Assigns ids to the strings of a recording. A string has the same id in each pass over the
-//! recording.
+//! Assigns ids to the strings of a recording. The data are read in several passes, and a string has
+//! the same id in each pass.
 
 use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::{NO_STRING, StringId};
 
-/// Maximum number of ids.
+/// Maximum number of ids of strings. Further strings have no id.
 const LIMIT: usize = 1 << 20;
 
-/// Ids of strings, by nsys's number and by text.
+/// Ids of strings, found by nsys's number of the string or by its text.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
     by_number: HashMap<i64, StringId>,
     by_text: HashMap<String, StringId>,
-    /// Ids of range names, by nsys's number of the range's text.
+    /// Ids of the names of NVTX ranges, by nsys's number of the range's text.
     ranges: HashMap<i64, StringId>,
     last: StringId,
 }
 
-/// The strings and the rows of the call table that this pass has already passed on.
+/// The strings and the rows of the call table that the current pass over the data has already
+/// passed to its caller.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     strings: HashSet<StringId>,
@@ -50,13 +51,13 @@ impl Ids {
         id
     }
 
-    /// Returns the id of a range's name, by nsys's number of the range's text. Returns `None` if it
-    /// was not added yet.
+    /// Returns the id of a range's name. `number` is nsys's number of the range's text. Returns
+    /// `None` if no id was stored for that number.
     pub(crate) fn range(&self, number: i64) -> Option<StringId> {
         self.ranges.get(&number).copied()
     }
 
-    /// Stores the id of a range's name, for the range's text with this number.
+    /// Stores the id of a range's name. `number` is nsys's number of the range's text.
     pub(crate) fn add_range(&mut self, number: i64, id: StringId) {
         if self.ranges.len() < LIMIT {
             self.ranges.insert(number, id);
@@ -73,19 +74,19 @@ impl Ids {
 }
 
 impl Written {
-    /// Returns true if the string has not been passed on before in this pass, and marks it as
-    /// passed on.
+    /// Returns true if the caller of this pass has not received the string yet, and marks the
+    /// string as passed on.
     pub(crate) fn string(&mut self, id: StringId) -> bool {
         id != NO_STRING && self.strings.insert(id)
     }
 
-    /// Returns true if the string has been passed on in this pass.
+    /// Returns true if the caller of this pass has received the string.
     pub(crate) fn has(&self, id: StringId) -> bool {
         self.strings.contains(&id)
     }
 
-    /// Returns true if the row of the call table has not been passed on before in this pass, and
-    /// marks it as passed on.
+    /// Returns true if the caller of this pass has not received this row of the call table yet, and
+    /// marks the row as passed on.
     pub(crate) fn row(&mut self, row: u8) -> bool {
         self.rows.insert(row)
     }

@@ -6,10 +6,11 @@ use crate::database::Database;
 use crate::error::ExportError;
 use crate::ranges::{Domains, Own, Range, process};
 
-/// Maximum number of iterations and windows to read, over all processes.
+/// Maximum total number of iterations and windows to read, over all processes of an export.
 const LIMIT: usize = 1 << 22;
 
-/// A window. Times are nanoseconds since nsys started.
+/// A window: a time for which tllmprof recorded in detail. Times are nanoseconds since nsys
+/// started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
     pub start: i64,
@@ -19,7 +20,8 @@ pub struct Window {
     pub last: u64,
 }
 
-/// The windows of a process, and the durations of iterations outside windows in nanoseconds.
+/// The windows of a process, and the durations of iterations outside windows. Durations are in
+/// nanoseconds.
 #[derive(Debug, Default)]
 pub struct Windows {
     pub all: Vec<Window>,
@@ -33,8 +35,9 @@ struct WindowRanges {
 }
 
 impl Windows {
-    /// Returns the windows of each process that has ranges of tllmprof's iterations. If there are no `capture` ranges,
-    /// all iterations form one window: either no windows were used, or nsys recorded only inside a window.
+    /// Returns the windows of each process that has ranges for iterations in tllmprof's own domain.
+    /// If a process has no `capture` ranges, all its iterations form one window: either the program
+    /// ran without windows, or nsys recorded only inside a window.
     pub fn read(
         database: &Database,
         domains: &Domains,
@@ -95,14 +98,16 @@ impl Windows {
         windows
     }
 
-    /// Returns the index of the window that is open at this time.
+    /// Returns the index of the window that is open at the time `moment`, which is in nanoseconds
+    /// since nsys started.
     pub fn at(&self, moment: i64) -> Option<usize> {
         let after = self.all.partition_point(|window| window.start <= moment);
         let at = after.checked_sub(1)?;
         (moment < self.all[at].end).then_some(at)
     }
 
-    /// Returns the start of the first window, or 0 if there are no windows.
+    /// Returns the start of the first window, in nanoseconds since nsys started; 0 if there are no
+    /// windows.
     pub fn start(&self) -> i64 {
         self.all.first().map_or(0, |window| window.start)
     }

@@ -1,4 +1,4 @@
-//! Reads exports that the tests generate, so that every time in them is known.
+//! Reads exports that these tests generate, so that the expected times are known exactly.
 
 mod common;
 
@@ -36,7 +36,8 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
-/// Adds ten iterations, one every 1000 ns from time 0. Iterations 3 to 6 are in a window.
+/// Adds ten iterations: iteration n begins at 1000 n ns and takes 900 ns. A `capture` range makes a
+/// window that opens just before iteration 3 and closes at `capture_end`.
 fn iterations(export: &mut Export, capture_end: i64) {
     export.domain(MAIN, OWN, "tllmprof");
     export.domain(MAIN, ENGINE, "engine");
@@ -79,7 +80,8 @@ fn whole(path: &Path) {
     for n in 0..10 {
         let at = 1000 * n;
         export.call(MAIN, graph, [at + 10, at + 50]);
-        // The runtime makes this call within `cudaGraphLaunch`, so it does not count as a call of the program.
+        // In this test the CUDA runtime makes the call `inner` within `cudaGraphLaunch`, so the
+        // call is not counted as a call of the program.
         export.call(MAIN, inner, [at + 20, at + 40]);
         export.call(MAIN, wait, [at + 100, at + 900]);
         export.kernel(PID, gemm, 0, [at + 100, at + 400]);
@@ -164,7 +166,8 @@ fn everything_that_nsys_has_is_in_the_report() {
         [3, 4, 5, 6]
     );
     for iteration in each {
-        // Device 1 is busier than device 0: 600 ns compared with 425 ns.
+        // Device 1 is busier than device 0 (600 ns compared with 425 ns), so the report's GPU times
+        // are those of device 1.
         let expected = json!({
             "dur_ns": 900, "gpu_ns": 600, "gpu_busy_ns": 600, "kernels": 4, "launches": 1, "calls": 2,
             "wait_ns": 800, "thread": 4000
@@ -248,7 +251,7 @@ fn an_export_with_the_least_that_there_can_be() {
         (&process["rank"], &process["host"]),
         (&json!(0), &json!(""))
     );
-    // The `capture` range was still open when nsys stopped.
+    // In this export, the `capture` range was still open when nsys stopped.
     let window = &process["windows"][0];
     assert_eq!((&window["first"], &window["last"]), (&json!(3), &json!(9)));
     assert_eq!(window["iterations"].as_array().unwrap().len(), 7);
@@ -271,7 +274,8 @@ fn several_processes_are_ranks_and_times_before_the_beginning_are_moved() {
             export.range(60, main, 7, "my name", Some(n), [at, at + 500]);
         }
     }
-    // In another process, the same domain number stands for another domain.
+    // Domain numbers are unique only within a process: in this other process, number 7 is the
+    // domain `other`.
     export.domain(thread(9, 9), 7, "other");
     export.range(60, thread(9, 9), 7, "iteration 1", Some(1), [0, 1]);
     export.finish();
@@ -313,7 +317,8 @@ fn a_file_that_is_no_export_is_reported() {
     ));
 }
 
-/// Checks rows with values of wrong types, and pages that are overwritten with other bytes.
+/// Checks that files with values of wrong types, or with overwritten pages, cause neither a crash
+/// nor an endless read.
 #[test]
 fn what_is_wrong_in_a_file_harms_nothing() {
     let scratch = scratch();
@@ -368,8 +373,8 @@ fn what_is_wrong_in_a_file_harms_nothing() {
     assert!(read > 20 && refused > 20, "{read} read, {refused} refused");
 }
 
-/// Damaged pages that refer back to themselves give a table more rows than could be read in a lifetime. Fuzzing found
-/// these files.
+/// In these files, which fuzzing found, damaged pages refer back to themselves. So a table seems to
+/// have more rows than could be read in a lifetime.
 #[test]
 fn tables_without_an_end_are_refused() {
     let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/found/nsys");

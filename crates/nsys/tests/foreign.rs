@@ -30,8 +30,8 @@ fn report(path: &Path, step: Option<&str>) -> Result<Value, ExportError> {
     Ok(serde_json::from_slice(&bytes).unwrap())
 }
 
-/// Writes an export with `steps` iterations for each process. The processes are in reverse order,
-/// and the rows of each process are in reverse order of time.
+/// Writes an export with `steps` iterations for each process. Both the processes and the rows of
+/// each process are in reverse order, which the reader must handle.
 fn serve(path: &Path, pids: &[i64], steps: i64, range: &str) {
     let mut export = Export::new(path, Schema::Full);
     export.domain(MAIN, 3, "engine");
@@ -93,7 +93,7 @@ fn serve(path: &Path, pids: &[i64], steps: i64, range: &str) {
     export.finish();
 }
 
-/// Checks the figures of a process. Each step has 8 kernels of 40 µs.
+/// Checks the figures of a process whose iterations have 8 kernels of 40 µs each.
 fn check(process: &Value, iterations: u64) {
     let whole = &process["inside"];
     assert_eq!(whole["iterations"], iterations, "{}", process["rule"]);
@@ -147,7 +147,8 @@ fn known_ranges_and_rules_decide_before_that() {
 fn each_process_that_used_a_gpu_is_reported() {
     let scratch = scratch();
     let path = scratch.path().join("two.sqlite");
-    // The process on the first GPU has the larger process id.
+    // Processes are sorted by GPU, not by id: in this test, the process on the first GPU has the
+    // larger id.
     serve(&path, &[PID + 1, PID], STEPS, "");
     let found = report(&path, None).unwrap();
     let processes = found["processes"].as_array().unwrap();
@@ -161,7 +162,7 @@ fn each_process_that_used_a_gpu_is_reported() {
     }
 }
 
-/// Returns the report of an export without these tables.
+/// Returns the report of an export from which the given tables were removed.
 fn without(tables: &[&str]) -> Value {
     let scratch = scratch();
     let path = scratch.path().join("less.sqlite");
@@ -250,7 +251,7 @@ fn an_export_of_a_program_without_cuda_is_no_error() {
     assert!(said.contains("no GPU work"), "{said}");
 }
 
-/// Number of mutated exports to read.
+/// Number of exports with random changes that the test reads.
 const TRACES: usize = 300;
 
 #[test]
@@ -292,8 +293,8 @@ fn shared(name: &str) -> Option<PathBuf> {
     packed.is_file().then_some(packed)
 }
 
-/// The expected kernel times of each GPU, in milliseconds, were computed with SQL as the union of
-/// the kernels' intervals.
+/// The expected kernel time of each GPU, in milliseconds, was computed from the trace with SQL: the
+/// total length of the union of the kernels' intervals.
 #[test]
 fn kernel_time_is_that_of_the_traces_of_others() {
     for (name, gpus) in [

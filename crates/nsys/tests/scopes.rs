@@ -15,8 +15,8 @@ const PID: i64 = 4000;
 const MAIN: i64 = thread(PID, PID);
 const OWN: i64 = 1;
 
-/// The nodes of a graph, in order. Each node has its kernel and the scope in which it was captured, or `None` if the
-/// scope was not recorded.
+/// The nodes of a graph, in order. A node is the name of a kernel and the scope in which the kernel
+/// was captured, or `None` if the scope was not recorded.
 type Graph = &'static [(&'static str, Option<&'static str>)];
 
 const MODEL: Graph = &[
@@ -25,13 +25,15 @@ const MODEL: Graph = &[
     ("gemm", None),
     ("sample", Some("")),
 ];
-/// Two graphs of one model, one for each layer. They have the same kernels but different scopes.
+/// Two graphs of one model, one for each layer. Both graphs have the same kernels, but in different
+/// scopes.
 const PIECES: [Graph; 2] = [
     &[("rope", Some("model.attn")), ("attn", Some("layers.0"))],
     &[("rope", Some("model.attn")), ("attn", Some("layers.1"))],
 ];
 
-/// Returns the scopes from a record of a program that replays these graphs in each of ten iterations.
+/// Returns the scopes from a record of a program that replays the given graphs in each of ten
+/// iterations.
 fn scopes(graphs: &[Graph]) -> GraphScopes {
     let mut builder = Builder::new(7, ClockKind::Monotonic);
     let put = |builder: &mut Builder, at, long, what| builder.push(7, &Event::new(at, long, what));
@@ -109,7 +111,8 @@ fn scopes(graphs: &[Graph]) -> GraphScopes {
         .unwrap()
 }
 
-/// Writes an export of a run in which each of ten iterations replays these graphs and runs one kernel outside graphs.
+/// Writes an export of a run in which each of ten iterations replays the given graphs and runs one
+/// kernel outside graphs.
 fn export(path: &Path, graphs: &[Graph]) {
     let mut export = Export::new(path, Schema::Full);
     export.domain(MAIN, OWN, "tllmprof");
@@ -149,7 +152,8 @@ fn layers(recorded: &[Graph], exported: &[Graph]) -> Layers {
 
 type Counts<'a> = Vec<(&'a str, u64)>;
 
-/// Returns the number of kernels in the four captured iterations: by scope, and by reason for an unknown scope.
+/// Returns the number of kernels in the four iterations inside the window: by scope, and by the
+/// reason why the scope is unknown.
 fn kernels(layers: &Layers) -> (Counts<'_>, Counts<'_>) {
     let mut known: Vec<_> = layers
         .rows
@@ -192,7 +196,8 @@ fn where_graphs_of_the_same_kernels_differ_a_node_is_not_known() {
 
 #[test]
 fn a_graph_that_the_record_may_lack_is_not_known() {
-    // Only one of the two graphs is in the record, and there is no way to know which of them.
+    // The record contains only one of the export's two graphs, and their kernels are the same, so
+    // it is unknown which graph the record's scopes belong to.
     let layers = layers(&PIECES[..1], &PIECES);
     let (known, unknown) = kernels(&layers);
     assert!(known.is_empty(), "{known:?}");

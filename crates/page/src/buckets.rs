@@ -1,10 +1,10 @@
-//! Chooses the iterations whose events a page shows, if there are too many events.
+//! Chooses the iterations whose events a page shows, if the record has too many events.
 
 use std::collections::HashSet;
 
 use tllmprof_report::Process;
 
-/// Returns the start of a process's first iteration, from which the page counts time.
+/// Returns the start of a process's first iteration in nanoseconds. On the page, this is time 0.
 pub(crate) fn base(process: &Process) -> u64 {
     let iterations = process.windows.iter().flat_map(|window| &window.iterations);
     iterations
@@ -13,8 +13,9 @@ pub(crate) fn base(process: &Process) -> u64 {
         .unwrap_or(0)
 }
 
-/// The number of events in each iteration of a process. The first bucket is for events before the first iteration. Each
-/// other bucket lasts from the start of an iteration to the start of the next one.
+/// The number of events in each iteration of a process. The first bucket holds events before the
+/// first iteration. Each further bucket lasts from the start of an iteration to the start of the
+/// next.
 #[derive(Debug)]
 pub(crate) struct Buckets {
     /// Starts of the iterations in nanoseconds, in order.
@@ -31,7 +32,7 @@ impl Buckets {
         Self { starts, counts }
     }
 
-    /// Returns the index of the bucket that contains a moment.
+    /// Returns the index of the bucket that contains the time `moment`, which is in nanoseconds.
     pub(crate) fn index(&self, moment: u64) -> usize {
         self.starts.partition_point(|start| *start <= moment)
     }
@@ -45,9 +46,10 @@ impl Buckets {
         self.counts.iter().sum()
     }
 
-    /// Returns for each bucket true if the page shows its events. The chosen buckets have at most `room` events
-    /// together, but the first bucket is always chosen. The slowest iterations and their neighbours have priority. Then
-    /// windows take turns: each adds its next iteration, beginning with its first.
+    /// Returns, for each bucket, true if the page shows its events. The chosen buckets have at most
+    /// `room` events together; the first bucket is always chosen. The slowest iterations and their
+    /// neighbours are chosen first. Then the windows take turns: each adds its next iteration,
+    /// beginning with its first.
     pub(crate) fn choose(&self, process: &Process, room: u64) -> Vec<bool> {
         let mut shown = vec![false; self.counts.len()];
         shown[0] = true;

@@ -1,8 +1,9 @@
-//! Columns of numbers in a compact form for a page.
+//! Columns of numbers in a compact form, for a page's data.
 //!
-//! A number is a sequence of groups of 7 bits, the lowest first. Each group is a byte, whose bit 7 is set if another
-//! group follows. A growing column is written as differences. A text is its length in bytes, followed by UTF-8. Numbers
-//! are limited to 53 bits, because the page's script has no larger exact integers.
+//! A number is a sequence of groups of 7 bits, the lowest first. Each group is a byte, whose bit 7
+//! is set if another group follows. A column of growing numbers is written as differences. A text
+//! is written as its length in bytes, followed by UTF-8. Numbers are limited to 53 bits, because
+//! the page's script has no larger exact integers.
 
 use std::io::{self, Write};
 
@@ -10,10 +11,11 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 
-/// The largest integer up to which a script can represent all integers exactly.
+/// The largest integer that the page's script can represent exactly, together with all smaller
+/// ones.
 const LARGEST: u64 = (1 << 53) - 1;
 
-/// Columns as bytes.
+/// Columns of numbers and texts, encoded as bytes.
 #[derive(Default, Debug)]
 pub struct Columns(Vec<u8>);
 
@@ -36,15 +38,16 @@ impl Columns {
         numbers.into_iter().for_each(|number| self.number(number));
     }
 
-    /// Adds numbers, each as the difference from the previous one. Bit 0 of a difference is its sign.
+    /// Adds numbers, each as its difference from the previous number. The sign of a difference is
+    /// in bit 0.
     pub fn differences(&mut self, numbers: impl IntoIterator<Item = u64>) {
         let signed = |number: u64| number.min(LARGEST) as i64;
         self.signed_differences(numbers.into_iter().map(signed));
     }
 
-    /// Adds numbers that may be negative, in the form of [`Self::differences`].
+    /// Adds numbers that may be negative. They have the same form as in [`Self::differences`].
     pub fn signed_differences(&mut self, numbers: impl IntoIterator<Item = i64>) {
-        // The limit is low enough that a script can represent each difference exactly, too.
+        // With this limit, the page's script can represent the differences exactly, too.
         let limit = (LARGEST >> 2) as i64;
         let mut before = 0;
         for number in numbers {

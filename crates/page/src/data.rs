@@ -1,5 +1,5 @@
-//! The JSON data of a page: the report, and further figures that the page prints. The types of the page's script
-//! (`web/src/contract.ts`) are generated from these types.
+//! The JSON data of a page: the report, and further figures that the page shows. The types of the
+//! page's script (`web/src/contract.ts`) are generated from these types.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -141,7 +141,8 @@ impl<'a> Data<'a> {
     }
 }
 
-/// Returns the index of the process of the first finding that holds and is about a single process; 0 if there is none.
+/// Returns the index of the process that the page shows first: the process of the first finding
+/// that holds and is about a single process; 0 if there is none.
 fn first_shown(report: &Report) -> usize {
     let yes = report.findings.iter();
     let mut yes = yes.filter(|finding| finding.verdict == Verdict::Yes);
@@ -195,7 +196,7 @@ impl ProcessFigures {
 }
 
 impl RoutingFigures {
-    /// Returns the figures, or `None` if no tokens were counted.
+    /// Returns the figures on the load of experts, or `None` if no tokens were counted.
     fn new(loads: &[LayerLoad], gpus: Option<usize>) -> Option<Self> {
         let on_gpus = |load: &LayerLoad| load.over_gpus(gpus?);
         let layers = loads.iter().filter_map(|load| {

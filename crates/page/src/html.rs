@@ -1,4 +1,4 @@
-//! Writes the page: template, bundle and data.
+//! Writes the page as HTML: the template, the bundle of script and style, and the data.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,8 @@ pub(crate) fn write(
         .processes
         .first()
         .map_or("", |process| &process.facts.command);
-    // The policy forbids the page to load anything. The page shows texts from records, which may come from an attacker.
+    // This content security policy forbids the page to load anything, because it shows texts from
+    // records, which may come from an attacker.
     write!(
         to,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -59,7 +60,7 @@ pub(crate) fn write(
         iterations::columns(process, timeline).write(to)?;
         to.write_all(b"</script>\n")?;
     }
-    // The first view does not need the timelines, so they come after the script.
+    // The first view of the page does not need the timelines, so they come after the script.
     writeln!(to, "<script>{SCRIPT}</script>")?;
     for (place, process) in report.processes.iter().enumerate() {
         if let Some(timeline) = timelines.get(place).and_then(Option::as_ref) {
@@ -75,7 +76,7 @@ fn data(to: &mut impl Write, what: &str, place: usize) -> io::Result<()> {
     write!(to, "<script type=\"text/plain\" id=\"{what}-{place}\">")
 }
 
-/// Makes all texts in a JSON value printable.
+/// Makes all texts in a JSON value printable, by escaping invisible characters.
 fn show(value: &mut Value) {
     match value {
         Value::String(text) => *text = printable(&text),
@@ -85,7 +86,7 @@ fn show(value: &mut Value) {
     }
 }
 
-/// Returns text escaped for HTML. Control characters are replaced.
+/// Returns a text escaped for HTML, with control characters replaced.
 fn text(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -102,8 +103,8 @@ fn text(text: &str) -> String {
     escaped
 }
 
-/// Writes JSON so that no text in it can end the script element around it. In JSON, `<` occurs only inside strings,
-/// where it can be escaped.
+/// Writes JSON in such a way that no text in it can end the surrounding script element. In JSON,
+/// `<` occurs only inside strings, where it can be written as an escape.
 fn in_script(json: &[u8], to: &mut impl Write) -> io::Result<()> {
     for part in json.split_inclusive(|byte| *byte == b'<') {
         match part.strip_suffix(b"<") {

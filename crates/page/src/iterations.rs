@@ -1,4 +1,4 @@
-//! The iterations of a process as columns.
+//! The iterations of a process, as columns of the page's data.
 
 use tllmprof_record::{Batch, Phase};
 use tllmprof_report::{Iteration, Process};
@@ -7,8 +7,9 @@ use crate::buckets::base;
 use crate::columns::Columns;
 use crate::timeline::Timeline;
 
-/// Returns the columns: the number of windows, the number of iterations in each window, and the columns of all
-/// iterations. Values that may be missing are written plus 1, and missing ones as 0.
+/// Returns the columns: the number of windows, the number of iterations in each window, and one
+/// column for each property of the iterations. A value that may be missing is written plus 1; 0
+/// means that it is missing.
 pub(crate) fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
     let base = base(process);
     let all = || process.windows.iter().flat_map(|window| &window.iterations);
@@ -37,7 +38,7 @@ pub(crate) fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns
         columns.column(code.iter().map(|samples| samples[language]));
     }
     columns.column(all().map(|iteration| u64::from(iteration.kernels)));
-    // If the driver did not report when kernels ran, busy times are 0 and must not be shown.
+    // If the driver did not report when kernels ran, all busy times are 0 and must not be shown.
     let has_times = process.kernels.has_times();
     let busy = all().map(|iteration| iteration.gpu_busy.filter(|_| has_times));
     columns.column(busy.map(|busy| busy.map_or(0, |busy| busy.saturating_add(1))));
@@ -55,7 +56,7 @@ pub(crate) fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns
     columns
 }
 
-/// Returns the number of a phase. 0 stands for an unknown phase.
+/// Returns the number that stands for a phase in the page's data; 0 stands for an unknown phase.
 const fn number(phase: Phase) -> u64 {
     match phase {
         Phase::Prefill => 1,

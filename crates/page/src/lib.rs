@@ -26,11 +26,11 @@ use tllmprof_report::Report;
 pub use data::schema;
 pub use timeline::Timeline;
 
-/// Maximum number of events in the timelines of a page, over all processes.
+/// Maximum number of events in the timelines of a page, for all processes together.
 pub const EVENTS: u64 = 500_000;
 
-/// Writes the page of a report. `timelines` has the timelines of the report's processes, in their order, and `None` for
-/// a process whose source has no events.
+/// Writes the page of a report. `timelines` contains the timelines of the report's processes in the
+/// same order; the entry is `None` for a process whose source has no events.
 ///
 /// # Errors
 /// Returns an error if writing fails.

@@ -1,4 +1,4 @@
-//! Numbers the names on the page, so that the page contains each text only once.
+//! Gives numbers to the names on a page, so that the page contains each name only once.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,13 @@ use crate::columns::Columns;
 #[derive(Default, Debug)]
 pub(crate) struct NameTable {
     numbers: HashMap<String, u32>,
-    /// Each name with its short form, which is empty if the name has no shorter form.
+    /// Each name, with a short form of the name; the short form is empty if there is none.
     texts: Vec<(String, String)>,
 }
 
 impl NameTable {
-    /// Returns the number of a name, and adds the name if it is new.
+    /// Returns the number of a name. A new name gets the next free number. `short` is the name's
+    /// short form.
     pub(crate) fn number(&mut self, name: String, short: String) -> u32 {
         if let Some(number) = self.numbers.get(&name) {
             return *number;

@@ -1,11 +1,11 @@
-//! The slowest process in each iteration, as columns.
+//! The slowest process in each iteration, as columns of the page's data.
 
 use tllmprof_report::Skew;
 
 use crate::columns::Columns;
 
-/// Returns the columns: the number of iterations, the numbers of the iterations, and the index of the slowest process
-/// in each iteration, or the number of processes if none was the slowest.
+/// Returns the columns: the number of iterations, their numbers, and for each iteration the index
+/// of the slowest process. The index is the number of processes if no process was the slowest.
 pub(crate) fn columns(skew: &Skew) -> Columns {
     let mut columns = Columns::default();
     columns.number(skew.iterations.len() as u64);

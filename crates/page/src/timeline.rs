@@ -1,4 +1,4 @@
-//! The timeline of a process: the events of its record that the page contains.
+//! The timeline of a process, with those events of its record that the page contains.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -13,14 +13,14 @@ use crate::columns::Columns;
 use crate::names::NameTable;
 use crate::track::{Track, TrackEvent, TrackKey};
 
-/// Maximum number of tracks. Events of further tracks are only counted.
+/// Maximum number of tracks (rows of the timeline). Events of further tracks are only counted.
 const MAX_TRACKS: usize = 4096;
 
-/// The events of a process that a page shows.
+/// The events of a process that its timeline on the page shows.
 #[derive(Debug)]
 pub struct Timeline {
     tracks: BTreeMap<TrackKey, Track>,
-    /// Samples of metrics, by device and metric.
+    /// Samples of metrics, by number of the GPU and metric.
     metrics: BTreeMap<(u8, Metric), Vec<MetricSample>>,
     names: NameTable,
     buckets: Buckets,
@@ -63,13 +63,15 @@ impl Timeline {
         Ok(timeline)
     }
 
-    /// Returns the number of events in this timeline, and the number in the record.
+    /// Returns the number of events in this timeline, and the number of events in the record that
+    /// could be shown.
     #[must_use]
     pub fn events(&self) -> (u64, u64) {
         (self.kept, self.buckets.events())
     }
 
-    /// Returns true if the timeline has the events of the iteration that begins at `moment`.
+    /// Returns true if the timeline contains the events of the iteration that begins at `moment`,
+    /// in nanoseconds.
     pub fn shows(&self, moment: u64) -> bool {
         self.shown
             .get(self.buckets.index(moment))
@@ -77,7 +79,8 @@ impl Timeline {
             .unwrap_or(false)
     }
 
-    /// Adds samples of GPU metrics, which may come from any record of the same machine, if they overlap the windows.
+    /// Adds those samples of GPU metrics that overlap the windows. The samples may come from any
+    /// record of the same machine.
     pub fn measured<'a>(
         &mut self,
         process: &Process,
@@ -103,8 +106,8 @@ impl Timeline {
         }
     }
 
-    /// Returns the columns: the numbers of events in this timeline and in the record, the table of kinds, names,
-    /// tracks, and metrics.
+    /// Returns the columns of the page's data: the numbers of events in this timeline and in the
+    /// record, the table of kinds, the names, the tracks, and the metrics.
     pub fn columns(&self, process: &Process) -> Columns {
         let mut columns = Columns::default();
         columns.column([self.kept, self.buckets.events()]);
@@ -136,15 +139,17 @@ impl Timeline {
     }
 }
 
-/// Returns true if the page's timeline shows an item. The library's own NVTX ranges are not shown. In the first pass
-/// such a range may be counted nevertheless, because the name of its domain may come later in the record.
+/// Returns true if the page's timeline shows an item. NVTX ranges that tllmprof itself opened are
+/// not shown. The first pass may count such a range even so, because the name of its domain may
+/// come later in the record.
 fn is_shown(item: &Item, texts: Texts<'_>) -> bool {
     let is_own = || item.domain != NO_STRING && texts.strings.get(item.domain) == OWN_DOMAIN;
     item.kind.row().page.is_some() && !is_own()
 }
 
-/// Adds the columns of the table of kinds: the name for readers, the category, the colour, the meaning of the value,
-/// and the end of a launch that the item is. A text is empty if the kind has none.
+/// Adds the columns of the table of kinds: a kind's name for readers, category, colour, the meaning
+/// of an event's value, and the side of a launch (call or kernel) that an event shows. Texts that a
+/// kind does not have are empty.
 fn kinds(columns: &mut Columns) {
     columns.number(Kind::ALL.len() as u64);
     for kind in Kind::ALL {
@@ -162,15 +167,17 @@ fn kinds(columns: &mut Columns) {
     }
 }
 
-/// Returns the meaning of a kind's value on the page; `None` if the value is not shown. Calls and kernels that belong
-/// to a launch have the number of the launch in place of their value. The handle of a stream is not shown.
+/// Returns the meaning of the value of a kind's events on the page; `None` if the value is not
+/// shown. For calls and kernels that belong to a launch, the value is replaced by the launch's
+/// number. The handle of a stream is not shown.
 fn shown_value(kind: Kind) -> Option<Key> {
     let row = kind.row();
     let is_shown = |key: &Key| row.end.is_none() && *key != Key::Stream;
     row.value.filter(is_shown)
 }
 
-/// Returns true if the page draws a metric. These are the metrics that show how busy a GPU is.
+/// Returns true if the page draws the metric as a curve. It draws metrics that show how busy a GPU
+/// is.
 const fn is_drawn_metric(metric: Metric) -> bool {
     !matches!(
         metric,
@@ -178,13 +185,13 @@ const fn is_drawn_metric(metric: Metric) -> bool {
     )
 }
 
-/// The state of the second pass over a record.
+/// The state of the second pass over a record, which collects the events.
 struct SecondPass<'a> {
     interpreter: &'a Interpreter,
     texts: Texts<'a>,
     room: u64,
     labels: HashMap<(Name, StringId), u32>,
-    /// The number of each scope's name plus 1, by the scope's ID. 0 stands for no scope.
+    /// For each scope's ID, the number of the scope's name plus 1; 0 if no scope was open.
     scopes: HashMap<u32, u32>,
     timeline: Timeline,
 }
@@ -199,7 +206,7 @@ impl SecondPass<'_> {
         };
         let duration = self.interpreter.duration(item).unwrap_or(0);
         let timeline = &mut self.timeline;
-        // Show an event if its first or its last moment lies in an iteration that is shown.
+        // Show an event if it begins or ends in an iteration that is shown.
         let first = timeline.buckets.index(item.start);
         let last = timeline.buckets.index(item.start.saturating_add(duration));
         let ends = [first, last];
@@ -216,7 +223,7 @@ impl SecondPass<'_> {
         let name = self.number(item);
         let value = match shown_value(item.kind) {
             Some(_) => item.value,
-            // The value is the number of the launch plus 1, or 0 if the launch is not known.
+            // The value becomes the number of the launch plus 1, or 0 if the launch is not known.
             None => self
                 .interpreter
                 .launch(item)
@@ -231,7 +238,7 @@ impl SecondPass<'_> {
         }
     }
 
-    /// Returns the number of a scope's name plus 1, which is cached.
+    /// Returns the number of a scope's name plus 1; 0 if no scope was open. The result is cached.
     fn scope(&mut self, scope: u32) -> u32 {
         if let Some(number) = self.scopes.get(&scope) {
             return *number;
@@ -242,10 +249,10 @@ impl SecondPass<'_> {
         number
     }
 
-    /// Returns the number of an item's name. The numbers are cached, because many items share a name.
+    /// Returns the number of an item's name. The number is cached, because many items share a name.
     fn number(&mut self, item: &Item) -> u32 {
-        // Spans of all streams of a device are on one track, and the iterations are visible anyway. So the name says
-        // the stream.
+        // The spans of all streams of a GPU are on one track, which already shows the iterations.
+        // So the name of a span is the name of its stream.
         let name = match item.track {
             On::Spans { stream, .. } => Name::Stream(stream),
             _ => item.name,

@@ -1,14 +1,15 @@
-//! Tracks of the page's timeline: the rows in which events are drawn.
+//! Tracks of the page's timeline: the rows into which events are drawn.
 
 use tllmprof_config::printable;
 use tllmprof_timeline::{Item, Kind, Texts, Track as On};
 
 use crate::columns::Columns;
 
-/// Identifies a track. The order of these values is the order of tracks on the page, within a thread or a device.
+/// The key of a track. Within a thread or a GPU, the tracks are in the order of these values on the
+/// page.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum TrackKey {
-    /// The time for which a device's streams were busy in each iteration.
+    /// The time for which a GPU's streams were busy in each iteration.
     Steps { device: u8 },
     /// Kernels, copies and memory sets of a stream.
     Stream { device: u8, stream: u16 },
@@ -21,7 +22,8 @@ pub(crate) enum TrackKey {
 }
 
 impl TrackKey {
-    /// Returns the page's track for items of a timeline's track; `None` if the page's timeline does not draw them.
+    /// Returns the page's track for the items of a timeline's track; `None` if the page does not
+    /// draw these items.
     pub(crate) const fn find(track: On) -> Option<Self> {
         Some(match track {
             On::Thread(tid) => Self::Thread { tid },
@@ -38,7 +40,7 @@ impl TrackKey {
         })
     }
 
-    /// Returns the name of the thread or the device that the track belongs to.
+    /// Returns the name of the thread or the GPU that the track belongs to.
     pub(crate) fn whose(self, texts: Texts<'_>) -> String {
         let facts = &texts.process.facts;
         match self {
@@ -61,10 +63,11 @@ pub(crate) struct TrackEvent {
     kind: Kind,
     flags: u8,
     name: u32,
-    /// The value, whose meaning is in the table of kinds. For a call or kernel of a launch, it is the number of the
-    /// launch plus 1, or 0 if the launch is not known.
+    /// A value whose meaning is in the table of kinds. For a call or kernel of a launch, it is the
+    /// launch's number plus 1, or 0 if the launch is not known.
     value: u64,
-    /// For a kernel whose scope is known, the number of the scope's name plus 1. Otherwise 0.
+    /// For a kernel, the number of its scope's name plus 1; 0 for other events and if the scope is
+    /// not known.
     scope: u32,
 }
 
@@ -73,7 +76,7 @@ const FAILED: u8 = 2;
 const CAPTURING: u8 = 4;
 
 impl TrackEvent {
-    /// Creates an event from an item. `name` is the number of the item's name.
+    /// Returns an event made from an item. `name` is the number of the item's name.
     pub(crate) fn new(item: &Item, duration: u64, name: u32, value: u64, scope: u32) -> Self {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         Self {
@@ -93,7 +96,7 @@ impl TrackEvent {
 /// A track with its events.
 #[derive(Debug)]
 pub(crate) struct Track {
-    /// The number of the name of the track's thread or device.
+    /// The number of the name of the thread or GPU that the track belongs to.
     name: u32,
     pub items: Vec<TrackEvent>,
 }
@@ -104,15 +107,15 @@ impl Track {
         Self { name, items }
     }
 
-    /// Sorts the events by their starts. Of events that begin at the same moment, the longest comes first, because it
-    /// contains the others.
+    /// Sorts the events by their starts. Of events with the same start, the longest comes first,
+    /// because the others lie inside it.
     pub(crate) fn sort(&mut self) {
         self.items
             .sort_by_key(|item| (item.start, std::cmp::Reverse(item.duration)));
     }
 
-    /// Adds the columns of the track: its type, the number of its name, its device or thread, its stream, the number of
-    /// its events, and the events.
+    /// Adds the columns of the track: its type, the number of its name, its GPU or thread, its
+    /// stream, the number of its events, and the events.
     pub(crate) fn put(&self, key: TrackKey, base: u64, columns: &mut Columns) {
         let (kind, id, stream) = match key {
             TrackKey::Steps { device } => (0, u64::from(device), 0),
@@ -129,7 +132,7 @@ impl Track {
             stream,
             self.items.len() as u64,
         ]);
-        // Starts may be negative, because events may begin before the first iteration.
+        // Starts may be negative, because an event may begin before the first iteration.
         columns.signed_differences(items().map(|item| item.start.wrapping_sub(base) as i64));
         columns.column(items().map(|item| item.duration));
         columns.column(items().map(|item| item.kind as u64));

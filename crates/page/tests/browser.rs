@@ -1,5 +1,5 @@
-//! Tests of the page in a browser (`web/test/page.mjs`), and a test that the page's bundle is built from the current
-//! sources.
+//! Tests of the page in a browser (`web/test/page.mjs`), and a test that the page's bundle is up to
+//! date with its sources.
 
 mod common;
 #[path = "common/engine/mod.rs"]
@@ -24,8 +24,8 @@ use tllmprof_report::{Bytes, Quantity, Rate, Share, Time};
 
 const CHILD_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Returns the output of a script. Returns `None` and skips the test if the script needs something that is not
-/// installed.
+/// Returns the output of a script. If a program that the script needs is not installed, returns
+/// `None`, and the test is skipped.
 fn run_script(script: &str, argument: Option<&str>) -> Option<String> {
     let mut command = Command::new(repo().join("scripts").join(script));
     let ended = finish(command.args(argument), CHILD_TIMEOUT);
@@ -37,7 +37,8 @@ fn run_script(script: &str, argument: Option<&str>) -> Option<String> {
     Some(ended.stdout.trim().to_owned())
 }
 
-/// Returns numbers, each with the name of the script's function that formats it and the expected text.
+/// Returns test cases for formatting: a number, the name of the script's function that formats it,
+/// and the expected text.
 fn numbers() -> Vec<Value> {
     let mut random = 1_u64;
     let mut next = |below: u64| {
@@ -46,7 +47,8 @@ fn numbers() -> Vec<Value> {
             .wrapping_add(1);
         (random >> 11) % below
     };
-    // Numbers exactly in the middle between two shown ones, and numbers at which the number of digits changes.
+    // These numbers lie exactly halfway between two numbers that can be shown, or at a change in
+    // the number of digits.
     let ties = [
         1_125_000,
         1_375_000,

@@ -1,5 +1,6 @@
-//! Checks the JSON of the report and of the page against their schemas. Also checks the files that are generated from
-//! the schemas: the types of the page's script, and the documentation of `report --json`.
+//! Checks the JSON of the report and of the page against their schemas. Also checks that the files
+//! generated from the schemas are up to date: the types of the page's script, and the documentation
+//! of `report --json`.
 
 mod common;
 #[path = "common/engine/mod.rs"]
@@ -20,7 +21,8 @@ use tllmprof_report::Report;
 
 const BLESS: &str = "BLESS=1 cargo test -p tllmprof-page --test contract";
 
-/// Compares a generated text with a file of the repository. With `BLESS=1`, writes the file first.
+/// Checks that a generated text is the same as a file of the repository. With `BLESS=1`, writes the
+/// text to the file first.
 fn check_generated(path: &str, made: &str) {
     let path = repo().join(path);
     if std::env::var_os("BLESS").is_some() {
@@ -77,7 +79,7 @@ fn fits(all: &[Definition], json: &[u8]) {
     assert_eq!(wrong(all, &root, &value, "$"), Vec::<String>::new());
 }
 
-/// Returns a schema that contains each kind of type once.
+/// Returns the definitions of a small test schema, in which each kind of type occurs once.
 fn one_of_each() -> Vec<Definition> {
     definitions(&json!({
         "title": "Root", "description": "A root\nof two lines.", "type": "object",

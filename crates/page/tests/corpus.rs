@@ -1,5 +1,5 @@
-//! Tests with the records in `corpus`: page, text and JSON have the same shares, each list of shares adds up to 1, and
-//! little time is unexplained.
+//! Tests with the stored records in `corpus`: page, text and JSON contain the same shares, each
+//! list of shares adds up to 1, and little time is unexplained.
 
 mod common;
 #[path = "common/engine/mod.rs"]
@@ -15,10 +15,10 @@ use common::TestPage;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-/// Maximum share of the host's time, and of the GPU's time, that may have no cause.
+/// Maximum share of time without a known cause, as a fraction: for the host and for the GPU.
 const UNEXPLAINED: [(&str, f64); 2] = [("host", 0.10), ("gpu", 0.05)];
 
-/// Maximum size of a record's file in the corpus, in bytes.
+/// Maximum size of a stored record's file, in bytes.
 const LARGEST: u64 = 200_000;
 
 fn corpus() -> Vec<PathBuf> {
@@ -53,7 +53,8 @@ fn there_is_one_figure_for_each_share_and_little_is_unexplained() {
             "{name}"
         );
         assert_eq!(process["dropped"], 0, "{name}");
-        // The share of waits includes waits that are too small for their own row of the ledger.
+        // The share of waits also contains waits that are too small for a row of their own in the
+        // ledger.
         let inside = &process["inside"];
         let waits = inside["wait"]["mean_ns"].as_f64().unwrap();
         let share = inside["wait_share"].as_f64().unwrap();
@@ -73,7 +74,8 @@ fn there_is_one_figure_for_each_share_and_little_is_unexplained() {
         for (side, most) in UNEXPLAINED {
             let rows = shares::rows(process, side);
             let is_none = |cause: &str| ["other", "unknown"].iter().any(|one| cause.ends_with(one));
-            // Rows for busy time have kernels' names, which may end with any word.
+            // Rows for busy time are left out: they contain names of kernels, which may end with
+            // any word.
             let is_none =
                 |row: &Value| row["kind"] != "busy" && is_none(row["cause"].as_str().unwrap());
             let part = shares::sum(rows, is_none);
@@ -104,9 +106,9 @@ fn the_table_says_what_each_record_is() {
     }
 }
 
-/// The models' numbers of layers are known from the programs that made the records (scripts/engines/drivers,
-/// scripts/streams, scripts/gpu_check/programs). In llama.cpp the last layer processes fewer tokens and runs different
-/// kernels, so it is not an equal block.
+/// The numbers of layers are known from the programs that made these records
+/// (scripts/engines/drivers, scripts/streams, scripts/gpu_check/programs). In llama.cpp the last
+/// layer processes fewer tokens and runs other kernels, so it is not one of the equal blocks.
 #[test]
 fn equal_blocks_are_the_layers_of_the_models() {
     let models = [
@@ -128,11 +130,11 @@ fn equal_blocks_are_the_layers_of_the_models() {
         let each = blocks["block_ns"].as_array().unwrap();
         assert_eq!(each.len(), layers, "{name}");
         assert_eq!(!blocks["partly"].is_null(), one_more, "{name}");
-        // All blocks do the same work, so no block takes twice as long as another.
+        // All blocks do the same work, so no block may take more than twice as long as another.
         let each = || each.iter().map(|ns| ns.as_u64().unwrap());
         let (least, most) = (each().min().unwrap(), each().max().unwrap());
         assert!(most < 2 * least, "{name}: {least} to {most} ns");
-        // The kernels' times add up to the time of the blocks.
+        // The times of a block's kernels must add up to the time of the block.
         let kernels = blocks["kernels"].as_array().unwrap().iter();
         let kernels: u64 = kernels.map(|one| one["gpu_ns"].as_u64().unwrap()).sum();
         assert_eq!(kernels, each().sum::<u64>(), "{name}");
@@ -141,7 +143,7 @@ fn equal_blocks_are_the_layers_of_the_models() {
         let share = blocks["share"].as_f64().unwrap();
         assert!((share - kernels as f64 / all as f64).abs() < 1e-9, "{name}");
     }
-    // A loop of only four kernels has no blocks.
+    // A loop that runs only four kernels has no repeated blocks.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/torch-graph.tllmprof.gz");
     let json = TestPage::from_record(&read(&path), "torch-graph", 1 << 20).json();
     assert!(json["processes"][0]["blocks"].is_null());

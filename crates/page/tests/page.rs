@@ -15,7 +15,7 @@ use serde_json::Value;
 use tllmprof_config::printable;
 use tllmprof_config::printable::is_hidden;
 
-/// Returns the first `count` numbers of the columns in the element with an ID.
+/// Returns the first `count` numbers of the columns in the page's element with the given ID.
 fn numbers(html: &str, id: &str, count: usize) -> Vec<u64> {
     let deflated = BASE64_STANDARD.decode(element(html, id)).unwrap();
     let mut bytes = Vec::new();
@@ -75,7 +75,7 @@ fn page_text_and_json_have_one_figure_for_each_share() {
 
 #[test]
 fn page_text_and_json_have_one_figure_for_samples_of_stacks() {
-    // At every rate, one of 41 samples is rejected.
+    // At every sampling rate, one of 41 samples is rejected.
     let ranks = |hertz: &[u64]| {
         let ranks = hertz.iter().zip(0..).map(|(hertz, rank)| {
             let mut engine = engine(rank);
@@ -151,7 +151,7 @@ fn names_from_records_stay_text_and_nothing_is_fetched() {
     engine.hostile = true;
     let html = page(&TestPage::from_engines(&[engine], 1 << 20));
     assert!(!html.contains("alert(1)</script>"));
-    // The page has only the four script elements of the template, and each of them ends.
+    // The page must have only the four script elements of the template, each with its end tag.
     assert_eq!(html.matches("<script").count(), 4);
     assert_eq!(html.matches("</script").count(), 4);
     let data: Value = serde_json::from_str(element(&html, "data")).unwrap();

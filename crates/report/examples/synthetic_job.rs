@@ -1,4 +1,5 @@
-//! Writes the records of a simulated job into a folder, to measure the report on many ranks:
+//! Writes the records of a simulated job into a folder. They serve to measure the speed of reports
+//! on many ranks:
 //!
 //! `cargo run --release -p tllmprof-report --example synthetic_job -- FOLDER [HOSTS [STEPS [COLLECTIVES]]]`
 

@@ -13,7 +13,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 
-/// Approximate number of events of an iteration besides its kernels.
+/// Approximate number of events of an iteration, not counting its kernels.
 const OTHERS: u64 = 16;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -21,7 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = arguments.next().ok_or("no OUT")?;
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
     let (events, kernels, rank) = (number(10_000_000)?, number(300)?, number(0)?);
-    // Kernels are recorded in the second half of the iterations.
+    // Each kernel has a launch event in all iterations and, because kernels are recorded in the
+    // second half of the iterations, a kernel event in half of them: 3/2 events on average.
     let iterations = events / (kernels * 3 / 2 + OTHERS);
     let last = iterations.saturating_sub(1);
     let server = server::Server {

@@ -12,20 +12,22 @@ use crate::stretch::{Edges, Stretch};
 use crate::track::Track;
 use tllmprof_report::{Launch, Launches};
 
-/// The small tables of a record that are needed to convert its events to items.
+/// The tables of a record that are needed to convert its events to timeline items: strings, kinds
+/// of calls, launches and windows.
 #[derive(Debug)]
 pub struct Interpreter {
     clock: Clock,
     strings: Strings,
-    /// The kind of each row of the table of calls.
+    /// The kind of each row of the record's table of CUDA calls.
     calls: Box<[CallKind; 256]>,
     launches: Launches,
     stretches: Vec<Stretch>,
 }
 
 impl Interpreter {
-    /// Reads the record of a process. `each` gets every event, with an interpreter that has only the tables read so
-    /// far: it lacks later texts, and all launches.
+    /// Reads the record of a process. Also passes every event to `each`, with the interpreter as it
+    /// is at that point: strings that come later in the record, and all launches, are still
+    /// missing.
     ///
     /// # Errors
     /// Returns an error if the record cannot be read.
@@ -67,9 +69,9 @@ impl Interpreter {
         Ok(new)
     }
 
-    /// Passes the items of the record to `each`, kernels with their scopes. Items come in the order of the record,
-    /// except for kernels. If layers were followed, a kernel comes with the next event of its thread, because that
-    /// event may have the kernel's scope.
+    /// Passes the items of the record to `each`, in the order of the record. If the record has
+    /// layers, a kernel is held back until the next event of its thread, because that event may
+    /// contain the kernel's scope.
     ///
     /// # Errors
     /// Returns an error if the record cannot be read.
@@ -93,7 +95,8 @@ impl Interpreter {
             scope: scopes.of_kernel(kernel.value as u32, kernel.start),
             ..kernel
         };
-        // The latest kernel of each thread, with its start in ticks.
+        // The latest kernel of each thread with its start in ticks. It is held back until the
+        // thread's next event.
         let mut latest: BTreeMap<u32, (u64, Item)> = BTreeMap::new();
         let damage = recording.read(|entry| {
             let Entry::Event { thread, event } = entry else {
@@ -134,14 +137,15 @@ impl Interpreter {
         Ok(damage)
     }
 
-    /// Converts an event of a thread to an item; `None` if the event is not an item.
+    /// Converts an event of a thread to a timeline item; `None` if the timeline has no item for
+    /// such an event.
     #[inline(always)]
     #[must_use]
     pub fn item(&self, thread: u32, event: &Event) -> Option<Item> {
         kinds::item(thread, event, &self.clock, &self.calls)
     }
 
-    /// Returns the duration of an item in nanoseconds; `None` if the item is a moment.
+    /// Returns the duration of an item in nanoseconds; `None` if the item has no duration.
     #[inline]
     #[must_use]
     pub fn duration(&self, item: &Item) -> Option<u64> {
@@ -155,7 +159,8 @@ impl Interpreter {
         }
     }
 
-    /// Returns the launch that an item is a part of, as its call or one of its kernels, if it is known.
+    /// Returns the launch that an item belongs to, if it is known. The item may be the launching
+    /// call or one of the launched kernels.
     #[inline]
     #[must_use]
     pub fn launch(&self, item: &Item) -> Option<&Launch> {
@@ -185,7 +190,7 @@ impl Interpreter {
         })
     }
 
-    /// Returns the texts from which the names of the record's items are made.
+    /// Returns the texts that are needed to write the names of the record's items.
     #[must_use]
     pub const fn texts<'a>(&'a self, process: &'a Process) -> Texts<'a> {
         Texts {

@@ -2,7 +2,7 @@
 
 use tllmprof_report::{Process, Span, Spans};
 
-/// The iterations of a process, as spans on its clock, with their numbers.
+/// The iterations of a process with their numbers, as spans in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug)]
 pub struct Iterations {
     spans: Spans,

@@ -1,5 +1,5 @@
-//! The tables of kinds. One table has the presentation and the export of each kind of item. The other one converts each
-//! kind of event to an item.
+//! The tables of the timeline's kinds. One table gives, for each kind of item, its presentation and
+//! its export. The other table gives, for each kind of event in a record, the item that it becomes.
 
 use tllmprof_record::{CallKind, Clock, Event, NO_STRING, RangeKind, StringId, What};
 
@@ -17,10 +17,10 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All values, in the order of their numbers.
+            /// All values of this type, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$word),*];
 
-            /// Returns the word for this value.
+            /// Returns this value's word in exported files.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self {
@@ -32,7 +32,7 @@ macro_rules! words {
 }
 
 words! {
-    /// The category of a kind of item in trace formats: a word that queries use.
+    /// The category of a kind of item in exported traces: a word by which users query the trace.
     Category:
     Window = "window",
     Iteration = "iteration",
@@ -50,14 +50,14 @@ words! {
 }
 
 words! {
-    /// The key of an argument of an item in trace formats.
+    /// The key of an item's argument in exported traces.
     Key:
-    /// The number of the iteration that contains the item, or that the item is.
+    /// The number of the iteration that contains the item. For an iteration, its own number.
     Iteration = "iteration",
-    /// The stream of a call, as a `CUstream` handle.
+    /// The handle (`CUstream`) of the stream that a call uses.
     Stream = "stream",
     Bytes = "bytes",
-    /// The correlation number, which a call and the kernels that it launched share.
+    /// The correlation number, which is the same for a call and the kernels that it launched.
     Correlation = "correlation",
     /// The number of objects that a garbage collection freed.
     Collected = "collected",
@@ -67,31 +67,32 @@ words! {
     Domain = "domain",
     Failed = "failed",
     Cut = "cut",
-    /// Set if the call was made while its thread captured a stream.
+    /// Set if the call was made while its thread was capturing a stream into a graph.
     Capturing = "capturing",
     /// The scope that was open when the kernel was launched.
     Scope = "scope",
 }
 
-/// The end of a launch that an item stands for: the call, or a kernel.
+/// The side of a launch that an item shows: the call on the host, or a kernel on the GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaunchEnd {
     Call,
     Kernel,
 }
 
-/// A row of the table of kinds of items.
+/// A row of the table of kinds of items: the presentation and the export of one kind.
 #[derive(Clone, Copy, Debug)]
 pub struct KindRow {
-    /// The kind's category in trace formats; `None` if these have no span or moment for such items.
+    /// The kind's category in exported traces; `None` if items of this kind are not exported as a
+    /// span or a moment.
     pub category: Option<Category>,
-    /// The Parquet table of such items, and the word in its column `kind`. If the word is empty, [`Name::word`] gives
-    /// it.
+    /// The Parquet table that contains items of this kind, and their word in the column `kind`. If
+    /// the word is empty, [`Name::word`] returns the word.
     pub table: Option<(&'static str, &'static str)>,
-    /// The kind's name on the page, and its colour there, which is a variable of `page.css`. `None` if the page's
-    /// timeline does not show such items.
+    /// The kind's name on the page, and the variable of `page.css` with its colour. `None` if the
+    /// page's timeline does not show items of this kind.
     pub page: Option<(&'static str, &'static str)>,
-    /// The key of [`Item::value`] in trace formats; `None` if the value is not exported there.
+    /// The key for [`Item::value`] in exported traces; `None` if the value is not exported there.
     pub value: Option<Key>,
     pub end: Option<LaunchEnd>,
 }
@@ -122,7 +123,7 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All kinds, in the order of their numbers.
+            /// All kinds of items, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
             /// Returns the kind's row in the table of kinds.
@@ -180,22 +181,23 @@ pub struct Item {
     pub start: u64,
     pub length: Length,
     pub name: Name,
-    /// A number whose meaning is given by [`KindRow::value`]. For a metric, it is in thousandths of the metric's unit; for
-    /// an expert's load, in tokens.
+    /// A number whose meaning depends on the kind (see [`KindRow::value`]). For a metric, it is in
+    /// thousandths of the metric's unit; for an expert's load, in tokens.
     pub value: u64,
-    /// The NVTX domain of a range. `NO_STRING` stands for the default domain; items that are not ranges have it, too.
+    /// The NVTX domain of a range. `NO_STRING` stands for the default domain; items that are not
+    /// ranges have this value, too.
     pub domain: StringId,
-    /// True if the call was made while its thread captured a stream.
+    /// True if the call was made while its thread was capturing a stream into a graph.
     pub capturing: bool,
     /// True if the call returned an error or the function raised an exception.
     pub failed: bool,
-    /// True if the item ended early because of something other than its regular end, such as the end of the process.
+    /// True if something other than its regular end ended the item, such as the end of the process.
     pub cut: bool,
     /// The scope in which a kernel was launched; 0 if no scope was open, `None` if it is not known.
     pub scope: Option<u32>,
 }
 
-/// The duration of an item.
+/// The duration of an item, in one of several units.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
     Moment,
@@ -222,8 +224,8 @@ impl From<CallKind> for Kind {
     }
 }
 
-/// Converts an event of a thread to an item; `None` if the event is not an item. `calls` has the kind of each row of
-/// the table of calls.
+/// Converts an event of a thread to an item; `None` if the timeline has no item for such an event.
+/// `calls` contains the kind of each row of the table of CUDA calls.
 ///
 /// This function is also a table of the kinds of events: if a kind has no row here, the code does not compile.
 // Always inlined, as the functions that it calls: the compiler can then drop the parts of the item that a caller does not
@@ -253,29 +255,30 @@ pub(crate) fn item(
         return Some(work_item(&work, empty));
     }
     let item = match event.what {
-        // These are facts about the record, its threads and its calls.
+        // These events describe the record, its threads and its calls, so they are no items.
         What::Thread { .. }
         | What::ThreadName { .. }
         | What::String { .. }
         | What::Info { .. }
         | What::CallName { .. } => return None,
-        // `Stretch` makes an item from the two edges of a window.
+        // A window is recorded as two events, for its beginning and its end. `Stretch` makes one
+        // item from both.
         What::Window { .. } | What::KernelWindow { .. } => return None,
-        // The report's layers are made from these events.
+        // These events are used for the layers of the report, and are no items.
         What::Scope { .. }
         | What::GraphNodes { .. }
         | What::GraphExec { .. }
         | What::KernelNode { .. }
         | What::InScope { .. } => return None,
-        // The report's iterations include these events.
+        // These events are parts of the report's iterations, and are no items.
         What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } | What::Past { .. } => {
             return None;
         }
-        // This event concerns the whole process.
+        // This event concerns the whole process, so it has no place on the timeline.
         What::OutsideBefore { .. } => return None,
-        // Samples get the names of their functions from these events.
+        // These events contain the names of functions in samples, and are no items.
         What::Frame { .. } => return None,
-        // The sample that was taken at the same moment is shown instead.
+        // For each such event there is a sample of the same time, which is shown instead.
         What::Asleep { .. } => return None,
         What::GpuMetric { metric: None, .. } => return None,
         // GPU work was converted above.

@@ -10,18 +10,19 @@ use tllmprof_report::{Process, kernel_name, name, range_name, short_kernel_name}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Name {
     Text(StringId),
-    /// A kernel's mangled name.
+    /// The name of a kernel, which is mangled in the record.
     Kernel(StringId),
-    /// The name of a CUDA call, by its row in the table of calls.
+    /// The name of a CUDA call. The field is its row in the table of CUDA calls.
     Call(u8),
     Iteration(u64),
-    /// A window, by its first iteration, and its last one if that is known.
+    /// A window. The fields are the numbers of its first iteration and, if known, its last
+    /// iteration.
     Window(u64, Option<u64>),
-    /// A garbage collection of Python, by its generation.
+    /// A garbage collection of Python. The field is the generation.
     Collection(u16),
     Copy(CopyKind),
     Stream(u16),
-    /// A sample of a stack, by its innermost function.
+    /// A sample of a stack, named after its innermost function.
     Sample {
         frame: u32,
         taken: Taken,
@@ -30,7 +31,7 @@ pub enum Name {
     Fixed(&'static str),
 }
 
-/// The data from which names are made.
+/// The data from which the names of items are made.
 #[derive(Clone, Copy, Debug)]
 pub struct Texts<'a> {
     pub process: &'a Process,
@@ -38,7 +39,7 @@ pub struct Texts<'a> {
 }
 
 impl Name {
-    /// Appends the name to `to` in the form for trace formats: texts as they were recorded.
+    /// Appends the name to `to` in the form for exported traces, in which texts are unchanged.
     pub fn write(self, texts: Texts<'_>, to: &mut String) {
         let _: fmt::Result = match self {
             Self::Text(id) | Self::Kernel(id) => to.write_str(texts.strings.get(id)),
@@ -72,8 +73,9 @@ impl Name {
         };
     }
 
-    /// Returns the name in the form for the page: printable, demangled, cut if it is long, and with the domain of a
-    /// range. The second text is the short form by which people know it; it is empty if there is no shorter form.
+    /// Returns the name in the form for the page: printable, demangled, cut if it is long, and with
+    /// the domain of a range. The second text is a short form of the name; it is empty if there is
+    /// no shorter form.
     #[must_use]
     pub fn shown(self, domain: StringId, texts: Texts<'_>) -> (String, String) {
         let whole = match self {
@@ -95,8 +97,8 @@ impl Name {
         (whole, String::new())
     }
 
-    /// Returns the name in the form for tables, if it is one of a few fixed words. `None` if the item's kind says
-    /// everything.
+    /// Returns the word for the column `kind` of exported tables; `None` if all items of the kind
+    /// have the same word.
     #[must_use]
     pub const fn word(self) -> Option<&'static str> {
         match self {

@@ -1,4 +1,4 @@
-//! Windows, assembled from the events at their edges.
+//! Windows, assembled from the events that mark their beginning and end ("edges").
 
 use tllmprof_record::{Clock, Edge, Event, NO_STRING, What};
 
@@ -6,20 +6,24 @@ use crate::kinds::{Item, Kind, Length};
 use crate::name::Name;
 use crate::track::Track;
 
-/// Maximum number of edges of windows to keep. Further edges are ignored.
+/// Maximum number of edges (beginnings and ends of windows) to keep. Further edges are ignored.
 const MAX_EDGES: usize = 1 << 16;
 
-/// A window, or a part of a window in which kernels were recorded. Times are in nanoseconds of `CLOCK_MONOTONIC`.
+/// A window, or (if `kernels` is true) a part of a window in which kernels were recorded. Times are
+/// in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
     pub kernels: bool,
-    /// The numbers of the first and the last iteration. The last one is `None` if the window was not closed.
+    /// The number of the window's first iteration. `last` is the number of its last iteration,
+    /// `None` if the window was not closed.
     pub first: u64,
     pub last: Option<u64>,
     pub start: u64,
-    /// The time at which the window closed. If it was not closed, the end of the record's last iteration.
+    /// The time at which the window was closed. For a window that was not closed, the end of the
+    /// record's last iteration, but not after the next window opened.
     pub end: u64,
-    /// True if something other than the end of its last iteration closed the window.
+    /// True if the window was opened or closed by something other than the boundary of an
+    /// iteration.
     pub cut: bool,
 }
 
@@ -48,16 +52,17 @@ impl Stretch {
     }
 }
 
-/// An edge: true if it belongs to a window of kernels, its time in ticks, the edge, its iteration, and true if
-/// something other than an iteration caused it.
+/// The beginning or end of a window: true if the window is one of kernels, the time in ticks, which
+/// of the two it is, the iteration's number, and true if something other than the boundary of an
+/// iteration caused it.
 type WindowEdge = (bool, u64, Edge, u64, bool);
 
-/// The edges of the windows of a record.
+/// The beginnings and ends of a record's windows.
 #[derive(Default, Debug)]
 pub(crate) struct Edges(Vec<WindowEdge>);
 
 impl Edges {
-    /// Adds an event, if it is an edge of a window.
+    /// Adds an event, if it marks the beginning or the end of a window.
     pub(crate) fn add(&mut self, event: &Event) {
         let (kernels, edge, iteration) = match event.what {
             What::Window { edge, iteration } => (false, edge, iteration),
@@ -70,8 +75,9 @@ impl Edges {
         }
     }
 
-    /// Assembles windows from edges, in the order of their times: first windows, then windows of kernels. `end` is the
-    /// end of the record's last iteration.
+    /// Assembles the windows, in the order of their times: first all windows, then the parts of
+    /// windows with recorded kernels. `end` is the end of the record's last iteration in
+    /// nanoseconds.
     pub(crate) fn stretches(mut self, clock: &Clock, end: u64) -> Vec<Stretch> {
         self.0
             .sort_by_key(|(kernels, ticks, ..)| (*kernels, *ticks));

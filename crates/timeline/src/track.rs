@@ -1,4 +1,4 @@
-//! The tracks of the timeline, on which items are drawn.
+//! The tracks (rows) of the timeline, on which items are drawn.
 
 use tllmprof_record::Metric;
 
@@ -10,12 +10,13 @@ pub enum Track {
     Windows,
     KernelWindows,
     Iterations,
-    /// The work of a thread: calls, functions and ranges, which nest.
+    /// A thread's calls, functions and ranges, which nest.
     Thread(u32),
-    /// A thread's waits for the GIL and the times it held the GIL. They do not nest with the items
-    /// of [`Self::Thread`].
+    /// The times in which a thread waited for the GIL or held the GIL. They do not nest with the
+    /// items of [`Self::Thread`], so they need a track of their own.
     Gil(u32),
-    /// NVTX ranges that may begin on one thread and end on another, by the thread that ended them.
+    /// NVTX ranges that may begin on one thread and end on another. The field is the thread on
+    /// which they ended.
     Ranges(u32),
     /// Samples of a thread's stack.
     Samples(u32),
@@ -24,17 +25,17 @@ pub enum Track {
         device: u8,
         stream: u16,
     },
-    /// The time for which a stream was busy in each iteration.
+    /// The time for which a stream was busy in each iteration, recorded without kernels.
     Spans {
         device: u8,
         stream: u16,
     },
-    /// A metric of a GPU over time.
+    /// A metric of a GPU over time, drawn as a curve.
     Counter {
         device: u8,
         metric: Metric,
     },
-    /// The number of tokens of an expert. It is a total without a moment in time, so it is not
+    /// The number of tokens that an expert received. It is a total without a time, so it is not
     /// drawn.
     Expert {
         layer: u16,

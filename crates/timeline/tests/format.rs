@@ -1,4 +1,5 @@
-//! Checks that `docs/format.md` states for each kind of event how it is exported.
+//! Checks that `docs/format.md` states, for each kind of event, the kind of item that it is
+//! exported as.
 
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use tllmprof_timeline::Interpreter;
 
 const DOCS: &str = include_str!("../../../docs/format.md");
 
-/// Returns events of a kind with any content.
+/// Returns events of the kind `kind`, with arbitrary contents.
 fn events(kind: EventKind) -> Vec<Event> {
     let event = |code: u8| {
         let mut bytes = [0; 24];

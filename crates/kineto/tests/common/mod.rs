@@ -39,8 +39,9 @@ pub(crate) fn work(
     })
 }
 
-/// Returns the events of a step of 100 µs that begins at `start`. Two modules launch one kernel each. The result is
-/// then copied, and the host waits for it. The second kernel ends after the range of the step.
+/// Returns the events of a step of 100 µs that begins at `start` (µs). Two modules launch one
+/// kernel each; then the result is copied, and the host waits for the copy. The second kernel ends
+/// after the range of the step has ended.
 pub(crate) fn step(number: u64, start: f64) -> Vec<Value> {
     let own = 10 * number;
     let at = |offset: f64, duration: f64| (start + offset, duration);
@@ -99,7 +100,7 @@ pub(crate) fn step(number: u64, start: f64) -> Vec<Value> {
     ]
 }
 
-/// Returns a document like the profiler's with these events.
+/// Returns a JSON document with the given events, in the form that the profiler writes.
 pub(crate) fn document(events: Vec<Value>) -> Value {
     json!({
         "schemaVersion": 1,
@@ -130,7 +131,7 @@ pub(crate) fn read_json(document: &Value) -> Process {
     read(document.to_string().as_bytes()).unwrap()
 }
 
-/// Returns the report as JSON.
+/// Returns the report on the processes as JSON.
 pub(crate) fn reported(processes: Vec<Process>) -> Value {
     let mut text = Vec::new();
     Report::new(processes).json(&mut text).unwrap();

@@ -1,4 +1,4 @@
-//! Generates exports with the schema that nsys documents.
+//! Writes exports for tests, with the schema that nsys's documentation describes.
 
 #![allow(dead_code)] // not every test file uses all of the helpers
 
@@ -7,7 +7,8 @@ use std::path::Path;
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
 
-/// Returns nsys's number of a thread, for a process and a thread on the first machine of a report.
+/// Returns nsys's number of a thread, from the operating system's ids of the process and the
+/// thread. The machine's number in it is 1.
 pub(crate) const fn thread(pid: i64, tid: i64) -> i64 {
     1 << 48 | pid << 24 | tid
 }
@@ -22,8 +23,8 @@ pub(crate) fn scratch() -> TempDir {
 pub(crate) enum Schema {
     /// The schema of nsys 2023.4, with every table and column.
     Full,
-    /// A schema with few columns: GPU work has no process, texts are stored in the rows themselves,
-    /// and payloads are `int64`.
+    /// A schema with few columns: rows for GPU work do not contain the process, texts are stored in
+    /// the rows themselves, and payloads are `int64`.
     Sparse,
 }
 

@@ -1,4 +1,5 @@
-//! Helpers for tests: pages of a simulated engine, and child processes with a time limit.
+//! Helpers for tests: pages made from records of a simulated engine, and child processes with a
+//! time limit.
 
 #![allow(dead_code)] // each test file uses only a part of this module
 
@@ -36,7 +37,8 @@ pub(crate) const fn engine(rank: u64) -> Engine {
     }
 }
 
-/// A report on simulated engines and on the metrics of a GPU at the same time, with the timelines of the processes.
+/// A report on simulated engines and on the metrics of a GPU during their run, with the timelines
+/// of the processes.
 pub(crate) struct TestPage {
     pub report: Report,
     pub timelines: Vec<Option<Timeline>>,
@@ -49,7 +51,8 @@ impl TestPage {
         Self::from_records(&records, room)
     }
 
-    /// Reads records of a job, which must be in the order of their ranks.
+    /// Returns a page made from the records of a job, which must be in the order of their ranks.
+    /// `room` is the maximum number of events.
     pub(crate) fn from_records(records: &[Vec<u8>], room: u64) -> Self {
         let read = |bytes: &[u8], name: &str| {
             let reader = Reader::new(bytes).unwrap();
@@ -73,7 +76,7 @@ impl TestPage {
         Self { report, timelines }
     }
 
-    /// Reads a single record.
+    /// Returns a page made from a single record. `room` is the maximum number of events.
     pub(crate) fn from_record(bytes: &[u8], name: &str, room: u64) -> Self {
         let reader = Reader::new(bytes).unwrap();
         let process = Process::read(PathBuf::from(name), &reader).unwrap();
@@ -84,7 +87,7 @@ impl TestPage {
         }
     }
 
-    /// Returns the output of `report --json`.
+    /// Returns the report as JSON, in the form of `report --json`.
     pub(crate) fn json(&self) -> serde_json::Value {
         let mut json = Vec::new();
         self.report.json(&mut json).unwrap();
@@ -97,7 +100,7 @@ impl TestPage {
         html
     }
 
-    /// Writes the page to a folder, together with the report as JSON and as text.
+    /// Writes the page to a folder, and next to it the report as JSON and as text.
     pub(crate) fn write(&self, folder: &Path, name: &str) {
         fs::write(folder.join(format!("{name}.html")), self.html()).unwrap();
         fs::write(
@@ -110,14 +113,14 @@ impl TestPage {
     }
 }
 
-/// Returns an engine's record with damaged events. The damage depends on `seed`. The header stays intact, because
-/// otherwise nothing could be read.
+/// Returns an engine's record in which some events are damaged. `seed` selects the damage. The
+/// header stays intact, because otherwise nothing of the record could be read.
 pub(crate) fn damaged(seed: u64) -> Vec<u8> {
     let mut engine = engine(0);
     (engine.windows, engine.scopes) = (vec![(100, 130)], true);
     let mut bytes = engine.record().0.bytes();
     let first = tllmprof_record::HEADER_BYTES + tllmprof_record::CHUNK_HEADER_BYTES;
-    // Knuth's generator (MMIX) makes the damage reproducible.
+    // Use a fixed generator (Knuth's MMIX), so that the damage is the same in each run.
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = |below: usize| {
         random = random
@@ -132,7 +135,7 @@ pub(crate) fn damaged(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns the text in the element of a page with this ID.
+/// Returns the text in the page's element with the given ID.
 pub(crate) fn element<'a>(html: &'a str, id: &str) -> &'a str {
     let begin = html.find(&format!("id=\"{id}\">")).unwrap();
     let text = &html[begin..];
@@ -154,7 +157,8 @@ pub(crate) struct Ended {
     pub stderr: String,
 }
 
-/// Runs a command until it exits. After `limit`, kills the command and all processes that it started.
+/// Runs a command until it exits. After the time `limit`, kills it and all processes that it
+/// started.
 pub(crate) fn finish(command: &mut Command, limit: Duration) -> Ended {
     let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
@@ -183,8 +187,9 @@ fn reader(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
-/// Waits for a child. Returns its exit code, which is itself `None` if a signal ended the child. After the limit, kills
-/// the child and all processes in its group, and returns `None`.
+/// Waits for a child process. Returns its exit code, which is itself `None` if a signal ended the
+/// child. After the time `limit`, kills the child and all processes in its group, and returns
+/// `None`.
 fn wait(child: &mut Child, limit: Duration) -> Option<Option<i32>> {
     let started = Instant::now();
     while started.elapsed() < limit {

@@ -1,14 +1,14 @@
-//! Checks that page, text and JSON have the same shares.
+//! Checks that a page, a report's text and its JSON contain the same shares.
 
 use serde_json::Value;
 use tllmprof_report::{Rate, Share, Style, Time};
 
 use crate::common::{TestPage, element};
 
-/// Maximum difference between 1 and a sum of shares that must be 1.
+/// Maximum difference from 1 of a sum of shares that should be 1.
 const EXACT: f64 = 1e-3;
 
-/// A style whose screen has room for all tables.
+/// The style of a screen that is tall enough for all tables.
 const TALL: Style = Style {
     is_whole: false,
     is_brief: false,
@@ -18,19 +18,19 @@ const TALL: Style = Style {
     top: None,
 };
 
-/// Returns the rows of the host's or of the GPU's ledger.
+/// Returns the rows of the ledger for the host or for the GPU.
 pub(crate) fn rows<'a>(of: &'a Value, side: &str) -> &'a [Value] {
     of["ledger"][side].as_array().unwrap()
 }
 
-/// Returns the total share of the rows for which `is` returns true.
+/// Returns the sum of the shares of the rows for which `is` returns true.
 pub(crate) fn sum(rows: &[Value], is: impl Fn(&Value) -> bool) -> f64 {
     let rows = rows.iter().filter(|row| is(row));
     rows.map(|row| row["share"].as_f64().unwrap()).sum()
 }
 
-/// Checks that page, text and JSON have the same shares for a process with iterations, and that each list of shares
-/// adds up to 1. Returns the JSON.
+/// Checks that page, text and JSON contain the same shares for a process with iterations, and that
+/// each list of shares adds up to 1. Returns the JSON.
 pub(crate) fn are_the_same(shown: &TestPage) -> Value {
     let json = shown.json();
     let process = &json["processes"][0];
@@ -39,7 +39,7 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
     let in_page = &there["report"]["processes"][0];
     assert_eq!(in_page["ledger"], process["ledger"]);
     assert_eq!(there["report"]["findings"], json["findings"]);
-    // The page has no shares that the report does not have.
+    // The page must not contain shares that the report does not have.
     assert!(there["processes"][0].get("breakdown").is_none());
     let windows = process["windows"].as_array().unwrap();
     for of in windows.iter().chain([process]) {
@@ -68,8 +68,9 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
         }
         let line = line.unwrap_or_else(|| panic!("{row}\n{text}"));
         assert!(line.ends_with(&share(of)), "{line}: {of}");
-        // The line has the share of the ledger if both are measured in the same way, by events or by kernels. If there
-        // are waits for requests, the shares differ: only the ledger counts these waits as part of the time.
+        // The line shows the same share as the ledger only if both come from the same measurement
+        // (CUDA events or kernels). If there are waits for requests, the shares differ, because
+        // only the ledger includes these waits in the time.
         let is_by_events = process["ledger"]["gpu_from"] == "events";
         let is_of_ledger = side == "host" || (kind == "span") == is_by_events;
         if !is_of_ledger || inside["idle"]["max_ns"] != 0 {
@@ -77,7 +78,7 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
         }
         let by_ledger = sum(rows(process, side), |row| row["kind"] == kind);
         let of = of.as_f64().unwrap();
-        // Waits that are too small for their own row of the ledger are part of the row of other causes.
+        // Waits that are too small for a row of their own are in the ledger's row for other causes.
         let small = sum(rows(process, side), |row| {
             kind == "wait" && row["kind"] == "other"
         });
@@ -89,14 +90,14 @@ pub(crate) fn are_the_same(shown: &TestPage) -> Value {
     json
 }
 
-/// Checks that the text has the largest rows of the ledgers.
+/// Checks that the text contains the largest rows of the ledgers.
 fn ledgers_are_the_same(process: &Value, lines: &[&str]) {
     for (side, heading) in [("host", "host"), ("gpu", "GPU")] {
         let rows = rows(process, side);
         if rows.is_empty() {
             continue;
         }
-        // The number of iterations is shown only if it is not the number of all iterations.
+        // The number of iterations is shown only if the ledger is not based on all iterations.
         let ledger = &process["ledger"];
         let of = &ledger[format!("{side}_iterations")];
         let counted = match of == &ledger["iterations"] {
@@ -126,8 +127,8 @@ fn ledgers_are_the_same(process: &Value, lines: &[&str]) {
     }
 }
 
-/// Checks that known layers, kernels outside layers and unknown layers add up to all of the time. Also checks that page
-/// and text have the rows of the JSON.
+/// Checks that known layers, kernels outside layers, and kernels of unknown layers add up to all of
+/// the time. Also checks that page and text contain the same rows as the JSON.
 fn layers_are_the_same(process: &Value, in_page: &Value, lines: &[&str]) {
     let lists = ["layers", "layer_patterns", "layer_tree", "layers_unknown"];
     for list in lists {
@@ -141,7 +142,8 @@ fn layers_are_the_same(process: &Value, in_page: &Value, lines: &[&str]) {
     assert!((all - 1.0).abs() < EXACT, "{all}");
     let outside = sum(layers, |row| row["name"] == "");
     for rows in [patterns, tree] {
-        // Add up only the layers that are not inside other layers.
+        // Add up only the outermost layers, because they include the time of the layers inside
+        // them.
         let outermost = sum(rows, |row| row["depth"] == 0);
         let known = 1.0 - outside - sum(unknown, |_| true);
         assert!((outermost - known).abs() < EXACT, "{outermost} {known}");
@@ -173,8 +175,8 @@ fn layers_are_the_same(process: &Value, in_page: &Value, lines: &[&str]) {
     assert!(!around.is_empty(), "{lines:#?}");
 }
 
-/// Checks that text, page and JSON have the same numbers of stack samples and of rejected samples, for one process or
-/// for several.
+/// Checks that text, page and JSON contain the same numbers of stack samples and of rejected
+/// samples, for one process or for several.
 pub(crate) fn samples_are_the_same(shown: &TestPage) {
     let json = shown.json();
     let html = String::from_utf8(shown.html()).unwrap();

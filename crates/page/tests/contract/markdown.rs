@@ -1,4 +1,4 @@
-//! Writes a schema as tables in Markdown.
+//! Writes the definitions of a JSON schema as tables in Markdown.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ pub(crate) fn markdown(all: &[Definition]) -> String {
             description,
             body,
         } = definition;
-        // The first definition describes the whole document and needs no heading.
+        // The first definition describes the whole document, so it gets no heading.
         if at > 0 {
             writeln!(text, "\n## {name}\n").unwrap();
         }

@@ -1,10 +1,11 @@
-//! Reads a JSON schema in the form that schemars generates from our types: definitions, and their fields in order.
+//! Reads a JSON schema in the form that schemars generates from Rust types: definitions, and their
+//! fields in order.
 
 use std::collections::VecDeque;
 
 use serde_json::{Map, Value};
 
-/// The type of a field in the schema.
+/// The type of a field in the JSON schema.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Type {
     Text,
@@ -12,7 +13,7 @@ pub(crate) enum Type {
     Number,
     Flag,
     List(Box<Type>),
-    /// A type that may also be `null`.
+    /// A type whose values may also be `null`.
     Maybe(Box<Type>),
     Named(String),
 }
@@ -25,7 +26,7 @@ pub(crate) struct Definition {
 
 pub(crate) enum Body {
     Object(Vec<Field>),
-    /// An enumeration: the allowed words, each with its meaning.
+    /// An enumeration: the allowed words, each with its description.
     Words(Vec<(String, String)>),
 }
 
@@ -37,8 +38,8 @@ pub(crate) struct Field {
     pub description: String,
 }
 
-/// Returns the definitions of a schema. The root comes first, and the other definitions are in the order in which types
-/// refer to them.
+/// Returns the definitions in a schema: first the root, then the others in the order in which
+/// fields refer to them.
 pub(crate) fn definitions(schema: &Value) -> Vec<Definition> {
     let root = text(schema, "title");
     let mut names = VecDeque::from([root.clone()]);
@@ -120,7 +121,8 @@ fn kind(schema: &Value) -> Type {
     }
 }
 
-/// Returns the name of the definition that a type refers to; `None` if it refers to none.
+/// Returns the name of the definition that a type refers to; `None` if the type refers to no
+/// definition.
 fn named(kind: &Type) -> Option<String> {
     match kind {
         Type::List(of) | Type::Maybe(of) => named(of),
@@ -129,13 +131,15 @@ fn named(kind: &Type) -> Option<String> {
     }
 }
 
-/// Returns a text of a schema on one line; empty if there is none.
+/// Returns the text for a key of a schema, with line breaks replaced by spaces; empty if there is
+/// no such key.
 fn text(schema: &Value, key: &str) -> String {
     let text = schema[key].as_str().unwrap_or_default();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Checks a JSON value against a type. Returns the errors, each with the path of the wrong part.
+/// Returns the errors of a JSON value that does not match a type, each with the path of the part
+/// that is wrong. `place` is the path of the value.
 pub(crate) fn wrong(all: &[Definition], kind: &Type, value: &Value, place: &str) -> Vec<String> {
     let is = |fits: bool| match fits {
         true => Vec::new(),

@@ -1,4 +1,4 @@
-//! Writes a schema as types in TypeScript.
+//! Writes the definitions of a JSON schema as types in TypeScript.
 
 use std::fmt::Write;
 

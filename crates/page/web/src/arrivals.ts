@@ -1,5 +1,5 @@
-// The map that shows which ranks were late at collectives: ranks from top to bottom, iterations from left to right, coloured by
-// lateness.
+// Draws the map that shows which ranks were late at collectives: ranks from top to bottom,
+// iterations from left to right. The colour shows how late a rank was.
 
 import { Data } from "./contract";
 import { Arrivals } from "./data";
@@ -11,12 +11,15 @@ import { size } from "./plot";
 const LEFT = 34;
 const TOP = 5;
 const BOTTOM = 20;
-/** Maximum number of ranks in the table. */
+/** Maximum number of ranks in the table below the map. */
 const ROWS = 8;
 
 const VERDICTS: Record<string, string> = { "transfer-bound": "transfer-bound", "arrival-skew": "arrival skew", mixed: "mixed", inconclusive: "inconclusive" };
 
-/** The card with the collectives of several ranks; `null` if there are none. `pick` shows an iteration of a process. */
+/**
+ * Returns the card about the collectives of several ranks; `null` if there are none. `pick` is
+ * called to show an iteration of a process.
+ */
 export function arrivals(data: Data, found: Arrivals | null, pick: (place: number, n: number) => void): HTMLElement | null {
     const all = data.report.collectives;
     if (!all || !found) return null;
@@ -45,7 +48,8 @@ function map(data: Data, found: Arrivals, pick: (place: number, n: number) => vo
     const steps = n.length;
     const each = Math.min(18, Math.max(1, Math.floor(400 / ranks)));
     const height = TOP + ranks * each + BOTTOM;
-    // The darkest colour stands for the 99th percentile of lateness, so that a single outlier does not make the others pale.
+    // The darkest colour stands for the 99th percentile of lateness, so that a single extreme value
+    // does not make all others pale.
     const sorted = late.filter((one) => one > 1).sort();
     const most = Math.max(1, (sorted[Math.floor(sorted.length * 0.99)] ?? 1) - 1);
     const canvas = el("canvas", { role: "img", "aria-label": `How late ${ranks} ranks came to the collectives of ${count(steps)} iterations. The table has the latest.` });
@@ -61,7 +65,7 @@ function map(data: Data, found: Arrivals, pick: (place: number, n: number) => vo
         const [none, cold, hot] = [colour("missing"), colour("expert-even"), colour("expert-hot")];
         for (let rank = 0; rank < ranks; rank++) {
             const y = TOP + rank * each;
-            // If several iterations share a pixel, draw the greatest lateness of these.
+            // If several iterations share a pixel, draw the greatest of their latenesses.
             for (let x = 0, at = 0; at < steps; ) {
                 let value = late[at++ * ranks + rank];
                 while (wide < 1 && at < steps && at * wide < x + 1) value = Math.max(value, late[at++ * ranks + rank]);

@@ -8,7 +8,10 @@ import { change, count, time } from "./format";
 import { batchText, hidden, phaseBars, topOf } from "./phases";
 import { axis, BEYOND, durations, most, mount, tipAt } from "./plot";
 
-/** The causes of an iteration's time, from the bottom of its bar to the top. */
+/**
+ * The causes that a bar shows as parts of an iteration's time, from the bottom of the bar to the
+ * top.
+ */
 const CAUSES: readonly { label: string; colour: string; of: (iterations: Iterations, i: number) => number }[] = [
     { label: "waits for the GPU", colour: "wait", of: ({ wait }, i) => wait[i] },
     { label: "GIL wait", colour: "gil-wait", of: ({ gil }, i) => gil[i] },
@@ -18,9 +21,12 @@ const CAUSES: readonly { label: string; colour: string; of: (iterations: Iterati
     { label: "asleep or blocked", colour: "gil-hold", of: ({ blocked }, i) => blocked[i] },
 ];
 
-/** The parts of iterations' bars, from the bottom to the top. `upTo` returns where a part ends, in ns. Parts that would exceed
- * the iteration's duration are cut. Time without a cause is code. In iterations with sampled stacks, code is divided into
- * Python code and other code by the numbers of samples. */
+/**
+ * Returns the parts of an iteration's bar, from the bottom to the top. `upTo` returns the end of a
+ * part, in ns. Parts that would exceed the iteration's duration are cut. Time without a cause
+ * counts as code, which is divided into Python code and other code if the iteration has sampled
+ * stacks.
+ */
 export function heaped(iterations: Iterations): { label: string; colour: string; upTo: (i: number) => number }[] {
     const { worked, python, native } = iterations;
     const there = CAUSES.filter(({ of }) => worked.some((_, i) => of(iterations, i) > 0));
@@ -38,18 +44,22 @@ export function heaped(iterations: Iterations): { label: string; colour: string;
 }
 
 const HEIGHT = 264;
-/** Number of iterations above which areas are drawn in place of columns. */
+/** Maximum number of iterations that are drawn as columns. For more iterations, areas are drawn. */
 const COLUMNS = 220;
 const bar = (x: number, places: number[]) => places[Math.round(x)];
 
-/** The chart of iterations in their order: the duration of each, coloured by phase or by cause. */
+/**
+ * Draws the chart of iterations in their order. It shows the duration of each, coloured by phase of
+ * the batch or by cause.
+ */
 export function iterationChart(
     place: HTMLElement, process: Process, iterations: Iterations, by_phase: boolean, pick: (place: number) => void,
 ): uPlot | null {
     const length = iterations.n.length;
     const time_of = process.inside?.time;
     if (!length || !time_of) return null;
-    // Indexes of iterations, in the order of the x axis. -1 marks a gap: between two windows, or where iterations are missing.
+    // Indexes of iterations, in the order of the x axis. -1 stands for a gap between two windows,
+    // or for missing iterations.
     const places: number[] = [];
     iterations.windows.forEach(([from, to], window) => {
         if (window > 0 && to > from) places.push(-1);
@@ -62,10 +72,10 @@ export function iterationChart(
     const columns = places.length <= COLUMNS;
     const column = (of: (i: number) => number | null) => places.map((i) => (i < 0 ? null : of(i)));
     const { dur, idle, worked, qualifies } = iterations;
-    // How a value that is left out is drawn: as a gap between columns, and as 0 in areas.
+    // A value that is left out: with columns it is drawn as a gap, with areas as 0.
     const none = columns ? null : 0;
     const counted = (of: (i: number) => number) => column((i) => (qualifies[i] ? of(i) : none));
-    // GPU time as measured by CUDA events or, without them, from kernels.
+    // Use the GPU times that CUDA events measured or, if there are none, those from kernels.
     const gpu = iterations.gpu.map((ns, i) => (Number.isNaN(ns) ? iterations.busy[i] : ns));
     const parts: { label: string; colour: string; values: (number | null)[] }[] = by_phase ? [] : [
         { label: "waits for requests", colour: "idle", values: column((i) => (idle[i] > 0 ? dur[i] : none)) },
@@ -74,7 +84,8 @@ export function iterationChart(
     ];
     const has_gpu = !by_phase && gpu.some((value) => !Number.isNaN(value));
     const line = column((i) => (Number.isNaN(gpu[i]) ? null : gpu[i]));
-    // A line needs two ends. A measured iteration without measured neighbours is drawn as a point instead.
+    // A line needs at least two points. So a measured iteration whose neighbours were not measured
+    // is drawn as a point.
     const is_none = (at: number) => (line[at] ?? null) === null;
     const alone = x.filter((at) => !is_none(at) && is_none(at - 1) && is_none(at + 1));
     const top = by_phase ? topOf(process) : time_of.max_ns > BEYOND * most(time_of) ? most(time_of) * (BEYOND * 0.6) : time_of.max_ns * 1.12;
@@ -141,7 +152,7 @@ export function iterationChart(
     return chart;
 }
 
-/** Positions of an axis's ticks, at whole numbers. */
+/** Returns the positions of an axis's ticks, which are at whole numbers. */
 function whole(chart: uPlot, length: number): number[] {
     const min = Math.max(0, Math.ceil(chart.scales.x.min ?? 0));
     const max = Math.min(length - 1, Math.floor(chart.scales.x.max ?? 0));
@@ -181,8 +192,10 @@ function levels(chart: uPlot, values: [string, number | null][]) {
     context.restore();
 }
 
-/** Labels the slowest iterations with their largest causes, as far as there is room. Returns the numbers of the labelled
- * iterations. */
+/**
+ * Writes labels with the largest cause at the slowest iterations, as far as there is room. Returns
+ * the numbers of the iterations that got a label.
+ */
 function outliers(
     chart: uPlot, process: Process, iterations: Iterations, by_phase: boolean, places: number[], top: number,
 ): number[] {
@@ -214,7 +227,7 @@ function outliers(
         } else context.arc(x, y, 3 * ratio, 0, 7);
         context.fill();
     }
-    // The longest iteration always gets a label, if necessary a short one.
+    // The longest iteration always gets a label, even if there is only room for a short one.
     const longest = marks.reduce((longest, one) => (one.slow.dur_ns - one.slow.idle_ns > longest ? one.slow.dur_ns - one.slow.idle_ns : longest), 0);
     const named: number[] = [];
     for (const { slow, cause, over, x, y } of marks) {
@@ -245,7 +258,7 @@ function outliers(
     return named;
 }
 
-/** The histogram of iteration times. */
+/** Draws the histogram of iteration times. */
 export function histogram(place: HTMLElement, process: Process, iterations: Iterations): uPlot | null {
     const time_of = process.inside?.time;
     if (!time_of || !iterations.worked.length) return null;
@@ -253,7 +266,8 @@ export function histogram(place: HTMLElement, process: Process, iterations: Iter
     let min = Infinity;
     for (const value of times) min = Math.min(min, value);
     const far = time_of.max_ns > BEYOND * most(time_of);
-    // The axis covers at least a hundredth of the shortest time, so that nearly equal times are not spread over all bars.
+    // Let the axis cover at least a hundredth of the shortest time, so that nearly equal times do
+    // not spread over all bars.
     const max = Math.max(far ? most(time_of) * 2 : time_of.max_ns, min * 1.01, min + 1);
     const bins = Math.max(8, Math.min(48, Math.round(Math.sqrt(times.length) * 2)));
     const width = (max - min) / bins;
@@ -302,10 +316,13 @@ export function histogram(place: HTMLElement, process: Process, iterations: Iter
 
 const short = (value: number) => (value >= 10_000 ? `${value / 1000}k` : count(value));
 
-/** The name of the colour of a rank's line. */
+/** Returns the name of the CSS variable with the colour of a rank's line. */
 export const rankColour = (place: number) => `rank-${place % 8}`;
 
-/** The chart of ranks: iterations by number, a line for each process, and a strip that shows the slowest process. */
+/**
+ * Draws the chart of ranks: iterations by number, a line for each process, and a strip that shows
+ * the slowest process of each iteration.
+ */
 export function rankChart(
     place: HTMLElement, data: Data, all: Iterations[], steps: SkewSteps, current: () => number, pick: (n: number) => void,
 ): uPlot | null {
@@ -316,7 +333,8 @@ export function rankChart(
     const index = new Map(x.map((n, at) => [n, at]));
     const lines = all.map((iterations) => {
         const line = new Array<number | null>(x.length).fill(null);
-        // An iteration that was cut off says nothing about the rank's speed.
+        // Leave out an iteration that was cut off, because its time says nothing about the rank's
+        // speed.
         iterations.n.forEach((n, i) => { if (!iterations.cut[i] && iterations.qualifies[i]) line[index.get(n) ?? 0] = iterations.worked[i]; });
         return line;
     });
@@ -349,7 +367,7 @@ export function rankChart(
         }))],
         hooks: {
             draw: [(chart) => {
-                // Draw the strip under the lines, which shows the slowest rank of each iteration.
+                // Draw the strip with the slowest rank of each iteration, under the lines.
                 const { ctx: context, bbox } = chart;
                 const ratio = devicePixelRatio;
                 const wide = bbox.width / ((chart.scales.x.max ?? 1) - (chart.scales.x.min ?? 0));

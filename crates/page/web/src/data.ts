@@ -1,4 +1,5 @@
-// Reads the page's columns, which are written by `crates/page/src/columns.rs` and the modules that use it.
+// Reads the page's columns of numbers, which `crates/page/src/columns.rs` and the modules that use
+// it write.
 
 import { Kind, Place } from "./kinds";
 
@@ -67,35 +68,55 @@ async function columns(id: string): Promise<Columns | null> {
     return new Columns(new Uint8Array(await new Response(inflated).arrayBuffer()));
 }
 
-/** Returns false if an iteration that launched work has no GPU time although other iterations have one. */
+/**
+ * Returns false if an iteration that launched work has no GPU time, although GPU times of other
+ * iterations are known.
+ */
 export function isTimed(iterations: Iterations, i: number): boolean {
     const { gpu, busy, launches } = iterations;
     return !Number.isNaN(gpu[i]) || !Number.isNaN(busy[i]) || launches[i] === 0 || !iterations.has_gpu;
 }
 
-/** The iterations of a process, in the order of their windows. Times are in ns. `gpu` is NaN if it was not measured. */
+/**
+ * The iterations of a process, in the order of their windows. Each property has one entry per
+ * iteration. Times are in ns; `gpu` is NaN if it was not measured.
+ */
 export interface Iterations {
-    /** For each window, the index of its first iteration and the index after its last one. */
+    /** For each window, the index of its first iteration and the index after its last iteration. */
     windows: [number, number][];
     n: Float64Array; start: Float64Array; dur: Float64Array; gpu: Float64Array;
-    /** Time that the iteration's thread waited for requests, and the iteration's duration without that time. */
+    /**
+     * `idle` is the time that the iteration's thread waited for requests; `worked` is the
+     * iteration's duration without that time.
+     */
     idle: Float64Array; worked: Float64Array;
     thread: Float64Array; cut: Uint8Array;
-    /** 1 if figures include the iteration. */
+    /** 1 if the iteration counts in figures. */
     qualifies: Uint8Array; launches: Float64Array; calls: Float64Array;
     wait: Float64Array; gil: Float64Array; gc: Float64Array; kernels: Float64Array;
-    /** Times in which the iteration's thread launched work, had no processor, and was asleep or blocked. */
+    /**
+     * The time in which the iteration's thread launched work, had no processor, and was asleep or
+     * blocked.
+     */
     launching: Float64Array; delayed: Float64Array; blocked: Float64Array;
-    /** The numbers of samples in which the iteration's thread ran Python code, and other code. */
+    /**
+     * The number of samples in which the iteration's thread ran Python code, and the number of
+     * those in which it ran other code.
+     */
     python: Float64Array; native: Float64Array;
-    /** GPU busy time from kernels; NaN if kernels were not recorded. Recording them makes an iteration longer. */
+    /**
+     * Busy time of the GPU, computed from kernels; NaN if kernels were not recorded in the
+     * iteration. Recording kernels makes an iteration longer.
+     */
     busy: Float64Array;
-    /** True if any iteration has a value in `gpu` or in `busy`. */
+    /** True if `gpu` or `busy` is known for at least one iteration. */
     has_gpu: boolean;
-    /** The iteration's batch: the phase, as an index in `PHASES`, and the numbers of requests, tokens, and tokens of
-     * prompts. */
+    /**
+     * The iteration's batch: its phase, as an index in `PHASES`, and its numbers of requests,
+     * tokens, and tokens of prompts.
+     */
     phase: Uint8Array; requests: Float64Array; tokens: Float64Array; prefill: Float64Array;
-    /** 1 if the timeline has the iteration's events. */
+    /** 1 if the timeline contains the iteration's events. */
     shown: Uint8Array;
 }
 
@@ -122,10 +143,13 @@ export async function readIterations(place: number): Promise<Iterations> {
     return found;
 }
 
-/** The iterations that several processes have in common, in the order of their numbers. */
+/** The iterations that at least two processes have in common, in the order of their numbers. */
 export interface SkewSteps {
     n: Float64Array;
-    /** For each iteration, the index of the slowest process, or the number of processes if none was the slowest. */
+    /**
+     * For each iteration, the index of the slowest process; the number of processes if none was the
+     * slowest.
+     */
     slowest: Uint32Array;
 }
 
@@ -135,13 +159,20 @@ export async function readSkew(): Promise<SkewSteps> {
     return { n: from?.differences(length) ?? new Float64Array(), slowest: from?.words(length) ?? new Uint32Array() };
 }
 
-/** The iterations whose collectives were matched, in the order of their numbers. */
+/**
+ * The iterations with collectives that were matched between ranks, in the order of their numbers.
+ */
 export interface Arrivals {
     n: Float64Array; ranks: number;
-    /** For each iteration, the index of the process that the others waited for, or `ranks` if there was none, and the
-     * cause. */
+    /**
+     * For each iteration, the index of the process for which the others waited (`ranks` if there
+     * was none), and the cause of its lateness.
+     */
     last: Uint32Array; why: string[];
-    /** For each iteration and each process: its delay after the median rank in µs, plus 1; 0 if it is not known. */
+    /**
+     * For each iteration and process, its lateness relative to the median rank in µs, plus 1; 0 if
+     * it is not known.
+     */
     late: Uint32Array;
 }
 
@@ -156,43 +187,53 @@ export async function readArrivals(): Promise<Arrivals | null> {
     return { n, ranks, last, why, late: from.words(length * ranks) };
 }
 
-/** Events of a track that do not overlap. Each is an index in the track's columns. They are in the order of their
- * starts. */
+/**
+ * Events of a track that do not overlap each other. Each is an index in the track's columns; they
+ * are in the order of their starts.
+ */
 export interface Lane {
     events: Uint32Array;
-    /** For each event, the total time of all earlier events, in ns. The last entry is the total of all events. */
+    /**
+     * For each event, the total duration of all earlier events of the lane, in ns. The last entry
+     * is the total of all events.
+     */
     sums: Float64Array;
-    /** The starts of the events in ns, for fast searches. */
+    /** The starts of the lane's events in ns. They allow fast searches. */
     starts: Float64Array;
 }
 
 export interface Track {
     place: Place; name: string; id: number; stream: number;
     start: Float64Array; dur: Float64Array; kind: Uint8Array; flags: Uint8Array; names: Uint32Array; value: Float64Array;
-    /** For events of a stream, the number of the scope's name plus 1; 0 if no scope is known. */
+    /**
+     * For each event of a stream, the number of its scope's name plus 1; 0 if no scope is known.
+     */
     scopes: Uint32Array;
-    /** The table of kinds, in which `kind` has indexes. */
+    /** The table of kinds. The entries of `kind` are indexes in this table. */
     kinds: readonly Kind[];
     lanes: Lane[];
 }
 
-/** A metric of a GPU over time, in its unit. */
+/** A metric of a GPU over time, with its values in the unit `unit`. */
 export interface Metric {
     device: number; name: string; unit: string;
     start: Float64Array; dur: Float64Array; value: Float64Array;
 }
 
 export interface Timeline {
-    /** Number of events on the page, and number of events in the record. */
+    /** Number of events on the page, and number of events in the record that could be shown. */
     kept: number; total: number;
     names: string[];
-    /** The names as drawn: kernels without their parameters. */
+    /** The names in the form in which they are drawn: without parameters of kernels. */
     labels: string[];
     tracks: Track[];
     metrics: Metric[];
 }
 
-/** Maximum number of lanes of a track. Deeper events are drawn in the last lane. */
+/**
+ * Maximum number of lanes of a track. Events that are nested more deeply are drawn in the last
+ * lane.
+ */
 const LANES = 24;
 
 export async function readTimeline(place: number): Promise<Timeline | null> {
@@ -228,7 +269,10 @@ export async function readTimeline(place: number): Promise<Timeline | null> {
     return { kept, total, names, labels, tracks, metrics };
 }
 
-/** Puts each event into the first lane that is free when it starts, so that nested events lie under the outer ones. */
+/**
+ * Puts each event into the first lane that is free at the event's start. So inner events lie below
+ * the events that contain them.
+ */
 function lanes(track: Track): Lane[] {
     const { start, dur } = track;
     const ends: number[] = [];
@@ -236,8 +280,8 @@ function lanes(track: Track): Lane[] {
     const lane_of = new Uint8Array(start.length);
     for (let i = 0; i < start.length; i++) {
         let lane = 0;
-        // Waits for the GIL and holds of the GIL follow each other. They stay in one lane even if their recorded ends
-        // overlap.
+        // A thread never waits for the GIL while it holds the GIL, so these events stay in one lane
+        // even if their recorded ends overlap.
         if (track.place !== Place.Gil) while (lane < LANES - 1 && ends[lane] > start[i]) lane++;
         lane_of[i] = lane;
         ends[lane] = Math.max(ends[lane] ?? -Infinity, start[i] + dur[i]);
@@ -257,7 +301,10 @@ function lanes(track: Track): Lane[] {
     return found;
 }
 
-/** Returns the first index in a sorted column, from `from` onward, whose value is above `value`. */
+/**
+ * Returns the index of the first entry of a sorted column that is greater than `value`. The search
+ * begins at the index `from`.
+ */
 export function above(column: Float64Array, value: number, from = 0): number {
     let to = column.length;
     while (from < to) {

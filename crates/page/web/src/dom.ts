@@ -1,4 +1,4 @@
-// Helpers to create elements, and the colours of the page's theme.
+// Functions that create HTML elements, and the colours of the page's theme.
 
 type Child = Node | string | null | undefined | false;
 
@@ -26,7 +26,7 @@ export function card(title: string, caption: string, ...children: Child[]): HTML
 let probe: HTMLElement | undefined;
 let cache = new Map<string, string>();
 
-/** The current value of a colour, given by the name of its CSS variable. */
+/** Returns the current value of a colour, which is given by the name of its CSS variable. */
 export function colour(name: string): string {
     let found = cache.get(name);
     if (!found) {
@@ -39,7 +39,7 @@ export function colour(name: string): string {
 }
 
 const listeners: (() => void)[] = [];
-/** Registers a function to call when the theme changes. */
+/** Registers a function that is called when the theme (light or dark) changes. */
 export const onTheme = (act: () => void) => listeners.push(act);
 export const offTheme = (act: () => void) => {
     const at = listeners.indexOf(act);
@@ -53,7 +53,10 @@ function changed() {
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** The button that switches the theme. Until it is used, the theme is that of the system. */
+/**
+ * Creates the button that switches between the light and the dark theme. Until it is used, the page
+ * has the theme of the system.
+ */
 export function themeSwitch(): HTMLElement {
     const root = document.documentElement;
     const isDark = () => (root.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";

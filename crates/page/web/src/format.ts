@@ -1,4 +1,4 @@
-// Formats numbers for readers, in the same way as the text report.
+// Formats numbers for readers, in the same way as the report's text output.
 
 /** Formats a duration in nanoseconds with three or four digits. */
 export function time(ns: number): string {
@@ -10,27 +10,32 @@ export function time(ns: number): string {
     return digits(ns / 1e9) + " s";
 }
 
-/** Formats a percentile in ns; a dash if there are too few values for it. */
+/**
+ * Formats a percentile in ns. The result is a dash if the percentile is `null`, because there were
+ * too few values.
+ */
 export const percentile = (ns: number | null): string => (ns === null ? "–" : time(ns));
 
 function digits(value: number): string {
     return fixed(value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
-/** Formats a difference of durations in ns, with its sign. */
+/** Formats a difference between durations in ns, with its sign. */
 export const change = (ns: number): string => (ns < 0 ? time(ns) : `+${time(ns)}`);
 
-/** Formats a number with `places` decimal places. A value exactly in the middle is rounded to the even neighbour, as in the
- * text report. */
+/**
+ * Formats a number with `places` decimal places. A number exactly halfway between two results is
+ * rounded to the even one, as in the text output.
+ */
 function fixed(value: number, places: number): string {
     const below = Math.floor(value * 10 ** places);
-    // A binary number is exactly in the middle only if 2 * below + 1 is a multiple of 5^places. Other numbers seem to be in the
-    // middle because of rounding errors.
+    // A binary fraction can be exactly halfway only if 2 * below + 1 is a multiple of 5^places.
+    // Other numbers only seem to be halfway, because of rounding errors.
     const is_between = value * 10 ** places - below === 0.5 && (2 * below + 1) % 5 ** places === 0;
     return (is_between ? (below + (below % 2)) / 10 ** places : value).toFixed(places);
 }
 
-/** Formats a part of 1 as a percentage. */
+/** Formats a fraction as a percentage. */
 export function share(part: number): string {
     const percent = part * 100;
     if (part > 0 && percent < 0.05) return "< 0.1 %";
@@ -52,17 +57,20 @@ export function bytes(value: number): string {
     return `${unit === 0 ? Math.floor(value) : digits(value)} ${units[unit]}`;
 }
 
-/** Formats a value of a metric in its unit. */
+/** Formats a value of a metric with its unit. */
 export function quantity(value: number, unit: string): string {
     if (unit === "%") return share(value / 100);
     if (unit === "MiB") return bytes(Math.trunc(value * 1048576));
     return `${fixed(value, 0)} ${unit}`;
 }
 
-/** Formats a moment on an axis whose ticks are `step` ns apart, with as many digits as distinguish the ticks. */
+/**
+ * Formats a time on an axis whose ticks are `step` ns apart. The number of digits is just enough to
+ * distinguish the ticks.
+ */
 export function moment(ns: number, step: number): string {
     const [unit, name] = step >= 1e9 ? [1e9, "s"] : step >= 1e6 ? [1e6, "ms"] : step >= 1e3 ? [1e3, "µs"] : [1, "ns"];
-    // A long number in a small unit is shown in a larger unit, with more decimal places.
+    // In a small unit the number would be very long, so use a larger unit with more decimal places.
     const [larger, named] = Math.abs(ns) >= 1e5 * unit && unit < 1e6 ? [1e6, "ms"] : [unit, name];
     const places = Math.max(0, Math.ceil(-Math.log10(step / larger) - 1e-9));
     return `${(ns / larger).toFixed(places)} ${named}`.replace("-", "−");

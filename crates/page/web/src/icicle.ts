@@ -1,29 +1,36 @@
-// Draws a tree as an icicle: parts lie below the part that contains them. Used for stacks of functions and for layers.
+// Draws a tree as an icicle: each part lies below the part that contains it. It is used for stacks
+// of functions and for layers.
 
 import { button, el } from "./dom";
 import { share } from "./format";
 
-/** Minimum width of a part that is drawn, as a share of the graph's width. */
+/** Minimum width of a part that is drawn, as a fraction of the whole width. */
 const NARROW = 0.0012;
 const ROW = 20;
-/** Minimum number of outer callers that are folded into one row, and minimum share of the graph that each of them must have. */
+/**
+ * Minimum number of outermost callers that are folded into one row. Each of them must have at least
+ * the fraction `ALL` of the whole width.
+ */
 const FOLDED = 3;
 const ALL = 0.98;
 
-/** A part of a tree, such as a function with its caller as the parent. */
+/** A part of a tree, such as a function, whose parent is its caller. */
 export interface Block {
     name: string;
     parent: number | null;
     weight: number;
-    /** Text that the status line shows for this part. */
+    /** The text that the status line shows for this part. */
     said: string;
-    /** True if the part is drawn pale. */
+    /** True if the part is drawn in a pale colour. */
     pale?: boolean;
 }
 
-/** A tree in which each part lies below its parent and is as wide as its weight. `more` is an element to show next to the
- * status line. `zooms` is called with the part that is zoomed to, or `null`. If `folds` is true, outer callers with nearly all
- * of the weight are folded into one row. */
+/**
+ * Draws a tree in which each part lies below its parent and is as wide as its weight. `more` is an
+ * element next to the status line. `zooms` is called with the part that the reader zooms to; `null`
+ * stands for the whole tree. If `folds` is true, the outermost callers with nearly all of the
+ * weight are folded into one row.
+ */
 export function icicle(tree: Block[], label: string, more: HTMLElement | null = null, zooms: (at: number | null) => void = () => {}, folds = false): HTMLElement {
     const below = new Map<number | null, number[]>();
     tree.forEach(({ parent }, at) => below.set(parent, [...(below.get(parent) ?? []), at]));
@@ -34,7 +41,7 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
     let zoomed: number | null = null;
     const callers = callersOfAll(tree, below);
     let is_folded = folds && callers.length >= FOLDED;
-    /** Creates the row that stands for the folded callers. */
+    /** Creates the row that stands for the folded outermost callers. */
     const folded = () => {
         const names = callers.map((at) => tree[at].name);
         const roots = below.get(null) ?? [];
@@ -48,7 +55,9 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
         return made;
     };
 
-    /** Returns the part whose button gets the focus when `key` is pressed on the part `at`. */
+    /**
+     * Returns the part that gets the keyboard focus when the key `key` is pressed on the part `at`.
+     */
     const beside = (at: number, key: string): number | undefined => {
         const { parent } = tree[at];
         const among = (below.get(parent) ?? []).filter((other) => drawn.has(other));
@@ -65,7 +74,8 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
         const made = button(node.name, node.said, () => draw(at));
         made.setAttribute("aria-label", node.said);
         made.classList.toggle("pale", !!node.pale);
-        // Parts with the same name have the same colour everywhere. Numbers in names are ignored.
+        // Parts with the same name get the same colour. Numbers in names are ignored, so that
+        // layers have the same colour, too.
         let hash = 0;
         for (const char of node.name.replace(/\d+/g, "*")) hash = (hash * 31 + char.charCodeAt(0)) % 9973;
         made.style.cssText = `left:${left * 100}%;width:${wide * 100}%;top:${depth * ROW}px;--part:${20 + (hash % 8) * 10}%`;
@@ -88,7 +98,10 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
         graph.append(made);
     };
 
-    /** Draws a part with everything inside it, below its parents. `null` draws the whole tree. */
+    /**
+     * Draws a part with its parents above it and everything inside it below. For `null`, draws the
+     * whole tree.
+     */
     function draw(root: number | null) {
         const had_focus = graph.contains(document.activeElement) || document.activeElement === all;
         zoomed = root;
@@ -144,12 +157,15 @@ export function icicle(tree: Block[], label: string, more: HTMLElement | null = 
     return el("div", {}, graph, el("div", { class: "flames-said" }, status, more, all));
 }
 
-/** Returns the outer callers that contain nearly all of a tree's weight, the outermost first. */
+/**
+ * Returns the outermost callers that contain nearly all of a tree's weight, from the outermost
+ * inward.
+ */
 function callersOfAll(tree: Block[], below: Map<number | null, number[]>): number[] {
     const largest = (of: number | null) => (below.get(of) ?? []).reduce<number | null>((most, at) => (most === null || tree[at].weight > tree[most].weight ? at : most), null);
     const all = (below.get(null) ?? []).reduce((sum, at) => sum + tree[at].weight, 0);
     const found: number[] = [];
     for (let at = largest(null); at !== null && tree[at].weight >= ALL * all; at = largest(at)) found.push(at);
-    // The innermost one divides the weight among its callees, so it is not folded.
+    // The last of these callers divides the weight among its callees, so it is not folded.
     return found.slice(0, -1);
 }

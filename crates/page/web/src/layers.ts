@@ -1,4 +1,5 @@
-// GPU time by layer, as a table and as an icicle. Layers that differ only by a number are shown together or separately.
+// GPU time by layer, as a table and as an icicle. Layers whose names differ only in a number are
+// shown together or separately.
 
 import { GpuLayerPattern, Process } from "./contract";
 import { button, card, el } from "./dom";
@@ -6,18 +7,23 @@ import { count, rate, share, time } from "./format";
 import { Block, icicle } from "./icicle";
 import { Cell, longRows } from "./panels";
 
-/** The search text with which the timeline finds the kernels of the layer `name`. */
+/** Returns the text by which the timeline's search finds the kernels of the layer `name`. */
 export const wanted = (name: string) => `layer:${name}`;
 
-/** Returns the rest of a name after the name `around` that contains it, with the separator; `null` if `around` does
- * not contain it. */
+/**
+ * Returns the part of `name` after the prefix `around`, with the separator before it; `null` if the
+ * layer `around` does not contain the layer `name`.
+ */
 function within(name: string, around: string): string | null {
     return name.startsWith(around) && /^[./]/.test(name.slice(around.length)) ? name.slice(around.length) : null;
 }
 
 const known = (ns: number | null, has_times: boolean): string => (ns === null || !has_times ? "–" : time(ns));
 
-/** The card with the layers of a process; `null` if no layer is known. `find` searches events of the timeline. */
+/**
+ * Returns the card about the layers of a process; `null` if there is nothing to show. `find`
+ * searches the timeline for events.
+ */
 export function layers(process: Process, find: (text: string) => void): HTMLElement | null {
     const { layer_patterns: together, layer_tree: each, layers_unknown: unknown, layers: rows, kernel_window: taken } = process;
     if (!rows.length && !unknown.length) return null;
@@ -55,7 +61,7 @@ export function layers(process: Process, find: (text: string) => void): HTMLElem
     return made;
 }
 
-/** The icicle: layers, kernels outside layers, and kernels whose layer is not known. */
+/** Draws the icicle of layers, kernels outside layers, and kernels whose layer is not known. */
 function blocks(tree: GpuLayerPattern[], { layers: rows, layers_unknown: unknown }: Process, find: (text: string) => void): HTMLElement {
     const around: number[] = [];
     const made = tree.map((row, at): Block => {
@@ -82,8 +88,10 @@ function blocks(tree: GpuLayerPattern[], { layers: rows, layers_unknown: unknown
     return graph;
 }
 
-/** The rows of the tree. A row is left out if a single row inside it has the same kernels and time, as in the text
- * report. */
+/**
+ * Returns the rows of the tree of layers. As in the text output, a row is left out if a single row
+ * inside it has the same kernels and time.
+ */
 function table(tree: GpuLayerPattern[], is_together: boolean, has_times: boolean, find: (text: string) => void): HTMLElement[] {
     const is_more = (row: GpuLayerPattern, at: number) => {
         const next = tree[at + 1];

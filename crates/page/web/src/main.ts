@@ -1,4 +1,5 @@
-// The page of `tllmprof report --html`. It shows which iterations are fast or slow, when and why, and other data of the record.
+// The page of `tllmprof report --html`. It shows which iterations are fast or slow, when this is
+// the case, and why, with further data of the record.
 
 import "uplot/dist/uPlot.min.css";
 import "./page.css";
@@ -24,7 +25,7 @@ let current = 0;
 let all: Iterations[] = [];
 let steps: SkewSteps;
 
-/** The elements of the page whose contents belong to one process. */
+/** The elements of the page whose contents belong to the process that is shown. */
 const parts = {
     choice: el("div", { class: "choice", role: "group", "aria-label": "Colours of iterations" }), key: el("div"), verdict: el("div"), ledger: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
     batches: el("div"), stacks: el("div"), ranks: el("div"), arrivals: el("div", { hidden: "" }), layers: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
@@ -59,12 +60,15 @@ function layout() {
     document.body.append(head(), main);
 }
 
-/** The table of durations of iterations and of their parts. Each row has the number of iterations that it is based on. */
+/**
+ * Creates the table of the durations of iterations and of their parts. Each row shows the number of
+ * iterations on which it is based.
+ */
 function quantiles(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
     if (!inside) return el("div");
-    // Recording kernels makes iterations longer. So iterations with and without kernels have separate rows, each followed by its
-    // parts.
+    // Recording kernels makes iterations longer. So iterations with and without recorded kernels
+    // have separate rows, and each is followed by its parts.
     const { with_kernels, without_kernels, iterations, host_iterations: host } = inside;
     const gpu = [figures.gpu_name ?? "GPU time", inside.gpu] as const;
     const waits = [["waits for the GPU", inside.wait.max_ns > 0 && inside.wait], ["waits for requests", inside.idle.max_ns > 0 && inside.idle]] as const;
@@ -90,7 +94,7 @@ function pick(place: number) {
     view.root.scrollIntoView({ block: "nearest" });
 }
 
-/** Shows the process at index `place`. */
+/** Shows the process at the index `place`. */
 async function show(place: number) {
     current = place;
     const process = report.processes[place];
@@ -131,10 +135,15 @@ async function show(place: number) {
     document.documentElement.dataset.ready = String(place);
 }
 
-/** True if the chart of iterations is coloured by phase. It is coloured by cause if phases are not known. */
+/**
+ * True if the chart of iterations is coloured by phase of the batch, if phases are known; otherwise
+ * it is coloured by cause.
+ */
 let by_phase = true;
 
-/** Draws the chart of iterations with its legend, and the chart of time against tokens. */
+/**
+ * Draws the chart of iterations with its legend, and the chart of time against number of tokens.
+ */
 function times(place: number) {
     const process = report.processes[place];
     const iterations = all[place];
@@ -162,10 +171,15 @@ function times(place: number) {
         way("cause", "Colour iterations by what they take the time for", false));
 }
 
-/** The legend of the chart of iterations by phase, or of the chart of time against tokens (`of_points`). */
+/**
+ * Creates the legend of the phases: for the chart of iterations or (with `of_points`) for the chart
+ * of time against number of tokens.
+ */
 const legend = (place: number, of_points: boolean): HTMLElement => phaseLegend(all[place], of_points, (name, list) => again(place, list.closest("section"), name));
 
-/** Draws the charts again after a click in a legend. The clicked button keeps the focus. */
+/**
+ * Draws the charts again after a click in a legend. The clicked button keeps the keyboard focus.
+ */
 function again(place: number, card: Element | null, name: string) {
     const id = card?.closest("section")?.getAttribute("aria-labelledby");
     times(place);
@@ -173,7 +187,7 @@ function again(place: number, card: Element | null, name: string) {
     [...buttons].find((one) => one.textContent?.startsWith(name))?.focus();
 }
 
-/** The legend of the chart of iterations by cause. */
+/** Creates the legend of the causes, for the chart of iterations coloured by cause. */
 function causes(process: Process, iterations: Iterations): HTMLElement {
     const { inside } = process;
     const gpu = `GPU time${iterations.n.some((_, i) => !isTimed(iterations, i)) ? "; no line: not taken" : ""}`;
@@ -186,7 +200,7 @@ function causes(process: Process, iterations: Iterations): HTMLElement {
         is ? [el("li", {}, el("i", { style: `background: var(--${colour})` }), name)] : []));
 }
 
-/** A sentence that says which events of the record the timeline shows. */
+/** Returns a sentence that says which events of the record the timeline contains. */
 function extent(timeline: Timeline | null, iterations: Iterations): string {
     if (!timeline) return "The events of this process are not on the page: iterations alone.";
     const { kept, total } = timeline;
@@ -226,7 +240,7 @@ async function start() {
     });
     parts.arrivals.hidden = !waits;
     if (waits) parts.arrivals.append(waits);
-    // The timeline's events come after this script in the page, so wait until the page is complete.
+    // The timelines come after this script in the page, so wait until the whole page has been read.
     if (document.readyState === "loading") await new Promise((done) => document.addEventListener("DOMContentLoaded", done));
     await show(first);
 }

@@ -1,11 +1,12 @@
-// The parts of the page that are text: the main figures, the findings, tables and facts.
+// The parts of the page that consist of text: the main figures, the findings, the tables, and data
+// about the process.
 
 import { rankColour } from "./charts";
 import { Data, Difference, MeanFigures, Finding, Ledger, LedgerKind, LedgerRow, Named, PhaseSum, Process, ProcessFigures, Report, SizeSum, Slow, Verdict } from "./contract";
 import { button, card, el } from "./dom";
 import { bytes, change, count, percentile, quantity, rate, share, time } from "./format";
 
-/** The main figures of a process: the rate of iterations, and how evenly they run. */
+/** Returns the main figures of a process: the rate of its iterations, and how evenly they run. */
 export function verdict(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
     const left_out = figures.uncounted && el("p", { class: "caption", id: "uncounted" }, figures.uncounted);
@@ -38,17 +39,20 @@ function windowsLine(process: Process): string {
     return `${many} ${names}: ${count(inside.iterations)}${of} iterations in ${time(inside.wall_ns)}${missing}${open}`;
 }
 
-/** The colour of each kind of cause. */
+/** The colour of each kind of cause, as the name of a CSS variable. */
 const COLOURS: Record<LedgerKind, string> = {
     wait: "wait", launch: "launch", copy: "copy", capture: "set", allocation: "set", call: "call", gc: "gc", gil_wait: "gil-wait",
     function: "python", requests: "idle", code: "host", python: "python", native: "call", blocked: "gil-hold",
     delayed: "metric", span: "gpu-line", busy: "kernel", idle: "idle", other: "gap", unknown: "missing",
 };
 
-/** Maximum number of causes that are named next to a bar. The table lists all causes. */
+/** Maximum number of causes that are named next to a bar. The table below lists all of them. */
 const NAMED = 6;
 
-/** The time of iterations by cause, with the figures of the text report and of `--json`: for all windows, and for each window. */
+/**
+ * Creates the parts of the page on the time of iterations by cause: for all windows, and for each
+ * window. The figures are the same as in the text output and in `--json`.
+ */
 export function ledger(process: Process): HTMLElement {
     const { windows } = process;
     if (!process.inside || !process.ledger.host.length) return el("div");
@@ -60,7 +64,10 @@ export function ledger(process: Process): HTMLElement {
         ])));
 }
 
-/** The bars of a ledger. Each states the number of iterations that it is based on. */
+/**
+ * Creates the bars of a ledger (time by cause). Each bar states the number of iterations on which
+ * it is based.
+ */
 function bars({ inside }: Process, ledger: Ledger): HTMLElement[] {
     const of = (some: number) => (some < ledger.iterations ? `${count(some)} of ${count(ledger.iterations)} iterations` : "");
     const longer = "recording kernels made them longer";
@@ -76,7 +83,7 @@ function bars({ inside }: Process, ledger: Ledger): HTMLElement[] {
     ];
 }
 
-/** The patterns that distinguish the named causes that share a colour. */
+/** Patterns for causes that have the same colour, so that named causes can be distinguished. */
 const SHADES: readonly ((of: string, dark: string, pale: string) => string)[] = [
     (of) => of, (_, dark) => dark, (_, __, pale) => pale,
     (of, dark) => `repeating-linear-gradient(45deg, ${of} 0 3px, ${dark} 3px 6px)`,
@@ -84,11 +91,15 @@ const SHADES: readonly ((of: string, dark: string, pale: string) => string)[] = 
     (_, dark, pale) => `repeating-linear-gradient(90deg, ${dark} 0 2px, ${pale} 2px 4px)`,
 ];
 
-/** Returns the background of each row of a bar. No two named rows have the same background; the other rows are pale. */
+/**
+ * Returns the background of each row's part in a bar. Each named row has a different background;
+ * the other rows are pale.
+ */
 function looks(rows: LedgerRow[]): string[] {
     const used = new Map<string, number>();
     return rows.map(({ kind }, place) => {
-        // The grey kinds are mixed with another colour: their shades would be too similar to the page's own grey.
+        // The grey colours are mixed with another colour, because their shades would be too similar
+        // to the page's own grey.
         const is_grey = ["idle", "code", "requests"].includes(kind);
         const of = is_grey ? `color-mix(in oklab, var(--${COLOURS[kind]}) 55%, var(--muted))` : `var(--${COLOURS[kind]})`;
         const pale = `color-mix(in oklab, ${of} 45%, var(--surface))`;
@@ -106,7 +117,10 @@ function bar(title: string, of: string, rows: LedgerRow[], which: string): HTMLE
     const parts = rows.map((row, at) =>
         el("i", { style: `flex-grow: ${Math.round(row.share * 1e4)}; background: ${look[at]}`, title: `${row.cause} ${share(row.share)}` }));
     const stack = el("div", { class: "stack", "aria-hidden": "true" }, ...parts);
-    /** Creates the list item of a row. While the pointer is over it, its part of the bar is highlighted. */
+    /**
+     * Creates the list item of a row. While the pointer is over the item, the row's part of the bar
+     * is highlighted.
+     */
     const item = (row: LedgerRow, at: number) => {
         const made = el("li", {}, el("i", { style: `background: ${look[at]}` }), el("span", {}, `${row.cause} `, el("b", {}, share(row.share))));
         const mark = (is: boolean) => {
@@ -127,10 +141,10 @@ function bar(title: string, of: string, rows: LedgerRow[], which: string): HTMLE
 
 const ruleName = (rule: string) => rule.replace(/[-_]/g, " ").replace(/\b(gc|gil|gpu)\b/g, (word) => word.toUpperCase());
 
-/** Joins numbers and their units with unbreakable spaces, so that they stay on one line. */
+/** Joins numbers and their units by non-breaking spaces, so that they stay on one line. */
 const unbroken = (text: string) => text.replace(/(\d) (%|[mµun]?s\b)/g, "$1\u00a0$2").replace(/< (\d)/g, "<\u00a0$1");
 
-/** The findings that hold, followed by a folded list of the other findings. */
+/** Creates the list of the findings that hold, followed by a folded list of the other findings. */
 export function findings(report: Report): HTMLElement {
     const which = (verdict: Verdict) => report.findings.filter((finding) => finding.verdict === verdict);
     const [yes, no, unknown] = [which("yes"), which("no"), which("unknown")];
@@ -163,7 +177,7 @@ export function table(heads: string[], rows: Cell[][], words = 1): HTMLElement {
 
 const ROWS = 12;
 
-/** A table with at most `ROWS` rows, and a button that shows the remaining rows. */
+/** Creates a table with at most `ROWS` rows, and a button that shows the remaining rows. */
 export function longRows(heads: string[], rows: Cell[][], words = 1): HTMLElement[] {
     const first = table(heads, rows.slice(0, ROWS), words);
     if (rows.length <= ROWS) return [first];
@@ -180,11 +194,13 @@ const longTable = (title: string, caption: string, heads: string[], rows: Cell[]
 
 export const mono = (text: string, whole = text) => el("span", { class: "name", title: whole }, text);
 
-/** Maximum number of causes of a slow iteration that have their own rows. */
+/** Maximum number of causes of a slow iteration that have rows of their own. */
 const CAUSES = 3;
 
-/** The causes of a slow iteration with their extra times, which add up to the iteration's extra time. Further causes are added
- * up in one row. */
+/**
+ * Returns the causes of a slow iteration with their extra times, which add up to the iteration's
+ * extra time. Further causes are added up in one row.
+ */
 function causes({ causes: all, more_ns }: Slow): [string, string, string][] {
     if (!all.length) return [["–", "there is no iteration to compare it with", ""]];
     const said = ({ cause, held_by, detail }: Difference) =>
@@ -217,10 +233,10 @@ export function slowest(process: Process, show: (n: number, dur: number) => void
             el("tbody", {}, ...groups.flat()))));
 }
 
-/** Formats a figure; a dash if it is not known. */
+/** Formats a figure; the result is a dash if the figure is `null`, because it is not known. */
 const known = (say: (value: number) => string, value: number | null) => (value === null ? "–" : say(value));
 
-/** A description of the blocks of equal kernels; empty if the record names layers. */
+/** Returns a description of the repeated blocks of kernels; empty if layers are shown instead. */
 function equalBlocks({ blocks, layer_patterns: layers }: Process): string {
     if (blocks === null || layers.length) return "";
     const figures = blocks.mean_ns > 0 ? `, ${time(blocks.mean_ns)} each, ${share(blocks.share)} of all` : "";
@@ -230,7 +246,7 @@ function equalBlocks({ blocks, layer_patterns: layers }: Process): string {
 function kernels(process: Process, figures: ProcessFigures): HTMLElement | null {
     const { kernels: list, kernel_window: inside } = process;
     if (!list.length) {
-        // If kernels were asked for, say why there are none.
+        // If the user requested kernels but there are none, show the reason.
         const why = process.refused.find((line) => line.startsWith("no kernels: "));
         return why === undefined ? null : card("Top kernels", why);
     }
@@ -243,7 +259,10 @@ function kernels(process: Process, figures: ProcessFigures): HTMLElement | null 
     ]));
 }
 
-/** Formats the mean number per iteration, or the total number if the mean would be rounded to 0. */
+/**
+ * Formats the mean number per iteration. If the mean would be rounded to 0, formats the total
+ * number instead.
+ */
 const aStep = (one: Named, { a_step: each }: MeanFigures): string => each < 0.005 ? `${count(one.count)} in all` : rate(each);
 
 function named(title: string, caption: string, head: string, list: Named[], figures: MeanFigures[]): HTMLElement | null {
@@ -256,7 +275,10 @@ function named(title: string, caption: string, head: string, list: Named[], figu
 const sizeName = ({ min_tokens: least, max_tokens: most }: SizeSum) =>
     most === null ? `${count(least)}+` : most === least ? count(most) : `${count(least)}–${count(most)}`;
 
-/** The table of iteration times by batch: a row for each phase, followed by a row for each of the phase's size classes. */
+/**
+ * Creates the table of iteration times by batch: a row for each phase, followed by a row for each
+ * range of tokens in that phase.
+ */
 export function batches({ phases, inside }: Process): HTMLElement | null {
     if (!inside || !phases.length) return null;
     const all = inside.time.mean_ns * inside.iterations;
@@ -270,7 +292,7 @@ export function batches({ phases, inside }: Process): HTMLElement | null {
     return el("div", { id: "batches" }, table(["phase", "tokens", "iterations", "p50", "p90", "p99", "max", "of the time"], rows));
 }
 
-/** Tables of the activities in the process's windows, by name. */
+/** Creates tables of the activities inside a process's windows, by name. */
 export function tables(process: Process, figures: ProcessFigures): HTMLElement[] {
     const { copies, gpu_metrics: metrics } = process;
     const python = [...process.gc, process.gil_wait, process.gil_hold];
@@ -292,10 +314,10 @@ export function tables(process: Process, figures: ProcessFigures): HTMLElement[]
     ].filter((made) => made !== null);
 }
 
-/** Formats a share; a dash if it was not measured. */
+/** Formats a share; the result is a dash if the share was not measured. */
 const measured = (part: number | null) => (part === null ? "–" : share(part));
 
-/** The table of processes. */
+/** Creates the table of processes. `pick` is called to show another process. */
 export function rankTable({ report, processes, of_which }: Data, current: number, pick: (place: number) => void): HTMLElement {
     const { skew } = report;
     const rows = report.processes.map((process, place): Cell[] => {
@@ -313,7 +335,7 @@ export function rankTable({ report, processes, of_which }: Data, current: number
     return el("div", {}, made, ...of_which.map((line) => el("p", { class: "caption" }, line)));
 }
 
-/** A sentence on the slowest process: how often it is the slowest, and by how much. */
+/** Returns a sentence about the slowest process: how often it is the slowest, and by how much. */
 export function rankCaption({ report, processes, skew: figures }: Data): string {
     const { skew } = report;
     if (!skew || !figures) return "they have no iterations in common";
@@ -323,7 +345,7 @@ export function rankCaption({ report, processes, skew: figures }: Data): string 
     return `${who}; slowest less fastest: ${time(skew.spread.p50_ns)} (p50), ${time(skew.spread.max_ns)} at most`;
 }
 
-/** Facts about the record that a reader needs to interpret the figures. */
+/** Returns data about the process and its record that a reader needs to interpret the figures. */
 export function facts(process: Process, figures: ProcessFigures): HTMLElement {
     const driver = process.cuda_driver;
     const lines: [string, string | string[] | null][] = [

@@ -1,4 +1,5 @@
-// Phases of batches and their colours, and the chart of time against tokens.
+// Phases of batches (prefill, decode, …) with their colours, and the chart of time against number
+// of tokens.
 
 import uPlot from "uplot";
 import { Process } from "./contract";
@@ -7,15 +8,15 @@ import { button, colour, el } from "./dom";
 import { count, time } from "./format";
 import { axis, BEYOND, durations, most, mount, tipAt } from "./plot";
 
-/** The names of phases. Columns contain indexes in this list. */
+/** The names of phases. The page's data contain indexes in this list. */
 export const PHASES = ["unknown", "prefill", "decode", "mixed", "idle", "draft"] as const;
 
-/** Opacity with which iterations that figures leave out are drawn. */
+/** Opacity of iterations that do not count in figures. */
 const PALE = 0.35;
 
 export const phaseColour = (phase: number) => `phase-${PHASES[phase]}`;
 
-/** Describes the batch of an iteration in words; empty if the batch is not known. */
+/** Returns a description of the iteration's batch; empty if the batch is not known. */
 export function batchText({ phase, requests, tokens, prefill }: Iterations, i: number): string {
     const name = PHASES[phase[i]];
     if (name === "unknown") return "";
@@ -32,11 +33,13 @@ export function phaseCounts({ phase }: Iterations): number[] {
     return counts;
 }
 
-/** The phases that the reader has hidden. */
+/** The phases that the reader has hidden in the charts. */
 export const hidden = new Set<number>();
 
-/** The legend: for each phase in the chart, a button that shows or hides it. With `of_points`, only phases whose batches have
- * tokens. */
+/**
+ * Creates the legend: a button for each phase in the chart, which shows or hides the phase. With
+ * `of_points`, only phases with tokens are listed.
+ */
 export function phaseLegend(iterations: Iterations, of_points: boolean, changed: (name: string, list: Element) => void): HTMLElement {
     const counts = phaseCounts(iterations);
     const entry = (phase: number) => {
@@ -55,7 +58,9 @@ export function phaseLegend(iterations: Iterations, of_points: boolean, changed:
         has_pale && el("li", {}, el("i", { class: "pale" }), "pale: left out of the figures"));
 }
 
-/** Creates the mark of a phase for the legend. It looks like the phase's points in the chart. */
+/**
+ * Creates the mark of a phase for the legend. It looks like the points of that phase in the chart.
+ */
 function shape(phase: number): SVGSVGElement {
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     svg.setAttribute("viewBox", "-6 -6 12 12");
@@ -67,7 +72,10 @@ function shape(phase: number): SVGSVGElement {
     return svg;
 }
 
-/** Returns the end of the time axis: the longest iteration of the shown phases, unless that is far beyond the others. */
+/**
+ * Returns the end of the time axis. It is the longest time of the phases that are shown, unless
+ * that time is far longer than most.
+ */
 export function topOf({ inside, phases }: Process): number {
     const shown = phases.filter((of) => !hidden.has(PHASES.indexOf(of.phase))).map((of) => of.time);
     const times = shown.length ? shown : inside ? [inside.time] : [];
@@ -75,7 +83,7 @@ export function topOf({ inside, phases }: Process): number {
     return max > BEYOND * usual ? usual * (BEYOND * 0.6) : max * 1.12;
 }
 
-/** Draws a phase's mark around a point. */
+/** Draws the mark of a phase, with its center at a point. */
 function mark(context: CanvasRenderingContext2D, phase: number, x: number, y: number, size: number) {
     if (phase === 1) {
         context.moveTo(x, y - size * 1.15);
@@ -94,9 +102,12 @@ function mark(context: CanvasRenderingContext2D, phase: number, x: number, y: nu
     }
 }
 
-/** Draws the iterations of a chart as bars, each in the colour of its phase. Iterations narrower than a pixel share a pixel,
- * which shows the longest iteration of each phase, the longest ones at the back. Waits for requests are drawn at the very
- * back. `places` has the iteration at each position of the x axis. */
+/**
+ * Draws the iterations of a chart as bars, each in the colour of its phase. If several iterations
+ * share a pixel, the pixel shows the longest iteration of each phase, the longest of these at the
+ * back. Waits for requests are drawn first, so that all bars cover them. `places` contains the
+ * iteration at each position of the x axis.
+ */
 export function phaseBars(chart: uPlot, { dur, idle, worked, phase, qualifies }: Iterations, places: number[]) {
     const { ctx: context, bbox } = chart;
     const [min, max] = [chart.scales.x.min ?? 0, chart.scales.x.max ?? 1];
@@ -104,8 +115,8 @@ export function phaseBars(chart: uPlot, { dur, idle, worked, phase, qualifies }:
     const ratio = devicePixelRatio;
     const bar = Math.max(1, Math.min(60 * ratio, wide > 3 * ratio ? wide * 0.86 : wide));
     const bottom = bbox.top + bbox.height;
-    // The longest time in the current pixel, for each phase twice: first of iterations that figures include, then of the others.
-    // The others are drawn at the back.
+    // The longest time of each phase in the current pixel: first of iterations that count in
+    // figures, then of the others, which are drawn at the back.
     const longest = new Float64Array(PHASES.length * 2);
     const styles = PHASES.map((_, phase) => colour(phaseColour(phase)));
     let waited = 0;
@@ -148,20 +159,24 @@ export function phaseBars(chart: uPlot, { dur, idle, worked, phase, qualifies }:
     context.restore();
 }
 
-/** The chart of time against tokens: a point for each iteration whose batch has tokens. */
+/**
+ * Draws the chart of time against number of tokens, with a point for each iteration whose batch has
+ * tokens.
+ */
 export function scatter(place: HTMLElement, process: Process, iterations: Iterations, pick: (i: number) => void): uPlot | null {
     const { worked, tokens, phase, qualifies } = iterations;
     const points = [...tokens.keys()].filter((i) => tokens[i] > 0);
     if (!process.inside || !points.length) return null;
     const counts = phaseCounts(iterations);
-    // Points of rare phases are drawn over those of frequent ones.
+    // Draw the points of rare phases last, so that those of frequent phases do not cover them.
     points.sort((a, b) => counts[phase[b]] - counts[phase[a]]);
     let [least, largest] = [Infinity, 0];
     for (const i of points) [least, largest] = [Math.min(least, tokens[i]), Math.max(largest, tokens[i])];
     const top = topOf(process);
     const tip = el("div", { class: "tip", hidden: "" });
     const size = points.length > 3000 ? 2.5 : points.length > 400 ? 3 : 4;
-    // Positions of the drawn points in CSS pixels, as x and y from the corner of the drawing area.
+    // Positions of the points that were drawn: x and y in CSS pixels from the corner of the drawing
+    // area.
     const at = new Float32Array(2 * points.length);
     const x_of = (chart: uPlot, i: number) => chart.valToPos(tokens[i], "x", true);
     const y_of = (chart: uPlot, i: number) => chart.valToPos(Math.min(worked[i], top), "y", true);
@@ -172,7 +187,8 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
         context.beginPath();
         context.rect(bbox.left - 4 * ratio, bbox.top - 4 * ratio, bbox.width + 8 * ratio, bbox.height + 8 * ratio);
         context.clip();
-        // Each point makes its position darker, so only a few points are drawn in the same position.
+        // Points in the same position make it darker, so only a few points are drawn in one
+        // position.
         const taken = new Map<number, number>();
         at.fill(NaN);
         for (const [place, i] of points.entries()) {
@@ -191,7 +207,10 @@ export function scatter(place: HTMLElement, process: Process, iterations: Iterat
         }
         context.restore();
     };
-    /** Returns the index of the iteration nearest to the pointer, or -1 if none is near. */
+    /**
+     * Returns the index of the iteration whose point is nearest to the pointer; -1 if no point is
+     * near.
+     */
     const nearest = (chart: uPlot): number => {
         const [left, above] = [chart.cursor.left ?? -1, chart.cursor.top ?? -1];
         let [found, near] = [-1, 14 ** 2];

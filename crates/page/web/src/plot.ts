@@ -4,14 +4,17 @@ import uPlot from "uplot";
 import { Quantiles } from "./contract";
 import { colour, offTheme, onTheme } from "./dom";
 
-/** A chart's axis ends at this multiple of the time of most iterations. Longer iterations are cut and labelled. */
+/**
+ * An axis ends at this multiple of the time that most iterations stay below. The bars of longer
+ * iterations are cut and labelled.
+ */
 export const BEYOND = 5;
 
 /** Returns the time that most iterations stay below: the 90th percentile, or the median if there are too few
  * iterations for that. */
 export const most = ({ p90_ns, p50_ns }: Quantiles): number => p90_ns ?? p50_ns;
 
-/** Creates a chart that adapts to the width of its parent and to the theme. */
+/** Creates a chart that adapts to changes of its parent's width and of the theme. */
 export function mount(place: HTMLElement, options: Omit<uPlot.Options, "width">, data: uPlot.AlignedData): uPlot {
     const chart = new uPlot({ ...options, width: Math.max(200, place.clientWidth) }, data, place);
     const themed = () => {
@@ -33,7 +36,10 @@ export const axis = (label: string, more: Partial<uPlot.Axis>): uPlot.Axis => ({
     grid: { stroke: () => colour("grid"), width: 1 }, ticks: { show: false }, gap: 4, ...more,
 });
 
-/** Labels for the ticks of an axis of durations in ns. All labels have the unit of the largest one. */
+/**
+ * Returns the labels for the ticks of an axis of durations in ns. All labels have the same unit,
+ * which suits the largest duration.
+ */
 export function durations(splits: number[]): string[] {
     const largest = Math.max(...splits.map(Math.abs), 1);
     const [unit, name] = largest >= 1e9 ? [1e9, "s"] : largest >= 1e6 ? [1e6, "ms"] : largest >= 1e3 ? [1e3, "µs"] : [1, "ns"];
@@ -43,7 +49,7 @@ export function durations(splits: number[]): string[] {
     return splits.map((value) => (value === 0 ? "0" : `${(value / unit).toFixed(places)} ${name}`));
 }
 
-/** Moves a tooltip next to the pointer. */
+/** Moves a tooltip to a position near the pointer. */
 export function tipAt(tip: HTMLElement, chart: uPlot, place: HTMLElement) {
     const left = chart.over.offsetLeft + (chart.cursor.left ?? 0);
     tip.style.left = `${Math.max(4, Math.min(left + 14, place.clientWidth - tip.offsetWidth - 8))}px`;

@@ -1,4 +1,5 @@
-// The load balance of learned routers: a table of layers, and a map of their experts.
+// The load balance of learned routers (mixture of experts): a table of layers, and a map of the
+// load of their experts.
 
 import { Data, Layer, LayerFigures, Report } from "./contract";
 import { card, colour, el, offTheme, onTheme } from "./dom";
@@ -6,16 +7,21 @@ import { count, rate } from "./format";
 import { longRows, mono } from "./panels";
 import { size } from "./plot";
 
-/** The beginning of the message that says that the library replaced the routers of the model. */
+/** The beginning of the record's message that the library replaced the model's routers. */
 const REPLACED = "output is intentionally wrong";
 const LEFT = 34;
 const TOP = 5;
 const BOTTOM = 20;
-/** The multiple of the mean load from which a cell has the darkest colour for high loads. From its inverse on, a cell has the
- * darkest colour for low loads. */
+/**
+ * The ratio of a load to the mean from which a cell has the darkest colour for high loads. Cells
+ * with the inverse ratio or less have the darkest colour for low loads.
+ */
 const FAR = 4;
 
-/** A warning with the record's line on intentionally wrong output; `null` if there is none. */
+/**
+ * Creates a warning with the record's message that the output is intentionally wrong; `null` if
+ * there is no such message.
+ */
 export function replaced(report: Report): HTMLElement | null {
     const lines = report.processes.flatMap((process) => process.refused.filter((line) => line.startsWith(REPLACED)));
     return lines.length ? el("p", { class: "card wrong", role: "note" }, el("b", {}, lines[0])) : null;
@@ -32,7 +38,8 @@ export function routing({ report, processes }: Data, place: number): HTMLElement
     const { layers } = found;
     const { gpus } = figures;
     const on_gpus = (on: number | null) => (gpus ? [on === null ? "–" : times(on)] : []);
-    // In the table, the layer with the worst balance comes first. The map shows layers in the order of their numbers.
+    // The table begins with the layer whose balance is worst, whereas the map shows layers in the
+    // order of their numbers.
     const rows = layers.map((layer, at) => ({ layer, on: figures.layers[at].on_gpus }))
         .sort((a, b) => b.layer.max_of_mean - a.layer.max_of_mean)
         .map(({ layer, on }) => [mono(nameOf(layer)), times(layer.max_of_mean), ...on_gpus(on), count(layer.idle), count(layer.tokens)]);
@@ -43,8 +50,10 @@ export function routing({ report, processes }: Data, place: number): HTMLElement
         el("div", { class: "routing" }, el("div", { class: "layers" }, ...table), heat(layers, figures.layers, gpus)));
 }
 
-/** The map of experts: layers from top to bottom, experts from left to right. An expert's colour shows its load relative to the
- * layer's mean. */
+/**
+ * Draws the map of experts: layers from top to bottom, experts from left to right. The colour shows
+ * an expert's load relative to the layer's mean load.
+ */
 function heat(layers: Layer[], figures: LayerFigures[], gpus: number | null): HTMLElement {
     const experts = layers.reduce((most, layer) => Math.max(most, layer.experts.length), 1);
     const each = Math.min(22, Math.max(5, Math.floor(330 / layers.length)));
@@ -118,8 +127,10 @@ function heat(layers: Layer[], figures: LayerFigures[], gpus: number | null): HT
     return root;
 }
 
-/** Returns a function from a load, as a multiple of the mean, to its colour. The mean has a neutral colour, and the distance
- * from it is logarithmic. */
+/**
+ * Returns a function that converts a load, as a multiple of the mean load, to a colour. The mean
+ * has a neutral colour; the distance from it is on a logarithmic scale.
+ */
 function colours(): (part: number) => string {
     const parse = (name: string) => (colour(name).match(/[\d.]+/g) ?? []).slice(0, 3).map(Number);
     const [idle, cold, even, hot] = [colour("expert-idle"), parse("expert-cold"), parse("expert-even"), parse("expert-hot")];

@@ -1,4 +1,4 @@
-// Sampled stacks of the threads that make steps, as a flame graph.
+// Draws the sampled stacks of the threads that run iterations, as a flame graph.
 
 import { Process, Stacks, TreeNode } from "./contract";
 import { button, card, el } from "./dom";
@@ -6,7 +6,10 @@ import { count, share } from "./format";
 import { icicle } from "./icicle";
 import { longRows, mono } from "./panels";
 
-/** A sentence with the number of samples, their rate, the requested rate, and the share of rejected samples. */
+/**
+ * Returns a sentence with the number of samples, the achieved rate, the requested rate, and the
+ * share of rejected samples.
+ */
 function caption({ rate, achieved, achieved_native, counts, rejected_share }: Stacks): string {
     const at = (hz: number | null): string => (hz === null ? "" : ` at ${count(hz)} Hz`);
     const native = counts.native > 0 ? ` and ${count(counts.native)} native${at(achieved_native)}` : "";

@@ -1,5 +1,6 @@
-// Tests pages in a headless browser. Usage: node page.mjs MODULES BROWSER FOLDER. FOLDER has the pages, and the report of each
-// page as JSON and as text. Prints failures, and exits with status 1 if there are any.
+// Tests pages in a headless browser. Usage: node page.mjs MODULES BROWSER FOLDER. FOLDER contains
+// the pages, and for each page the report as JSON and as text. Prints failures, and exits with
+// status 1 if there are any.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -13,7 +14,10 @@ const TIMELINE = ".scroller canvas";
 const opened = await chromium.launch({ executablePath: browser, args: ["--no-sandbox"], timeout: 60_000 });
 const report = (name) => JSON.parse(readFileSync(`${folder}/${name}.json`, "utf8"));
 
-/** Opens a page and runs `look` on it. Checks that the page reported no errors and requested nothing but itself. */
+/**
+ * Opens a page and runs the function `look` on it. Checks that the page reported no errors and
+ * requested nothing except itself.
+ */
 async function open(name, options, look) {
     const page = await opened.newPage({ viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
     page.setDefaultTimeout(60_000);
@@ -34,16 +38,19 @@ async function open(name, options, look) {
 
 const still = (page) => page.waitForSelector(TIMELINE + "[data-still=true]");
 
-/** Returns the part of time that the timeline shows, in ns from the start of the first iteration. */
+/** Returns the time span that the timeline shows, in ns from the start of the first iteration. */
 async function seen(page) {
-    // After two animation frames, the latest change has been drawn.
+    // Wait for two animation frames, after which the latest change has been drawn.
     await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
     await still(page);
     const { from, to } = await page.$eval(TIMELINE, (canvas) => ({ ...canvas.dataset }));
     return { from: Number(from), to: Number(to), span: to - from };
 }
 
-/** Checks that a duration on the page is `ns` nanoseconds, within the precision of its digits. */
+/**
+ * Checks that a duration on the page stands for `ns` nanoseconds, within the precision of its
+ * digits.
+ */
 function isTime(text, ns) {
     const [, number, unit] = /^([\d.]+) (ns|µs|ms|s)$/.exec(text) ?? [];
     assert.ok(number, `"${text}" is no duration`);
@@ -52,7 +59,10 @@ function isTime(text, ns) {
     assert.ok(Math.abs(Number(number) * factor - ns) <= (factor / 10 ** places) * 0.5001, `${text} is not ${ns} ns`);
 }
 
-/** Checks that a percentile on the page is `ns` nanoseconds, or a dash if `ns` is null because there are too few values. */
+/**
+ * Checks that a percentile on the page stands for `ns` nanoseconds; if `ns` is null, because there
+ * are too few values, it must be a dash.
+ */
 const isPercentile = (text, ns) => (ns === null ? assert.equal(text, "–") : isTime(text, ns));
 
 async function figures(page, process) {
@@ -67,13 +77,18 @@ async function figures(page, process) {
     assert.equal(Number(drawn), inside.iterations);
 }
 
-/** Returns the texts of the cells of a table, which is found by the title of its card. */
+/**
+ * Returns the texts of the cells of a table, by row. The table is found by the title of its card.
+ */
 const rowsOf = (page, title) => page.$$eval("section.card", (cards, title) => {
     const found = cards.find((card) => card.querySelector("h2")?.textContent === title);
     return [...(found?.querySelectorAll("tbody tr") ?? [])].map((row) => [...row.cells].map((cell) => cell.textContent.replaceAll("\u00a0", " ")));
 }, title);
 
-/** Returns the table of slow iterations. It has a group of rows for each iteration, and in the group a row for each cause. */
+/**
+ * Returns the table of slow iterations. It has a group of rows for each iteration, with a row for
+ * each cause.
+ */
 async function slowRows(page) {
     const groups = [];
     for (const cells of await rowsOf(page, "Slowest iterations")) {
@@ -83,13 +98,16 @@ async function slowRows(page) {
     return groups;
 }
 
-/** Scrolls to the timeline and returns its rectangle. */
+/** Scrolls to the timeline, and returns the position and size of its canvas. */
 async function boxOf(page) {
     await page.$eval(".timeline", (timeline) => timeline.scrollIntoView());
     return page.locator(TIMELINE).boundingBox();
 }
 
-/** Moves the pointer down the timeline at a moment until the tooltip begins with `name`. */
+/**
+ * Moves the pointer downward in the timeline, at the time `moment`, until the tooltip begins with
+ * `name`.
+ */
 async function hover(page, moment, name) {
     const { from, to } = await seen(page);
     const box = await boxOf(page);
@@ -103,17 +121,17 @@ async function hover(page, moment, name) {
     assert.fail(`nothing at ${moment} is ${name}`);
 }
 
-/** Returns the lines of a report as text. */
+/** Returns the lines of a report's text output. */
 const text = (name) => readFileSync(`${folder}/${name}.txt`, "utf8").split("\n");
 
-/** Returns the cells of the first line that begins with `start`. */
+/** Returns the cells of the first line of a report's text that begins with `start`. */
 function line(lines, start) {
     const found = lines.find((line) => line.trimStart().startsWith(start));
     assert.ok(found, `no line "${start}"`);
     return found.trim().split(/ {2,}/);
 }
 
-/** Returns the cells of the row whose last cell is `name`. */
+/** Returns the cells of the row of a report's text whose last cell is `name`. */
 function rowNamed(lines, name) {
     const rows = lines.map((line) => line.trim().split(/ {2,}/));
     const found = rows.find((row) => row.length > 1 && row.at(-1) === name);
@@ -123,11 +141,11 @@ function rowNamed(lines, name) {
 
 const percent = (part) => `${(part * 100).toFixed(1)} %`;
 
-/** Returns the named parts of a ledger's bar: the share of each, by name. */
+/** Returns the shares in a ledger's bar, by the name of the cause. */
 const barOf = (page, of) => page.$$eval(`.ledger > [data-of=${of}] .legend li:has(b)`, (parts) =>
     Object.fromEntries(parts.map((part) => [part.querySelector("span").firstChild.textContent.trim(), part.querySelector("b").textContent])));
 
-// Test: the page's script formats numbers in the same way as the text report.
+// Test: the page's script formats numbers in the same way as the text output.
 const { transformSync } = createRequire(pathToFileURL(modules + "/"))("esbuild");
 const source = readFileSync(new URL("../src/format.ts", import.meta.url), "utf8");
 const format = await import(`data:text/javascript,${encodeURIComponent(transformSync(source, { loader: "ts" }).code)}`);
@@ -135,7 +153,7 @@ for (const [how, ...rest] of JSON.parse(readFileSync(`${folder}/numbers.json`, "
     assert.equal(format[how](...rest.slice(0, -1)), rest.at(-1), `${how}(${rest})`);
 }
 
-// Test of late ranks: the table, the map, and the tooltip.
+// Test of ranks that are late at collectives: the table, the map, and the tooltip.
 const job = report("job");
 await open("job", {}, async (page) => {
     const { collectives } = job;
@@ -161,7 +179,7 @@ await open("job", {}, async (page) => {
 
 const ranks = report("ranks");
 
-/** Shows the process at index `place`. */
+/** Shows the process at the index `place`. */
 async function choose(page, place) {
     await page.selectOption("#process", String(place));
     await page.waitForSelector(`html[data-ready="${place}"]`);
@@ -169,7 +187,7 @@ async function choose(page, place) {
 }
 
 await open("ranks", { colorScheme: "light" }, async (page) => {
-    // The page first shows the rank that the first finding is about.
+    // The page shows first the rank that the first finding names.
     const named = ranks.findings.filter(({ verdict }) => verdict === "yes").map(({ evidence }) => /^rank (\d)/.exec(evidence)).find((found) => found);
     assert.ok(Number(named[1]) > 0, "it is another one than the first");
     assert.equal(await page.$eval("html", (html) => html.dataset.ready), named[1]);
@@ -178,7 +196,8 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     const width = await page.evaluate(() => document.documentElement.scrollWidth);
     assert.ok(width <= 1280, `it is ${width} wide`);
 
-    // Findings that hold are shown in their order. The other findings are in a folded list.
+    // The findings that hold are in the same order as in the report. The other findings are in a
+    // folded list.
     const yes = ranks.findings.filter((finding) => finding.verdict === "yes");
     assert.ok(yes.length > 0);
     const advice = await page.$$eval(".findings-card > .findings .advice", (all) => all.map((one) => one.textContent.replaceAll("\u00a0", " ")));
@@ -189,14 +208,15 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     // The chart of ranks marks the slowest rank of each iteration.
     assert.deepEqual(JSON.parse(await page.$eval("[data-slowest]", (chart) => chart.dataset.slowest)), ranks.skew.slowest);
 
-    // The table of GPU metrics has a row for each metric that was sampled.
+    // The table of GPU metrics has a row for each sampled metric.
     const metrics = ranks.processes[0].gpu_metrics;
     assert.ok(metrics.length > 0);
     const rows = await rowsOf(page, "GPU metrics");
     assert.deepEqual(rows.map(([name, , , samples]) => [name, samples]),
         metrics.map((metric) => [`GPU ${metric.device} ${metric.metric}`, metric.samples.toLocaleString("en-US")]));
 
-    // Tooltips. The slowest iteration is shown first, and the time of its garbage collection is known.
+    // Test of tooltips. The timeline first shows the slowest iteration, in which the time of the
+    // garbage collection is known.
     const { iterations } = ranks.processes[0].windows[0];
     const slow = iterations.find((iteration) => iteration.n === 117);
     const begin = slow.start_ns - iterations[0].start_ns;
@@ -209,7 +229,7 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     assert.equal(Number(launches), slow.launches);
     assert.match(await hover(page, begin + slow.dur_ns / 2, "GPU 0 DRAM bandwidth"), /\d+\.0 %, the mean of 10\.0 ms$/);
 
-    // Keys and the wheel move the visible part.
+    // Test of the keys and the wheel that move the visible part.
     const canvas = page.locator(TIMELINE);
     await canvas.focus();
     await page.mouse.move(0, 0);
@@ -245,7 +265,7 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     await key("]");
     assert.match(await page.textContent(".status"), /^iteration \d+ /);
 
-    // A search finds the number of events that the report has.
+    // The search finds as many kernels as the report counts.
     await page.fill(".timeline input", "SM90_XMMA");
     const kernel = ranks.processes[0].kernels.find((kernel) => kernel.name.startsWith("sm90_xmma"));
     assert.equal(await page.textContent(".hits"), `${kernel.count} found`);
@@ -254,14 +274,15 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     await page.press(".timeline input", "Escape");
     assert.equal(await page.textContent(".hits"), "");
 
-    // Choosing the second window shows it.
+    // When the second window is chosen, the timeline shows it.
     await page.selectOption(".timeline select", "1");
     const { windows } = ranks.processes[0];
     const second = windows[1].iterations[0].start_ns - iterations[0].start_ns;
     const there = await seen(page);
     assert.ok(there.from <= second && there.from > second - there.span * 0.1);
 
-    // The other ranks can be chosen in the list and in the table of ranks. Rank 3 has a kernel whose name would end the script.
+    // Other ranks can be chosen in the list and in the table of ranks. A kernel of rank 3 has a
+    // name that would end the script if it were not escaped.
     for (const rank of [2, 3]) {
         if (rank === 2) await page.selectOption("#process", "2");
         else await page.click(".ranks button:has-text('rank 3')");
@@ -278,7 +299,7 @@ await open("ranks", { colorScheme: "light" }, async (page) => {
     const isolated = await page.$$eval("td .name", (names) => names.every((name) => getComputedStyle(name).unicodeBidi === "isolate"));
     assert.ok(isolated, "no name turns the text around it");
 
-    // Every control has a label for screen readers.
+    // Every control must have a label for screen readers.
     const nameless = await page.$$eval("button, select, input, canvas[tabindex], [role=img]", (all) => all
         .filter((one) => !(one.getAttribute("aria-label") || one.textContent.trim())).map((one) => one.outerHTML));
     assert.deepEqual(nameless, []);
@@ -295,8 +316,8 @@ await open("one", {}, async (page) => {
     assert.ok(lines.some((line) => line.endsWith(`, ${inside.per_second.toFixed(0)} a second`)));
     assert.equal(await page.textContent("#rate"), inside.per_second.toFixed(0));
     const times = await page.$$eval("#quantiles tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
-    // Text and page show the same number of iterations for each row. A row without a number is based on the iterations of the row
-    // above.
+    // Text and page show the same numbers of iterations. A row without a number is based on the
+    // same iterations as the row above.
     const taken = inside.iterations - inside.host_iterations;
     assert.ok(taken > 0 && inside.gpu_iterations === inside.host_iterations);
     const rows_of_times = [
@@ -351,7 +372,7 @@ await open("one", {}, async (page) => {
 
     // Compare the causes of slow iterations, and the findings.
     const from = lines.findIndex((line) => line.startsWith("slowest iterations")) + 1;
-    // In the text, a list that does not fit on a line continues on the next line.
+    // In the text, a list that is longer than a line continues on the next line.
     const slow = lines.slice(from, lines.indexOf("", from)).join("\n").split(/\n  (?=\d)/).map((line) => line.trim().replace(/\n */g, " "));
     const groups = await slowRows(page);
     assert.deepEqual(groups.map(({ n }) => n), [...process.slowest].sort((a, b) => b.dur_ns - b.idle_ns - a.dur_ns + a.idle_ns).map(({ n }) => n));
@@ -380,21 +401,21 @@ await open("ranks", {}, async (page) => {
     const rows = await page.$$eval(".ranks tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
     rows.forEach(([name, host, ...cells], rank) => {
         assert.equal(name, `rank ${rank}`);
-        // Compare the columns after the process ID.
+        // Compare the columns that follow the process ID.
         const said = lines.find((line) => line.trimStart().startsWith(`${rank} ${host} `)).trim().split(/ +/);
         assert.equal(said.slice(3).join(" "), cells.join(" "));
         const { inside, ledger } = report("ranks").processes[rank];
         assert.deepEqual([cells[0], cells[5]], [String(inside.iterations), percent(inside.gpu_share)]);
         assert.deepEqual([ledger.iterations, ledger.gpu_iterations], [inside.iterations, inside.gpu_iterations]);
     });
-    // Both state the iterations that shares are based on.
+    // Page and text both say on which iterations the shares are based.
     const captions = await page.$$eval(".ranks .caption", (all) => all.map((one) => one.textContent));
     const under = captions.filter((caption) => /^(GPU span|waits): /.test(caption));
     assert.equal(under.length, 2, captions.join());
     for (const caption of under) assert.ok(lines.includes(caption), caption);
 });
 
-/** Returns the contrast ratio of two colours, as defined by WCAG. */
+/** Returns the contrast ratio of two colours according to WCAG. */
 function contrast(a, b) {
     const light = (colour) => {
         const [r, g, b] = colour.map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
@@ -435,7 +456,7 @@ for (const scheme of ["light", "dark"]) {
     });
 }
 
-/** Searches for a name, selects the `nth` event found, and returns its description. */
+/** Searches for a name, selects the `nth` matching event, and returns its description. */
 async function select(page, name, nth = 1) {
     await page.fill(".timeline input", name);
     for (let times = 0; times < nth; times++) await page.press(".timeline input", "Enter");
@@ -457,13 +478,13 @@ await open("ranks", {}, async (page) => {
     const description = /^void vllm::rms_norm_kernel.* kernel · 3\.00 µs · launched by cuGraphLaunch on EngineCore, (.*) before it began · /;
     assert.match(await page.textContent(".status"), description);
     assert.equal(await arrows(page), 1);
-    // The key leads back to the call. Both of its kernels are visible at this zoom.
+    // The key `l` leads back to the call. At this zoom, both kernels of the call are visible.
     await page.keyboard.press("l");
     assert.match(await page.textContent(".status"), /^cuGraphLaunch launch/);
     assert.ok((await arrows(page)) >= 1);
     await page.keyboard.press("Escape");
     assert.equal(await arrows(page), 0);
-    // Each kernel outside a graph was launched by its own call.
+    // A kernel outside graphs is launched by a call of its own.
     for (const nth of [1, 7]) {
         const kernel = await select(page, "ncclDevKernel", nth);
         assert.match(kernel, /launched by cuLaunchKernelEx on EngineCore, [\d.]+ (µs|ms) before it began/);
@@ -472,15 +493,17 @@ await open("ranks", {}, async (page) => {
         assert.match(await page.textContent(".status"), /^cuLaunchKernelEx launch · 5\.00 µs · launched ncclDevKernel/);
         assert.equal(await arrows(page), 1);
     }
-    // If one end of an arrow is out of view, the arrow is not drawn.
+    // If the call or the kernel of an arrow is not visible, the arrow is not drawn.
     await page.keyboard.press("f");
     assert.equal(await arrows(page), 0);
-    // Outside the iterations with recorded kernels, it is not known which kernels a call launched.
+    // In iterations without recorded kernels, it is not known which kernels a call launched.
     assert.match(await select(page, "cuGraphLaunch", 30), /^cuGraphLaunch launch · 12\.0 µs · [\d.]+ ms into iteration 129$/);
     assert.equal(await arrows(page), 0);
 });
 
-/** Returns the colours of cells of the map of routers. Each cell is given by its layer and expert. */
+/**
+ * Returns the colours of some cells in the map of experts. A cell is given by its layer and expert.
+ */
 const colours = (page, layers, experts, cells) => page.$eval(".map canvas", (canvas, [layers, experts, cells]) => {
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
     const ratio = devicePixelRatio;
@@ -500,12 +523,13 @@ const css = (page, name) => page.evaluate((name) => {
     return found;
 }, name);
 
-// Test of the learned router: its table, and its map in the colours of the theme.
+// Test of learned routers: the table of layers, and the map of experts in the colours of both
+// themes.
 const moe = report("moe").processes[0];
 for (const colorScheme of ["light", "dark"]) {
     await open("moe", { colorScheme }, async (page) => {
         assert.equal(await page.textContent(".wrong"), "output is intentionally wrong: the routers are replaced");
-        // In place of the table of kernels, the page shows the reason why there are none.
+        // Instead of the table of kernels, the page shows why there are no kernels.
         const refused = page.locator("section", { has: page.getByText("Top kernels", { exact: true }) });
         assert.equal(await refused.locator("p").textContent(), "no kernels: CUPTI took too long to load");
         const { layers } = moe.routing;
@@ -515,7 +539,7 @@ for (const colorScheme of ["light", "dark"]) {
         await page.click(".layers .more");
         const all = await rows();
         assert.equal(all.length, layers.length);
-        // There is no column for GPUs, because it is not known how many GPUs share the experts.
+        // The number of GPUs that share the experts is not known, so there is no column for it.
         assert.deepEqual(all[0], [worst.name, `${worst.max_of_mean.toFixed(2)} ×`, `${worst.idle}`, worst.tokens.toLocaleString("en-US")]);
         const [even, idle] = [await css(page, "expert-even"), await css(page, "expert-idle")];
         const most = worst.experts.indexOf(Math.max(...worst.experts));
@@ -534,19 +558,24 @@ for (const colorScheme of ["light", "dark"]) {
     });
 }
 
-/** Returns the colour of a chart's canvas at a position of its drawing area; null if nothing is drawn there. */
+/**
+ * Returns the colour of a chart's canvas at a position of the drawing area; null if nothing is
+ * drawn at that position.
+ */
 const pixelOf = (page, chart, x, y) => page.$eval(chart, (chart, [x, y]) => {
     const canvas = chart.querySelector("canvas");
     const over = chart.querySelector(".u-over");
     const at = [over.offsetLeft + x, over.offsetTop + y].map((at) => Math.round(at * devicePixelRatio));
-    // Read a copy, because reading the canvas itself often causes a warning.
+    // Read the pixel from a copy, because reading the canvas itself repeatedly causes a warning of
+    // the browser.
     const copy = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
     copy.drawImage(canvas, -at[0], -at[1]);
     const { data } = copy.getImageData(0, 0, 1, 1);
     return data[3] > 0 ? [...data.slice(0, 3)] : null;
 }, [x, y]);
 
-// Test: if only some iterations have GPU times, the others have no line, and a single one between two others is a point.
+// Test: if only some iterations have GPU times, there is no line at the others, and a single one
+// without measured neighbours is a point.
 for (const [colorScheme, width] of [["light", 800], ["dark", 1400]]) {
     await open("gaps", { colorScheme, viewport: { width, height: 900 } }, async (page) => {
         const [process] = report("gaps").processes;
@@ -581,7 +610,7 @@ for (const [colorScheme, width] of [["light", 800], ["dark", 1400]]) {
     });
 }
 
-// Test of batches: each phase has its own colour, and figures leave out idle iterations.
+// Test of batches: each phase has its own colour, and idle iterations do not count in figures.
 const PHASE_COLOURS = ["prefill", "decode", "mixed", "idle"].map((phase) => `phase-${phase}`);
 for (const colorScheme of ["light", "dark"]) {
     await open("batches", { colorScheme }, async (page) => {
@@ -613,7 +642,7 @@ for (const colorScheme of ["light", "dark"]) {
         await page.locator(`${chart} .u-over`).hover({ position: { x: (idle - 100 + 0.5) * wide, y: 60 } });
         assert.match(await page.textContent(`${chart} .tip`), new RegExp(`^iteration ${idle} · .* · left outidle: 0 requests, 0 tokens`));
 
-        // The timeline describes the batch in the same words.
+        // The timeline's status line describes the batch in the same words as the chart's tooltip.
         await page.locator(`${chart} .u-over`).click({ position: { x: (idle - 100 + 0.5) * wide, y: 60 } });
         await seen(page);
         assert.match(await page.textContent(".status"), new RegExp(`^iteration ${idle} .* · idle: 0 requests, 0 tokens · left out of the figures$`));
@@ -630,7 +659,7 @@ for (const colorScheme of ["light", "dark"]) {
         assert.match(await page.textContent("[data-points] .tip"),
             new RegExp(`^iteration ${most.n} · .*prefill: ${requests} requests?, ${tokens.toLocaleString("en-US")} tokens$`));
 
-        // The table of batches has the report's figures.
+        // The table of batches contains the report's figures.
         const rows = await page.$$eval("#batches tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
         const expected = process.phases.flatMap((phase) => [phase, ...(phase.sizes.length > 1 ? phase.sizes : [])]);
         assert.deepEqual(rows.map(([name, , iterations]) => [name, iterations]), expected.map((of) => [of.phase ?? "", String(of.iterations)]));
@@ -638,7 +667,7 @@ for (const colorScheme of ["light", "dark"]) {
         const decode = process.phases.find((phase) => phase.phase === "decode");
         assert.deepEqual(line(lines, `decode (${decode.iterations})`).slice(1, 5), rows.find(([name]) => name === "decode").slice(3, 7));
 
-        // Check an iteration that is slow because its batch is large.
+        // Check an iteration that is slow because it has a large batch.
         const large = process.slowest.findIndex(({ batch }) => batch.phase === "prefill");
         const { n, batch } = process.slowest[large];
         const slow = (await slowRows(page))[large];
@@ -661,7 +690,7 @@ for (const colorScheme of ["light", "dark"]) {
     });
 }
 
-// Test: each phase is visible in a chart with ten thousand iterations.
+// Test: in a chart of ten thousand iterations, each phase is still visible.
 await open("long", {}, async (page) => {
     const colours = [];
     for (const phase of ["prefill", "decode", "mixed"]) colours.push((await css(page, `phase-${phase}`)).join());
@@ -677,12 +706,13 @@ await open("long", {}, async (page) => {
     for (const one of colours) assert.ok(seen[one] > 300, `${one}: ${seen[one]} pixels`);
 });
 
-// Test: the panels on batches are missing if batches are not known.
+// Test: if batches are not known, the page has no panels about batches.
 await open("one", {}, async (page) => {
     assert.equal(await page.locator("#batches, .phases, #uncounted, .choice button:visible").count(), 0);
 });
 
-// Test: experts are divided among as many GPUs as there are ranks, and without counted tokens there is no section on routers.
+// Test: without other information, the experts are divided among as many GPUs as there are ranks;
+// and if no tokens were counted, there is no section about routers.
 await open("ranks", {}, async (page) => {
     await choose(page, 0);
     const { layers } = ranks.processes[0].routing;
@@ -706,7 +736,7 @@ await open("many", {}, async (page) => {
     const whole = await seen(page);
     for (let times = 0; times < 12; times++) await page.keyboard.press("w");
     assert.ok((await seen(page)).span < whole.span / 50);
-    // Links work although the page has very many events.
+    // The links between calls and kernels work on a page with very many events, too.
     assert.match(await select(page, "cuLaunchKernelEx", 3), /launched /);
     await page.focus(TIMELINE);
     await page.keyboard.press("l");
@@ -716,8 +746,8 @@ await open("many", {}, async (page) => {
     console.log(`first paint with ${events} events: ${took} ms`);
 });
 
-// Test of sampled stacks. A function is as wide as its number of samples, a click or a key zooms to it, and its name is readable
-// in both themes.
+// Test of sampled stacks: the width of a function shows its number of samples, a click or a key
+// zooms to it, and its name is readable in both themes.
 for (const colorScheme of ["light", "dark"]) {
     await open("stacks", { colorScheme }, async (page) => {
         const { stacks, ledger, inside } = report("stacks").processes[0];
@@ -732,7 +762,7 @@ for (const colorScheme of ["light", "dark"]) {
         const wide = async (name) => (await flame(name).boundingBox()).width;
         const node = (name) => tree.find((one) => one.name.startsWith(name));
         const all = await wide("EngineCoreProc.run");
-        // Waits for requests are not in the tree.
+        // The tree of functions does not contain waits for requests.
         assert.ok(!tree.some((one) => one.name.startsWith("Queue.get")));
         for (const name of ["EngineCore.step", "Scheduler.schedule", "LlamaModel.forward"]) {
             assert.ok(Math.abs(await wide(name) / all - node(name).samples / tree[0].samples) < 0.01, name);
@@ -742,12 +772,13 @@ for (const colorScheme of ["light", "dark"]) {
         assert.equal(await flame("Sampler.forward").getAttribute("aria-label"), said(node("Sampler.forward")));
         assert.ok(node("Sampler.forward").asleep > 0);
 
-        // A click zooms to a function: its callers stay visible, its siblings do not.
+        // A click on a function zooms to it: its callers stay visible, and its siblings disappear.
         await flame("Scheduler.schedule").click();
         assert.ok(Math.abs(await wide("Scheduler.schedule") - all) < 2);
         assert.equal(await flame("LlamaModel.forward").count(), 0);
         assert.equal(await page.textContent(".flames-said b"), said(node("Scheduler.schedule")));
-        // Use keys to zoom to a callee, to show everything again, and to move along the callers.
+        // Use keys to zoom to a callee, to show the whole tree again, and to move along the
+        // callers.
         await page.keyboard.press("ArrowDown");
         assert.equal(await page.textContent(".flames-said b"), said(node("KVCacheManager")));
         await page.keyboard.press("Escape");
@@ -758,7 +789,7 @@ for (const colorScheme of ["light", "dark"]) {
         await page.getByRole("button", { name: "Show all" }).click();
         assert.ok(await wide("Scheduler.schedule") < all * 0.9);
 
-        // The table and the ledger have the functions of the report.
+        // The table and the ledger contain the report's functions.
         const rows = await rowsOf(page, "Sampled stacks");
         assert.deepEqual(rows.map(([name, share, samples]) => [name, share, samples]),
             functions.map((one) => [one.name, percent(one.share), one.samples.toLocaleString("en-US")]));
@@ -768,7 +799,7 @@ for (const colorScheme of ["light", "dark"]) {
         for (const row of python.filter((row) => row.cause in host)) assert.equal(host[row.cause], percent(row.share));
         assert.ok(python.some((row) => row.cause in host));
 
-        // The names have enough contrast with the colours of their functions.
+        // Names must have enough contrast with the colours of their functions.
         const contrast = await flame("LlamaModel.forward").evaluate((button) => {
             const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
             const light = (colour) => {
@@ -783,7 +814,8 @@ for (const colorScheme of ["light", "dark"]) {
         });
         assert.ok(contrast >= 4.5, `contrast ${contrast}`);
 
-        // Waits for requests are drawn separately from the iterations' time, so that the chart agrees with the quantiles.
+        // Waits for requests are drawn separately from the other time of iterations, so that the
+        // chart agrees with the quantiles.
         assert.ok(inside.idle.max_ns >= 25e6 && inside.time.max_ns < 25e6);
         const { iterations } = report("stacks").processes[0].windows[0];
         const paused = iterations.findIndex((one) => one.idle_ns > 0);
@@ -799,15 +831,16 @@ for (const colorScheme of ["light", "dark"]) {
     });
 }
 
-// Test of layers: a table and an icicle with the report's figures, and a button that finds a layer's kernels in the timeline.
+// Test of layers: a table and an icicle with the report's figures, and a button that finds a
+// layer's kernels in the timeline.
 for (const colorScheme of ["light", "dark"]) {
     await open("layers", { colorScheme }, async (page) => {
         const { layer_patterns: together, layer_tree: each, layers_unknown: unknown, kernels } = report("layers").processes[0];
         const named = (rows, name) => rows.find((row) => row.name === name);
         const rows = await rowsOf(page, "Layers");
         const row = (name) => rows.find(([first]) => first === name);
-        // The name in a row leaves out the name of the row around it. A row is left out if a single row inside it has the same
-        // kernels.
+        // A row leaves out the part of the name that the surrounding row has. A row whose kernels
+        // are all in a single row inside it is left out.
         for (const [shown, name] of [["model.layers.*", "model.layers.*"], [".mlp", "model.layers.*.mlp"], [".down_proj", "model.layers.*.mlp.down_proj"], ["sampler", "sampler"]]) {
             const of = named(together, name);
             const [, share, step, layers, one, gaps, count, total] = row(shown);
@@ -826,12 +859,13 @@ for (const colorScheme of ["light", "dark"]) {
         assert.ok(Math.abs(await wide("mlp") / all - named(together, "model.layers.*.mlp").gpu_ns / named(together, "model").gpu_ns) < 0.01);
         assert.equal(await card.getByRole("button", { name: "Find in the timeline" }).isVisible(), false);
         await block("self_attn").click();
-        // All other parts together have less than a hundredth of the width.
+        // The parts next to `self_attn` have less than a hundredth of the width together.
         assert.ok(Math.abs(await wide("self_attn") / all - 1) < 0.01);
         const attention = named(together, "model.layers.*.self_attn");
         assert.ok((await page.textContent(".flames-said b")).startsWith(`model.layers.*.self_attn: ${percent(attention.share)}, `));
 
-        // The search in the timeline finds the kernels of a layer. The description of a kernel has its layer.
+        // The search in the timeline finds a layer's kernels, and the description of a kernel names
+        // its layer.
         const found = async () => Number((await page.textContent(".hits")).replace(/^.* of /, "").replace(/,/g, ""));
         await card.getByRole("button", { name: "Find in the timeline" }).click();
         assert.equal(await found(), attention.kernels);
@@ -843,7 +877,8 @@ for (const colorScheme of ["light", "dark"]) {
         await select(page, "vllm::act_and_mul_kernel", named(together, "model.layers.*.mlp.act_fn").layers + 1);
         assert.match(await page.textContent(".timeline .status"), /its layer is not known/);
 
-        // Show each layer separately, in the order of the layers' numbers. Then show only the outer layers.
+        // First show each layer separately, in the order of their numbers. Then show only the outer
+        // layers.
         await card.getByRole("button", { name: "each layer" }).click();
         const numbers = await card.locator(".flames button", { hasText: /^\d+$/ }).allTextContents();
         assert.deepEqual(numbers, Array.from({ length: 12 }, (_, n) => String(n)));
@@ -863,11 +898,11 @@ await open("nothing", {}, async (page) => {
     assert.match(await page.textContent("main"), /no iteration was recorded/);
 });
 
-// Test with a record of vLLM that has stacks.
+// Test with a record of vLLM that contains sampled stacks.
 for (const colorScheme of ["light", "dark"]) {
     await open("vllm-stacks", { colorScheme }, async (page) => {
         const [process] = report("vllm-stacks").processes;
-        // The outer callers are folded into one row. A click on the row unfolds them.
+        // The outermost callers are folded into one row. A click on that row unfolds them.
         const { tree } = process.stacks;
         const flames = page.locator(".flames button");
         const first = await flames.first().textContent();
@@ -878,11 +913,12 @@ for (const colorScheme of ["light", "dark"]) {
         const [folded, inner] = [await flames.nth(0).boundingBox(), await flames.nth(1).boundingBox()];
         assert.ok(inner.width >= folded.width * 0.97 && inner.y > folded.y);
         await flames.first().click();
-        // Functions at the same depth as the unfolded callers are shown, too.
+        // After that, functions at the same depth as the unfolded callers are shown, too.
         assert.ok(await flames.count() >= before - 1 + Number(callers));
         assert.equal(await flames.first().textContent(), tree[0].name);
 
-        // No two named causes of a bar look the same, and each looks the same in the bar and in the legend.
+        // In a bar, no two named causes look the same, and each looks the same in the bar and in
+        // the legend.
         for (const bar of await page.$$(".ledger > .bar")) {
             const [parts, names] = await bar.evaluate((bar) => [
                 [...bar.querySelectorAll(".stack i")], [...bar.querySelectorAll(":scope > .legend li > i")],
@@ -893,7 +929,8 @@ for (const colorScheme of ["light", "dark"]) {
             assert.ok(parts.slice(names.length).every((one) => !names.includes(one)));
         }
 
-        // The longest iteration has a label in the chart, both by phase and by cause.
+        // In the chart, the longest iteration has a label, whether the chart is coloured by phase
+        // or by cause.
         const chart = "[data-iterations]";
         const longest = process.slowest[0];
         assert.ok(process.slowest.every((slow) => slow.dur_ns - slow.idle_ns <= longest.dur_ns - longest.idle_ns));
@@ -901,7 +938,8 @@ for (const colorScheme of ["light", "dark"]) {
         assert.ok((await labelled()).includes(longest.n));
         await page.click(".choice button:has-text('cause')");
         assert.ok((await labelled()).includes(longest.n));
-        // By cause, code is drawn in the colours of its samples, and the legend explains these colours.
+        // If the chart is coloured by cause, code is drawn in the colours of its samples, which the
+        // legend explains.
         const legend = await page.$$eval(`section.card:has(${chart}) .legend li`, (all) => all.map((one) => one.textContent));
         for (const name of ["waits for the GPU", "launching", "Python code", "code without a sample"]) assert.ok(legend.includes(name), legend.join());
         const python = await css(page, "python");
@@ -915,7 +953,8 @@ for (const colorScheme of ["light", "dark"]) {
     });
 }
 
-// Test: if kernels were recorded, the timeline first shows an iteration with kernels. Pages fit the width of a phone.
+// Test: if kernels were recorded, the timeline first shows an iteration with recorded kernels.
+// Test: pages fit the width of a phone.
 for (const width of [390, 800, 1400]) {
     for (const name of ["vllm-stacks", "hf-generate", "ranks", "batches"]) {
         await open(name, { viewport: { width, height: 900 } }, async (page) => {
@@ -937,7 +976,7 @@ for (const width of [390, 800, 1400]) {
     }
 }
 
-// Test: pages of damaged records work, whatever they contain.
+// Test: the pages of damaged records work.
 for (let seed = 0; seed < 6; seed++) {
     await open(`damaged-${seed}`, {}, async (page) => {
         await page.focus(TIMELINE);

@@ -1,6 +1,7 @@
-// Takes the pictures for docs/ in a headless browser. Usage: node pictures.mjs MODULES BROWSER FOLDER OUT. FOLDER has the pages,
-// and books in folders named book*. For review, OUT also gets a picture of every page at widths of 800 and 1400 pixels, in light
-// and dark. Exits with status 1 if a page is wider than the window.
+// Takes the pictures for docs/ in a headless browser. Usage: node pictures.mjs MODULES BROWSER
+// FOLDER OUT. FOLDER contains the pages, and built books of the documentation in folders named
+// book*. For review, OUT also gets a picture of every page at widths of 800 and 1400 pixels, in
+// light and dark. Exits with status 1 if a page is wider than the window.
 
 import { existsSync, readdirSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -28,7 +29,7 @@ async function picture(name, file, colorScheme, width, height, ready, look) {
     await tab.close();
 }
 
-/** Takes pictures of every file at two widths and in both themes. */
+/** Takes pictures of all given files, at two widths and in both themes. */
 async function all(names, ready) {
     for (const [name, file] of names) {
         for (const width of [800, 1400]) {
@@ -44,7 +45,7 @@ async function drawn(tab) {
     await tab.waitForSelector(".scroller canvas[data-still=true]");
 }
 
-/** Scrolls to a card, which is found by its title. */
+/** Returns a function that scrolls to a card of the page. The card is found by its title. */
 const card = (title) => (tab) => tab.locator("section.card", { has: tab.locator("h2", { hasText: title }) }).first()
     .evaluate((card) => card.scrollIntoView());
 
@@ -65,8 +66,8 @@ if (existsSync(`${folder}/one.html`)) {
     await picture("page-router", "moe.html", "light", 1400, 900, drawn, card(/router/i));
     await all(["one", "batches", "moe", "ranks"].map((name) => [name, `${name}.html`]), drawn);
 }
-// Files of a book without pictures: print.html repeats all pages, toc.html a part of them, and index.html the first page.
-// 404.html finds its style only on a server.
+// Files of a book that need no picture: print.html repeats all pages, toc.html repeats parts of
+// pages, and index.html repeats the first page. 404.html finds its style only on a server.
 const parts = ["print.html", "toc.html", "index.html", "404.html"];
 for (const book of readdirSync(folder).filter((name) => name.startsWith("book"))) {
     const files = readdirSync(`${folder}/${book}`).filter((name) => name.endsWith(".html") && !parts.includes(name));

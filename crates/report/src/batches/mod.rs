@@ -12,7 +12,8 @@ use crate::events::iteration::Iteration;
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
 
-/// Largest number of tokens of a batch in each size class. One more class holds batches above the last limit.
+/// Upper limit of each size class, in tokens of a batch. One more class, without an upper limit,
+/// holds larger batches.
 const CLASS_LIMITS: [u32; 8] = [0, 1, 4, 16, 64, 256, 1024, 4096];
 
 /// Sums of a group of iterations whose batches are known, such as all iterations of one phase.
@@ -67,7 +68,7 @@ pub struct SizeSum {
 }
 
 impl SizeSum {
-    /// Returns the range of tokens of this class as text, such as `17-64` or `4097+`.
+    /// Returns the class's range of tokens as text, such as `17-64` or `4097+`.
     pub fn name(&self) -> String {
         match self.most {
             Some(most) if most == self.least => most.to_string(),
@@ -77,8 +78,8 @@ impl SizeSum {
     }
 }
 
-/// Returns the sums for each phase, over the qualified iterations of all windows. Iterations whose batch is unknown
-/// are left out.
+/// Returns the sums for each phase (prefill, decode, …) over the iterations that count in figures.
+/// Iterations whose batch is unknown are left out.
 pub(crate) fn phases(windows: &[Window]) -> Vec<PhaseSum> {
     let known = windows.iter().flat_map(Window::qualified);
     let known: Vec<_> = known.filter_map(|i| Some((i, i.batch?))).collect();
@@ -94,7 +95,7 @@ pub(crate) fn phases(windows: &[Window]) -> Vec<PhaseSum> {
     Phase::ALL.into_iter().filter_map(phase).collect()
 }
 
-/// Returns the index of the size class that a batch of this number of tokens belongs to.
+/// Returns the index of the size class for batches with this number of tokens.
 pub(crate) fn size_class(tokens: u32) -> usize {
     CLASS_LIMITS.partition_point(|most| *most < tokens)
 }
@@ -116,7 +117,7 @@ fn sizes(known: &[(&Iteration, Batch)]) -> Vec<SizeSum> {
 }
 
 impl BatchSum {
-    /// Returns the sums over these iterations, or `None` if there are none.
+    /// Returns the sums over the iterations in `known`, or `None` if there are none.
     fn new(known: &[(&Iteration, Batch)]) -> Option<Self> {
         let total = |of_one: fn(&(&Iteration, Batch)) -> u64| {
             known.iter().map(of_one).fold(0, u64::saturating_add)

@@ -1,4 +1,5 @@
-//! The report's lines about batches: their mean contents, and iteration times by phase and by number of tokens.
+//! The report's lines about batches: mean numbers of requests and tokens, and iteration times by
+//! phase and by number of tokens.
 
 use tllmprof_record::Phase;
 
@@ -7,8 +8,8 @@ use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time};
 use crate::print::lines::Lines;
 
-/// Returns one row for each phase: its label, the quantiles of its iterations' times, and their total time in
-/// nanoseconds. Returns nothing if there is only one phase.
+/// Returns one row for each phase: its label, the quantiles of its iterations' times, and their
+/// total time in nanoseconds. Returns no rows if there is only one phase.
 pub(crate) fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
     let several = phases.iter().filter(|_| phases.len() > 1);
     let row = |phase: &PhaseSum| {
@@ -19,7 +20,8 @@ pub(crate) fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
     several.map(row).collect()
 }
 
-/// Adds a line with the mean numbers of requests and tokens in a batch, and lines with times by batch size.
+/// Adds a line with the mean numbers of requests and tokens in a batch, and lines with iteration
+/// times by batch size.
 pub(crate) fn batches(phases: &[PhaseSum], lines: &mut Lines) {
     let phases = || phases.iter().filter(|of| of.phase != Phase::Draft);
     let total = |of: fn(&BatchSum) -> u64| {
@@ -47,8 +49,8 @@ pub(crate) fn batches(phases: &[PhaseSum], lines: &mut Lines) {
     }
 }
 
-/// Adds a line with the median iteration time of each size class. If the line would be too wide, the classes with the
-/// least total time are left out.
+/// Adds a line with the median iteration time of each size class (a range of tokens). If the line
+/// would be too wide, the classes with the least total time are left out.
 fn sizes(phase: &PhaseSum, lines: &mut Lines) {
     let start = format!("{}, p50: ", phase.phase.name());
     let mut sizes: Vec<_> = phase.sizes.iter().collect();

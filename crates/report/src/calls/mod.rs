@@ -27,7 +27,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Builds the tables from totals that a pass over the record collected.
+    /// Returns the tables, built from totals that a pass over the record collected.
     pub fn new(
         totals: &Totals,
         turnaround: Turnaround,

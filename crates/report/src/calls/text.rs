@@ -4,8 +4,8 @@ use crate::events::named::Named;
 use crate::numbers::units::{Rate, Time};
 use crate::print::lines::Lines;
 
-/// Adds a table of CUDA calls, the call with the longest total time first. `launches` is the mean number of launches
-/// in an iteration. At most `rows` calls are shown.
+/// Adds a table of CUDA calls to the text, the call with the longest total time first. `launches`
+/// is the mean number of launches in an iteration. At most `rows` calls are shown.
 pub(crate) fn calls(
     calls: &[Named],
     launches: f64,
@@ -42,8 +42,8 @@ pub(crate) fn calls(
     }
 }
 
-/// Returns the mean number of calls in an iteration as text. If the mean would be rounded to 0, returns the total
-/// number instead.
+/// Returns the mean number of calls in an iteration, as text. If the mean would be rounded to 0,
+/// the text is the total number of calls instead.
 fn a_step(count: u64, iterations: u64) -> String {
     match count as f64 / iterations.max(1) as f64 {
         ..0.005 => format!("{count} in all"),
@@ -51,8 +51,8 @@ fn a_step(count: u64, iterations: u64) -> String {
     }
 }
 
-/// Adds a table of activities by name, the activity with the longest total time first. At most `rows` activities are
-/// shown.
+/// Adds a table of named activities, the one with the longest total time first, to the report. At
+/// most `rows` activities are shown.
 pub(crate) fn named(what: &str, count: &str, all: &[Named], rows: usize, lines: &mut Lines) {
     if rows == 0 {
         return;

@@ -1,5 +1,6 @@
-//! The collectives that a process ran. They are recognized by the names of kernels in the process's record: those of
-//! NCCL and of other communication libraries. `ranks::arrivals` compares the collectives of several ranks.
+//! The collectives (such as all-reduce) that a process ran. They are recognized by the names of
+//! kernels in the process's record: those of NCCL and of other communication libraries.
+//! `ranks::arrivals` compares the collectives of several ranks.
 
 pub(crate) mod names;
 mod tally;
@@ -12,7 +13,8 @@ pub(crate) use tally::CollectiveTally;
 pub(crate) use tally::{Collective, Collectives};
 
 impl CollectivePattern {
-    /// Returns the label of collectives of this row: operation and library.
+    /// Returns the label of the collectives that this row of the table recognizes: the operation
+    /// and the library.
     #[must_use]
     pub(crate) fn label(&self) -> String {
         format!("{} ({})", self.operation.name(), self.library)
@@ -20,8 +22,9 @@ impl CollectivePattern {
 }
 
 impl Collectives {
-    /// Returns the number of collectives and their total time in nanoseconds. The key is the index of the row under
-    /// which collectives of the same operation and library are shown.
+    /// Returns, for each operation of each library, the number of collectives and their total time
+    /// in nanoseconds. The key is the index of the first row for that operation and library in the
+    /// table of kernel names.
     pub fn kinds(&self) -> BTreeMap<u8, (u64, u64)> {
         let mut kinds: BTreeMap<u8, (u64, u64)> = BTreeMap::new();
         for one in &self.all {
@@ -34,7 +37,7 @@ impl Collectives {
 }
 
 impl Collective {
-    /// Returns the moment at which the collective ended, in nanoseconds.
+    /// Returns the time at which the collective ended, in nanoseconds of `CLOCK_MONOTONIC`.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.start.saturating_add(self.ns)

@@ -1,7 +1,8 @@
 //! A table of the kernel names that identify collectives.
 //!
-//! This module holds only data. Each name was read in its library's source or in a trace of the library.
-//! `docs/ranks.md` shows the table to users, and a test keeps the two the same.
+//! This module holds only data. Each name was read in the source code of its library, or in a trace
+//! of a program that uses the library. `docs/ranks.md` shows the table to users, and a test checks
+//! that the two are the same.
 
 /// The operation of a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,14 +13,15 @@ pub(crate) enum Operation {
     Broadcast,
     Reduce,
     AllToAll,
-    /// Point-to-point transfer, or an all-to-all that consists of point-to-point transfers.
+    /// A point-to-point transfer, or an all-to-all that consists of point-to-point transfers.
     SendReceive,
-    /// Sends tokens to the ranks that hold their experts (mixture of experts).
+    /// An all-to-all that sends each token to the ranks that hold its experts (mixture of experts).
     Dispatch,
-    /// Brings the experts' results back to the ranks that sent the tokens.
+    /// An all-to-all that sends the experts' results back to the ranks of the tokens.
     Combine,
     Barrier,
-    /// Several operations share this kernel, so its name does not say which one ran.
+    /// An unknown operation: several operations share this kernel, so the kernel's name does not
+    /// say which of them ran.
     Some,
 }
 
@@ -40,8 +42,9 @@ impl Operation {
         }
     }
 
-    /// Returns true if the collective synchronizes its ranks: no rank can end before all ranks have begun. The root of
-    /// a broadcast does not wait for other ranks, and in a reduce the ranks that send to the root do not wait either.
+    /// Returns true if the collective synchronizes its ranks, which means that no rank can end
+    /// before all ranks have begun. A broadcast does not: its root does not wait for other ranks.
+    /// Nor does a reduce: the ranks that send to the root do not wait.
     pub(crate) const fn meets(self) -> bool {
         !matches!(self, Self::Broadcast | Self::Reduce)
     }
@@ -50,8 +53,8 @@ impl Operation {
 /// A row of the table: a pattern for the names of kernels that perform one operation of one library.
 #[derive(Debug)]
 pub(crate) struct CollectivePattern {
-    /// The last components of the kernel's path, without template arguments and parameters. `*` at the end matches any
-    /// rest of the name.
+    /// The last components of the kernel's qualified name, without template arguments and
+    /// parameters. `*` at the end stands for any further characters.
     pub name: &'static str,
     pub library: &'static str,
     pub operation: Operation,
@@ -77,7 +80,8 @@ const DEEP_EP: &str = "DeepEP";
 const NVSHMEM: &str = "NVSHMEM";
 const TE: &str = "Transformer Engine";
 
-/// The table of kernel names. If several rows match a kernel's name, the first of them counts.
+/// The table of kernel names. If several rows match a kernel's name, the first of these rows
+/// applies.
 pub(crate) const ROWS: &[CollectivePattern] = {
     use Operation::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Combine, Dispatch, Reduce,
@@ -164,8 +168,8 @@ pub(crate) const ROWS: &[CollectivePattern] = {
 };
 
 impl CollectivePattern {
-    /// Returns the index of the first row with the same operation and library. Reports show all such collectives under
-    /// that row.
+    /// Returns the index of the table's first row with the same operation and library. Reports add
+    /// up the collectives of all such rows.
     pub(crate) fn first(&self) -> u8 {
         let is_same = |row: &CollectivePattern| {
             row.library == self.library && row.operation == self.operation
@@ -173,19 +177,21 @@ impl CollectivePattern {
         ROWS.iter().position(is_same).unwrap_or(0) as u8
     }
 
-    /// Returns true if collectives of this row belong to an NCCL or RCCL communicator.
+    /// Returns true if the collectives that this row recognizes belong to a communicator of NCCL or
+    /// RCCL.
     pub(crate) fn is_of_communicator(&self) -> bool {
         [NCCL, RCCL, NCCL_RCCL].contains(&self.library)
     }
 
-    /// Returns true if inference engines run collectives of this row in groups of ranks that they create themselves.
+    /// Returns true if the collectives that this row recognizes run in groups of ranks that the
+    /// inference engine creates itself.
     pub(crate) fn is_of_engine(&self) -> bool {
         [CUSTOM, QUICK, FUSED, TRTLLM].contains(&self.library)
     }
 }
 
-/// Returns the index of the row that matches a kernel, or `None` if the kernel is no collective. `path` is the
-/// kernel's demangled name without template arguments and parameters.
+/// Returns the index of the table's first row that matches a kernel, or `None` if the kernel is no
+/// collective. `path` is the kernel's demangled name without template arguments and parameters.
 pub(crate) fn find_row(path: &str) -> Option<u8> {
     ROWS.iter()
         .position(|row| fits(row.name, path))
@@ -194,7 +200,8 @@ pub(crate) fn find_row(path: &str) -> Option<u8> {
 
 fn fits(name: &str, path: &str) -> bool {
     match name.strip_suffix('*') {
-        // Compare the pattern with the beginning of the last path component only.
+        // A pattern that ends in `*` is compared only with the beginning of the last component of
+        // the kernel's path.
         Some(start) => path
             .rsplit("::")
             .next()

@@ -1,4 +1,5 @@
-//! Collects a record's collectives, and the other kernels that each device ran between two collectives.
+//! Collects the collectives of a record, and the other kernels that each GPU ran between two
+//! collectives.
 
 use std::collections::HashMap;
 
@@ -10,42 +11,48 @@ use crate::events::raw::RawIteration;
 use crate::events::spans::Span;
 use crate::events::work::{GpuWork, GpuWorkKind};
 
-/// Maximum number of collectives to keep, over all records that are read together.
+/// Maximum number of collectives to keep, in all records that are read together.
 const MAX_COLLECTIVES: usize = 8 << 20;
 
-/// Maximum number of other kernels to keep for each device.
+/// Maximum number of kernels to keep for each GPU, apart from collectives.
 const MAX_WORK: usize = 1 << 20;
 
-/// Number of devices that a record can distinguish.
+/// Number of GPUs that a record can distinguish.
 const MAX_DEVICES: usize = 16;
 
-/// Maximum number of streams to distinguish among those that run collectives of the same row.
+/// Maximum number of streams to distinguish among the streams that run collectives of the same
+/// operation and library.
 const MAX_STREAMS: usize = 255;
 
-/// Times and durations above these limits, in nanoseconds, come from a damaged record. The limits keep sums from
-/// overflowing.
+/// Maximum valid time in nanoseconds. A larger time comes from a damaged record; the limit keeps
+/// sums from overflowing.
 const MAX_MOMENT: u64 = 1 << 60;
+/// Maximum valid duration in nanoseconds. A longer duration comes from a damaged record.
 const MAX_DURATION: u64 = 1 << 40;
 
-/// A collective of one rank. Times are in nanoseconds.
+/// A collective, as one rank ran it. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Collective {
-    /// Start, on `CLOCK_MONOTONIC`.
+    /// Start of the collective, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start: u64,
     pub ns: u64,
-    /// Number of the last iteration that began before the collective did.
+    /// Number of the last iteration that began before the collective.
     pub step: u32,
-    /// Time since the previous collective on the same device ended.
+    /// Time from the end of the previous collective on the same GPU to the start of this
+    /// collective.
     pub since: u64,
-    /// Time that the device spent on other kernels since the previous collective, and the number of these kernels.
+    /// Time for which the GPU ran other kernels between the previous collective and this
+    /// collective.
     pub busy: u64,
+    /// Number of the other kernels that began between the previous collective and this collective.
     pub kernels: u16,
-    /// Time that the device spent on other kernels during the collective.
+    /// Time for which the GPU ran other kernels during the collective.
     pub covered: u32,
-    /// Index in the table of kernel names, `names::ROWS`.
+    /// Index of the collective's row in the table of kernel names, `names::ROWS`.
     pub row: u8,
-    /// The stream that the collective ran on. The number is an index among the streams with collectives of the same
-    /// row, in the order of each stream's first collective.
+    /// The stream on which the collective ran, as an index among the streams that run collectives
+    /// of the same row of the table. The indexes are in the order of each stream's first
+    /// collective.
     pub stream: u8,
 }
 
@@ -56,8 +63,8 @@ pub struct Collectives {
     pub all: Vec<Collective>,
     /// Number of collectives that were dropped because a limit was reached.
     pub left_out: u64,
-    /// True if some other kernels were dropped. Then `busy`, `kernels` and `covered` of all collectives are
-    /// meaningless.
+    /// True if kernels other than collectives were dropped because of a limit. Then the fields
+    /// `busy`, `kernels` and `covered` of all collectives are meaningless.
     pub is_work_lost: bool,
 }
 
@@ -69,7 +76,7 @@ struct RawCollective {
     stream: u16,
 }
 
-/// Collects collectives during a pass over a record.
+/// Collects the collectives of a record during a pass over it.
 #[derive(Debug)]
 pub(crate) struct CollectiveTally<'a> {
     clock: &'a Clock,
@@ -82,8 +89,8 @@ pub(crate) struct CollectiveTally<'a> {
 }
 
 impl<'a> CollectiveTally<'a> {
-    /// Creates an empty tally. `records` is the number of records that are read together, which share
-    /// `MAX_COLLECTIVES`.
+    /// Returns an empty tally. `records` is the number of records that are read together; they
+    /// share the limit `MAX_COLLECTIVES`.
     pub(crate) fn new(clock: &'a Clock, strings: &'a Strings, records: usize) -> Self {
         Self {
             clock,
@@ -96,7 +103,8 @@ impl<'a> CollectiveTally<'a> {
         }
     }
 
-    /// Adds a piece of GPU work if it is a kernel, either as a collective or as other work of its device.
+    /// Adds a piece of GPU work if it is a kernel: either as a collective, or as other work of the
+    /// GPU.
     #[inline]
     pub(crate) fn add_work(&mut self, work: &GpuWork) {
         let GpuWorkKind::Kernel { name, .. } = work.what else {
@@ -146,7 +154,8 @@ impl<'a> CollectiveTally<'a> {
                 known.len() - 1
             });
             let after = begun.partition_point(|(start, _)| *start <= raw.span.start);
-            // A collective that starts before the first iteration belongs to no iteration, so it is skipped.
+            // A collective that starts before the first iteration belongs to no iteration, so it is
+            // dropped.
             let Some((_, step)) = after.checked_sub(1).map(|at| begun[at]) else {
                 continue;
             };
@@ -173,15 +182,16 @@ impl<'a> CollectiveTally<'a> {
     }
 }
 
-/// All kernels of one device that are not collectives.
+/// The kernels of one GPU, apart from collectives.
 #[derive(Debug)]
 struct OtherWork {
     starts: Vec<u64>,
-    /// The times in which at least one of these kernels ran, in order and without overlap.
+    /// The times in which at least one of the kernels ran, in order and without overlap.
     spans: Vec<Span>,
-    /// Index of the first span that may not have ended before the next collective starts.
+    /// Index of the first entry of `spans` that may not have ended before the next collective
+    /// starts.
     next: usize,
-    /// Latest end of the collectives that were passed so far.
+    /// Latest end of all collectives that were passed to the method `until` so far.
     until: u64,
 }
 
@@ -204,9 +214,10 @@ impl OtherWork {
         }
     }
 
-    /// Returns three figures for the collective in `span`: the time that other kernels ran between the previous
-    /// collective and this one, the number of kernels that began in between, and the time that other kernels ran
-    /// during this collective. Collectives must be passed in the order of their starts.
+    /// Returns three figures for the collective in `span`: the time for which other kernels ran
+    /// between the previous collective and this one, the number of kernels that began in that time,
+    /// and the time for which other kernels ran during this collective. Collectives must be passed
+    /// in the order of their starts.
     fn until(&mut self, span: Span) -> (u64, u16, u64) {
         let before = Span {
             start: self.until,
@@ -247,7 +258,8 @@ mod tests {
         ]);
         assert_eq!(work.until(span(50, 60)), (30, 3, 0));
         assert_eq!(work.until(span(80, 100)), (5, 1, 5));
-        // This collective is on another stream and begins before the previous one ended.
+        // This collective begins before the previous one, on another stream, has ended, so no time
+        // lies between them.
         assert_eq!(work.until(span(90, 110)), (0, 0, 15));
         assert_eq!(work.until(span(200, 210)), (10, 0, 0));
         assert_eq!(work.until(span(300, 310)), (0, 0, 0));

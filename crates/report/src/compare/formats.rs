@@ -1,5 +1,5 @@
-//! Output formats of a comparison for other programs: Markdown, JUnit XML and CSV. The figures are the same as in the
-//! JSON.
+//! Output formats of a comparison for other programs: Markdown, JUnit XML and CSV. The figures are
+//! the same as in the JSON output.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use super::{Comparison, Measure, Met};
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
 
-/// Maximum number of causes listed in Markdown. The causes after it are added up in one row.
+/// Maximum number of causes listed in Markdown. One more row has the sum of the remaining causes.
 const MAX_CAUSES: usize = 10;
 
 /// A row of the CSV. Times are in nanoseconds. Changes are fractions: 0.02 is 2 %.
@@ -86,7 +86,7 @@ impl<'a> CsvRow<'a> {
 }
 
 impl Comparison {
-    /// Returns the rows of all tables, in the order of the CSV.
+    /// Returns the rows of all tables of the comparison, in the order of the CSV output.
     fn rows(&self) -> impl Iterator<Item = CsvRow<'_>> {
         let why = self.why.causes.iter().map(CsvRow::of_cause);
         let rest = [0.0, self.why.rest];
@@ -107,7 +107,7 @@ impl Comparison {
         measures.chain(why).chain(rest).chain(parts)
     }
 
-    /// Writes all tables as CSV, with a header line.
+    /// Writes all tables of the comparison as CSV, with a header line.
     ///
     /// # Errors
     /// Returns an error if writing fails.
@@ -179,8 +179,8 @@ impl Comparison {
         text
     }
 
-    /// Writes a test suite in JUnit's XML format: one test for each condition, or the verdict if there are no
-    /// conditions.
+    /// Writes a test suite in JUnit's XML format. It has one test for each condition; without
+    /// conditions, its only test is the verdict.
     ///
     /// # Errors
     /// Returns an error if writing fails.

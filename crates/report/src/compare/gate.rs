@@ -8,7 +8,8 @@ use serde::Serialize;
 use super::Comparison;
 use crate::numbers::bootstrap::Change;
 
-/// Names that conditions may use, each with the name of its measure in the comparison.
+/// Names that conditions may use, each with the name of its measure (a measured quantity) in the
+/// comparison.
 const NAMES: &[(&str, &str)] = &[
     ("rate", "iterations a second"),
     ("mean", "iteration, mean"),
@@ -20,15 +21,15 @@ const NAMES: &[(&str, &str)] = &[
     ("launches", "launches a step"),
 ];
 
-/// A condition such as `p50 > +2%`. It describes a change that must not happen: it is exceeded if
-/// the change is beyond the limit.
+/// A condition such as `p50 > +2%`. It describes a change that must not happen: the condition is
+/// exceeded if the change is beyond the limit.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Condition {
-    /// The condition as typed.
+    /// The condition as the user typed it.
     text: String,
     name: String,
     is_above: bool,
-    /// The limit as a signed fraction: `+2%` is 0.02.
+    /// The limit for the change, as a signed fraction: `+2%` is 0.02.
     limit: f64,
 }
 
@@ -37,26 +38,27 @@ pub struct Condition {
 pub struct Checked {
     pub condition: String,
     pub result: Met,
-    /// The change that was compared with the limit, or `None` if not both runs have the measure.
+    /// The measured change, or `None` if one of the runs lacks the measured quantity.
     pub change: Option<Change>,
-    /// The reason why the condition cannot be judged, or empty if it was judged.
+    /// The reason why the condition cannot be judged; empty if it was judged.
     pub why: String,
 }
 
-/// The result of a condition. Intervals are the 95 % confidence intervals of the change.
+/// The result of checking a condition. The interval in each variant is the 95 % confidence interval
+/// of the measured change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Met {
-    /// The whole interval lies within the limit.
+    /// The whole interval lies within the limit of the condition.
     Kept,
-    /// The interval contains the limit, or there is no interval.
+    /// The interval contains the limit of the condition, or there is no interval.
     CannotTell,
-    /// The whole interval lies beyond the limit.
+    /// The whole interval lies beyond the limit of the condition.
     Exceeded,
 }
 
 impl Condition {
-    /// Returns the name of the measure, kernel or layer that the condition is about.
+    /// Returns the name of the quantity, kernel or layer that the condition is about.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -95,7 +97,7 @@ impl Condition {
 }
 
 impl Comparison {
-    /// Checks a condition against the measured change.
+    /// Returns the result of checking a condition against the measured change.
     pub(super) fn check(&self, condition: &Condition) -> Checked {
         let change = self.change_of(&condition.name);
         let interval = change.and_then(|change| change.interval);

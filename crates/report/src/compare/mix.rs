@@ -10,13 +10,13 @@ use crate::batches::size_class;
 use crate::numbers::bootstrap::Statistic;
 use crate::numbers::units::{Rate, Share};
 
-/// Largest distance between two mixes of batches that needs no note, as a fraction from 0 to 1. The distance that
-/// chance may cause is added to it.
+/// Maximum distance between the batches of two runs that is not reported. A distance is a fraction,
+/// and the distance that chance may cause is added to this limit.
 const MAX_SILENT_DISTANCE: f64 = 0.05;
 
-/// The iterations of a run whose batches are known.
+/// The iterations of a run whose batches are known ("mix" of batches).
 struct Mix<'a> {
-    /// Duration of each iteration in nanoseconds, with its batch.
+    /// Duration of each iteration in nanoseconds, and the iteration's batch.
     known: Vec<(f64, &'a Batch)>,
 }
 
@@ -55,8 +55,9 @@ impl<'a> Mix<'a> {
     }
 }
 
-/// Returns the distance between two mixes: the share of the iterations of one that would need to be of another class
-/// to get the mix of the other. Returns `None` if the distance is negligible or may be chance.
+/// Returns the distance between two mixes of batches, from 0 to 1: the share of one run's
+/// iterations that would have to move to another class to give the class shares of the other run.
+/// Returns `None` if the distance is negligible or may be chance. `class` returns a batch's class.
 fn apart(sides: [&Mix<'_>; 2], class: impl Fn(&Batch) -> usize) -> Option<f64> {
     let mut classes: BTreeMap<usize, [f64; 2]> = BTreeMap::new();
     for (side, mix) in sides.iter().enumerate() {
@@ -70,12 +71,13 @@ fn apart(sides: [&Mix<'_>; 2], class: impl Fn(&Batch) -> usize) -> Option<f64> {
     (apart > MAX_SILENT_DISTANCE + chance).then_some(apart)
 }
 
-/// Minimum share of the other run's batches that must belong to classes that also occur in the base. Below it, the
-/// effect of the batches on the step time is not estimated.
+/// Minimum share of the other run's batches whose class (phase and size) also occurs in the base.
+/// If the share is smaller, the effect of the batches on the step time is not estimated.
 const MIN_COVERED_SHARE: f64 = 0.9;
 
 impl Mix<'_> {
-    /// Returns the number of iterations and their total time in nanoseconds, by phase and size class.
+    /// Returns the number of iterations and their total time in nanoseconds, by phase and size
+    /// class of the batch.
     fn classes(&self) -> BTreeMap<(Phase, usize), (f64, f64)> {
         let mut classes: BTreeMap<_, (f64, f64)> = BTreeMap::new();
         for (duration, batch) in &self.known {
@@ -87,8 +89,9 @@ impl Mix<'_> {
         classes
     }
 
-    /// Returns the relative change of the mean step time if this run had the batches of `other`: each class keeps its
-    /// mean time, but is as frequent as in `other`. Returns `None` if this run lacks too many of the classes.
+    /// Returns the relative change of the mean step time that this run would show with the batches
+    /// of `other`: each class of batches keeps its mean time, but is as frequent as in `other`.
+    /// Returns `None` if too few of `other`'s batches belong to classes that this run has.
     fn with_mix_of(&self, other: &Self) -> Option<f64> {
         let own = self.classes();
         let (mut count, mut time) = (0.0, 0.0);
@@ -104,9 +107,9 @@ impl Mix<'_> {
     }
 }
 
-/// Returns notes on differences between the batches of two runs: in the shares of the phases, and in the numbers of
-/// tokens within a phase. If there are such differences, a last note estimates their effect on the base's mean step
-/// time.
+/// Returns notes on the differences between the batches of two runs: in the shares of the phases,
+/// and in the numbers of tokens within a phase. If there are differences, a further note estimates
+/// their effect on the base's mean step time.
 pub(crate) fn differences(paces: [&Pace; 2]) -> Vec<String> {
     let [base, other] = paces.map(Mix::new);
     let mut notes = Vec::new();
@@ -147,8 +150,8 @@ pub(crate) fn differences(paces: [&Pace; 2]) -> Vec<String> {
     notes
 }
 
-/// Returns the durations of both runs' iterations by phase, for phases in which both runs have enough iterations.
-/// Returns nothing if only one phase occurs.
+/// Returns the durations of both runs' iterations by phase of the batch, for phases in which both
+/// runs have enough iterations. The result is empty if only one phase occurs.
 pub(crate) fn by_phase(paces: [&Pace; 2]) -> Vec<(Phase, [Vec<f64>; 2])> {
     let mixes = paces.map(Mix::new);
     let all = Phase::ALL.map(|phase| (phase, mixes.each_ref().map(|mix| mix.in_phase(phase))));

@@ -1,7 +1,8 @@
 //! Compares two runs and decides whether one is faster.
 //!
-//! Of several ranks only the slowest is compared, because the other ranks wait for it. With one run on each side, the
-//! intervals express only the variation *within* these runs. They do not contain the variation from run to run.
+//! Of several ranks only the slowest is compared, because the other ranks wait for it. With one run
+//! on each side, the confidence intervals express only the variation *within* these runs, not the
+//! variation from run to run.
 
 mod formats;
 mod gate;
@@ -38,39 +39,43 @@ pub use verdict::Outcome;
 pub(crate) use verdict::WITHIN;
 use why::RankedCauses;
 
-/// Name of the measure whose change can contradict the verdict (see `most`).
+/// Name of the median iteration time among the measures. Its change can contradict the verdict (see
+/// [`most`]).
 const MEDIAN: &str = "iteration, p50";
 
-/// Minimum speed-up by balanced routing, as a fraction, from which the imbalance of learned routing is called
-/// significant.
+/// Minimum speed-up by balanced routing of tokens to experts, as a fraction, from which the report
+/// calls the imbalance of the learned routing significant.
 const MIN_ROUTING_CHANGE: f64 = 0.10;
 
 /// The comparison of two runs, or of several runs of each side.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
     pub verdict: Outcome,
-    /// Number of runs of each side. With one run each, the verdict rests on the variation within a run.
+    /// Number of runs on each side (base and other). With one run on each side, the verdict is
+    /// based on the variation within a run.
     runs: [usize; 2],
     base: Side,
     other: Side,
     measures: Vec<Measure>,
     why: RankedCauses,
     kernels: Vec<PartChange>,
-    /// Numbers of iterations in base and other that `kernels` and `layers` are computed from.
+    /// Numbers of iterations, in base and other, whose recorded kernels `kernels` and `layers`
+    /// describe.
     kernels_of: [u64; 2],
     /// Changes of the layers' times, from the same iterations as `kernels`.
     layers: Vec<PartChange>,
     functions: Vec<PartChange>,
     functions_of: [u64; 2],
-    /// Changes of the host's time by cause; empty unless a side has several runs.
+    /// Changes of the host's time by cause; empty if both sides have only one run.
     causes: Vec<PartChange>,
     ranks: Vec<RankChange>,
     routing: Option<Routing>,
     notes: Vec<String>,
-    /// True if the figures describe whole traces because no iterations were found in them.
+    /// True if no iterations were found in the traces, so that the figures describe the whole
+    /// traces.
     #[serde(skip)]
     is_of_trace: bool,
-    /// A note on the median if the median contradicts the verdict.
+    /// A note about the median iteration time, if its change contradicts the verdict.
     but: Option<String>,
     /// The results of the conditions that the user asked for.
     pub conditions: Vec<Checked>,
@@ -79,7 +84,8 @@ pub struct Comparison {
 /// Options of a comparison.
 #[derive(Clone, Debug)]
 pub struct ComparisonOptions {
-    /// The limit for equality: two runs whose rates differ by less are called equal. A fraction, such as 0.02 for 2 %.
+    /// The limit below which a difference counts as equality: two runs whose rates differ by less
+    /// are called equal. It is a fraction, such as 0.02 for 2 %.
     pub within: f64,
     pub conditions: Vec<Condition>,
 }
@@ -94,7 +100,7 @@ impl Default for ComparisonOptions {
 }
 
 impl ComparisonOptions {
-    /// Returns the names in conditions with the prefix `kind`, such as `kernel:`.
+    /// Returns the names that conditions use after the prefix `kind`, such as `kernel:`.
     fn parts(&self, kind: &str) -> Vec<&str> {
         let names = self.conditions.iter();
         names
@@ -103,14 +109,14 @@ impl ComparisonOptions {
     }
 }
 
-/// One side of a comparison.
+/// The base or the other side of a comparison.
 #[derive(Debug, Serialize)]
 struct Side {
     file: String,
     command: String,
     rule: String,
     processes: usize,
-    /// The slowest rank, which represents the run.
+    /// Number of the slowest rank, which represents the run.
     rank: u64,
     iterations: usize,
     #[serde(rename = "perfect_router")]
@@ -121,7 +127,8 @@ struct Side {
 #[derive(Debug, Serialize)]
 struct Measure {
     name: &'static str,
-    /// The values and the statistic over them, from which the measure is also computed for other runs.
+    /// The values of which `statistic` is computed. They are also taken from further runs, if a
+    /// side has several.
     #[serde(skip)]
     series: Series,
     #[serde(skip)]
@@ -130,7 +137,7 @@ struct Measure {
     base: f64,
     other: f64,
     change: Change,
-    /// Numbers of iterations that have a value, in base and other.
+    /// Number of the base's iterations for which the quantity was measured.
     base_iterations: usize,
     other_iterations: usize,
 }
@@ -149,7 +156,7 @@ impl Serialize for Unit {
 }
 
 impl Unit {
-    /// Returns the name of the unit for JSON and CSV.
+    /// Returns the unit's name for JSON and CSV.
     const fn name(self) -> &'static str {
         match self {
             Self::PerSecond => "1/s",
@@ -159,7 +166,7 @@ impl Unit {
     }
 }
 
-/// Change of a rank's iterations per second.
+/// Change of one rank's rate, in iterations per second.
 #[derive(Debug, Serialize)]
 struct RankChange {
     rank: u64,
@@ -170,25 +177,27 @@ struct RankChange {
     change: Change,
 }
 
-/// The effect of balanced routing, which sends the same number of tokens to each expert.
+/// The effect of balanced routing (the same number of tokens for each expert) compared with the
+/// routing that the model learned.
 #[derive(Debug, Serialize)]
 struct Routing {
-    /// Change of iterations per second from learned routing to balanced routing.
+    /// Change of the rate (iterations per second) from learned routing to balanced routing.
     change: Change,
     #[serde(rename = "significant")]
     is_significant: bool,
 }
 
-/// A comparison as JSON.
+/// A comparison in the form in which it is written as JSON.
 #[derive(Serialize)]
 struct ComparisonView<'a> {
     #[serde(flatten)]
     comparison: &'a Comparison,
     /// The verdict as text.
     text: String,
-    /// The change of iterations per second, or `None` if it was not measured.
+    /// The change of the rate (iterations per second), or `None` if it was not measured.
     change: Option<Change>,
-    /// An estimate of the iterations or runs that a verdict would need, or `None` if there is a verdict.
+    /// An estimate of the iterations or runs that are needed for a verdict, or `None` if there is a
+    /// verdict.
     effort: Option<verdict::Effort>,
 }
 
@@ -209,7 +218,8 @@ impl Comparison {
         write(&written, to)
     }
 
-    /// Compares two runs with default options. Each run is the list of the processes in one report.
+    /// Compares two runs with default options. Each run is a list of processes, one or several for
+    /// each rank.
     #[must_use]
     pub fn compare(base: &[Process], other: &[Process]) -> Self {
         Self::asked(base, other, &ComparisonOptions::default())
@@ -290,7 +300,7 @@ impl Comparison {
         found.judged(&asked.conditions)
     }
 
-    /// Adds the results of the conditions to the comparison.
+    /// Checks the conditions, and returns the comparison with the results.
     fn judged(mut self, conditions: &[Condition]) -> Self {
         let checked = conditions.iter().map(|condition| self.check(condition));
         self.conditions = checked.collect();
@@ -298,7 +308,8 @@ impl Comparison {
     }
 }
 
-/// The parts of iterations that differ most, with the numbers of iterations that the figures are computed from.
+/// The kernels, layers and functions whose times differ most between the runs, with the numbers of
+/// iterations that these figures are computed from.
 #[derive(Default)]
 struct Parts {
     kernels: Vec<PartChange>,
@@ -336,8 +347,8 @@ impl Parts {
     }
 }
 
-/// Returns one process for each rank. If several processes have the same rank, the process with the most iterations
-/// represents it.
+/// Returns a run's processes by rank. If several processes have the same rank, only the process
+/// with the most iterations is returned for it.
 fn ranks(processes: &[Process]) -> Ranks<'_> {
     let count = |process: &Process| process.sum.as_ref().map_or(0, |sum| sum.iterations);
     let mut ranks = Ranks::new();
@@ -350,8 +361,8 @@ fn ranks(processes: &[Process]) -> Ranks<'_> {
     ranks
 }
 
-/// Returns the preferred class of iterations in which every process has enough iterations, or all iterations if there
-/// is no such class.
+/// Returns the class of iterations to compare: the first class, in order of preference, in which
+/// every process has enough iterations. If there is none, returns the class of all iterations.
 fn which(runs: &[Ranks<'_>]) -> IterationClass {
     let enough = |which: &IterationClass| {
         let all = runs.iter().flat_map(BTreeMap::values);
@@ -380,7 +391,7 @@ impl Side {
         paces: &BTreeMap<u64, Pace>,
     ) -> Self {
         let rank = slowest.unwrap_or(0);
-        // If no process has iterations, take the names from the first process.
+        // If the run has no process with iterations, take the names from its first process.
         let process = run.get(&rank).copied().or(all.first());
         let text = |of: fn(&Process) -> &str| {
             process.map_or_else(String::new, |process| of(process).to_owned())
@@ -397,7 +408,8 @@ impl Side {
     }
 }
 
-/// Returns true if balanced routers replaced the model's learned routers.
+/// Returns true if the program ran with balanced routing of tokens to experts, which replaces the
+/// model's learned routing.
 fn is_balanced(process: &Process) -> bool {
     let names = ["ENABLE_PERFECT_ROUTER", "TLLMPROF_PERFECT_ROUTER"];
     process.facts.asked.settings.iter().any(|setting| {
@@ -408,8 +420,8 @@ fn is_balanced(process: &Process) -> bool {
     })
 }
 
-/// Measures iterations per second and the durations of iterations. For traces without iterations, it measures only the
-/// duration of the whole trace.
+/// Adds the rate and the durations of iterations to `measures`. For traces without iterations, adds
+/// only the duration of the whole trace.
 fn times([base, other]: [&Pace; 2], is_of_trace: bool, measures: &mut Vec<Measure>) {
     if base.periods.is_empty() || other.periods.is_empty() {
         return;
@@ -479,13 +491,15 @@ fn times([base, other]: [&Pace; 2], is_of_trace: bool, measures: &mut Vec<Measur
     }
 }
 
-/// Returns the change of the rate, computed as the inverse of the change of the mean period.
+/// Returns the change of the rate. It is the inverse of the change of the mean period, which is the
+/// time from one iteration's start to the next.
 fn rate_change(base: &Pace, other: &Pace) -> Change {
     let time = changes(&base.periods, &other.periods, &[Statistic::Mean])[0];
     let rate = |time: f64| 1.0 / (1.0 + time) - 1.0;
     Change {
         relative: rate(time.relative),
-        // An interval that reaches -100 % contains a period of 0, whose rate is infinite.
+        // An interval that reaches -100 % contains a period of 0, which would mean an infinite
+        // rate.
         interval: time
             .interval
             .filter(|(low, _)| *low > -1.0)
@@ -493,7 +507,7 @@ fn rate_change(base: &Pace, other: &Pace) -> Change {
     }
 }
 
-/// Measures GPU times. `is_alike` is true if the batches of the two runs do not differ.
+/// Adds GPU times to `measures`. `is_alike` is true if the batches of the two runs do not differ.
 fn gpu_times(
     processes: [&Process; 2],
     is_alike: bool,
@@ -586,8 +600,9 @@ fn rank_changes(paces: &[BTreeMap<u64, Pace>; 2]) -> Vec<RankChange> {
         .collect()
 }
 
-/// Returns a note if the median contradicts the verdict. Unlike the median, the verdict's rate includes the slowest
-/// iterations and the time between iterations. So a few slow iterations may make the verdict uncertain or reverse it.
+/// Returns a note if the change of the median iteration time contradicts the verdict. Unlike the
+/// median, the verdict's rate includes the slowest iterations and the time between iterations, so a
+/// few slow iterations may make the verdict uncertain or reverse it.
 fn most(measures: &[Measure], verdict: Outcome) -> Option<String> {
     let median = measures.iter().find(|measure| measure.name == MEDIAN)?;
     let Change { relative, interval } = median.change;
@@ -607,7 +622,7 @@ fn most(measures: &[Measure], verdict: Outcome) -> Option<String> {
     })
 }
 
-/// Returns the effect of balanced routing if exactly one of the runs used it.
+/// Returns the effect of balanced routing, if exactly one of the two runs used balanced routing.
 fn routing(measures: &[Measure], base: &Side, other: &Side) -> Option<Routing> {
     if base.is_balanced == other.is_balanced {
         return None;
@@ -625,7 +640,7 @@ fn routing(measures: &[Measure], base: &Side, other: &Side) -> Option<Routing> {
     })
 }
 
-/// Returns the change from other to base, for a change from base to other.
+/// Converts a relative change from base to other into the change from other to base.
 fn inverse(change: Change) -> Change {
     let turned = |part: f64| 1.0 / (1.0 + part) - 1.0;
     Change {

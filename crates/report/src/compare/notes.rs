@@ -1,4 +1,5 @@
-//! Notes on differences between the conditions of two runs, such as their GPUs, versions or settings.
+//! Notes on differences between the conditions of two runs, such as their GPUs, software versions
+//! or settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +13,10 @@ use crate::print::lines::short;
 use crate::process::Process;
 use crate::process::state::State;
 
-/// Minimum relative change of a clock, a power or a temperature that gets a note, as a fraction.
+/// Minimum relative change, as a fraction, of a GPU's clock, power or temperature that gets a note.
 const MIN_CONDITION_CHANGE: f64 = 0.02;
 
-/// Prefixes of settings that differ between any two runs, and so are not compared.
+/// Beginnings of settings that differ in every run, such as file names, so they are not compared.
 const OF_A_RUN: [&str; 4] = [
     "TLLMPROF_TRACE=",
     "TLLMPROF_RUN=",
@@ -60,8 +61,8 @@ pub(crate) fn find(
             notes.push(format!("recording by {tool} took about {cost} of the time"));
         }
     }
-    // Only tllmprof's records need a note here: for traces of other profilers, the overhead of recording kernels is
-    // only estimated.
+    // A note about this is needed only for tllmprof's own records: for traces of other profilers,
+    // the overhead of recording kernels is only an estimate.
     let have_kernels = have_kernels && all().all(|process| process.facts.origin.is_own());
     match which {
         IterationClass::WithoutKernels if have_kernels => {
@@ -86,8 +87,8 @@ pub(crate) fn find(
     notes
 }
 
-/// Returns a note on the difference between two command lines: the words from the first to the last that differ, and
-/// the option in front of them.
+/// Returns a note on the difference between two command lines: the words from the first to the last
+/// difference, and the option that precedes them.
 fn unlike(base: &str, other: &str) -> Option<String> {
     if base == other || base.is_empty() || other.is_empty() {
         return None;
@@ -116,8 +117,8 @@ fn unlike(base: &str, other: &str) -> Option<String> {
     Some(format!("the commands differ: {a} and {b}"))
 }
 
-/// Returns notes on other differences between two processes: the GPU, versions, settings, clock and power. A value
-/// that is unknown in one of the processes is not compared.
+/// Returns notes on differences between two processes in their GPU, versions, settings, clock and
+/// power. A value that is unknown for one of the processes is not compared.
 fn unlike_conditions(processes: [&Process; 2]) -> Vec<String> {
     let texts = |what: &'static str, text: fn(&Process) -> String| {
         let [base, other] = processes.map(text);
@@ -169,8 +170,8 @@ fn unlike_conditions(processes: [&Process; 2]) -> Vec<String> {
     notes
 }
 
-/// Returns the settings that can affect the measured times. Settings with file names or with the name of the run are
-/// left out.
+/// Returns the settings that can affect the measured times, without settings that contain file
+/// names or the name of the run.
 fn settings(all: &[String]) -> BTreeSet<&str> {
     let all = all.iter().map(String::as_str);
     all.filter(|setting| !OF_A_RUN.iter().any(|name| setting.starts_with(name)))
@@ -194,7 +195,7 @@ fn unlike_ranks(runs: &[Ranks<'_>; 2]) -> Option<String> {
     Some(format!("{empty} no iterations to compare"))
 }
 
-/// Returns the rank numbers of a run as text, at most 8 of them.
+/// Returns the numbers of a run's ranks as text. At most 8 ranks are listed.
 fn numbers(run: &Ranks<'_>) -> String {
     let shown: Vec<_> = run.keys().take(8).map(u64::to_string).collect();
     let more = if run.len() > shown.len() { " …" } else { "" };

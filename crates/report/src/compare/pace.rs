@@ -1,4 +1,5 @@
-//! The series of iteration times of a process that a comparison uses.
+//! The series of iteration times, launches and batches of a process, from which a comparison
+//! computes its figures.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +11,8 @@ use crate::events::window::Window;
 use crate::numbers::bootstrap::Statistic;
 use crate::process::Process;
 
-/// A class of iterations that can be compared with each other. Recording kernels makes iterations longer, so
-/// iterations with and without recorded kernels are kept apart.
+/// A class of iterations that are compared with each other. Recording kernels makes iterations
+/// longer, so iterations with and without recorded kernels are separate classes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IterationClass {
     WithoutKernels,
@@ -19,11 +20,12 @@ pub(crate) enum IterationClass {
     All,
 }
 
-/// The values of some iterations of a process, one entry per iteration in their order. Times are in nanoseconds.
+/// Series of values of a process's iterations. Each list has one entry per iteration, in the
+/// iterations' order. Times are in nanoseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Time from the start of each iteration to the start of the next one, without idle time. If the next iteration is
-    /// not of this class or does not follow immediately, the iteration's duration takes its place.
+    /// Time from each iteration's start to the next iteration's start, without waits for requests.
+    /// If the next iteration is missing or of another class, the entry is the iteration's duration.
     pub periods: Vec<f64>,
     pub durations: Vec<f64>,
     /// Number of launches of each iteration; empty for a series of GPU times.
@@ -48,7 +50,8 @@ impl Pace {
         for window in &process.windows {
             let mut before: Option<&Iteration> = None;
             for (place, iteration) in window.iterations.iter().enumerate() {
-                // Recording of kernels is switched off after a recorded iteration, which disturbs the next iteration.
+                // Skip an iteration without recorded kernels that directly follows one with
+                // recorded kernels: switching the recording off delays it.
                 let is_disturbed = which == IterationClass::WithoutKernels
                     && before.is_some_and(|before| before.gpu_busy.is_some());
                 before = Some(iteration);
@@ -61,7 +64,7 @@ impl Pace {
                     next.n == iteration.n.saturating_add(1) && which.has(next) && next.qualifies()
                 });
                 let period = next.map(|next| next.start.saturating_sub(iteration.start));
-                // Exclude idle time in which the engine waited for requests.
+                // Subtract the time in which the engine waited for requests.
                 let period = period.map(|period| period.saturating_sub(iteration.idle));
                 pace.periods.push(period.unwrap_or(iteration.busy()) as f64);
                 pace.durations.push(iteration.busy() as f64);
@@ -72,8 +75,8 @@ impl Pace {
         pace
     }
 
-    /// Returns the mean time from the start of an iteration to the start of the next one, in nanoseconds; 0 if there
-    /// are no iterations.
+    /// Returns the mean time from one iteration's start to the next iteration's start, in
+    /// nanoseconds; 0 if there are no iterations.
     pub(crate) fn period(&self) -> f64 {
         self.periods.iter().sum::<f64>() / self.periods.len().max(1) as f64
     }
@@ -89,16 +92,16 @@ impl Pace {
     }
 }
 
-/// GPU times of a process's iterations. They are comparable only with GPU times that were measured in the same way
-/// (`from`).
+/// GPU times of a process's iterations. They may be compared only with GPU times measured by the
+/// same method (`from`).
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub from: GpuFrom,
-    /// True if some of the iterations that are considered have no GPU time.
+    /// True if some iterations of the relevant class have no GPU time.
     is_sampled: bool,
     /// The numbers of the iterations that have a GPU time.
     numbers: Vec<u64>,
-    /// The GPU times, stored as durations, with the batches of the same iterations.
+    /// The GPU times (as `durations`) and the batches of the iterations in `numbers`.
     pub pace: Pace,
 }
 
@@ -142,8 +145,9 @@ fn retain<T>(all: &mut Vec<T>, keep: impl Fn(usize) -> bool) {
     });
 }
 
-/// If some iterations of a run have no GPU time, restricts both runs to the iteration numbers that have one in both,
-/// because different iterations may do different work. Returns false and changes nothing if too few iterations remain.
+/// Makes the GPU times of two runs comparable. If some iterations lack a GPU time, only those
+/// numbers of iterations are kept that have a GPU time in both runs, because different iterations
+/// may do different work. Returns false, and changes nothing, if too few iterations would remain.
 pub(crate) fn alike(sides: &mut [Gpu; 2]) -> bool {
     if !sides.iter().any(|side| side.is_sampled) {
         return true;
@@ -159,7 +163,8 @@ pub(crate) fn alike(sides: &mut [Gpu; 2]) -> bool {
     is_enough
 }
 
-/// Returns the time that kernels ran in each iteration with recorded kernels, in nanoseconds.
+/// Returns, for each iteration with recorded kernels, the time in which at least one kernel ran, in
+/// nanoseconds.
 pub(crate) fn busy(process: &Process) -> Vec<f64> {
     let has_times = process.kernels.has_times();
     whole(process)

@@ -1,5 +1,5 @@
-//! Comparison of several runs on each side. Its intervals express the variation from run to run, not the variation
-//! within a run.
+//! Comparison of two sides that each have several runs. Its confidence intervals express the
+//! variation from run to run, not the variation within a run.
 
 use super::pace::{IterationClass, Pace};
 use super::why::RankedCauses;
@@ -11,14 +11,14 @@ use crate::numbers::between;
 use crate::numbers::parts::PartChange;
 use crate::process::Process;
 
-/// A run, represented by its slowest rank. Times are in nanoseconds per iteration.
+/// A run, represented by its slowest rank. Times are in nanoseconds.
 struct Run<'a> {
     process: &'a Process,
     pace: Pace,
 }
 
 impl<'a> Run<'a> {
-    /// Returns the run, or `None` if it has no iterations.
+    /// Returns the run, or `None` if it has no iterations of the class `which`.
     fn new(processes: &'a [Process], which: IterationClass) -> Option<Self> {
         let ranks = ranks(processes);
         let paces = ranks
@@ -42,14 +42,16 @@ fn layer_time(run: &Run<'_>, name: &str) -> Option<f64> {
     layers::time(layers, run.process.kernels.steps(), name)
 }
 
-/// Returns the time of a row of the host's ledger, the table of the host's time by cause.
+/// Returns the time of a row of the host's ledger, in nanoseconds. The ledger is the table of the
+/// host's time by cause; `name` is the cause.
 fn cause_time(run: &Run<'_>, name: &str) -> Option<f64> {
     ledger::time(&run.process.ledger, name)
 }
 
 impl Comparison {
-    /// Compares several runs of each side. Each run is the list of the processes in one report. The tables list the
-    /// kernels, layers and functions of each side's run with the median rate, but their times are means over all runs.
+    /// Compares two sides that each have several runs. Each run is a list of processes. The tables
+    /// of kernels, layers and functions have the rows of each side's run with the median rate, but
+    /// the times are means over all runs of the side.
     ///
     /// # Panics
     /// If a side has no run.
@@ -123,7 +125,8 @@ impl Comparison {
     }
 }
 
-/// Replaces the times and the change of a part with those over all runs, if the change can be computed from them.
+/// Replaces the times and the change of a kernel, layer or function by those over all runs, if a
+/// change can be computed from all runs.
 fn compare_part(part: &mut PartChange, [base, other]: &[Vec<f64>; 2]) {
     if part.change.is_some()
         && let Some(change) = between::change(base, other)
@@ -137,7 +140,7 @@ fn difference(part: &PartChange) -> f64 {
     (part.other - part.base).abs()
 }
 
-/// Returns the index of the run with the median rate.
+/// Returns the index of the run with the median rate, in iterations per second.
 fn middle(runs: &[Option<Run<'_>>]) -> usize {
     let mut order: Vec<_> = (0..runs.len()).collect();
     let rate = |place: &usize| runs[*place].as_ref().map_or(0.0, |run| run.pace.rate());
@@ -145,7 +148,8 @@ fn middle(runs: &[Option<Run<'_>>]) -> usize {
     order[(order.len() - 1) / 2]
 }
 
-/// Returns the geometric mean, because the changes between runs are computed on logarithms; 0 if there are no values.
+/// Returns the geometric mean of the values; 0 if there are no values. It is geometric because
+/// changes between runs are computed on logarithms.
 fn mean(values: &[f64]) -> f64 {
     match values.len() {
         0 => 0.0,

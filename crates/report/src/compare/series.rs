@@ -1,4 +1,4 @@
-//! The series of values in a run that a measure is computed from.
+//! The series of values in a run from which a measured quantity is computed.
 
 use tllmprof_record::Phase;
 
@@ -7,24 +7,25 @@ use crate::events::iteration::GpuFrom;
 use crate::numbers::bootstrap::Statistic;
 use crate::process::Process;
 
-/// A series of values of iterations.
+/// A series with one value for each iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Series {
-    /// The periods of iterations. The measure is their rate, the inverse of the mean period.
+    /// The times from one iteration's start to the next. The quantity computed from them is the
+    /// rate, the inverse of their mean.
     Rate,
     Durations,
     Launches,
-    /// Durations of the iterations whose batch is in this phase.
+    /// Durations of the iterations whose batch is in the given phase.
     Phase(Phase),
-    /// GPU times that were measured by this method. Times from different methods are not
+    /// GPU times of iterations, measured by the given method. Times from different methods are not
     /// comparable.
     Gpu(GpuFrom),
-    /// Time in which at least one kernel ran, for each iteration.
+    /// For each iteration, the time in which at least one kernel ran.
     Busy,
 }
 
 impl Series {
-    /// Returns the statistic over the values of one run, or `None` if the run has no such values.
+    /// Returns the statistic of a run's series, or `None` if the run has no values in the series.
     pub(crate) fn compute(
         self,
         statistic: Statistic,

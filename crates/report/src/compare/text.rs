@@ -9,8 +9,9 @@ use crate::numbers::parts::PartChange;
 use crate::numbers::units::{Count, Rate, Time};
 use crate::print::lines::{Colour, Lines, Style};
 
-/// Maximum number of lines in a table of parts (kernels, layers, …), and in the table of ranks.
+/// Maximum number of rows in a table of kernels, layers, functions or causes.
 const MAX_PARTS: usize = 6;
+/// Maximum number of rows in the table of ranks.
 const MAX_RANKS: usize = 8;
 /// Width of the column of names, in characters.
 const NAME_WIDTH: usize = 34;
@@ -18,7 +19,7 @@ const NAME_WIDTH: usize = 34;
 const CAUSE_WIDTH: usize = 46;
 
 impl Comparison {
-    /// Returns the comparison as plain text. The verdict comes last.
+    /// Returns the comparison as plain text, in which the verdict is at the end.
     #[must_use]
     pub fn text(&self) -> String {
         self.styled(Style::default())
@@ -96,8 +97,8 @@ impl Comparison {
                 Unit::Nanoseconds => Time(value as u64).to_string(),
                 Unit::Launches => Rate(value).to_string(),
             };
-            // The heading shows each side's number of iterations. A row shows its numbers only if they differ from
-            // those.
+            // The heading shows each side's number of iterations. A row shows its own numbers of
+            // iterations only if they differ from the heading's.
             let all = [&self.base, &self.other].map(|side| side.iterations);
             let measured = [measure.base_iterations, measure.other_iterations];
             let of = if measured == all {
@@ -115,7 +116,8 @@ impl Comparison {
         }
     }
 
-    /// Adds the table of causes if the verdict is certain, or if two whole traces are compared.
+    /// Adds the table of causes, but only if the verdict is certain or if two whole traces are
+    /// compared.
     fn why(&self, lines: &mut Lines) {
         let by = match self.why.view {
             Some(CauseView::Gpu) => "by the GPU's time",
@@ -193,7 +195,8 @@ impl Comparison {
 
 fn side(name: &str, side: &Side, runs: usize, lines: &mut Lines) {
     let rank = match (side.processes, side.rank) {
-        // Rank 0 is also the default of a process whose rank is unknown, so do not show it for a single process.
+        // If the rank of a process is unknown, it is stored as 0, so do not show rank 0 for a
+        // single process.
         (0 | 1, 0) => String::new(),
         (0 | 1, rank) => format!("rank {rank}: "),
         (ranks, rank) => format!("rank {rank}, the slowest of {ranks}: "),
@@ -220,7 +223,8 @@ fn side(name: &str, side: &Side, runs: usize, lines: &mut Lines) {
     ));
 }
 
-/// Adds a table of the parts of an iteration: the mean time of each in both runs, and its change.
+/// Adds a table of the parts of an iteration, such as kernels: each part's mean time in both runs,
+/// and the change.
 fn parts(what: &str, parts: &[PartChange], lines: &mut Lines) {
     if parts.is_empty() {
         return;
@@ -247,8 +251,8 @@ fn parts(what: &str, parts: &[PartChange], lines: &mut Lines) {
     }
 }
 
-/// Returns the count and the mean time of a part in both runs, if the counts differ. For a part that only one run has,
-/// returns them for that run.
+/// Returns how often a part (such as a kernel) ran in an iteration and its mean time, in both runs,
+/// if the counts differ. For a part that only one run has, returns that run's figures.
 fn often(part: &PartChange, lines: &Lines) -> Option<String> {
     let [base, other] = part.counts?;
     let count = |count: f64| match lines.is_of_trace() {
@@ -273,7 +277,7 @@ fn often(part: &PartChange, lines: &Lines) -> Option<String> {
     })
 }
 
-/// Returns two counts in brackets, or only one of them if they are equal.
+/// Returns the counts of both runs in brackets, or a single count if the two are equal.
 fn counts<T: PartialEq + fmt::Display>([base, other]: [T; 2]) -> String {
     match base == other {
         true => format!(" ({base})"),
@@ -294,7 +298,8 @@ fn row(name: &str, base: &str, other: &str, change: Option<Change>, lines: &mut 
         Some((low, high)) => format!("[{:+.1}, {:+.1}]", low * 100.0, high * 100.0),
         None => "too few to say".to_owned(),
     });
-    // Print a long name on lines of its own, so that the figures stay in their columns.
+    // Print a name that is too long for its column on a line of its own, so that the figures stay
+    // in their columns.
     let name = match name.chars().count() > NAME_WIDTH {
         true => {
             lines.text(name, 6);

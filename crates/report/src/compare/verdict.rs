@@ -1,4 +1,4 @@
-//! The verdict of a comparison: it says which run is faster and how certain that is.
+//! The verdict of a comparison: which run is faster, and how certain that is.
 
 use std::fmt;
 
@@ -7,18 +7,18 @@ use serde::{Serialize, Serializer};
 use super::Side;
 use crate::numbers::bootstrap::{Change, Statistic};
 
-/// Default limit for equality, as a fraction: two runs whose rates differ by less are called equal.
+/// Default for the limit below which a difference counts as equality, as a fraction of the rate.
 pub(crate) const WITHIN: f64 = 0.02;
-/// Minimum change, as a fraction, for a verdict of faster or slower. A smaller change is ignored, however certain it
-/// is.
+/// Minimum relative change of the rate for the verdict "faster" or "slower", as a fraction. A
+/// smaller change is ignored even if it is certain.
 pub(crate) const MIN_DIFFERENCE: f64 = 0.005;
 
-/// Half width of a 99.95 % interval divided by that of a 95 % interval, if there are many values. The verdict uses the
-/// wider interval, because it needs more certainty than the intervals that are shown. With three runs on each side,
-/// the resulting level is 99.2 %.
+/// Half width of a 99.95 % confidence interval divided by that of a 95 % interval, for many values.
+/// The verdict needs more certainty than the 95 % intervals that are shown, so it uses the wider
+/// interval. With three runs on each side, this ratio gives only 99.2 % instead of 99.95 %.
 const VERDICT_WIDTH_RATIO: f64 = 3.5 / 1.96;
-/// Smallest change that is detected in 8 of 10 cases at the verdict's level, divided by the half width of a 95 %
-/// interval.
+/// Smallest change that the verdict detects in 8 of 10 cases, divided by the half width of a 95 %
+/// confidence interval.
 const DETECTABLE_RATIO: f64 = (3.5 + 0.842) / 1.96;
 
 /// The verdict on the other run's rate (iterations per second), relative to the base. Changes are fractions. Intervals
@@ -27,40 +27,44 @@ const DETECTABLE_RATIO: f64 = (3.5 + 0.842) / 1.96;
 pub enum Outcome {
     Faster(f64, (f64, f64)),
     Slower(f64, (f64, f64)),
-    /// The whole interval lies between `-within` and `within`.
+    /// The whole interval lies between `-within` and `within`, so the runs are called equal.
     Equal {
         change: f64,
         interval: (f64, f64),
         within: f64,
     },
-    /// Neither a difference nor equality is certain enough.
+    /// The interval is too wide to conclude either a difference or equality.
     CannotTell {
         change: f64,
         interval: (f64, f64),
         effort: Effort,
     },
-    /// At least one of the runs has too few iterations. The fields are the numbers of iterations of base and other.
+    /// At least one of the runs has too few iterations for a verdict. The fields are the numbers of
+    /// iterations of base and other.
     TooFew(usize, usize),
     /// The runs have different numbers of ranks, so a step of one run does a different amount of work per rank. The
     /// fields are the numbers of ranks of base and other.
     NotComparable(usize, usize),
-    /// No iterations were found in one of the runs, so it is shown as one span: the whole trace.
+    /// No iterations were found in at least one of the runs, so only the duration of the whole
+    /// trace is known.
     NoIterations,
 }
 
-/// An estimate of the measurements needed to detect a change.
+/// An estimate of how many measurements are needed to detect a change.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Effort {
-    /// The smallest change, as a fraction, that these runs would have shown in 8 of 10 cases.
+    /// The smallest change, as a fraction, that a comparison of these runs would have detected in 8
+    /// of 10 cases.
     pub smallest: f64,
-    /// The number of iterations or runs, on each side, that are needed to detect a change as small as `within`.
+    /// The number of iterations or runs that each side needs to detect a change as small as
+    /// `within`.
     pub needed: u64,
     pub of: Unit,
-    /// The limit for equality, as a fraction.
+    /// The limit below which a difference counts as equality, as a fraction.
     pub within: f64,
 }
 
-/// The unit of the values that a verdict is based on.
+/// The unit of the values that a verdict is computed from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
@@ -69,7 +73,8 @@ pub enum Unit {
 }
 
 impl Outcome {
-    /// Judges the change of the rate. `runs` contains the number of runs of each side.
+    /// Returns the verdict on the change of the rate (iterations per second). `runs` contains the
+    /// number of runs on each side.
     pub(super) fn judge(
         rate: Option<Change>,
         [base, other]: [&Side; 2],
@@ -117,7 +122,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the estimated effort for a verdict, if the result is that no verdict is possible.
+    /// Returns the estimated number of measurements for a verdict, if the result is that a verdict
+    /// is not possible.
     pub(super) const fn effort(&self) -> Option<Effort> {
         match self {
             Self::CannotTell { effort, .. } => Some(*effort),

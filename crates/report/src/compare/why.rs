@@ -1,9 +1,9 @@
-//! Explains why the iteration time differs between two runs: a list of causes whose times do not overlap. Together
-//! with a rest, their differences add up to the measured change.
+//! Explains why the iteration time differs between two runs: a list of causes whose times do not
+//! overlap. The differences of the causes, and a rest, add up to the measured change.
 //!
-//! If GPU time was measured, an iteration is divided by the GPU's work, and by the host's activity while the GPU was
-//! idle. Otherwise it is divided by the activity of the host. Both views divide the same time, so their rows must not
-//! be added.
+//! If GPU time was measured, an iteration is divided by the GPU's work and, while the GPU was idle,
+//! by the host's activity. Otherwise it is divided by the activity of the host. Both divisions
+//! cover the same time, so their rows must not be added.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,79 +18,87 @@ use crate::ledger::difference::cause;
 use crate::ledger::{LedgerKind, LedgerRow};
 use crate::process::Process;
 
-/// Prefix of the names of GPU work in a ledger. A ledger divides the time of iterations by cause, one row for each
-/// cause.
+/// Prefix of ledger rows for GPU work. A ledger divides the time of iterations by cause, one row
+/// for each cause.
 const BUSY: &str = "busy: ";
 
-/// Names of ledger rows that collect several causes, such as GPU work that is too small for a row.
+/// Name of the ledger row for kernels and copies that are too small for rows of their own.
 const OTHER_WORK: &str = "other work";
+/// Name of the ledger row for small causes of other kinds.
 const OTHER: &str = "other";
+/// Names of the ledger rows that collect several causes.
 const COLLECTED: [&str; 3] = [OTHER_WORK, OTHER, "unknown"];
 
-/// Name of the ledger row for the host's time in launches.
+/// Name of the ledger row for the time that the host spends in launches.
 const LAUNCHING: &str = cause::LAUNCHING;
 
-/// A row that only one run has may be part of the row `other` in the other run. If it takes less than this share of an
-/// iteration, it is added to `other`.
+/// If only one run has a ledger row, the other run may have counted the same time in its row
+/// `other`. So a row of only one run is added to `other` if it takes less than this share of an
+/// iteration.
 const MIN_LONELY_SHARE: f64 = 0.003;
 
-/// Maximum ratio of the layers' summed time to the time in which any kernel ran. Above it, kernels overlap, so the
-/// layers' times do not add up to that time.
+/// Maximum ratio of the sum of the layers' times to the time in which any kernel ran. A larger
+/// ratio means that kernels overlap, so the layers' times do not add up to the total.
 const MAX_OVERLAP: f64 = 1.02;
 
-/// Minimum share of the change of all kernels that one layer must have before the kernels' time is divided by layer.
+/// Minimum share of the change of all kernels that a single layer must have. Otherwise the kernels'
+/// time is not divided by layer.
 const MIN_LAYER_SHARE: f64 = 0.5;
 
-/// Kernel time is divided by layer if the change of a group of alike layers is at least this many times the largest
-/// change of a single kernel. For a single layer the ratio is the inverse.
+/// Kernel time is divided by layer if the change of a group of layers (layers whose names differ
+/// only in numbers) is at least this many times the largest change of a kernel. For a single layer,
+/// the inverse of this number is enough.
 const CLEARLY_MORE: f64 = 1.25;
 
-/// Minimum share of the change of a group of alike layers that one of them must have to get a row of its own.
+/// Minimum share of the change of a group of layers (layers whose names differ only in numbers)
+/// that one of them must have to get its own row.
 const MIN_SINGLE_SHARE: f64 = 0.5;
 
 /// The causes of a change of the iteration time.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct RankedCauses {
-    /// The division that is used; `None` if neither the GPU's time nor the host's was recorded in both runs.
+    /// The way in which an iteration is divided; `None` if neither the GPU's nor the host's time
+    /// was recorded in both runs.
     pub view: Option<CauseView>,
-    /// Mean time from the start of an iteration to that of the next, in nanoseconds.
+    /// The base's mean time from one iteration's start to the next, in nanoseconds.
     #[serde(rename = "base_ns")]
     pub base: f64,
     #[serde(rename = "other_ns")]
     pub other: f64,
-    /// The causes, the largest difference first.
+    /// The causes of the change, the largest difference first.
     pub causes: Vec<RankedCause>,
-    /// The part of the change that belongs to no cause, in nanoseconds.
+    /// The part of the change that no cause explains, in nanoseconds.
     #[serde(rename = "rest_ns")]
     pub rest: f64,
 }
 
-/// The time by which an iteration is divided into causes.
+/// The way in which an iteration's time is divided into causes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CauseView {
-    /// The GPU's time: by its work, and by the activity of the host while the GPU was idle.
+    /// By the GPU's work and, while the GPU was idle, by the host's activity.
     Gpu,
-    /// The host's time: by the activity of the iteration's thread.
+    /// By the activity of the thread that runs the iterations.
     Host,
 }
 
-/// A part of an iteration whose time may differ between the runs.
+/// A cause: a part of an iteration whose time may differ between the runs.
 #[derive(Debug, Serialize)]
 pub(super) struct RankedCause {
     pub kind: RankedCauseKind,
     pub name: String,
-    /// A word for the difference, such as `slower` or `new`.
+    /// A word for the kind of difference, such as `slower` or `new`.
     pub what: &'static str,
-    /// Mean time in an iteration, in nanoseconds.
+    /// The base's mean time of this part in an iteration, in nanoseconds.
     #[serde(rename = "base_ns")]
     pub base: f64,
     #[serde(rename = "other_ns")]
     pub other: f64,
-    /// Time in other minus time in base, in nanoseconds.
+    /// The other run's time minus the base's time, in nanoseconds per iteration.
     #[serde(rename = "ns")]
     pub more: f64,
-    /// Mean numbers of kernels or launches in an iteration, in base and other; `None` if they are not counted.
+    /// Mean numbers of this part's kernels or launches in an iteration, in base and other; `None`
+    /// if they are not counted.
     pub counts: Option<[f64; 2]>,
 }
 
@@ -100,13 +108,13 @@ pub(super) enum RankedCauseKind {
     Kernel,
     /// A kernel that communicates with other ranks. Its time includes waiting for them.
     Collective,
-    /// The kernels of a layer, without the kernels of layers inside it.
+    /// The kernels of a layer, except the kernels of layers inside this layer.
     Layer,
     /// A memory copy or a memset.
     Copy,
-    /// Other work of the GPU.
+    /// GPU work of other kinds.
     Gpu,
-    /// GPU idle time during an activity of the host.
+    /// Time in which the GPU was idle during an activity of the host.
     Idle,
     /// An activity of the host.
     Host,
@@ -125,7 +133,7 @@ impl fmt::Display for RankedCause {
     }
 }
 
-/// Mean time (ns) and number of a part in one iteration.
+/// Mean time in nanoseconds and mean number of a part (such as a kernel) in one iteration.
 #[derive(Clone, Copy, Default, Debug)]
 struct Amount {
     ns: f64,
@@ -139,16 +147,17 @@ impl Amount {
     }
 }
 
-/// The parts of iterations. The key is a kind and a name that is comparable between the runs. The value is the
-/// displayed name, and the amounts in base and other.
+/// The parts of an iteration. The key is a part's kind and a form of its name that is the same in
+/// both runs. The value is the name to display, and the amounts in base and other.
 type PartAmounts = BTreeMap<(RankedCauseKind, String), (String, [Amount; 2])>;
 
-/// One process from each run of a side, with the mean time from the start of one iteration to the start of the next
-/// (ns).
+/// The runs of one side: the slowest rank's process of each run, with its mean time from one
+/// iteration's start to the next, in nanoseconds.
 pub(crate) type WeightedRuns<'a> = [(&'a Process, f64)];
 
 impl RankedCauses {
-    /// Finds the causes. If a side has several runs, its times are means over them.
+    /// Finds the causes of the change between two sides. If a side has several runs, its times are
+    /// means over these runs.
     pub(crate) fn find(sides: [&WeightedRuns<'_>; 2]) -> Self {
         let [base, other] = sides.map(|runs| mean(runs.iter().map(|(_, period)| *period)));
         let mut why = Self {
@@ -194,10 +203,11 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
-/// Kernels of one side, by a name that is comparable between the runs. The `bool` is true for a collective.
+/// Kernels of one side, by a form of the name that is the same in both runs. The `bool` is true for
+/// a collective.
 type KernelAmounts = BTreeMap<String, (Amount, bool)>;
 
-/// Returns the mean time and number of each kernel in an iteration of one side.
+/// Returns each kernel's mean time and mean number in an iteration, for one side.
 fn kernels(runs: &WeightedRuns<'_>) -> KernelAmounts {
     let mut all = KernelAmounts::new();
     for (process, _) in runs
@@ -217,7 +227,8 @@ fn kernels(runs: &WeightedRuns<'_>) -> KernelAmounts {
     all
 }
 
-/// Returns the rows of both sides' ledgers, as means over the runs.
+/// Returns the rows of both sides' ledgers (times of iterations by cause), as means over each
+/// side's runs.
 fn parts(view: CauseView, sides: [&WeightedRuns<'_>; 2]) -> PartAmounts {
     let mut parts = PartAmounts::new();
     let kernels = sides.map(kernels);
@@ -252,8 +263,8 @@ fn parts(view: CauseView, sides: [&WeightedRuns<'_>; 2]) -> PartAmounts {
     parts
 }
 
-/// Sets the number of each kernel. If a kernel is too small for its own row in one side's ledger, its time is moved
-/// from the row of other work to the kernel.
+/// Sets the number of each kernel in `parts`. If a kernel is too small for its own row in one
+/// side's ledger, the kernel's time on that side is moved from the row of other work to the kernel.
 fn count(kernels: &[KernelAmounts; 2], parts: &mut PartAmounts) {
     let mut small = [0.0; 2];
     for ((kind, key), (_, sides)) in parts.iter_mut() {
@@ -278,8 +289,8 @@ fn count(kernels: &[KernelAmounts; 2], parts: &mut PartAmounts) {
     }
 }
 
-/// Returns the kind and the name of a ledger row. Kernels are returned as other GPU work, because the caller
-/// recognizes them.
+/// Returns the kind and the name of a ledger row. A kernel's row is returned as other GPU work; the
+/// caller finds out that it is a kernel.
 fn kind_of(view: CauseView, row: &LedgerRow) -> (RankedCauseKind, &str) {
     let cause = &*row.cause;
     let kind = match (view, row.kind) {
@@ -296,7 +307,8 @@ fn kind_of(view: CauseView, row: &LedgerRow) -> (RankedCauseKind, &str) {
     }
 }
 
-/// Adds small rows that only one run has to the row `other work` or `other`.
+/// Adds small rows that only one run has to the rows `other work` or `other`, which collect several
+/// causes.
 fn fold_small(parts: &mut PartAmounts, periods: [f64; 2]) {
     let is_lonely = |[base, other]: &[Amount; 2]| {
         let share = (base.ns / periods[0]).max(other.ns / periods[1]);
@@ -334,10 +346,12 @@ fn fold_small(parts: &mut PartAmounts, periods: [f64; 2]) {
     }
 }
 
-/// Returns the kernels' time divided by layer, if that explains the change better than a division by kernel. That is
-/// so if one of several alike layers has about as much of the change as any kernel, or if alike layers together have
-/// clearly more. Returns `None` otherwise, and also if the kernel with the largest change runs more or less often, or
-/// if the layers' times do not add up to the kernels' time.
+/// Returns the kernels' time divided by layer, if that explains the change better than a division
+/// by kernel: if one of several alike layers has about as much of the change as any kernel, or if
+/// alike layers together have clearly more. "Alike" means that the names differ only in numbers.
+///
+/// Returns `None` otherwise, and also if the kernel with the largest change runs more or less often
+/// than before, or if the layers' times do not add up to the kernels' time.
 fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<PartAmounts> {
     let is_kernel = |kind: RankedCauseKind| {
         matches!(kind, RankedCauseKind::Kernel | RankedCauseKind::Collective)
@@ -413,7 +427,8 @@ fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<Part
     Some(rows.collect())
 }
 
-/// Returns the parts that differ, each with a word for its difference. The largest difference comes first.
+/// Returns the parts whose times differ between the runs, each with a word for the kind of
+/// difference. The largest difference comes first.
 fn causes(parts: PartAmounts) -> Vec<RankedCause> {
     let all = parts.into_iter().map(|((kind, _), (name, [base, other]))| {
         let is_counted = base.count > 0.0 || other.count > 0.0;
@@ -435,8 +450,8 @@ fn causes(parts: PartAmounts) -> Vec<RankedCause> {
     all
 }
 
-/// Returns a word for the difference. `is_collected` is true for a row that collects several causes, which is never
-/// new or gone.
+/// Returns a word for the kind of difference, such as `slower` or `new`. `is_collected` is true for
+/// a row that collects several causes; such a row is never called new or gone.
 fn what(kind: RankedCauseKind, is_collected: bool, base: Amount, other: Amount) -> &'static str {
     let differs = |base: f64, other: f64| (other / base - 1.0).abs() >= MIN_DIFFERENCE;
     let is_counted = base.count > 0.0 && other.count > 0.0;
@@ -463,8 +478,9 @@ fn what(kind: RankedCauseKind, is_collected: bool, base: Amount, other: Amount) 
     }
 }
 
-/// Joins a kernel that is gone and a new kernel into one renamed kernel, if both belong to the same family and run
-/// equally often. A family with several such kernels is skipped.
+/// Joins a kernel that only the base has and a kernel that only the other run has into one renamed
+/// kernel, if both belong to the same family of names and run equally often. A family with several
+/// such kernels is skipped.
 fn join_renamed(causes: &mut Vec<RankedCause>) {
     let mut families: BTreeMap<String, [Vec<usize>; 2]> = BTreeMap::new();
     for (place, cause) in causes.iter().enumerate() {
@@ -474,8 +490,9 @@ fn join_renamed(causes: &mut Vec<RankedCause>) {
             _ => continue,
         };
         if let Some(counts) = cause.counts {
-            // The family is the name up to the first digit or `<`. So nvjet_tst_192x192_… and nvjet_tst_192x208_… are
-            // one family, and so are instances of a template.
+            // The family is the part of the name before the first digit or `<`. So
+            // nvjet_tst_192x192_… and nvjet_tst_192x208_… are one family, and so are instances of
+            // one template.
             let end = cause.name.find(|c: char| c == '<' || c.is_ascii_digit());
             let family = &cause.name[..end.unwrap_or(cause.name.len())];
             let key = format!("{family} {:.2}", counts[side]);

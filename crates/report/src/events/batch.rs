@@ -1,4 +1,4 @@
-//! Contents of a batch, as JSON.
+//! The contents of a batch, in the form in which they are written as JSON.
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -44,7 +44,7 @@ pub(crate) enum PhaseName {
     Draft,
 }
 
-/// Writes a phase.
+/// Writes a phase of a batch (prefill, decode, …) as JSON.
 ///
 /// # Errors
 /// Returns an error if writing fails.
@@ -52,7 +52,7 @@ pub(crate) fn write_phase<S: Serializer>(phase: &Phase, serializer: S) -> Result
     PhaseName::serialize(phase, serializer)
 }
 
-/// Writes a batch, if it is known.
+/// Writes the contents of a batch as JSON; `null` if they are unknown.
 ///
 /// # Errors
 /// Returns an error if writing fails.

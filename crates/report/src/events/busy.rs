@@ -1,8 +1,9 @@
-//! Busy time of each GPU, in total and by iteration: the union of all work on the GPU.
+//! Busy time of each GPU, in total and by iteration: the union of the times of all work on the GPU.
 //!
-//! Work arrives nearly in the order of its starts. A device's work is held back until [`MIN_HELD_BACK`] more pieces
-//! have arrived, and then sorted. So memory is bounded, and the union is exact if no piece arrives later than that. If
-//! one does, its part that begins before the end of the work that was already counted is lost.
+//! Work arrives nearly in the order of its starts. A GPU's work is held back until
+//! [`MIN_HELD_BACK`] more pieces have arrived, and is then sorted. So memory is bounded, and the
+//! union is exact unless a piece arrives later than that. The part of such a late piece that lies
+//! before the end of the work counted so far is lost.
 
 use std::collections::HashMap;
 
@@ -12,39 +13,40 @@ use super::kernel_name;
 use crate::events::idle::IdleSpans;
 use crate::events::spans::Span;
 
-/// Maximum number of (iteration, kernel or kind of copy) pairs for which a device's time is kept.
+/// Maximum number of entries in a GPU's table of times by iteration and by kernel or kind of copy.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
-/// Minimum number of pieces of work of a device to hold back for sorting.
+/// Minimum number of pieces of work that are held back for each GPU, so that they can be sorted by
+/// their starts.
 const MIN_HELD_BACK: usize = 1 << 16;
 
-/// Number of devices that a record can distinguish.
+/// Number of GPUs that a record can distinguish.
 const MAX_DEVICES: usize = 16;
 
-/// A device's work in an iteration, in nanoseconds.
+/// A GPU's work in one iteration. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct IterationActivity {
-    /// Index of the iteration.
+    /// Index of the iteration among the iterations of the record.
     pub place: usize,
     pub busy: u64,
-    /// Time in which at least one kernel ran.
+    /// Time in which at least one kernel ran on the GPU.
     pub kernels: u64,
-    /// Idle time between the device's first work and its last work in the iteration.
+    /// Idle time of the GPU between its first and its last work in the iteration.
     pub gaps: u64,
 }
 
-/// Work of a device.
+/// A GPU's work in all iterations.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceActivity {
-    /// Number of the device.
+    /// Number of the GPU.
     pub device: u8,
-    /// The device's work in each iteration, in the order of the iterations.
+    /// The GPU's work in each iteration, in the order of the iterations.
     pub parts: Vec<IterationActivity>,
-    /// Time in nanoseconds in which any work ran, by index of the iteration and by kernel or kind of copy (see
-    /// [`COPIES`]). There are at most `MAX_STEP_TIMES` entries. If pieces of work overlap, the time counts for the
-    /// one that began first.
+    /// Busy time in nanoseconds. The key is the index of the iteration, and a number for the kernel
+    /// or the kind of copy (see [`COPIES`]). If pieces of work overlap, the time counts for the
+    /// piece that began first. There are at most `MAX_STEP_TIMES` entries.
     pub by: HashMap<(u32, u32), u64>,
-    /// Spans in which no work ran.
+    /// Times in which the GPU ran no work.
     pub idle: Vec<Span>,
 }
 
@@ -59,20 +61,20 @@ pub(crate) struct Busy {
 struct Device {
     waiting: Vec<(Span, u32)>,
     all: WorkUnion,
-    /// The union of kernels, without copies and memory sets.
+    /// The union of the times of kernels, without copies and memory sets.
     kernels: WorkUnion,
     did: DeviceActivity,
-    /// The last iteration that has entries in `did.by`.
+    /// Index of the last iteration that has entries in `did.by`.
     last_kept: usize,
     idle: IdleSpans,
 }
 
-/// The union of pieces of work that arrive in the order of their starts.
+/// The union of the times of pieces of work. The pieces arrive in the order of their starts.
 #[derive(Debug, Default)]
 struct WorkUnion {
-    /// End of the latest work that was counted, in nanoseconds.
+    /// Latest end of the work that was counted so far, in nanoseconds.
     until: u64,
-    /// Index of the first iteration that may not have ended before the next piece of work.
+    /// Index of the first iteration that may not have ended before the next piece of work starts.
     place: usize,
 }
 
@@ -85,7 +87,8 @@ impl Busy {
         }
     }
 
-    /// Adds work of a device. `what` identifies the kernel or the kind of copy (see [`COPIES`]).
+    /// Adds a piece of work of a GPU. `what` is a number that stands for the kernel or the kind of
+    /// copy (see [`COPIES`]).
     pub(crate) fn add(&mut self, device: u8, work: Span, what: u32) {
         let device = &mut self.devices[usize::from(device) % MAX_DEVICES];
         device.waiting.push((work, what));
@@ -94,7 +97,7 @@ impl Busy {
         }
     }
 
-    /// Returns the work of each device that worked in any iteration.
+    /// Returns the work of each GPU that ran work in at least one iteration.
     pub(crate) fn finish(mut self) -> Vec<DeviceActivity> {
         for device in &mut self.devices {
             device.settle(&self.iterations, 0);
@@ -111,9 +114,9 @@ impl Busy {
 }
 
 impl Device {
-    /// Counts the pieces of work that are held back, except for the latest `keep`.
+    /// Counts the pieces of work that are held back, except the last `keep` pieces.
     fn settle(&mut self, iterations: &[Span], keep: usize) {
-        // The sort is cheap because most pieces are already in order.
+        // Most pieces are in order already, so sorting is cheap.
         self.waiting.sort_by_key(|(work, _)| work.start);
         let settled = self.waiting.len().saturating_sub(keep);
         for index in 0..settled {
@@ -123,8 +126,8 @@ impl Device {
         self.waiting.drain(..settled);
     }
 
-    /// Counts the part of a piece of work during which no earlier piece ran. Pieces must come in the order of their
-    /// starts.
+    /// Adds a piece of work to the busy time: only the part of its time in which no earlier piece
+    /// ran. Pieces must come in the order of their starts.
     fn count(&mut self, iterations: &[Span], work: Span, what: u32) {
         let before = self.all.until;
         if let Some(new) = self.all.new_part(work) {
@@ -157,7 +160,8 @@ impl Device {
         if let Some(new) = self.kernels.new_part(work) {
             let parts = &mut self.did.parts;
             self.kernels.each(iterations, new, |place, ran| {
-                // Kernels are part of the union of all work, so the part exists.
+                // The entry exists: this work was already counted in the union of all work, which
+                // creates the entry.
                 if let Ok(at) = parts.binary_search_by_key(&place, |part| part.place) {
                     parts[at].kernels += ran;
                 }
@@ -167,7 +171,8 @@ impl Device {
 }
 
 impl WorkUnion {
-    /// Returns the part of a piece of work that lies after all work counted so far; `None` if there is no such part.
+    /// Returns the part of a piece of work that lies after the end of all work counted so far;
+    /// `None` if there is no such part.
     fn new_part(&mut self, work: Span) -> Option<Span> {
         let new = Span {
             start: work.start.max(self.until),
@@ -180,7 +185,8 @@ impl WorkUnion {
         is_new.then_some(new)
     }
 
-    /// Calls `each` with the index of each iteration that `new` overlaps, and with the length of the overlap.
+    /// Calls `each` with the index of each iteration that `new` overlaps and the length of the
+    /// overlap in nanoseconds.
     fn each(&mut self, iterations: &[Span], new: Span, mut each: impl FnMut(usize, u64)) {
         while let Some(around) = iterations.get(self.place) {
             if around.start >= new.end {
@@ -198,19 +204,21 @@ impl WorkUnion {
     }
 }
 
-/// Returns true if `what` identifies a kernel.
+/// Returns true if the number `what` stands for a kernel, and not for a copy or a memory set.
 const fn is_kernel(what: u32) -> bool {
     what < COPIES
 }
 
-/// Number of kinds of copies, and the number that stands for memory sets.
+/// Number of kinds of copies. Their numbers begin at 0.
 pub(crate) const KINDS: usize = 11;
+/// Kind that stands for memory sets. Its number follows those of the copies.
 pub(crate) const SET: usize = KINDS;
 
-/// First number that stands for a copy or a memory set. Lower numbers are names of kernels.
+/// First number that stands for a kind of copy or a memory set. Lower numbers stand for kernels;
+/// they are the ids of the kernels' names.
 pub(crate) const COPIES: u32 = u32::MAX - KINDS as u32;
 
-/// Returns the name of a kernel or a kind of copy, which `what` identifies as in `DeviceActivity::by`.
+/// Returns the name of the kernel or kind of copy that the number `what` stands for.
 pub(crate) fn work_name(what: u32, strings: &Strings) -> String {
     match what.checked_sub(COPIES) {
         Some(kind) => format!("copy {}", copy_name(kind as usize)),
@@ -218,7 +226,7 @@ pub(crate) fn work_name(what: u32, strings: &Strings) -> String {
     }
 }
 
-/// Returns the name of a kind of copy.
+/// Returns the name of a kind of copy, or of memory sets.
 pub(crate) fn copy_name(kind: usize) -> &'static str {
     match kind {
         SET => "memset",
@@ -318,7 +326,7 @@ mod tests {
             block.reverse();
         }
         let found = found(&iterations, &work);
-        // Each iteration has 900 pieces of work, with 899 gaps between them.
+        // Each iteration has 900 pieces of work of 7 ns, and 899 gaps of 3 ns between them.
         let expected: Vec<_> = (0..400).map(|n| part(n, 900 * 7, 899 * 3)).collect();
         assert_eq!(found, [expected]);
     }

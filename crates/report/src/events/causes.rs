@@ -1,38 +1,39 @@
-//! Activities that overlapped the slowest iterations.
+//! Activities that overlapped the slowest iterations, as possible causes of the slowness.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use tllmprof_record::StringId;
 
-/// Maximum number of kinds of activities to keep for one slow iteration.
+/// Maximum number of different activities to keep for one slow iteration.
 const MAX_KINDS: usize = 1024;
 
-/// An activity that takes time in an iteration.
+/// An activity that can make an iteration slow.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Cause {
-    /// A garbage collection of Python, by generation.
+    /// A garbage collection of Python. The field is the generation.
     Gc(u16),
     GilWait,
-    /// Another thread held the GIL. The value is that thread's ID.
+    /// Another thread held the GIL. The field is that thread's id.
     GilHold(u32),
-    /// A call that waits for the device, by its row in the table of calls.
+    /// A call that waits for the GPU. The field is its row in the table of CUDA calls.
     Wait(u8),
     /// A run of a marked Python function.
     Function(StringId),
-    /// An NVTX range of the program: domain and name.
+    /// An NVTX range of the program. The fields are its domain and its name.
     Range(StringId, StringId),
 }
 
-/// Number of overlaps of one kind of activity with an iteration, and their total time in ticks.
+/// The number of times that an activity overlapped an iteration, and the total time of these
+/// overlaps in ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Overlap {
     pub count: u64,
     pub ticks: u64,
 }
 
-/// The slowest iterations, which are watched: every activity that overlaps one is recorded.
-/// `places` has their indexes in the record's timeline.
+/// The slowest iterations of a record. Every activity that overlaps one of them is kept. `places`
+/// contains their indexes among all iterations of the record, in ascending order.
 #[derive(Debug, Default)]
 pub(crate) struct SlowestIterations {
     places: Vec<usize>,
@@ -46,21 +47,22 @@ impl SlowestIterations {
         Self { places, found }
     }
 
-    /// Finds the watched iterations whose index in the timeline is from `first` to `last`. Returns
-    /// their range in this list.
+    /// Returns the range of positions in `places` whose entries are from `first` to `last`, which
+    /// are indexes of iterations.
     pub(crate) fn between(&self, first: usize, last: usize) -> Range<usize> {
         let from = self.places.partition_point(|place| *place < first);
         let to = self.places.partition_point(|place| *place <= last);
         from..to
     }
 
-    /// Returns the index in the timeline of the watched iteration at `index`.
+    /// Returns the entry of `places` at the position `index`: the index of a slow iteration among
+    /// all iterations.
     pub(crate) fn place(&self, index: usize) -> Option<usize> {
         self.places.get(index).copied()
     }
 
-    /// Records an overlap of an activity with the iteration at index `place`, if that iteration is
-    /// watched.
+    /// Adds an overlap of an activity with the iteration at the index `place`, if that iteration is
+    /// one of the slowest.
     pub(crate) fn note(&mut self, place: usize, cause: Cause, ticks: u64) {
         let Ok(index) = self.places.binary_search(&place) else {
             return;
@@ -75,7 +77,8 @@ impl SlowestIterations {
         }
     }
 
-    /// Returns the overlaps of each watched iteration, with its index in the timeline.
+    /// Returns the overlaps of each slow iteration, with the iteration's index among all
+    /// iterations.
     pub(crate) fn found(self) -> impl Iterator<Item = (usize, HashMap<Cause, Overlap>)> {
         self.places.into_iter().zip(self.found)
     }

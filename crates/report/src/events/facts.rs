@@ -1,4 +1,5 @@
-//! Facts about a process that its record states once: names, rule, rank and the table of calls.
+//! Data that a record states once for the whole process: names, the rule for iterations, the rank
+//! and the table of CUDA calls.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +14,11 @@ use tllmprof_record::{
 use super::groups::{Communicator, GroupPlace, write_communicators, write_groups};
 use super::origin::{Data, Origin};
 
-/// Maximum number of facts, and of names of threads, to keep.
+/// Maximum number of entries about the process to keep; the same maximum applies to names of
+/// threads.
 const MAX_FACTS: usize = 4096;
 
-/// Maximum number of communicators, and of groups, to keep for a process.
+/// Maximum number of communicators of a process to keep; the same maximum applies to its groups.
 const MAX_GROUPS: usize = 256;
 
 /// Facts about a process. Texts are stored as recorded, so make them printable before you show them.
@@ -134,34 +136,34 @@ pub struct CallCount {
     pub kind: CallKind,
 }
 
-/// Writes a text. An empty one is written as `null`.
+/// Writes a text as JSON. An empty text is written as `null`.
 fn write_known<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
     Some(text)
         .filter(|text| !text.is_empty())
         .serialize(serializer)
 }
 
-/// Writes the origin of a record, or `null` if tllmprof recorded it.
+/// Writes the profiler that made a record as JSON; `null` if it was tllmprof.
 fn write_origin<S: Serializer>(origin: &Origin, serializer: S) -> Result<S::Ok, S::Error> {
     (!origin.is_own()).then_some(origin).serialize(serializer)
 }
 
 impl CallCount {
-    /// Returns the work that the call waits for, or `None` if it does not wait. A waiting call that is not in the table
-    /// of calls counts as one that waits for the whole context.
+    /// Returns the work that the call waits for, or `None` if the call does not wait. If the
+    /// function of a waiting call is not known, it is assumed to wait for the whole context.
     pub fn waits_for(&self) -> Option<Wait> {
         let known = || kind_of(&self.name).and_then(CallPurpose::waits_for);
         (self.kind == CallKind::Wait).then(|| known().unwrap_or(Wait::Context))
     }
 
-    /// Returns true if the call allocates or frees memory. Asynchronous calls that do so in the order of a stream do
-    /// not count, because they do not wait.
+    /// Returns true if the call allocates or frees memory. Calls that do this asynchronously, in
+    /// the order of a stream, are not included, because they do not wait.
     pub fn allocates(&self) -> bool {
         kind_of(&self.name) == Some(CallPurpose::Memory)
     }
 }
 
-/// Facts as they are read, with IDs in place of strings.
+/// Data about the process while a record is read, with ids in place of strings.
 #[derive(Debug, Default)]
 pub(crate) struct RawFacts {
     info: Vec<(u64, Info, u64)>,
@@ -171,7 +173,7 @@ pub(crate) struct RawFacts {
 }
 
 impl RawFacts {
-    /// Adds an entry of the record if it is a fact.
+    /// Adds an entry of the record, if it is data about the process and not an event in time.
     pub(crate) fn take(&mut self, entry: &Entry<'_>) {
         match *entry {
             Entry::String { id, bytes } => self.strings.add(id, bytes),
@@ -199,13 +201,14 @@ impl RawFacts {
         }
     }
 
-    /// Returns the kind and the name of a row of the table of calls.
+    /// Returns the kind and the name of a row in the table of CUDA calls.
     pub(crate) fn call(&self, row: u8) -> Option<(CallKind, &str)> {
         let (kind, id) = self.calls.get(&row)?;
         Some((*kind, self.strings.get(*id)))
     }
 
-    /// Resolves the facts. If a record repeats a key that can have only one value, the latest value counts.
+    /// Replaces ids by their strings, and returns the data about the process. If the record repeats
+    /// a value that can exist only once, the latest is used.
     pub(crate) fn facts(mut self, header: &Header) -> (Facts, Strings) {
         self.info.sort_by_key(|(at, ..)| *at);
         let mut facts = Facts::default();
@@ -259,8 +262,8 @@ impl RawFacts {
             .iter()
             .map(|(tid, (_, id))| (*tid, name(self.strings.get(*id))))
             .collect();
-        // Names that Python gave its threads replace those from the kernel: only since Python 3.14 does Python also set
-        // the kernel's name of a thread.
+        // A thread's name from Python replaces the name from the kernel: before Python 3.14, Python
+        // did not set the kernel's name of a thread.
         facts.threads.extend(pythons);
         facts.in_groups = facts.name_groups();
         (facts, self.strings)
@@ -268,20 +271,23 @@ impl RawFacts {
 }
 
 impl Facts {
-    /// Returns the rank, or `None` if it is not known. Records of older versions have no source of the rank, so a rank
-    /// other than 0 counts as known without one.
+    /// Returns the rank, or `None` if it is not known. An unknown rank is stored as 0. Records of
+    /// older versions do not state the source of the rank; in these, a rank above 0 counts as
+    /// known.
     #[must_use]
     pub fn known_rank(&self) -> Option<u64> {
         (self.rank > 0 || !self.rank_source.is_empty()).then_some(self.rank)
     }
 
-    /// Returns the name of the call in a row of the table of calls, or a name made from the row's number.
+    /// Returns the name of a row in the table of CUDA calls. If the record has no name for it, the
+    /// name contains the row's number.
     pub fn call(&self, row: u8) -> String {
         let known = self.calls.iter().find(|known| known.row == row);
         known.map_or_else(|| format!("call {row}"), |known| known.name.clone())
     }
 
-    /// Returns the name of a thread, or a name made from its ID.
+    /// Returns the name of a thread. If the record has no name for it, the name contains the
+    /// thread's id.
     pub fn thread(&self, tid: u32) -> String {
         let known = self.threads.get(&tid);
         known.map_or_else(|| format!("thread {tid}"), Clone::clone)
@@ -289,7 +295,7 @@ impl Facts {
 }
 
 impl Facts {
-    /// Adds a communicator, if the text describes one.
+    /// Adds the communicator that the text describes. A text in another form is ignored.
     fn add_communicator(&mut self, text: &str) {
         let communicator = text.parse().ok();
         if let Some(member) = communicator.filter(|_| self.communicators.len() < MAX_GROUPS) {
@@ -297,7 +303,8 @@ impl Facts {
         }
     }
 
-    /// Adds a group, if the text describes one. It replaces a group of the same name.
+    /// Adds the group that the text describes, or replaces the group of the same name. A text in
+    /// another form is ignored.
     fn add_group(&mut self, text: &str) {
         let Ok(group) = text.parse::<GroupRank>() else {
             return;
@@ -306,7 +313,7 @@ impl Facts {
         if self.groups.len() < MAX_GROUPS {
             self.groups.push(group);
         }
-        // Reports show the groups in the order of `GROUPS`.
+        // Sort the groups in the order of `GROUPS`, which is the order in reports.
         let place = |group: &GroupRank| GROUPS.iter().position(|name| *name == group.name);
         self.groups
             .sort_by_key(|group| place(group).unwrap_or(GROUPS.len()));
@@ -341,14 +348,15 @@ impl Facts {
 /// Maximum length of a name in a report, in characters.
 const MAX_NAME_LENGTH: usize = 256;
 
-/// Returns a name from a record, cut to the maximum length. The cut limits memory: a damaged record may use one huge
-/// text as the name of many things.
+/// Returns a name from a record, cut to the maximum length. Without the cut, a damaged record that
+/// uses one huge text as the name of many things would need too much memory.
 pub fn name(text: &str) -> String {
     let end = text.char_indices().nth(MAX_NAME_LENGTH);
     end.map_or(text, |(end, _)| &text[..end]).to_owned()
 }
 
-/// Returns the name of an NVTX range, with its domain unless that is the default one.
+/// Returns the name of an NVTX range. The name includes the domain, unless that is the default
+/// domain.
 pub fn range_name(strings: &Strings, domain: StringId, id: StringId) -> String {
     let text = name(strings.get(id));
     match domain {

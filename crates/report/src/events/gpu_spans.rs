@@ -1,14 +1,14 @@
-//! GPU time of iterations, from the work of each stream.
+//! GPU time of iterations, computed from the times for which each stream was busy.
 
 use std::collections::BTreeMap;
 
 use crate::events::idle::IdleSpans;
 use crate::events::spans::Span;
 
-/// Maximum number of spans to keep. Further spans are only counted, in `left_out`.
+/// Maximum number of spans to keep. Further spans are only counted in `left_out`.
 const MAX_SPANS: usize = 1 << 21;
 
-/// The time for which a stream worked in an iteration.
+/// The time from the start to the end of a stream's work in one iteration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct GpuSpan {
     pub iteration: u64,
@@ -18,7 +18,7 @@ pub(crate) struct GpuSpan {
     pub duration: u64,
 }
 
-/// The spans of a record.
+/// The busy times of the streams of a record, by iteration.
 #[derive(Debug, Default)]
 pub(crate) struct GpuSpans {
     spans: Vec<GpuSpan>,
@@ -34,7 +34,7 @@ impl GpuSpans {
         }
     }
 
-    /// Returns the idle times of the device that was busy longest, in the order of time.
+    /// Returns the idle times of the GPU that was busy longest, in the order of time.
     pub(crate) fn idle(&self) -> Vec<Span> {
         let mut long: BTreeMap<u8, u64> = BTreeMap::new();
         for span in &self.spans {
@@ -57,8 +57,9 @@ impl GpuSpans {
         idle.finish()
     }
 
-    /// Returns the GPU time of each iteration, in the order of their numbers: the time in which at least one stream of
-    /// a device was busy, for the device with the longest time.
+    /// Returns the number and the GPU time of each iteration, in the order of the numbers. The GPU
+    /// time is the time in which at least one stream was busy, on the GPU for which this time is
+    /// longest.
     pub(crate) fn times(mut self) -> Vec<(u64, u64)> {
         self.spans.sort_unstable();
         let mut times: Vec<(u64, u64)> = Vec::new();
@@ -77,7 +78,8 @@ impl GpuSpans {
     }
 }
 
-/// Returns the time that at least one of the spans covers. `spans` must be in the order of their starts.
+/// Returns the time that at least one of the spans covers, in nanoseconds. `spans` must be in the
+/// order of their starts.
 fn covered(spans: &[GpuSpan]) -> u64 {
     let (mut total, mut until) = (0_u64, 0);
     for span in spans {

@@ -1,4 +1,4 @@
-//! The groups of a process, from its record.
+//! The groups of ranks that a process belongs to, such as tensor-parallel groups, from its record.
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -57,7 +57,7 @@ impl From<&Member> for Communicator {
     }
 }
 
-/// Writes groups.
+/// Writes groups of ranks as JSON.
 ///
 /// # Errors
 /// Returns an error if writing fails.
@@ -68,7 +68,7 @@ pub(crate) fn write_groups<S: Serializer>(
     serializer.collect_seq(all.iter().map(GroupPlace::from))
 }
 
-/// Writes communicators.
+/// Writes communicators as JSON.
 ///
 /// # Errors
 /// Returns an error if writing fails.

@@ -1,14 +1,15 @@
-//! Idle times of a GPU: on the record's clock ([`IdleSpans`]), and on a clock that runs only during a thread's
-//! iterations ([`Idle`]).
+//! Idle times of a GPU, on two clocks: on the record's clock ([`IdleSpans`]), and on a clock that
+//! runs only during the iterations of a thread ([`Idle`]).
 
 use std::cell::Cell;
 
 use crate::events::spans::Span;
 
-/// Maximum number of idle spans to keep. For later idle time the report cannot say what the host did meanwhile.
+/// Maximum number of idle times to keep. For idle time after the last one that is kept, the report
+/// cannot say what the host did meanwhile.
 const MAX_SPANS: usize = 1 << 22;
 
-/// Spans in which a device was idle, in order: the gaps between its pieces of work.
+/// The idle times of a GPU, which are the gaps between its pieces of work, in order.
 #[derive(Debug, Default)]
 pub(crate) struct IdleSpans {
     spans: Vec<Span>,
@@ -27,7 +28,7 @@ impl IdleSpans {
         self.until = self.until.max(work.end);
     }
 
-    /// Returns the idle spans, including the one from the end of the last work onward.
+    /// Returns the idle times. The last one begins at the end of the last work and has no end.
     pub(crate) fn finish(mut self) -> Vec<Span> {
         if self.spans.len() < MAX_SPANS {
             let (start, end) = (self.until, u64::MAX);
@@ -37,20 +38,21 @@ impl IdleSpans {
     }
 }
 
-/// Idle spans on a clock that runs only during a thread's iterations: a moment on it is the total time of iterations
-/// before that moment.
+/// Idle times on a clock that runs only during the iterations of a thread. A time on this clock is
+/// the total length of iterations before that time.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     spans: Vec<Span>,
-    /// Total idle time before each span.
+    /// For each entry of `spans`, the total idle time before it.
     before: Vec<u64>,
     all: u64,
-    /// Index at which the last search ended.
+    /// Index in `spans` at which the last search ended. The next search starts there.
     last: Cell<usize>,
 }
 
 impl Idle {
-    /// Converts spans, which must be in order. `place` converts a moment to the total time of iterations before it.
+    /// Returns the idle times on the clock of a thread's iterations. `spans` must be in order, and
+    /// `place` converts a time of the record to a time on that clock.
     pub(crate) fn new(spans: &[Span], place: impl Fn(u64) -> u64) -> Self {
         let mut idle = Self::default();
         for span in spans {
@@ -70,7 +72,7 @@ impl Idle {
         idle
     }
 
-    /// Returns the idle time within a span.
+    /// Returns the GPU's idle time within a span of time.
     pub(crate) fn within(&self, span: Span) -> u64 {
         if self.spans.is_empty() {
             return 0;
@@ -81,7 +83,8 @@ impl Idle {
     fn until(&self, moment: u64) -> u64 {
         let is_after = |at: usize| self.spans.get(at).is_none_or(|span| moment < span.start);
         let last = self.last.get();
-        // Callers ask for moments nearly in order, so the result is usually the last one or the next.
+        // Calls ask for times nearly in order, so the result usually is the same index as in the
+        // last search, or the next index.
         let near = [last, last + 1]
             .into_iter()
             .find(|at| is_after(*at) && at.checked_sub(1).is_none_or(|before| !is_after(before)));
@@ -111,7 +114,7 @@ mod tests {
         let spans = spans.finish();
         let found: Vec<_> = spans.iter().map(|span| (span.start, span.end)).collect();
         assert_eq!(found, [(0, 10), (30, 50), (70, u64::MAX)]);
-        // There are iterations from 5 to 40 and from 45 to 100.
+        // In this test, the thread's iterations last from 5 to 40 and from 45 to 100.
         let place = |at: u64| at.clamp(5, 40) - 5 + (at.clamp(45, 100) - 45);
         let idle = Idle::new(&spans, place);
         for (start, end, expected) in [

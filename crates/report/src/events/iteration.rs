@@ -8,27 +8,32 @@ use super::batch::{InBatch, write_batch};
 
 use crate::events::qualify::Unqualified;
 
-/// Use of the processor and of memory by an iteration's thread. Times are in nanoseconds.
+/// Time and events that the operating system counted for the thread of an iteration. Times are in
+/// nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Used {
-    /// Time that the thread was on a processor, and the part of that time in the operating system's kernel.
+    /// Time that the thread was on a processor.
     pub ran: u64,
+    /// Part of `ran` that the thread spent in the operating system's kernel.
     pub in_kernel: u64,
-    /// Time in which the thread was ready to run but had no processor.
+    /// Time that the thread was ready to run but had no processor.
     pub delayed: u64,
     /// Number of times that the thread's processor was given to another thread.
     pub preempted: u32,
-    /// Number of page faults, and number of page faults that read a disk.
+    /// Number of page faults of the thread, with or without a read from disk.
     pub faults: u32,
+    /// Number of page faults that read from a disk.
     pub disk_faults: u32,
-    /// Time that the thread was on a processor during measured waits for the GPU, and total time of these waits. Only
-    /// some waits are measured.
+    /// Time that the thread was on a processor during waits for the GPU. Only some waits are
+    /// measured.
     pub ran_in_waits: u64,
+    /// Total time of the measured waits for the GPU.
     pub waits: u64,
 }
 
 impl Used {
-    /// Stores a measured value from an event: a time, and a count or, for waits, a time in microseconds.
+    /// Stores one of the values from an event. Its meaning depends on `what`: `ns` is a time, and
+    /// `count` is a number, or (for waits) a time in microseconds.
     pub fn add(&mut self, what: tllmprof_record::Used, ns: u64, count: u32) {
         use tllmprof_record::Used as What;
         match what {
@@ -48,10 +53,12 @@ impl Used {
         }
     }
 
-    /// Returns how much of a wait of length `wait` for the GPU the thread may have been off the processor.
+    /// Returns the maximum time for which the thread may have been off the processor during waits
+    /// for the GPU that took `wait` in total. All times are in nanoseconds.
     fn asleep_in(&self, wait: u64) -> u64 {
         match self.waits {
-            // No wait was measured, so the thread may have been off the processor all the time.
+            // No wait was measured, so the thread may have been off the processor for the whole
+            // time.
             0 => wait,
             waits => {
                 let spins = self.ran_in_waits.min(waits);
@@ -173,8 +180,8 @@ impl Iteration {
         self.duration.saturating_sub(self.idle)
     }
 
-    /// Returns the time that the iteration's thread was certainly asleep or blocked, in nanoseconds. Waits for the GPU,
-    /// the GIL and requests do not count.
+    /// Returns the minimum time that the iteration's thread was asleep or blocked, in nanoseconds.
+    /// Waits for the GPU, the GIL and requests are not included.
     pub fn blocked(&self) -> u64 {
         let waits = self.gil_wait.saturating_add(self.idle);
         self.used.map_or(0, |used| {
@@ -184,8 +191,8 @@ impl Iteration {
         })
     }
 
-    /// Returns the longest time that the iteration's thread may have been asleep or blocked outside waits for the GPU,
-    /// the GIL and requests, in nanoseconds.
+    /// Returns the maximum time that the iteration's thread may have been asleep or blocked, in
+    /// nanoseconds. Waits for the GPU, the GIL and requests are not included.
     pub fn blocked_at_most(&self) -> u64 {
         let waits = self.gil_wait.saturating_add(self.idle);
         let code = self
@@ -205,9 +212,10 @@ impl Iteration {
         self.used.map_or(0, |used| used.delayed.min(self.duration))
     }
 
-    /// Returns the part of [`Self::delayed`] outside waits for the GPU, the GIL and requests. If it is known how long
-    /// the thread ran in waits for the GPU, this is the time that its code did not run. Otherwise it is at least the
-    /// part of the delay that is proportional to the code's part of the duration.
+    /// Returns the part of [`Self::delayed`] that lies outside waits for the GPU, the GIL and
+    /// requests. If it is known how long the thread ran during waits for the GPU, this part is the
+    /// time for which the remaining code did not run. Otherwise it is at least the part of the
+    /// delay that is proportional to that code's part of the duration.
     pub fn delayed_in_code(&self) -> u64 {
         let waits = self.wait.saturating_add(self.gil_wait);
         let waits = waits.saturating_add(self.idle).min(self.duration);
@@ -224,12 +232,13 @@ impl Iteration {
         })
     }
 
-    /// Returns the end of the iteration.
+    /// Returns the end of the iteration, in nanoseconds.
     pub const fn end(&self) -> u64 {
         self.start.saturating_add(self.duration)
     }
 
-    /// Returns true if the iteration counts in figures of windows.
+    /// Returns true if the iteration counts in the figures of windows. Others, such as idle
+    /// iterations, are left out.
     #[must_use]
     pub const fn qualifies(&self) -> bool {
         self.unqualified.is_none()
@@ -260,7 +269,7 @@ pub enum GpuFrom {
 }
 
 impl GpuFrom {
-    /// Returns the method by which the GPU time of these iterations is known.
+    /// Returns the method by which the GPU time of the given iterations was measured.
     pub fn choose<'a, I: Iterator<Item = &'a Iteration>>(all: impl Fn() -> I) -> Self {
         let measured = || all().filter(|iteration| iteration.gpu.is_some());
         if measured().any(|iteration| iteration.gpu_busy.is_none()) {
@@ -272,14 +281,15 @@ impl GpuFrom {
         }
     }
 
-    /// Returns true if GPU time was measured at all. If kernels are missing from the record, every busy time from
-    /// kernels is 0, so one of them must be above 0.
+    /// Returns true if GPU time was measured. If kernels are missing from the record, all busy
+    /// times from kernels are 0, so at least one busy time must be above 0.
     pub fn is_measured<'a>(self, mut all: impl Iterator<Item = &'a Iteration>) -> bool {
         self != Self::Kernels
             || all.any(|iteration| iteration.gpu_busy.is_some_and(|busy| busy > 0))
     }
 
-    /// Returns the GPU time of an iteration if this method measured it.
+    /// Returns the GPU time of an iteration in nanoseconds, or `None` if this method did not
+    /// measure it.
     pub const fn time(self, iteration: &Iteration) -> Option<u64> {
         match (self, iteration.gpu_busy) {
             (Self::Plain, Some(_)) => None,
@@ -289,7 +299,8 @@ impl GpuFrom {
     }
 }
 
-/// Number of kernels that began in an iteration, and the GPU's busy time in nanoseconds if kernels were recorded.
+/// Number of kernels that began in an iteration, and the GPU's busy time in nanoseconds; the busy
+/// time is `None` if kernels were not recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct InKernels {
     pub kernels: u32,
@@ -319,7 +330,8 @@ mod tests {
             };
             iteration.blocked_at_most()
         };
-        // In the first case the waits sleep, in the second they spin, and in the other two they were not measured.
+        // In the first case the thread sleeps while it waits for the GPU. In the second case it
+        // spins. In the other cases the waits were not measured.
         assert_eq!(at_most(4_000, 0, 1_000), 6_000);
         assert_eq!(at_most(9_000, 1_000, 1_000), 9_000);
         assert_eq!(at_most(4_000, 0, 0), 10_000);
@@ -334,7 +346,7 @@ mod tests {
 
     #[test]
     fn waiting_for_a_processor_is_divided_by_what_the_code_ran() {
-        // The iteration has 10 ms of code and a wait of 10 ms for the GPU.
+        // In this test, the iteration has 10 ms of code and a wait of 10 ms for the GPU.
         let in_code = |ran, delayed, ran_in_waits, waits| {
             let used = Used {
                 ran,
@@ -352,17 +364,19 @@ mod tests {
             assert!(iteration.blocked() <= iteration.blocked_at_most());
             (iteration.delayed_in_code(), iteration.blocked())
         };
-        // The thread sleeps in the wait. The code waited for a processor for the time that it did not run. The rest of
-        // the delay came when the sleep ended.
+        // The thread sleeps while it waits for the GPU. The time for which the code did not run was
+        // a wait for a processor; the rest of the delay came when the thread woke up.
         assert_eq!(in_code(4_000, 6_000, 0, 1_000), (6_000, 0));
         assert_eq!(in_code(4_000, 9_000, 0, 1_000), (6_000, 0));
-        // The thread spins in the wait, and had no processor for as long in the wait as in the code.
+        // The thread spins while it waits for the GPU. It lacked a processor for as long during the
+        // wait as during the code.
         assert_eq!(in_code(10_000, 10_000, 500, 1_000), (5_000, 0));
         assert_eq!(in_code(20_000, 0, 1_000, 1_000), (0, 0));
-        // A sleep in the code is not a wait for a processor.
+        // The thread sleeps in the code. Such a sleep does not count as a wait for a processor.
         assert_eq!(in_code(4_000, 1_000, 0, 1_000), (1_000, 5_000));
-        // It is not known whether the thread sleeps in the wait. The delay is divided in proportion, and the code's
-        // part is at least the time that the code did not run.
+        // It is unknown whether the thread sleeps or spins while it waits for the GPU. So the delay
+        // is divided in proportion, but the code's part is at least the time for which the code did
+        // not run.
         assert_eq!(in_code(10_000, 10_000, 0, 0), (5_000, 0));
         assert_eq!(in_code(2_000, 8_000, 0, 0), (8_000, 0));
     }

@@ -1,9 +1,10 @@
-//! The names of kernels. Records contain them as mangled by compilers.
+//! The names of kernels. In records they are mangled, as the compilers wrote them.
 
-/// Maximum length of a name in characters. A short mangled name can expand to an enormous one.
+/// Maximum length of a demangled name in characters. It is needed because a short mangled name can
+/// expand to an enormous name.
 const MAX_NAME_LENGTH: usize = 4096;
 
-/// Returns a kernel's full name, demangled if it is mangled.
+/// Returns a kernel's full name, demangled if `name` is mangled.
 pub fn full(name: &str) -> String {
     let text = tllmprof_symbols::demangle(name.as_bytes()).unwrap_or_else(|| name.to_owned());
     let end = text
@@ -13,12 +14,12 @@ pub fn full(name: &str) -> String {
     text[..end].to_owned()
 }
 
-/// Returns the full name without parameters, return type and namespaces. Template arguments are kept, because many
-/// kernels differ only in these.
+/// Returns a kernel's name without parameters, return type and namespaces. Template arguments are
+/// kept, because many kernels differ only in them.
 pub fn short(name: &str) -> String {
     let mut depth = 0_usize;
-    // A name without parameters is not a function's name, so its spaces are part of the name. `whole` is where such a
-    // name begins; `start` is where the last word begins.
+    // A name without parameters has no return type, so its spaces are part of the name: such a name
+    // begins at `whole`. A name with parameters begins at `start`, after the last space.
     let (mut start, mut end, mut whole) = (0, name.len(), 0);
     for (at, byte) in name.bytes().enumerate() {
         match byte {
@@ -43,7 +44,7 @@ pub fn short(name: &str) -> String {
     }
 }
 
-/// Returns the full name without parameters, return type and template arguments: the namespaces and the kernel's name.
+/// Returns a kernel's namespaces and name, without parameters, return type and template arguments.
 pub(crate) fn path(name: &str) -> String {
     let (mut depth, mut start) = (0_usize, 0);
     let mut path = String::new();
@@ -64,8 +65,9 @@ pub(crate) fn path(name: &str) -> String {
     path
 }
 
-/// Returns a form of a full name by which names of the same kernel from different profilers can be compared. Their
-/// demanglers write constants, lambdas, anonymous namespaces, parameters and return types in different ways.
+/// Returns a form of a kernel's full name that is the same for names from different profilers.
+/// Their demanglers write constants, lambdas, anonymous namespaces, parameters and return types in
+/// different ways.
 pub(crate) fn comparable(name: &str) -> String {
     let name = name.replace("(anonymous namespace)", "@");
     let name = name.replace("<unnamed>", "@").replace("[lambda", "{lambda");
@@ -74,9 +76,10 @@ pub(crate) fn comparable(name: &str) -> String {
     while let Some(word) = words.next() {
         match word {
             "void" | "const" | ")" => (),
-            // This bracket belongs to the address of a function.
+            // After `&`, the bracket belongs to the address of a function, so skip only the
+            // bracket.
             "(" if found.ends_with('&') => (),
-            // This bracket opens parameters, or the type of a constant.
+            // In other places, the bracket opens the parameters or the type of a constant.
             "(" => {
                 let inside = group(&mut words);
                 let instance = inside.strip_prefix("instance");
@@ -91,7 +94,7 @@ pub(crate) fn comparable(name: &str) -> String {
                 }
             }
             "]" => found.push('}'),
-            // An empty pack of template arguments leaves a comma before the `>`.
+            // If the last template arguments are an empty pack, a comma is left before the `>`.
             ">" => found = format!("{}>", found.trim_end_matches(',')),
             number if is_number(number) => found += number.trim_end_matches(['u', 'l']),
             word => found += word,
@@ -100,7 +103,8 @@ pub(crate) fn comparable(name: &str) -> String {
     found
 }
 
-/// Splits a name into words and single other characters, without spaces.
+/// Splits a name into words (letters, digits and `_`) and single other characters. Spaces are
+/// dropped.
 fn words(name: &str) -> impl Iterator<Item = &str> {
     let is_part = |character: char| character.is_alphanumeric() || character == '_';
     let mut rest = name;
@@ -118,7 +122,8 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Takes the words up to the bracket that closes a group, and returns them without that bracket.
+/// Takes words up to the bracket that closes the current group, and returns them without that
+/// bracket.
 fn group<'a>(words: &mut impl Iterator<Item = &'a str>) -> String {
     let mut depth = 1;
     let mut inside = String::new();
@@ -141,7 +146,8 @@ fn is_number(word: &str) -> bool {
     word.starts_with(|character: char| character.is_ascii_digit())
 }
 
-/// Returns true if a bracket opens the parameters, and is not part of a name such as `(anonymous namespace)`.
+/// Returns true if the bracket at the start of `from` opens the parameters, and is not part of a
+/// name such as `(anonymous namespace)`. `before` is the text before the bracket.
 fn is_parameters(before: &str, from: &str) -> bool {
     !from.starts_with("(anonymous") && !before.is_empty() && !before.ends_with("operator")
 }

@@ -1,22 +1,22 @@
-//! The threads that launch work.
+//! The threads that launch GPU work.
 
 /// Maximum number of threads to distinguish.
 const MAX_THREADS: usize = 256;
 
-/// Minimum share of all launches, as a part of 1, that a thread must make to count as the launcher for the other
-/// threads.
+/// Minimum share of all launches, as a fraction, for a thread to be called the launcher of other
+/// threads' work.
 const MIN_LAUNCH_SHARE: f64 = 0.9;
 
 /// Number of launches by each thread.
 #[derive(Debug, Default)]
 pub(crate) struct Launchers {
     threads: Vec<(u32, u64)>,
-    /// Index in `threads` of the thread that launched last.
+    /// Index in `threads` of the thread that made the latest launch.
     latest: usize,
 }
 
 impl Launchers {
-    /// Counts a launch of a thread.
+    /// Counts a launch by a thread.
     #[inline]
     pub(crate) fn add(&mut self, thread: u32) {
         if let Some((known, launches)) = self.threads.get_mut(self.latest)
@@ -38,8 +38,9 @@ impl Launchers {
         }
     }
 
-    /// Returns the thread that launches the work of other threads' iterations, if there is one. That thread makes
-    /// nearly all launches and has no iterations itself: `is_own` returns true for a thread that has iterations.
+    /// Returns the thread that launches the work of other threads' iterations, if there is one.
+    /// That thread makes nearly all launches and has no iterations itself. `is_own` returns true
+    /// for a thread that has iterations.
     pub(crate) fn of_others(&self, is_own: impl Fn(u32) -> bool) -> Option<u32> {
         let all: u64 = self.threads.iter().map(|(_, launches)| launches).sum();
         let (thread, launches) = self.threads.iter().max_by_key(|(_, launches)| launches)?;
@@ -62,8 +63,8 @@ mod tests {
             launchers.of_others(|thread| thread == own)
         };
         assert_eq!(of(&[(7, 95), (8, 5)], 8), Some(7));
-        // No thread is found if the launching thread has iterations, if two threads launch, or if there are no
-        // launches.
+        // No launcher is found if the launching thread has iterations itself, if two threads
+        // launch, or if there are no launches.
         assert_eq!(of(&[(7, 95), (8, 5)], 7), None);
         assert_eq!(of(&[(7, 60), (8, 40)], 9), None);
         assert_eq!(of(&[], 9), None);

@@ -1,10 +1,10 @@
 //! Matching of kernels to the calls that launched them.
 //!
-//! All kernels of one call have the same correlation number, and calls get these numbers in order, but a record does
-//! not contain the number of a call. So the launching calls are matched to the numbers of kernels, both in order,
-//! wherever there are equally many of both: over a whole window of kernels, or else between two moments at which no
-//! thread was in such a call and the GPUs were idle. A call that does not fit by its time, its stream or its number of
-//! kernels gets no launch here.
+//! All kernels of one call have the same correlation number, and the numbers increase in the order
+//! of the calls, but a record does not contain the number of a call. So calls and kernels' numbers
+//! are matched in order, wherever there are equally many of both: over a whole window with recorded
+//! kernels or, if that fails, between two moments at which the GPUs were idle and no thread was in
+//! a launching call. A call whose time, stream or number of kernels does not fit is not matched.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,38 +14,41 @@ use super::facts::CallCount;
 use super::spans::Span;
 use super::work::{GpuWork, GpuWorkKind};
 
-/// Maximum number of calls, and of correlation numbers, to analyze.
+/// Maximum number of launching calls to analyze; the same maximum applies to correlation numbers.
 const MAX_LAUNCHES: usize = 1 << 20;
 
-/// Minimum idle time after which the GPUs have no work queued, in nanoseconds. Queued work begins sooner.
+/// Minimum idle time of the GPUs, in nanoseconds, that shows that no work was queued. Queued work
+/// would begin sooner.
 const MIN_IDLE_NS: u64 = 10_000;
 
-/// Maximum time by which a kernel may seem to begin before its call, in nanoseconds, because two clocks are compared.
+/// Maximum time by which a kernel may seem to begin before its launching call, in nanoseconds. It
+/// is not 0 because the two times come from different clocks.
 const MAX_CLOCK_ERROR_NS: u64 = 10_000;
 
-/// A launching call from the record.
+/// A call that launches GPU work, from the record.
 #[derive(Clone, Copy, Debug)]
 struct LaunchCall {
     thread: u32,
-    /// Start and end, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Start of the call, in nanoseconds of `CLOCK_MONOTONIC`.
     start: u64,
     end: u64,
     kind: CallKind,
-    /// The stream's handle.
+    /// The handle of the stream on which the call launches.
     stream: u64,
 }
 
-/// A launch whose call and kernels are known.
+/// A launching call whose kernels are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Launch {
-    /// Number among the launches of the process, counted from 0.
+    /// The launch's index among the launches of the process.
     pub number: u32,
     /// The thread that made the call.
     pub thread: u32,
     /// Number of kernels that the call launched.
     pub kernels: u32,
-    /// Start of the call, and start of its last kernel, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Start of the call, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start: u64,
+    /// Start of the call's last kernel, in nanoseconds of `CLOCK_MONOTONIC`.
     pub last: u64,
 }
 
@@ -54,20 +57,21 @@ pub struct Launch {
 pub struct Launches {
     launches: Vec<Launch>,
     calls: HashMap<(u32, u64), u32>,
-    /// Indexes of launches by window of kernels and correlation number. The window is part of the key because
-    /// correlation numbers may start again at 1 in each window.
+    /// Indexes of launches. The key is the index of the window in which the kernels were recorded,
+    /// and their correlation number. The window is part of the key because correlation numbers may
+    /// restart at 1 in each window.
     kernels: HashMap<(usize, u32), u32>,
     starts: Vec<u64>,
 }
 
 impl Launches {
-    /// Returns the launch whose call began at `start` on a thread.
+    /// Returns the launch whose call began at `start` (in nanoseconds) on a thread.
     #[must_use]
     pub fn of_call(&self, thread: u32, start: u64) -> Option<&Launch> {
         self.launch(self.calls.get(&(thread, start)))
     }
 
-    /// Returns the launch of a kernel, by its correlation number and its start.
+    /// Returns the launch that started a kernel. `start` is the kernel's start in nanoseconds.
     #[must_use]
     pub fn of_kernel(&self, correlation: u32, start: u64) -> Option<&Launch> {
         let window = window(&self.starts, start)?;
@@ -92,30 +96,32 @@ struct LaunchedKernels {
     kernels: u32,
     first: u64,
     last: u64,
-    /// Device and stream of the first kernel.
+    /// GPU and stream of the first kernel.
     place: (u8, u16),
 }
 
-/// Collects the events from which launches are found.
+/// Collects the calls and the kernels of a record, from which launches are found.
 #[derive(Debug)]
 pub struct LaunchTally<'a> {
     clock: &'a Clock,
-    /// Rows of launching calls in the table of calls.
+    /// Rows of the table of CUDA calls whose functions launch kernels.
     rows: HashMap<u8, CallKind>,
-    /// The windows in which kernels were recorded, from the start of the first iteration to the end of the last one.
+    /// The windows in which kernels were recorded, each from the start of its first iteration to
+    /// the end of its last.
     windows: Vec<(u64, u64)>,
     calls: Vec<LaunchCall>,
     works: HashMap<(usize, u32), LaunchedKernels>,
     /// Start and end of each piece of GPU work.
     busy: Vec<(u64, u64)>,
     is_too_much: bool,
-    /// True if events are missing from the record. Then the numbers of calls and kernels may be equal by chance.
+    /// True if events are missing from the record. Then equal numbers of calls and kernels prove
+    /// nothing, because they may be equal by chance.
     lacks_some: bool,
 }
 
 impl<'a> LaunchTally<'a> {
-    /// Creates an empty tally. `windows` are the windows in which kernels were recorded, in nanoseconds. `lacks_some`
-    /// is true if events are missing from the record.
+    /// Returns an empty tally. `windows` are the windows in which kernels were recorded, in
+    /// nanoseconds. `lacks_some` is true if events are missing from the record.
     pub fn new(
         clock: &'a Clock,
         calls: &[CallCount],
@@ -139,7 +145,7 @@ impl<'a> LaunchTally<'a> {
         }
     }
 
-    /// Adds GPU work.
+    /// Adds a piece of GPU work, if it is in a window with recorded kernels.
     pub fn add_work(&mut self, work: &GpuWork) {
         if self.windows.is_empty() || self.is_too_much {
             return;
@@ -151,13 +157,14 @@ impl<'a> LaunchTally<'a> {
         }
     }
 
-    /// Adds an event if it is a launching call.
+    /// Adds an event, if it is a launching call.
     pub fn add(&mut self, thread: u32, event: &Event) {
         if self.windows.is_empty() || self.is_too_much {
             return;
         }
         match event.what {
-            // Neither a failed call nor a call that was captured by a stream capture launched anything.
+            // Skip failed calls and calls that were captured into a graph, because they launched
+            // nothing.
             What::Call {
                 row,
                 capturing: false,
@@ -272,8 +279,8 @@ impl<'a> LaunchTally<'a> {
 
 type Pair<'a> = (&'a LaunchCall, &'a LaunchedKernels);
 
-/// Matches calls to work separately for each time between two moments at which the GPUs were idle. Within it, calls and
-/// work are matched in their order, if there are equally many.
+/// Splits the calls and the kernels at the moments at which the GPUs were idle. Between two such
+/// moments, calls and kernels are matched in order, if there are equally many.
 fn between_idle<'a>(
     calls: &'a [LaunchCall],
     works: &'a [LaunchedKernels],
@@ -292,7 +299,8 @@ fn between_idle<'a>(
     found
 }
 
-/// Matches each call to the work at its position. Returns `None` if the numbers differ or if any pair does not fit.
+/// Pairs the calls with the launched kernels, in order. Returns `None` if their numbers differ or
+/// if any pair does not fit.
 fn fit<'a>(calls: &'a [LaunchCall], works: &'a [LaunchedKernels]) -> Option<Vec<Pair<'a>>> {
     let is_one = |(call, work): &Pair<'_>| {
         work.first.saturating_add(MAX_CLOCK_ERROR_NS) >= call.start
@@ -302,14 +310,16 @@ fn fit<'a>(calls: &'a [LaunchCall], works: &'a [LaunchedKernels]) -> Option<Vec<
     (calls.len() == works.len() && pairs.iter().all(is_one)).then_some(pairs)
 }
 
-/// Returns the calls before which the GPUs were idle, each with the first work after that moment. A call is left out if
-/// another thread was still in a launching call, which may launch its work later.
+/// Returns the calls before which the GPUs were idle, each with the first kernels that began
+/// afterwards. A call is left out if another thread was still in a launching call at that time,
+/// because that thread may launch its work later.
 fn idle_moments(
     calls: &[LaunchCall],
     works: &[LaunchedKernels],
     busy: &[(u64, u64)],
 ) -> Vec<(usize, usize)> {
-    // Latest start of any work before each index, and earliest start from that index on.
+    // `before[i]` is the latest start of the kernels before index i, and `after[i]` is the earliest
+    // start of the kernels from index i on.
     let mut before = vec![0; works.len() + 1];
     let mut after = vec![u64::MAX; works.len() + 1];
     for (at, work) in works.iter().enumerate() {
@@ -340,9 +350,9 @@ fn idle_moments(
     found
 }
 
-/// Returns the pairs without those that may be mixed up because calls of several threads overlapped. A pair in such an
-/// overlap is kept only if its kernel ran on the stream where kernels of that thread and stream handle usually run, and
-/// no kernel of another thread in the overlap ran there.
+/// Removes pairs that may be wrong because calls of several threads overlapped. Such a pair is kept
+/// only if its kernel ran on the stream on which kernels of the same thread and stream handle
+/// usually run, and if no kernel of another overlapping call ran on that stream.
 fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut streams: HashMap<(u32, u64), HashMap<(u8, u16), u32>> = HashMap::new();
     for (call, work) in pairs {
@@ -363,7 +373,7 @@ fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
     let mut kept = Vec::with_capacity(pairs.len());
     let mut from = 0;
     while from < pairs.len() {
-        // Take the calls that overlap one another.
+        // Take all calls that overlap each other in time.
         let (mut to, mut end) = (from + 1, pairs[from].0.end);
         while to < pairs.len() && pairs[to].0.start < end {
             end = end.max(pairs[to].0.end);
@@ -406,8 +416,9 @@ mod tests {
         }
     }
 
-    /// Matches calls to kernels, which are given by correlation number, start and stream. Each thread launches on its
-    /// own stream. Returns the correlation number of each call's kernel, if it was found.
+    /// Returns the correlation number of each call's kernel, or `None` if it was not found. A
+    /// kernel is given by its correlation number, start and stream. Each thread launches on its own
+    /// stream.
     fn found(calls: &[LaunchCall], kernels: &[(u32, u64, u16)]) -> Vec<Option<u32>> {
         found_where(calls, kernels, false)
     }
@@ -448,7 +459,8 @@ mod tests {
         let calls = [call(1, 10), call(1, 20), call(1, 30)];
         let kernels = [(9, 95, 1), (5, 90, 1), (12, 100, 1)];
         assert_eq!(found(&calls, &kernels), [Some(5), Some(9), Some(12)]);
-        // Equal numbers prove nothing if other events are missing.
+        // If other events are missing from the record, equal numbers of calls and kernels prove
+        // nothing.
         assert_eq!(found_where(&calls, &kernels, true), [None; 3]);
     }
 
@@ -464,7 +476,8 @@ mod tests {
         ];
         let expected = [Some(1), None, Some(7), Some(8)];
         assert_eq!(found(&calls, &kernels), expected);
-        // While the GPU always has work queued, the order of kernels does not show which call launched which kernel.
+        // In this test the GPU always has work queued, so it is never idle, and the order of
+        // kernels does not show which call launched which kernel.
         let behind =
             kernels.map(|(number, _, stream)| (number, 200 + u64::from(number) * 4, stream));
         assert_eq!(found(&calls, &behind), [None; 4]);
@@ -472,8 +485,9 @@ mod tests {
 
     #[test]
     fn the_gpu_is_not_done_with_a_call_that_is_on_its_way() {
-        // Each call begins while the GPU is idle, but the previous call has not reached the driver yet. The first
-        // kernel has no call, which prevents a match over the whole window.
+        // In this test each call begins while the GPU is idle, but before the previous call has
+        // launched its kernel. An additional kernel without a call prevents a match over the whole
+        // window.
         let calls = [(1, 100), (2, 116), (1, 132)].map(|(thread, start)| LaunchCall {
             end: (start + 24) * US,
             ..call(thread, start)
@@ -503,7 +517,8 @@ mod tests {
 
     #[test]
     fn calls_of_two_threads_at_once_are_distinguished_by_their_streams() {
-        // At 20, the second thread's call reached the driver before the first thread's.
+        // In this test the second thread's call launches its kernel before the first thread's call
+        // does.
         let calls = [
             call(1, 10),
             call(2, 15),
@@ -522,7 +537,8 @@ mod tests {
         ];
         let expected = [Some(1), Some(2), None, None, Some(5), Some(6)];
         assert_eq!(found(&calls, &kernels), expected);
-        // If all kernels ran on one stream, nothing distinguishes overlapping calls of two threads.
+        // If all kernels run on one stream, nothing shows which of two overlapping calls launched
+        // which kernel.
         let one = kernels.map(|(number, start, _)| (number, start, 1));
         let expected = [Some(1), Some(2), None, None, None, None];
         assert_eq!(found(&calls, &one), expected);

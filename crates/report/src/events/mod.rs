@@ -1,5 +1,5 @@
-//! Contents of a record before any analysis: facts about the process, its iterations and windows, and the data
-//! structures that the passes over events share.
+//! The contents of a record before any analysis: data about the process, its iterations and
+//! windows. Also the data structures that the passes over the record share.
 
 pub(crate) mod batch;
 pub(crate) mod busy;

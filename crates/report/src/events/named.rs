@@ -1,4 +1,4 @@
-//! Totals of events by name.
+//! Totals of events with the same name.
 
 use std::collections::HashMap;
 
@@ -34,13 +34,13 @@ impl Named {
     }
 }
 
-/// Conversion of ticks to nanoseconds, at the mean rate over the whole record.
+/// Conversion of ticks to nanoseconds, at the mean rate of the record's clock.
 pub struct Ns {
     pub rate: f64,
 }
 
 impl Ns {
-    /// Converts ticks to nanoseconds.
+    /// Converts a number of ticks to nanoseconds.
     pub fn convert(&self, ticks: u64) -> u64 {
         if self.rate == 1.0 {
             ticks
@@ -49,7 +49,7 @@ impl Ns {
         }
     }
 
-    /// Returns a total with its name.
+    /// Returns a total in nanoseconds with its name. `total` is in ticks.
     pub fn named(&self, name: String, total: &Total) -> Named {
         Named {
             name,
@@ -60,7 +60,7 @@ impl Ns {
     }
 }
 
-/// Returns totals by name, the longest first. Totals with the same name are added up.
+/// Returns totals by name, the longest time first. Totals with the same name are added up.
 pub(crate) fn ranked(named: impl Iterator<Item = Named>) -> Vec<Named> {
     let mut by_name: HashMap<String, Named> = HashMap::new();
     for more in named {

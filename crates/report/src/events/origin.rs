@@ -1,11 +1,12 @@
-//! The profiler that recorded a process, and the data that it did not record.
+//! The profiler that recorded a process, and the kinds of data that it did not record.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::window::Window;
 
-/// Maximum share of the time that recording may take without a caveat on the figures, as a part of 1.
+/// Maximum share of the time that recording may take, as a fraction, before the report warns that
+/// the figures are affected.
 pub(crate) const SMALL_COST: f64 = 0.1;
 
 /// The profiler that recorded a process, if it was not tllmprof.
@@ -34,7 +35,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// Returns the reason why a finding is unknown without this data.
+    /// Returns the reason why findings that need this data are unknown.
     pub const fn missing(self) -> &'static str {
         match self {
             Self::Calls => "CUDA calls were not recorded",
@@ -43,7 +44,7 @@ impl Data {
         }
     }
 
-    /// Returns advice on how to record this data, as a sentence and in a word or two.
+    /// Returns advice on how to record this data: as a sentence, and in a word or two.
     pub const fn to_know(self) -> (&'static str, &'static str) {
         match self {
             Self::Calls => ("record CUDA calls, too", "CUDA calls"),
@@ -60,15 +61,15 @@ impl Origin {
         self.tool.is_empty()
     }
 
-    /// Returns this origin, or `known` if tllmprof recorded the process. In that case `known`, which comes from the
-    /// record, says which data are missing.
+    /// Returns this origin, unless it says that tllmprof recorded the process; in that case returns
+    /// `known`. `known` comes from the record and also lists the missing data.
     #[must_use]
     pub fn or(self, known: &Self) -> Self {
         if self.is_own() { known.clone() } else { self }
     }
 
-    /// Returns the estimated share of the windows' time that recording took, as a part of 1; `None` if there is no
-    /// estimate.
+    /// Returns the estimated share of the windows' time that recording took, as a fraction; `None`
+    /// if there is no estimate.
     #[must_use]
     pub fn cost_share(&self, windows: &[Window]) -> Option<f64> {
         let wall = windows.iter().map(Window::wall);

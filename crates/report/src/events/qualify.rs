@@ -1,10 +1,13 @@
 //! Selection of the iterations that count in the figures of windows.
 //!
-//! With a condition (`TLLMPROF_WHERE`), only iterations that satisfy it count. A window's length counts only these
-//! iterations; the iterations between them are also recorded, and marked. Without a condition, all iterations count
-//! except idle ones, such as the dummy batches of data parallelism, which say nothing about the speed of batches. If
-//! all iterations are idle, they count. An iteration that did not reach its regular end does not count, unless no other
-//! iteration exists: the end of the process, which may take seconds, is not a step.
+//! With a condition (`TLLMPROF_WHERE`), only iterations that satisfy it count. A window's length
+//! counts only these iterations; the iterations between them are also recorded, and marked. Without
+//! a condition, all iterations count except idle iterations, such as the dummy batches of data
+//! parallelism, which say nothing about the speed of real batches. If all iterations are idle, they
+//! count.
+//!
+//! An iteration that ended early, for example because the process ended, does not count unless
+//! there is no other iteration.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -27,8 +30,9 @@ pub enum Unqualified {
     Cut,
 }
 
-/// The properties of an iteration that decide whether it counts. `marked` is true if the record marks it as not
-/// satisfying the condition, and `cut` is true if something other than its regular end ended it.
+/// The properties of an iteration that decide whether it counts. `marked` is true if the record
+/// marks the iteration as not satisfying the condition, and `cut` is true if something other than
+/// its regular end ended the iteration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IterationCandidate {
     pub marked: bool,
@@ -37,7 +41,7 @@ pub(crate) struct IterationCandidate {
 }
 
 impl Unqualified {
-    /// The reasons, in the order in which they are reported.
+    /// The reasons why iterations do not count, in the order in which they are reported.
     pub const ALL: [Self; 5] = [
         Self::Unknown,
         Self::Idle,
@@ -47,17 +51,20 @@ impl Unqualified {
     ];
 }
 
-/// The iterations of a record that count.
+/// The selection of the iterations of a record that count in figures.
 #[derive(Debug, Default)]
 pub(crate) struct Qualified {
-    /// The reason why each iteration does not count, `None` if it does; empty if all iterations count.
+    /// For each iteration, the reason why it does not count, or `None` if it counts. The list is
+    /// empty if all iterations count.
     why: Vec<Option<Unqualified>>,
-    /// Number of counting iterations before each index, followed by their total.
+    /// For each iteration, the number of iterations before it that count. The last entry is the
+    /// number of all iterations that count.
     before: Vec<usize>,
 }
 
 impl Qualified {
-    /// Decides for each iteration whether it counts. `condition` is empty if there is none.
+    /// Decides for each iteration whether it counts. `condition` is the user's condition
+    /// (`TLLMPROF_WHERE`), or empty.
     pub(crate) fn new(condition: &str, known: impl Iterator<Item = IterationCandidate>) -> Self {
         let known: Vec<_> = known.collect();
         let has_condition = !condition.is_empty() || known.iter().any(|one| one.marked);
@@ -84,12 +91,13 @@ impl Qualified {
         Self { why, before }
     }
 
-    /// Returns the reason why the iteration at an index does not count, or `None` if it does.
+    /// Returns the reason why the iteration at the index `place` does not count, or `None` if it
+    /// counts.
     pub(crate) fn why(&self, place: usize) -> Option<Unqualified> {
         self.why.get(place).copied().flatten()
     }
 
-    /// Returns true if the iteration at an index counts.
+    /// Returns true if the iteration at the index `place` counts.
     pub(crate) fn has(&self, place: usize) -> bool {
         self.why(place).is_none()
     }
@@ -99,7 +107,7 @@ impl Qualified {
         self.why.is_empty()
     }
 
-    /// Returns true if any iteration from `first` to `last` counts.
+    /// Returns true if any iteration from the index `first` to the index `last` counts.
     pub(crate) fn has_any(&self, first: usize, last: usize) -> bool {
         match (self.before.get(first), self.before.get(last + 1)) {
             (Some(before), Some(until)) => before < until,
@@ -175,8 +183,8 @@ mod tests {
             None,
         ];
         assert_eq!(why("phase=idle", &all), expected);
-        // Iterations can be marked without a condition of the process, because a single window may have its own
-        // condition.
+        // Iterations can be marked although the process has no condition, because a single window
+        // may have its own.
         assert_eq!(why("", &all), expected);
         assert_eq!(
             why("tokens>9", &[(true, idle())]),

@@ -1,4 +1,4 @@
-//! Iterations and batches as found in the record.
+//! Iterations and batches in the form in which they are read from a record.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use tllmprof_record::Batch;
 use super::iteration::Used;
 use super::spans::Span;
 
-/// An iteration as found in the record, in ticks.
+/// An iteration as read from the record. Times are in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawIteration {
     pub start: u64,
@@ -15,13 +15,13 @@ pub(crate) struct RawIteration {
     pub n: u64,
     pub thread: u32,
     pub cut: bool,
-    /// Time that the iteration's thread waited for requests, and the part of that time in calls
-    /// that wait for the GPU.
+    /// Time for which the iteration's thread waited for requests.
     pub idle: u64,
+    /// Part of `idle` in calls that wait for the GPU.
     pub idle_calls: u64,
-    /// True if the iteration does not satisfy the condition (`TLLMPROF_WHERE`).
+    /// True if the iteration does not satisfy the user's condition (`TLLMPROF_WHERE`).
     pub excluded: bool,
-    /// Use of the machine by the iteration's thread; `None` if it was not recorded.
+    /// Processor time and page faults of the iteration's thread; `None` if they were not recorded.
     pub used: Option<Used>,
 }
 
@@ -39,17 +39,17 @@ impl RawIteration {
     }
 }
 
-/// A batch as found in the record.
+/// The contents of a batch as read from the record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawBatch {
-    /// Time of the event, in ticks.
+    /// Time of the batch's event in the record, in ticks.
     pub start: u64,
-    /// Number of the batch's iteration, modulo 2^16.
+    /// Number of the iteration that worked on the batch, modulo 2^16.
     pub iteration: u16,
     pub batch: Batch,
 }
 
-/// Returns the batch of each iteration, `None` if it is not known. `iterations` must be in the
+/// Returns the batch of each iteration, or `None` if it is not known. `iterations` must be in the
 /// order of their starts.
 pub(crate) fn batches(iterations: &[RawIteration], batches: &[RawBatch]) -> Vec<Option<Batch>> {
     let mut places: HashMap<u16, Vec<usize>> = HashMap::new();
@@ -97,8 +97,8 @@ mod tests {
 
     #[test]
     fn a_batch_is_of_the_latest_iteration_of_its_number() {
-        // Another thread began iteration 3 before the batch of iteration 2 was written. Iterations
-        // 5 and 5 + 2^16 have the same number modulo 2^16.
+        // In this test another thread began iteration 3 before the batch of iteration 2 was
+        // written. Iterations 5 and 5 + 2^16 have the same number modulo 2^16.
         let iterations = [
             iteration(2, 100),
             iteration(3, 110),

@@ -1,22 +1,24 @@
-//! The source that a [`Process`](crate::Process) is read from.
+//! The interface through which a [`Process`](crate::Process) is read, from a record or from another
+//! profiler's file.
 
 use std::io;
 
 use super::origin::Origin;
 use tllmprof_record::{Damage, Entry, Header, Reader, Source};
 
-/// Events of one process, from any profiler.
+/// The events of one process, which tllmprof or another profiler recorded.
 pub trait Recording {
     /// Returns the header, which identifies the process and the clock of the events.
     fn header(&self) -> &Header;
 
-    /// Returns the profiler that recorded the process, and the data that it did not record.
+    /// Returns the profiler that recorded the process, and the kinds of data that it did not
+    /// record.
     fn origin(&self) -> Origin {
         Origin::default()
     }
 
-    /// Passes every string and event to `each`, in the same order each time. Events of a thread come nearly in the
-    /// order of their ends.
+    /// Passes every string and event to `each`, in the same order in each call. The events of a
+    /// thread come nearly in the order of their ends.
     ///
     /// # Errors
     /// Returns an error if the events cannot be read.

@@ -1,5 +1,5 @@
-//! Waits for requests: time in a function in which a known engine waits for them, or in a call that waits for a GPU
-//! although the GPU has no work.
+//! Waits for requests: the time in a function in which a known engine waits for requests, or in a
+//! call that waits for a GPU without work.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,27 +10,33 @@ use tllmprof_record::{CallKind, Clock, Event, StringId, What};
 use crate::events::facts::{CallCount, RawFacts};
 use crate::events::spans::Span;
 
-/// Minimum length of waits for requests: in functions, and in calls that wait for the GPU. In nanoseconds.
+/// Minimum length of a wait for requests in a function, in nanoseconds.
 const MIN_FUNCTION_WAIT_NS: u64 = 1_000_000;
+/// Minimum length of a wait for requests in a call that waits for the GPU, in nanoseconds.
 const MIN_CALL_WAIT_NS: u64 = 100_000;
-/// Minimum length of a sleep of a thread between two calls that may be a wait for requests, in nanoseconds, and a lower
-/// bound of this length in ticks of any clock. The sleep must also be at least [`MIN_SLEEP_TO_RUN_RATIO`] times as long
-/// as the thread is on a processor in the whole iteration.
+/// Minimum length, in nanoseconds, of a sleep between two calls that may be a wait for requests.
+/// The sleep must also be at least [`MIN_SLEEP_TO_RUN_RATIO`] times as long as the time that the
+/// thread is on a processor in the iteration.
 const MIN_SLEEP_NS: u64 = 5_000_000;
+/// Number of ticks that is less than [`MIN_SLEEP_NS`] on any clock, for a quick check before the
+/// conversion to nanoseconds.
 const MIN_SLEEP_TICKS: u64 = 1_000_000;
+/// Minimum ratio of a sleep that may be a wait for requests to the time that the thread is on a
+/// processor in the iteration.
 const MIN_SLEEP_TO_RUN_RATIO: u64 = 10;
 
-/// Maximum numbers of waits and of threads to keep.
+/// Maximum number of possible waits for requests to keep.
 const MAX_WAITS: usize = 1 << 20;
+/// Maximum number of threads to distinguish.
 const MAX_THREADS: usize = 1 << 14;
 
 /// The effect of a call on the GPU's work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum WorkEffect {
     Nothing,
-    /// The call gives the GPU work.
+    /// The call gives the GPU work, and does not wait.
     Work,
-    /// The call waits for the GPU's work, and also gives the GPU work.
+    /// The call gives the GPU work, and waits for the GPU.
     Both,
     Waits(Wait),
 }
@@ -38,39 +44,41 @@ enum WorkEffect {
 /// Events that may be waits for requests.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
-    /// Effect of each row of the table of calls.
+    /// Effect of the calls in each row of the table of CUDA calls.
     rows: HashMap<u8, WorkEffect>,
     names: HashMap<StringId, bool>,
-    /// True if the record does not have the streams of calls.
+    /// True if the record does not contain the streams on which calls worked.
     pub lacks_streams: bool,
-    /// For each thread that gave the GPU no work since its last wait: the kind of the wait, and its stream.
+    /// For each thread that has given the GPU no work since its last wait for the GPU: the kind of
+    /// that wait, and its stream.
     drained: HashMap<u32, (Wait, u64)>,
-    /// Threads that gave the GPU work.
+    /// Threads that gave the GPU work at least once.
     workers: HashSet<u32>,
     functions: Vec<(u32, Span)>,
-    /// Calls that wait for the GPU, each with its thread, its span, and true if all work that the thread had launched
-    /// had ended before the call.
+    /// Calls that wait for the GPU: the thread, the time span, and true if all work that the thread
+    /// had launched had already ended when the call began.
     calls: Vec<(u32, Span, bool)>,
-    /// End of each thread's last call, and long spans between two calls of a thread.
+    /// End of each thread's last call.
     ended: HashMap<u32, u64>,
+    /// Long time spans between two calls of a thread, with the thread.
     between: Vec<(u32, Span)>,
 }
 
-/// The waits for requests of each thread, in ticks.
+/// The times in which each thread waited for requests, in ticks.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     all: HashMap<u32, Vec<Span>>,
     calls: HashMap<u32, Vec<Span>>,
-    /// The waits in which a thread slept between two calls.
+    /// The part of the waits in which a thread slept between two calls.
     asleep: HashMap<u32, Vec<Span>>,
 }
 
-/// Returns the end of the iteration that a thread is in at a moment, and the time that the thread was on a processor in
-/// that iteration.
+/// A function that returns data about the iteration that a thread is in at a moment: the
+/// iteration's end, and the time that the thread was on a processor in the iteration.
 pub(crate) type TimeOnProcessor<'a> = dyn Fn(u32, u64) -> Option<(u64, u64)> + 'a;
 
 impl Candidates {
-    /// Adds an event. Returns true if it is a call that gives the GPU work.
+    /// Adds an event. Returns true if the event is a call that gives the GPU work.
     pub(crate) fn take(&mut self, found: &RawFacts, thread: u32, event: &Event) -> bool {
         if matches!(event.what, What::Call { .. }) {
             self.between(thread, span(event));
@@ -138,7 +146,8 @@ impl Candidates {
             self.calls.push((thread, span(event), is_drained));
         }
         if self.drained.len() < MAX_THREADS || before.is_some() {
-            // An earlier wait for the whole context still holds: it says more than a wait for one stream.
+            // Keep an earlier wait for the whole context: it covers all streams, whereas the
+            // present wait covers one stream.
             let drained = before.filter(|(wait, _)| *wait == Wait::Context);
             self.drained
                 .insert(thread, drained.unwrap_or((wait, stream)));
@@ -146,9 +155,10 @@ impl Candidates {
         false
     }
 
-    /// Returns the waits for requests. `idle` has the idle times of the GPU in nanoseconds, if events measured them.
-    /// `ran` is given if sleeps between calls count as waits for requests. It returns the end of the iteration that a
-    /// thread is in at a moment, and the time that the thread was on a processor in that iteration, in nanoseconds.
+    /// Returns the waits for requests. `idle` contains the GPU's idle times in nanoseconds, if they
+    /// were measured. `ran` is given if sleeps between calls may count as waits for requests: it
+    /// returns the end of a thread's iteration and the time that the thread was on a processor in
+    /// that iteration, in nanoseconds.
     pub(crate) fn finish(
         self,
         idle: Option<&[Span]>,
@@ -192,7 +202,8 @@ impl Candidates {
 }
 
 impl Requests {
-    /// Returns how long a thread waits for requests in a span, and how much of that time it is in calls, in ticks.
+    /// Returns the time for which a thread waited for requests within a span, and the part of that
+    /// time that it spent in calls. All times are in ticks.
     pub(crate) fn within(&self, thread: u32, span: Span) -> (u64, u64) {
         let of = |spans: &HashMap<u32, Vec<Span>>| {
             let spans = spans.get(&thread).map_or(&[][..], Vec::as_slice);
@@ -205,18 +216,19 @@ impl Requests {
         (of(&self.all), of(&self.calls))
     }
 
-    /// Returns the times in which a thread slept between two calls, in ticks and in order.
+    /// Returns the waits for requests in which a thread slept between two calls, in ticks and in
+    /// order.
     pub(crate) fn asleep(&self, thread: u32) -> &[Span] {
         self.asleep.get(&thread).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns true if a thread waits for requests at a moment, in ticks.
+    /// Returns true if a thread waited for requests at a moment, which is in ticks.
     pub(crate) fn has(&self, thread: u32, moment: u64) -> bool {
         let (start, end) = (moment, moment.saturating_add(1));
         self.within(thread, Span { start, end }).0 > 0
     }
 
-    /// Returns true if an event is a wait for requests.
+    /// Returns true if an event of a thread is a wait for requests.
     pub(crate) fn is_one(&self, thread: u32, event: &Event) -> bool {
         let Some(spans) = self.all.get(&thread) else {
             return false;
@@ -250,7 +262,7 @@ fn does(kind: CallKind, name: &str) -> WorkEffect {
     }
 }
 
-/// Returns true if a call gives the GPU work.
+/// Returns true if calls of this row of the table of CUDA calls give the GPU work.
 pub(crate) fn gives_work(call: &CallCount) -> bool {
     matches!(
         does(call.kind, &call.name),
@@ -258,7 +270,7 @@ pub(crate) fn gives_work(call: &CallCount) -> bool {
     )
 }
 
-/// Returns the spans of each thread in order, with overlapping spans joined.
+/// Returns the time spans of each thread in order. Overlapping spans are joined.
 fn by_thread(spans: impl Iterator<Item = (u32, Span)>) -> HashMap<u32, Vec<Span>> {
     let mut threads: HashMap<u32, Vec<Span>> = HashMap::new();
     for (thread, span) in spans {

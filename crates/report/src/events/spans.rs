@@ -1,4 +1,4 @@
-//! Look-up of the iterations that contain a moment or overlap a span of time.
+//! Look-up of the iterations that contain a moment, or that overlap a span of time.
 
 /// A span of time, in ticks or in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -8,7 +8,8 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns the length of the part of this span that lies in `other`, in the unit of the spans.
+    /// Returns the length of the part of this span that lies in `other`, in the unit of the two
+    /// spans.
     pub const fn overlap(&self, other: &Self) -> u64 {
         let start = if self.start > other.start {
             self.start
@@ -24,17 +25,19 @@ impl Span {
     }
 }
 
-/// The iterations of a record on its clock. They do not overlap: an iteration that extends beyond the start of the next
-/// one is cut there.
+/// The time spans of a record's iterations, on the record's clock. They do not overlap: if an
+/// iteration extends beyond the start of the next one, it is cut there.
 #[derive(Debug)]
 pub struct Spans {
     spans: Vec<Span>,
-    /// Index at which the last search ended. Events arrive nearly in order, so the next search ends close to it.
+    /// Index in `spans` at which the last search ended. Events arrive nearly in order, so the next
+    /// search ends at a nearby index.
     last: usize,
 }
 
 impl Spans {
-    /// Creates the table. `spans` must be in the order of their starts.
+    /// Returns the look-up table for the iterations' spans. `spans` must be in the order of their
+    /// starts.
     pub fn new(mut spans: Vec<Span>) -> Self {
         let starts: Vec<_> = spans.iter().skip(1).map(|span| span.start).collect();
         for (span, next) in spans.iter_mut().zip(starts) {
@@ -67,7 +70,8 @@ impl Spans {
             return None;
         }
         let rest = self.spans.get(first..)?;
-        // Few spans extend beyond the next iteration, so search further only then.
+        // Few spans extend into the iteration after the first one, so search for the last iteration
+        // only if this span does.
         let more = match rest.get(1) {
             Some(next) if next.start < span.end => {
                 rest.partition_point(|other| other.start < span.end) - 1

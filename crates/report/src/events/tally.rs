@@ -11,10 +11,11 @@ use crate::events::requests::Requests;
 use crate::events::spans::{Span, Spans};
 use crate::events::turnaround::{Turnaround, Turnarounds};
 
-/// Maximum number of functions, of ranges, and of threads that have their own totals.
+/// Maximum number of function names with a total of their own; the same maximum applies to names of
+/// ranges and to threads.
 const MAX_NAMES: usize = 1 << 14;
 
-/// Number of generations of Python's garbage collector to distinguish.
+/// Number of generations of Python's garbage collector that are distinguished.
 pub(crate) const GENERATIONS: usize = 4;
 
 /// Number and time of events of one kind, in ticks.
@@ -23,8 +24,8 @@ pub struct Total {
     pub count: u64,
     pub ticks: u64,
     pub longest: u64,
-    /// The part of `ticks` that delayed iterations: events on the iteration's thread, or, for collections, on any
-    /// thread.
+    /// The part of `ticks` that delayed iterations: the time of events on the iteration's own
+    /// thread, or, for garbage collections, on any thread.
     pub inside: u64,
 }
 
@@ -36,29 +37,33 @@ impl Total {
     }
 }
 
-/// Sums of one iteration. Times are in ticks.
+/// Sums of the events of one iteration. Times are in ticks.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct InIteration {
     pub launches: u32,
     pub launching: u64,
     pub calls: u32,
-    /// Number of calls that begin or end a stream capture, or that are captured instead of executed.
+    /// Number of calls that begin or end a stream capture, or that were captured into a graph
+    /// instead of executed.
     pub captures: u32,
     pub wait: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// Row in the table of calls of the first wait for the GPU after which the iteration's thread launched work.
+    /// The first wait for the GPU after which the iteration's thread launched work, as a row in the
+    /// table of CUDA calls.
     pub launched_after: Option<u8>,
-    /// Row of the last wait for the GPU that the iteration's thread made since it launched work.
+    /// The latest wait for the GPU since the iteration's thread last launched work, as a row in the
+    /// table of CUDA calls.
     waited: Option<u8>,
-    /// Number of collections that cover this iteration entirely, minus that number for the previous iteration.
+    /// Number of garbage collections that cover this iteration entirely, minus the same number for
+    /// the previous iteration.
     collections: i64,
 }
 
-/// Totals by kind of event.
+/// Totals of events, by kind of event.
 #[derive(Debug)]
 pub struct Totals {
-    /// Totals of calls, by row of the table of calls.
+    /// Totals of calls, by their row in the table of CUDA calls.
     pub calls: Box<[Total; 256]>,
     pub gc: [Total; GENERATIONS],
     pub collected: u64,
@@ -69,15 +74,17 @@ pub struct Totals {
     pub gil_forced: u64,
     pub functions: HashMap<StringId, Total>,
     pub ranges: HashMap<(StringId, StringId), Total>,
-    /// Number of events that have no total for their name because there was no room.
+    /// Number of events that are in no total by name because a limit was reached.
     pub left_out: u64,
-    /// Number of events missing from the record, as other events report it.
+    /// Number of events that are missing from the record, according to events that report such
+    /// losses.
     pub dropped: u64,
     pub events: u64,
 }
 
 impl Totals {
-    /// Returns the time that iterations spent on a possible cause of slowness, in ticks.
+    /// Returns the time that a possible cause of slowness (such as a garbage collection) took from
+    /// iterations, in ticks.
     pub fn spent(&self, cause: Cause) -> u64 {
         let total = match cause {
             Cause::Gc(generation) => self.gc.get(usize::from(generation)),
@@ -91,35 +98,36 @@ impl Totals {
     }
 }
 
-/// Results of adding up the events.
+/// The results of adding up a record's events.
 #[derive(Debug)]
 pub(crate) struct Tallied {
     pub inside: Vec<InIteration>,
     pub totals: Totals,
     pub watched: SlowestIterations,
-    /// Times between waits and the next launch, in ticks.
+    /// Times from waits for the GPU to the next launch, in ticks.
     pub turnaround: Turnaround,
 }
 
-/// Facts of a record that the first pass found.
+/// Data that the first pass over the record found and this pass needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TallyInputs<'a> {
     pub qualified: &'a Qualified,
-    /// For each row of the table of calls, its kind, and true if it allocates or frees memory.
+    /// Kind of each row of the table of CUDA calls.
     pub kinds: &'a [CallKind; 256],
+    /// For each row of the table of CUDA calls, true if its function allocates or frees memory.
     pub allocates: &'a [bool; 256],
     pub requests: &'a Requests,
     pub strings: &'a Strings,
 }
 
-/// Adds up the events of a record.
+/// Adds up the events of a record, in total and by iteration.
 #[derive(Debug)]
 pub(crate) struct Tally<'a> {
     timeline: Spans,
     /// The thread of each iteration.
     threads: Vec<u32>,
-    /// Facts from the first pass. Totals include only events in iterations that count (see `qualified`), and events
-    /// outside iterations.
+    /// Data from the first pass over the record. Totals include only events in iterations that
+    /// count (see `qualified`), and events outside iterations.
     known: TallyInputs<'a>,
     pub iterations: Vec<InIteration>,
     pub totals: Totals,
@@ -128,7 +136,8 @@ pub(crate) struct Tally<'a> {
 }
 
 impl<'a> Tally<'a> {
-    /// Creates an empty tally. Iterations must be in the order of their starts; `threads` has the thread of each one.
+    /// Returns an empty tally. `timeline` contains the iterations in the order of their starts, and
+    /// `threads` the thread of each iteration.
     pub(crate) fn new(
         timeline: Spans,
         threads: Vec<u32>,
@@ -210,7 +219,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Returns true if an event delays its thread for a reason that has its own finding, such as a garbage collection.
+    /// Returns true if an event delays its thread for a reason that has a finding of its own, such
+    /// as a garbage collection.
     fn holds(&self, thread: u32, event: &Event) -> bool {
         match event.what {
             What::Gc { .. } | What::GilWait => true,
@@ -220,7 +230,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Returns true if totals include an event. They leave out an event that lies only in iterations that do not count.
+    /// Returns true if totals include an event. An event that lies only in iterations that do not
+    /// count is not included.
     fn counts(&mut self, event: &Event) -> bool {
         self.known.qualified.has_all()
             || self
@@ -229,7 +240,8 @@ impl<'a> Tally<'a> {
                 .is_none_or(|(first, last)| self.known.qualified.has_any(first, last))
     }
 
-    /// Adds a call for a stream. `stream` is `None` if the call is captured by a stream capture.
+    /// Adds a CUDA call. `stream` is the stream that the call uses; `None` if the call was captured
+    /// into a graph.
     #[inline]
     fn call(&mut self, thread: u32, event: &Event, row: u8, stream: Option<u64>, counts: bool) {
         if counts {
@@ -264,9 +276,9 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds an activity of an iteration's thread, only for the first and the last iteration that it overlaps. Any
-    /// iteration between these is covered entirely, so either another thread ended it, or the activity does not explain
-    /// its time.
+    /// Adds an activity of an iteration's thread to the first and the last iteration that it
+    /// overlaps. The activity covers all iterations between these entirely, so it does not explain
+    /// their time; or another thread ended them.
     fn own(&mut self, thread: u32, event: &Event, cause: Cause) {
         let span = span(event);
         let Some((first, last)) = self.timeline.reach(&span) else {
@@ -298,7 +310,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds a collection to every iteration that it overlaps, because it stops all Python code.
+    /// Adds a garbage collection to every iteration that it overlaps, because it stops all Python
+    /// code.
     fn collection(&mut self, event: &Event, generation: u16) {
         let span = span(event);
         let Some((first, last)) = self.timeline.reach(&span) else {
@@ -320,8 +333,9 @@ impl<'a> Tally<'a> {
         if last != first {
             part(last);
         }
-        // The collection covers all iterations between the first and the last. There may be very many, so only the
-        // difference to the previous iteration is stored.
+        // The garbage collection covers all iterations between the first and the last entirely.
+        // There may be very many of them, so only the changes of the number from one iteration to
+        // the next are stored.
         if last > first + 1 {
             self.iterations[first + 1].collections += 1;
             self.iterations[last].collections -= 1;
@@ -331,7 +345,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Records the time for which a thread held the GIL. Watched iterations of other threads get it as an overlap.
+    /// Adds a time for which a thread held the GIL. For slow iterations of other threads it is also
+    /// stored as an overlap.
     fn hold(&mut self, thread: u32, event: &Event) {
         self.totals.gil_hold.add(event.duration);
         if self.totals.holds.len() < MAX_NAMES || self.totals.holds.contains_key(&thread) {
@@ -351,7 +366,8 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Records an overlap with a watched iteration.
+    /// Adds an overlap of an activity with one of the slowest iterations, which is given by its
+    /// index among them.
     fn note(&mut self, index: usize, span: &Span, cause: Cause) {
         if let Some(place) = self.watched.place(index)
             && let Some(around) = self.timeline.span(place)
@@ -389,7 +405,8 @@ const fn span(event: &Event) -> Span {
     }
 }
 
-/// Adds a time to the total of a name. Without room for a new name, only counts the event in `left_out`.
+/// Adds a time in ticks to the total with the key `key`. If there is no room for a new key, the
+/// event is only counted in `left_out`.
 fn named<K: Hash + Eq>(totals: &mut HashMap<K, Total>, left_out: &mut u64, key: K, ticks: u64) {
     if totals.len() < MAX_NAMES || totals.contains_key(&key) {
         totals.entry(key).or_default().add(ticks);

@@ -1,7 +1,8 @@
-//! GPU idle time because the host waited for the GPU in the middle of an iteration.
+//! GPU idle time that occurs because the host waited for the GPU in the middle of an iteration.
 //!
-//! After a wait has returned, its stream is empty until the thread launches the next work. If all work goes to one
-//! stream, the GPU is idle for that time, which is known without recording kernels.
+//! When a wait for a stream returns, the stream is empty until the thread launches the next work.
+//! If all work goes to one stream, the GPU is idle for that time. So this idle time is known even
+//! if kernels are not recorded.
 
 use std::collections::HashMap;
 
@@ -10,10 +11,11 @@ use tllmprof_record::Event;
 
 use crate::events::facts::CallCount;
 
-/// Maximum number of threads, and of streams, to distinguish.
+/// Maximum number of threads to distinguish; the same maximum applies to streams.
 const MAX_THREADS: usize = 256;
 
-/// Minimum share of launches on one stream by one thread. Above it, other launches are too few to matter.
+/// Minimum share of launches that one thread makes on one stream, for the GPU to count as used
+/// through a single stream.
 const MIN_ONE_STREAM_SHARE: f64 = 0.95;
 
 /// The effect of a call on the stream that it uses.
@@ -22,15 +24,15 @@ pub(crate) enum Drains {
     #[default]
     Nothing,
     Launch,
-    /// A wait until the stream has no work left.
+    /// The call waits until the stream has no work left.
     Wait,
-    /// A copy that returns when it has completed.
+    /// The call copies, and returns when the copy has completed.
     Copy,
 }
 
 impl Drains {
-    /// Returns the effect of each row. A wait for an event has no effect, because the event may have been recorded long
-    /// before the last work of its stream.
+    /// Returns the effect of each row of the table of CUDA calls. A wait for an event has no
+    /// effect, because the event may have been recorded long before the last work of its stream.
     pub(crate) fn by_row(rows: &[CallCount]) -> [Self; 256] {
         let mut all = [Self::Nothing; 256];
         for row in rows {
@@ -45,36 +47,37 @@ impl Drains {
     }
 }
 
-/// Time between a host wait or a blocking copy and the next launch in the same iteration. Times are in ticks or in
-/// nanoseconds.
+/// Time from the end of a host wait or a blocking copy to the next launch in the same iteration.
+/// Times are in ticks or in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Turnaround {
     pub after_waits: u64,
     pub after_copies: u64,
-    /// True if nearly all launches came from one thread and went to one stream. Only then was the GPU idle for the
-    /// turnaround time.
+    /// True if nearly all launches came from one thread and went to one stream. Only in that case
+    /// was the GPU surely idle during these times.
     pub one_stream: bool,
 }
 
-/// The call after which a thread's stream is empty.
+/// The latest wait or blocking copy of a thread, after which its stream is empty.
 #[derive(Clone, Copy, Debug)]
 struct Empty {
     by: Drains,
     since: u64,
-    /// Index of the iteration in which the call was made.
+    /// Index of the iteration in which the wait or the copy was made.
     place: usize,
-    /// Time that the thread has since spent on activities that the wait did not cause, in ticks.
+    /// Time since then that the thread spent on activities that the wait did not cause, in ticks.
     held: u64,
 }
 
-/// Adds up turnaround times.
+/// Adds up the times from waits and blocking copies to the next launch.
 #[derive(Debug)]
 pub(crate) struct Turnarounds {
     rows: [Drains; 256],
     empty: HashMap<u32, Empty>,
     launches: HashMap<(u32, u64), u64>,
-    /// The latest launches, which are not yet in `launches`: their thread and stream, and their number. Consecutive
-    /// launches usually have the same thread and stream.
+    /// The latest launches: their thread and stream, and their number, which is not yet added to
+    /// `launches`. Consecutive launches usually have the same thread and stream, so this saves
+    /// look-ups.
     latest: ((u32, u64), u64),
     found: Turnaround,
 }
@@ -90,7 +93,7 @@ impl Turnarounds {
         }
     }
 
-    /// Adds a call of a thread in the iteration at index `place`.
+    /// Adds a call of a thread. `place` is the index of the iteration in which it was made.
     pub(crate) fn call(&mut self, thread: u32, row: u8, stream: u64, place: usize, event: &Event) {
         match self.rows[usize::from(row)] {
             Drains::Nothing => (),
@@ -109,8 +112,8 @@ impl Turnarounds {
         }
     }
 
-    /// Adds an event that delayed the thread for another reason: a collection, a wait for the GIL, or an allocation.
-    /// Each of these reasons has its own finding.
+    /// Adds an event that delayed the thread for a reason with a finding of its own: a garbage
+    /// collection, a wait for the GIL, or an allocation.
     pub(crate) fn held(&mut self, thread: u32, event: &Event) {
         if let Some(empty) = self.empty.get_mut(&thread)
             && event.start >= empty.since
@@ -129,8 +132,8 @@ impl Turnarounds {
         if self.empty.is_empty() {
             return;
         }
-        // Ignore time between two iterations: the host prepares the next iteration then, which is not caused by the
-        // wait.
+        // Ignore a launch in another iteration than the wait: between two iterations the host
+        // prepares the next iteration, which is not a consequence of the wait.
         if let Some(empty) = self.empty.remove(&thread)
             && empty.place == place
         {

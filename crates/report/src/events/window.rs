@@ -1,4 +1,5 @@
-//! The windows of a record, built from their edges and iterations.
+//! The windows of a record, built from the events at which they opened and closed, and from the
+//! iterations.
 
 use std::collections::HashSet;
 
@@ -29,14 +30,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns the iterations that count in figures.
+    /// Returns the window's iterations that count in figures.
     pub fn qualified(&self) -> impl Iterator<Item = &Iteration> {
         self.iterations
             .iter()
             .filter(|iteration| iteration.qualifies())
     }
 
-    /// Returns the numbers of the window's first and last iteration as text.
+    /// Returns the numbers of the window's first and last iteration as text, such as `5-14`.
     pub fn name(&self) -> String {
         match self.first == self.last {
             true => self.first.to_string(),
@@ -44,21 +45,23 @@ impl Window {
         }
     }
 
-    /// Returns the time from the start of the window's first iteration to the end of its last one, in nanoseconds.
+    /// Returns the time from the start of the window's first iteration to the end of its last
+    /// iteration, in nanoseconds.
     pub fn wall(&self) -> u64 {
         let (start, end) = self.span();
         end.saturating_sub(start)
     }
 
-    /// Returns the start of the window's first iteration and the end of its last one, in nanoseconds.
+    /// Returns the start of the window's first iteration and the end of its last iteration, in
+    /// nanoseconds.
     pub fn span(&self) -> (u64, u64) {
         let end = self.iterations.iter().map(Iteration::end).max();
         let start = self.iterations.first().map(|first| first.start);
         (start.unwrap_or(0), end.unwrap_or(0))
     }
 
-    /// Returns the window's span in pieces. Left out are iterations that do not count, and gaps where iterations are
-    /// missing.
+    /// Returns the parts of the window's time span that count: without iterations that do not
+    /// count, and without gaps where iterations are missing.
     pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
         let (mut from, end) = self.span();
         let mut until = from;
@@ -79,8 +82,9 @@ impl Window {
         })
     }
 
-    /// Returns the number of iterations that are missing between the window's first and last one. They can be missing
-    /// if several threads make steps at once: the next iteration may begin before the previous one is written.
+    /// Returns the number of iterations that are missing between the window's first and last
+    /// iteration. Iterations can be missing if several threads run iterations at once: the next
+    /// iteration may begin before the previous one is written.
     pub fn gaps(&self) -> u64 {
         match self.iterations.len() as u64 {
             0 => 0,
@@ -100,8 +104,8 @@ pub(crate) struct WindowEdge {
     pub cut: bool,
 }
 
-/// Returns the windows between edges, in the order of their opening. A window that was not closed gets `u64::MAX` as
-/// its last iteration.
+/// Returns the windows that the events in `edges` open and close, in the order of their opening. A
+/// window that was not closed gets `u64::MAX` as its last iteration.
 pub(crate) fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
     edges.sort_by_key(|edge| edge.ticks);
     let mut windows: Vec<Window> = Vec::new();
@@ -126,9 +130,10 @@ pub(crate) fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
     windows
 }
 
-/// Returns the windows between edges with their iterations, which must be in the order of their starts. Iterations
-/// without the edges of their window, which were lost, form a separate window. `pasts` has the numbers of the first
-/// iterations of windows that the flight recorder kept.
+/// Returns the windows that the events in `edges` open and close, with their iterations.
+/// `iterations` must be in the order of their starts. Iterations whose window's events were lost
+/// form a separate window. `pasts` contains the numbers of the first iterations of windows that the
+/// flight recorder kept.
 pub(crate) fn windows(
     edges: Vec<WindowEdge>,
     iterations: Vec<Iteration>,
@@ -138,7 +143,7 @@ pub(crate) fn windows(
     for window in &mut windows {
         window.past = pasts.contains(&window.first);
     }
-    // A window that was not closed ends where the next one begins.
+    // A window that was not closed ends where the next window begins.
     let firsts: Vec<_> = windows.iter().skip(1).map(|window| window.first).collect();
     for (window, next) in windows.iter_mut().zip(firsts) {
         if !window.closed {
@@ -279,7 +284,8 @@ mod tests {
             past: false,
             iterations: iterations.to_vec(),
         };
-        // Iteration 7 began before 6 could be written, so no gap in time shows that 6 is missing.
+        // In this test, iteration 7 began before iteration 6 could be written, so no gap in time
+        // shows that iteration 6 is missing.
         let stretches: Vec<_> = window.stretches().collect();
         assert_eq!(stretches, [(0, 20), (60, 90)]);
     }

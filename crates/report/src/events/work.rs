@@ -1,4 +1,5 @@
-//! GPU work: kernels, copies and memory sets. Only this module interprets the times of their events.
+//! GPU work: kernels, copies and memory sets. Only this module converts the times in events of GPU
+//! work.
 
 use tllmprof_record::{Clock, CopyKind, Event, StringId, What};
 
@@ -10,7 +11,8 @@ pub struct GpuWork {
     pub device: u8,
     pub stream: u16,
     pub what: GpuWorkKind,
-    /// Start in ticks (`ticks`), and in nanoseconds of `CLOCK_MONOTONIC` (`start`).
+    /// Start, in ticks of the record's clock. The field `start` is the same time in nanoseconds of
+    /// `CLOCK_MONOTONIC`.
     pub ticks: u64,
     pub start: u64,
     /// Length in nanoseconds; 0 if the driver did not report it.
@@ -56,12 +58,13 @@ impl GpuWork {
             what,
             ticks: event.start,
             start: clock.ns(event.start),
-            // The duration needs no conversion: it comes from the GPU's clock, which counts nanoseconds.
+            // The duration needs no conversion from ticks: the GPU's clock already counts
+            // nanoseconds.
             ns: event.duration,
         })
     }
 
-    /// Returns the span in which the work ran, in nanoseconds.
+    /// Returns the time span in which the work ran, in nanoseconds.
     #[must_use]
     pub const fn span(&self) -> Span {
         Span {

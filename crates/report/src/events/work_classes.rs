@@ -1,5 +1,5 @@
-//! Classes of iterations that do the same work. Kernels are recorded in some iterations of a class; what they show is
-//! assumed for the other iterations of that class, too.
+//! Classes of iterations that do the same work. Kernels are recorded in only some iterations of a
+//! class; the other iterations of the class are assumed to have the same kernels.
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,44 @@ use tllmprof_record::Phase;
 
 use super::iteration::Iteration;
 
-/// Maximum difference between neighbouring numbers of launches in a class: relative to the smaller one, and as a number
-/// of launches.
+/// Iterations of a phase are sorted by their number of launches. A class ends where the number
+/// grows by more than this fraction (and by more than a fixed number of launches) from one
+/// iteration to the next.
 const MAX_GAP: f64 = 0.25;
+/// Maximum growth of the number of launches within a class from one iteration to the next, as a
+/// number of launches.
 const MAX_GAP_LAUNCHES: u32 = 2;
 
-/// Maximum relative difference between the mean launches of a class's iterations with recorded kernels and of its
-/// iterations without.
+/// Maximum relative difference between the mean number of launches of a class's iterations with
+/// recorded kernels and that of its iterations without recorded kernels.
 const MAX_LAUNCH_DIFFERENCE: f64 = 0.1;
 
-/// Of this number of iterations, the one with the fewest and the one with the most launches are ignored.
+/// One in this many iterations is ignored at each end of the list sorted by number of launches.
 const ODD_ONE_IN: usize = 20;
 
-/// Classes of iterations. Those of one class have the same phase, if it is known, and similar numbers of launches.
+/// Classes of iterations. The iterations of a class have the same phase, if it is known, and
+/// similar numbers of launches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WorkClasses {
-    /// For each phase, its classes in order: the smallest number of launches in the class, and the index in `classes`.
+    /// The classes of each phase, in order. A class is given by its smallest number of launches and
+    /// its index in `classes`.
     by_phase: BTreeMap<Option<Phase>, Vec<(u32, usize)>>,
     classes: Vec<WorkClass>,
 }
 
-/// Sums over the iterations of a class. Times are in nanoseconds.
+/// Sums over the iterations of one class. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct WorkClass {
-    /// Number of iterations with recorded kernels, and the GPU's busy time in them.
+    /// Number of iterations with recorded kernels.
     measured: u64,
+    /// Busy time of the GPU in the iterations with recorded kernels.
     busy: u64,
-    /// Number of iterations without recorded kernels, and their total time.
+    /// Number of iterations without recorded kernels.
     others: u64,
+    /// Total time of the iterations without recorded kernels.
     took: u64,
-    /// True if the class's iterations with recorded kernels do the same work as those without.
+    /// True if the class's iterations with recorded kernels do the same work as its iterations
+    /// without.
     is_known: bool,
 }
 
@@ -61,7 +69,8 @@ impl WorkClasses {
         found
     }
 
-    /// Returns the class of an iteration; `None` if no iteration of its phase was used to find the classes.
+    /// Returns the index of an iteration's class; `None` if there is no class for the iteration's
+    /// phase.
     pub(crate) fn class(&self, iteration: &Iteration) -> Option<usize> {
         let starts = self.by_phase.get(&phase(iteration))?;
         let after = starts.partition_point(|(launches, _)| *launches <= iteration.launches);
@@ -69,13 +78,15 @@ impl WorkClasses {
         Some(*class)
     }
 
-    /// Returns true if recorded kernels show the work of a class.
+    /// Returns true if the recorded kernels of a class also represent its iterations without
+    /// recorded kernels.
     pub(crate) fn is_known(&self, class: usize) -> bool {
         self.classes.get(class).is_some_and(|class| class.is_known)
     }
 
-    /// Of the time of iterations without recorded kernels, returns the share in classes whose work is not known from
-    /// kernels, as a part of 1; 0 if there are no such iterations.
+    /// Returns a share of the time of iterations without recorded kernels, as a fraction: the part
+    /// in classes that have no representative recorded kernels. Returns 0 if all iterations have
+    /// recorded kernels.
     pub(crate) fn unknown_share(&self) -> f64 {
         let took = |known: &dyn Fn(&WorkClass) -> bool| -> u64 {
             let some = self.classes.iter().filter(|class| known(class));
@@ -84,8 +95,9 @@ impl WorkClasses {
         took(&|class| !class.is_known) as f64 / took(&|_| true).max(1) as f64
     }
 
-    /// Estimates the share of time in which the GPU is busy in iterations without recorded kernels, as a part of 1.
-    /// Only classes whose work is known from kernels count; `None` if there are none.
+    /// Estimates the share of time for which the GPU is busy in iterations without recorded
+    /// kernels, as a fraction. Only classes with representative recorded kernels are used; `None`
+    /// if there are none.
     pub(crate) fn busy_share(&self) -> Option<f64> {
         let known = self.classes.iter().filter(|class| class.is_known);
         let (busy, took) = known.fold((0.0, 0.0), |(busy, took), class| {
@@ -97,7 +109,7 @@ impl WorkClasses {
 }
 
 impl WorkClass {
-    /// Adds up iterations, which must be in the order of their numbers of launches.
+    /// Returns the sums over iterations, which must be in the order of their numbers of launches.
     fn new(all: &[&Iteration]) -> Self {
         let mut sum = Self::default();
         let mut launches = [Vec::new(), Vec::new()];
@@ -126,8 +138,8 @@ impl WorkClass {
     }
 }
 
-/// Returns the mean of sorted numbers, without the extreme ones at either end: a few iterations in which a graph is
-/// captured must not make two groups seem different.
+/// Returns the mean of sorted numbers, without the smallest and the largest ones: a few iterations
+/// in which a graph is captured must not make two groups seem different.
 fn usual(sorted: &[u64]) -> Option<f64> {
     let odd = sorted.len() / ODD_ONE_IN;
     let some = &sorted[odd..sorted.len() - odd];
@@ -147,8 +159,8 @@ fn is_near(launches: u32, next: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns `count` equal iterations with these numbers of launches and durations. `gpu_busy` is the GPU's busy time
-    /// if kernels were recorded.
+    /// Returns `count` iterations with the given number of launches and duration. `gpu_busy` is the
+    /// GPU's busy time, or `None` if kernels were not recorded.
     fn some(
         count: usize,
         launches: u32,
@@ -166,8 +178,8 @@ mod tests {
 
     #[test]
     fn a_kind_of_iteration_counts_as_often_as_it_occurs() {
-        // One in ten iterations with kernels has a prompt, and recording makes it very long. One in thirty iterations
-        // without kernels has a prompt.
+        // In this test, 1 of 10 iterations with recorded kernels and 1 of 30 without process a
+        // prompt. Recording makes the former very long.
         let all = some(18, 20, 1100, Some(950)).chain(some(2, 370, 9000, Some(2000)));
         let all = all.chain(some(290, 19, 1000, None));
         let all: Vec<_> = all.chain(some(10, 373, 4000, None)).collect();
@@ -188,8 +200,8 @@ mod tests {
         let classes = WorkClasses::new(all.iter());
         assert!((classes.unknown_share() - 0.2).abs() < 1e-9);
         assert!((classes.busy_share().unwrap() - 0.95).abs() < 1e-9);
-        // The numbers of launches form one class in small steps, but the iterations with and without kernels differ on
-        // average.
+        // In this test, the numbers of launches grow in small steps, so there is only one class.
+        // But its iterations with and without recorded kernels differ on average.
         let with = (100..150).flat_map(|launches| some(1, launches, 1000, Some(10)));
         let without = (150..250).flat_map(|launches| some(1, launches, 1000, None));
         let all: Vec<_> = with.chain(without).collect();

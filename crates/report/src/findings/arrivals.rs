@@ -1,4 +1,4 @@
-//! Findings on ranks that wait for each other in collectives.
+//! Findings on ranks that wait for each other in collectives, and on the transfers of collectives.
 
 use super::definition::JobAnalyses;
 use super::evidence::Evidence;
@@ -6,14 +6,18 @@ use super::{Judgement, ranks};
 use crate::numbers::units::{Change, Share, Time};
 use crate::ranks::arrivals::{Arrivals, Bound};
 
-/// Name of the rule on arrival skew: ranks arrive at a collective at different times, so they wait for the last one.
+/// Name of the finding `arrival-skew`: ranks come to a collective at different times, so they wait
+/// for the last one.
 pub(crate) const SKEW_RULE: &str = "arrival-skew";
 
-/// Minimum shares of the iterations' time for a finding: in waits for the last rank, and in the transfers of
-/// collectives.
+/// Minimum share of waits for the last rank in the iterations' time, as a fraction, for the finding
+/// on arrival skew.
 const MIN_WAITING: f64 = 0.05;
+/// Minimum share of the transfers of collectives in the iterations' time, as a fraction, for the
+/// finding on transfers.
 const MIN_TRANSFERRING: f64 = 0.2;
-/// Minimum share of the time that a late rank must cost the other ranks for the finding to name it.
+/// Minimum share of the other ranks' time that a late rank must cost, as a fraction, for the
+/// finding to name that rank.
 const MIN_NAMED_GAIN: f64 = 0.01;
 
 pub(crate) fn skew_when() -> String {
@@ -30,7 +34,8 @@ pub(crate) fn transfer_when() -> String {
     )
 }
 
-/// Returns the analysis of the collectives, or the judgement of both rules if there is no analysis.
+/// Returns the comparison of the ranks' collectives. If there is none, returns the judgement that
+/// applies to both rules of this module.
 fn known<'a>(all: &[Evidence<'_>], together: JobAnalyses<'a>) -> Result<&'a Arrivals, Judgement> {
     if all.len() < 2 {
         return Err(Judgement::Unknown("one process".to_owned()));
@@ -87,7 +92,8 @@ pub(crate) fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
         Time(then),
         Time(now)
     );
-    // What the rank loses to causes that have findings themselves is subtracted, so that no time counts twice.
+    // Subtract the time that the late rank loses to causes with findings of their own, so that no
+    // time counts twice.
     match arrivals.gain(one.place) - ranks::theirs(one, all, together.rules) {
         gain if gain > 0.0 => Judgement::yes(evidence, gain),
         _ => Judgement::Yes {
@@ -97,7 +103,8 @@ pub(crate) fn skew(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
     }
 }
 
-/// Returns the index of the slowest process that costs the other processes at least [`MIN_NAMED_GAIN`] of the time.
+/// Returns the index of the slowest process, if it costs the other processes at least
+/// [`MIN_NAMED_GAIN`] of their time.
 pub(crate) fn latest(arrivals: &Arrivals) -> Option<usize> {
     let mut slowest = arrivals.slowest().into_iter();
     slowest.find(|place| arrivals.gain(*place) >= MIN_NAMED_GAIN)

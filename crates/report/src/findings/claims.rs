@@ -1,5 +1,5 @@
-//! Selects the ledger rows whose time a finding explains (claims). A ledger lists the time of iterations by cause. No
-//! row is claimed by two findings of the kind `Cause`.
+//! Selects the ledger rows whose time a finding explains; such rows are called claimed. A ledger
+//! lists the time of iterations by cause. No row is claimed by two findings of the kind `Cause`.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,21 @@ use super::evidence::Evidence;
 use super::ledger::code_waited_for;
 use crate::ledger::{Claim, IDLE, LedgerKind, LedgerRow, other_idle};
 
-/// The ledger rows that a rule claims if it holds.
+/// A description of the ledger rows whose time a rule's finding explains. A ledger lists the time
+/// of iterations by cause; explained rows are called claimed.
 pub(crate) enum ClaimRule {
-    /// No rows, because the rule does not explain how time is spent.
+    /// No rows, because the rule does not explain on what time is spent.
     None,
-    /// All rows of these kinds in the host's ledger.
+    /// All rows in the host's ledger that have one of the given kinds.
     Host(&'static [LedgerKind]),
-    /// Rows of GPU idle time during these activities of the host.
+    /// Rows of GPU idle time during the given activities of the host.
     Idle(&'static [Claim]),
-    /// Rows of GPU idle time during the host's copies, or the host's rows of copies if they contain more time.
+    /// Rows of GPU idle time during the host's copies; or the rows of copies in the host's ledger,
+    /// if those contain more time.
     Copies,
-    /// Rows of GPU idle time during host code that the GPU had to wait for.
+    /// Rows of GPU idle time during the host code for which the GPU had to wait.
     Code,
-    /// All rows of GPU idle time.
+    /// All rows of GPU idle time in the ledger.
     AllIdle,
 }
 
@@ -50,7 +52,8 @@ pub enum LedgerSide {
 }
 
 impl ClaimRule {
-    /// Returns the rows of a process that the rule claims, the row with the most time first.
+    /// Returns those ledger rows of a process whose time this rule explains ("claims"), the row
+    /// with the most time first.
     pub(crate) fn claim(&self, one: &Evidence<'_>) -> Vec<ClaimedRow> {
         let ledger = &one.process.ledger;
         let row = |side, row: &LedgerRow, ns: u64| ClaimedRow {

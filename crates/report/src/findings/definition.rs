@@ -1,4 +1,5 @@
-//! The definition of a rule: a possible reason why iterations take long, with its condition, advice and judge.
+//! The definition of a rule: a possible reason why iterations take long, with its condition, its
+//! advice and the function that judges it.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -64,19 +65,19 @@ impl std::fmt::Debug for Rule {
 
 #[derive(Clone, Copy)]
 pub(super) enum Judge {
-    /// Judges each process separately.
+    /// The function judges each process separately.
     Each(fn(&Evidence<'_>) -> Judgement),
-    /// Judges each process by its ledger. The ledger lists waits for a processor separately, so they are not
-    /// subtracted again from the finding's loss.
+    /// The function judges each process by its ledger (time by cause). The ledger lists waits for a
+    /// processor separately, so these waits are not subtracted from the finding's loss again.
     Ledger(fn(&Evidence<'_>) -> Judgement),
-    /// Judges all processes of the job together.
+    /// The function judges all processes of the job together.
     All(fn(&[Evidence<'_>], JobAnalyses<'_>) -> Judgement),
 }
 
-/// The table of rules and the analyses that compare several processes.
+/// The table of rules, and the analyses that compare several processes of a job.
 #[derive(Clone, Copy)]
 pub(super) struct JobAnalyses<'a> {
-    /// All rules, because some rules subtract what other rules explain.
+    /// All rules. A judge needs them because some rules subtract the time that other rules explain.
     pub rules: &'a [Rule],
     pub skew: Option<&'a Skew>,
     pub arrivals: Option<&'a Arrivals>,

@@ -1,4 +1,5 @@
-//! Figures of one process by which rules are judged. Shares are fractions of the iterations' time.
+//! Figures of one process by which rules are judged. Shares are fractions of the total time of
+//! iterations.
 
 use tllmprof_calls::{CallPurpose, Wait, kind_of};
 use tllmprof_record::Metric;
@@ -19,74 +20,80 @@ use crate::numbers::units::Share;
 use crate::process::Process;
 use crate::process::gpu::Busy;
 
-/// Minimum number of iterations for a high confidence.
+/// Minimum number of iterations for high confidence in a finding.
 const MANY_ITERATIONS: u64 = 30;
 
-/// An iteration is slow if it takes more than this many times the median.
+/// Minimum ratio of an iteration's time to the median for the iteration to be called slow.
 const SLOW_RATIO: f64 = 1.5;
 
-/// Maximum share of the time that the recorder may take. Above it, GPU idle time does not represent the program.
+/// Maximum share of the time, as a fraction, that tllmprof's recording may take. If it takes more,
+/// GPU idle time is not representative of the program.
 const MAX_RECORDER_SHARE: f64 = 0.2;
 
-/// Maximum ratio of the median iteration with recorded kernels to the median without. Up to this ratio, different work
-/// may explain the difference. Above it, recording is assumed to have made iterations longer.
+/// Maximum ratio of the median iteration time with recorded kernels to the median without. A
+/// difference up to this ratio may come from different work; a larger one is assumed to come from
+/// the recording.
 const MAX_STRETCH: f64 = 1.1;
 
-/// Limits for the conclusion that the GPU always finishes before the host waits for it. `MIN_DRAINED` is the minimum
-/// number per iteration of waits until a stream is empty, and the minimum share of iterations that wait.
-/// `MAX_NO_WAIT_SHARE` is the maximum share of waits in the time.
+/// Minimum number per iteration of waits until a stream is empty, for the conclusion that the GPU
+/// always finishes before the host waits for it. It is also the minimum share of iterations that
+/// contain a wait.
 const MIN_DRAINED: f64 = 0.9;
+/// Maximum share of waits in the time, as a fraction, for the conclusion that the GPU always
+/// finishes before the host waits for it.
 const MAX_NO_WAIT_SHARE: f64 = 0.02;
 
-/// A process that has iterations, with the figures that rules use.
+/// A process that has iterations, with the figures by which rules are judged.
 pub(crate) struct Evidence<'a> {
     pub process: &'a Process,
-    /// The index of the process among all processes of the report.
+    /// The index of this process among all processes of the report.
     pub place: usize,
     pub sum: &'a Sum,
-    /// The name that distinguishes the process from the other processes; empty if there are no others.
+    /// The name that distinguishes the process from other processes; empty if there is only one
+    /// process.
     pub who: String,
 }
 
-/// The number of some calls, and their total time in nanoseconds.
+/// Number of CUDA calls of some kind, and their total time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CallTotals {
     pub count: u64,
     pub total: u64,
 }
 
-/// Times of launches. They are medians over iterations, because an iteration that was delayed by something else is not
-/// typical.
+/// Times of launches. They are medians over iterations, so that single iterations with other delays
+/// do not affect them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launching {
-    /// Share of launches in the iterations' time.
+    /// Share of launches in the time of an iteration, as a fraction.
     pub share: f64,
     /// Mean time of one launch, in nanoseconds.
     pub mean: u64,
 }
 
-/// Figures of the kernels of a process.
+/// Means of the recorded kernels of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KernelAverages {
     /// Mean number of kernels in an iteration.
     pub kernels: f64,
     /// Mean time of a kernel, in nanoseconds.
     pub mean: u64,
-    /// Share of copies between host and device in the iterations' time.
+    /// Share of copies between host and GPU in the iterations' time, as a fraction.
     pub copies: f64,
 }
 
-/// Utilization of a GPU by all processes that use it, as fractions.
+/// Utilization of a GPU, as fractions. It is caused by all processes that use the GPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Metrics {
     pub sm: Option<f64>,
     pub bandwidth: Option<f64>,
-    /// Share of the time in which at least one kernel ran.
+    /// Share of the time in which at least one kernel ran, as a fraction.
     pub busy: Option<f64>,
 }
 
 impl<'a> Evidence<'a> {
-    /// Returns the evidence of each process that has iterations. `names` are the names of all processes.
+    /// Returns the evidence of each process that has iterations. `names` are the names of all
+    /// processes, in the same order.
     pub(crate) fn collect(processes: &'a [Process], names: &[String]) -> Vec<Self> {
         let named = processes.iter().zip(names).enumerate();
         let with = named.filter_map(|(place, (process, name))| {
@@ -104,14 +111,14 @@ impl<'a> Evidence<'a> {
         with
     }
 
-    /// Returns the iterations that figures are computed from.
+    /// Returns the iterations that count in figures.
     pub(crate) fn iterations(&self) -> impl Iterator<Item = &'a Iteration> + use<'a> {
         let windows = &self.process.windows;
         windows.iter().flat_map(Window::qualified)
     }
 
-    /// Returns words that follow a count: "a step" for a mean over iterations, "in all" if the trace has no
-    /// iterations.
+    /// Returns words for the text after a count: "a step" if the count is a mean per iteration, "in
+    /// all" if the trace has no iterations.
     pub(crate) fn a_step(&self) -> &'static str {
         match self.process.facts.origin.lacks(Data::Iterations) {
             true => "in all",
@@ -119,7 +126,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns the name of the time that shares refer to. Waits for requests are not part of it.
+    /// Returns words for the time that shares refer to. They differ if waits for requests are
+    /// excluded from that time.
     pub(crate) const fn worked(&self) -> &'static str {
         match self.sum.totals.idle {
             0 => "the time",
@@ -127,7 +135,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns true if recording took so much time that the GPU's idle time does not represent the program.
+    /// Returns true if the recording took so much time that GPU idle time is not representative of
+    /// the program.
     pub(crate) fn is_distorted(&self) -> bool {
         self.is_stretched()
             || self
@@ -136,8 +145,8 @@ impl<'a> Evidence<'a> {
                 .is_some_and(|own| own > MAX_RECORDER_SHARE)
     }
 
-    /// Returns the confidence in verdicts on this process, by the number of its iterations and the distortion by
-    /// recording.
+    /// Returns the confidence in findings on this process, by the number of its iterations and by
+    /// the distortion from recording.
     pub(crate) fn confidence(&self) -> Confidence {
         match self.sum.iterations {
             few if few < Statistic::Mean.least() as u64 => Confidence::Low,
@@ -146,7 +155,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns true if GPU idle time is known only from iterations that became longer because kernels were recorded.
+    /// Returns true if GPU idle time is known only from iterations that became longer because
+    /// kernels were recorded in them.
     fn is_stretched(&self) -> bool {
         if let Some(cost) = self.process.profiler_share() {
             return cost > SMALL_COST;
@@ -163,7 +173,7 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns the reason why figures are distorted, as text.
+    /// Returns words for the reason why the recording distorts the figures.
     pub(crate) fn distorted(&self) -> String {
         if let Some(cost) = self.process.profiler_share() {
             let cost = Share(cost);
@@ -183,8 +193,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns the number of iterations in which something was measured, as text. Returns an empty text if it was
-    /// measured in all iterations.
+    /// Returns words for the number of iterations in which a figure was measured; empty if it was
+    /// measured in all iterations. `some` is that number.
     pub(crate) fn measured_in(&self, some: u64) -> String {
         match self.sum.iterations {
             all if some > 0 && some < all => format!(" (measured in {some} of {all})"),
@@ -192,7 +202,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns a time in nanoseconds as a share of the iterations' time, limited to 1.
+    /// Returns a time in nanoseconds as a fraction of the iterations' total time. The fraction is
+    /// at most 1.
     pub(crate) fn share(&self, ns: u64) -> f64 {
         self.sum.share(ns).min(1.0)
     }
@@ -210,7 +221,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns true if most of the time in asynchronous copies is in calls whose names say that they copy to a device.
+    /// Returns true if most of the time in asynchronous copies is spent in functions whose names
+    /// say that they copy to a GPU.
     pub(super) fn copies_to_device(&self) -> bool {
         let all = self.calls(|row| matches!(kind_of(&row.name), Some(CallPurpose::AsyncCopy(_))));
         let to_device = self.calls(|row| row.name.contains("HtoD"));
@@ -230,8 +242,8 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns the share of the time in which the host waits for the GPU, by the ledger. Waits for requests are
-    /// excluded from the time.
+    /// Returns the share of time in which the host waits for the GPU, according to the ledger.
+    /// Waits for requests are excluded from the time.
     pub(crate) fn waits(&self) -> f64 {
         let ledger = &self.process.ledger;
         let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
@@ -241,9 +253,10 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// Returns true if the GPU has always finished its work before the host waits for it. That is so if the
-    /// iterations' thread waits in each iteration until a stream is empty, but hardly spends any time in these waits.
-    /// Then the host's time decides how long an iteration takes.
+    /// Returns true if the GPU has always finished its work before the host waits for it. That is
+    /// so if the iterations' thread waits in each iteration until a stream is empty, but spends
+    /// hardly any time in these waits. In that case, only the host's time decides how long an
+    /// iteration takes.
     pub(crate) fn gpu_ends_first(&self) -> bool {
         let drains = self.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::Event));
         let wait = self.iterations().filter(|iteration| iteration.wait > 0);
@@ -254,11 +267,11 @@ impl<'a> Evidence<'a> {
             && self.waits() < MAX_NO_WAIT_SHARE
     }
 
-    /// Returns the time lost to something that takes `part` nanoseconds of each iteration. Time in which the host
-    /// waits for the GPU anyway is not lost.
+    /// Returns the time lost to a cause that takes `part` nanoseconds of an iteration. Time for
+    /// which the host would wait for the GPU anyway is not lost.
     pub(crate) fn lost(&self, part: impl Fn(&Iteration) -> u64) -> Lost {
-        // An iteration with a graph capture is slow because of the capture, so it is skipped. If most iterations
-        // capture graphs, none is skipped.
+        // Skip iterations in which a graph is captured, because the capture makes them slow. If
+        // most iterations capture graphs, skip none.
         let captured = self.iterations().filter(|iteration| iteration.captures > 0);
         let few = captured.count() * 2 <= self.iterations().count();
         self.beyond(|iteration| {
@@ -270,8 +283,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns the time by which iterations with a graph capture exceed the median of iterations without one.
-    /// Iterations with recorded kernels are compared only with their like.
+    /// Returns the time by which iterations with a graph capture exceed the median of iterations
+    /// without a capture. Iterations with recorded kernels are compared only with each other.
     pub(crate) fn captures(&self) -> Lost {
         let usual = |taken: bool| {
             let like = self.iterations().filter(|iteration| {
@@ -292,8 +305,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns the time by which iterations with large batches exceed the median. A batch is large if it has more than
-    /// `LARGE_BATCH_RATIO` times the mean number of tokens.
+    /// Returns the time by which iterations with large batches exceed the median iteration. A batch
+    /// is large if its number of tokens is more than `LARGE_BATCH_RATIO` times the mean.
     pub(crate) fn large_batches(&self) -> Lost {
         let tokens = |iteration: &Iteration| iteration.batch.map(|batch| u64::from(batch.tokens));
         let all = || self.iterations().filter_map(tokens);
@@ -347,8 +360,8 @@ impl<'a> Evidence<'a> {
         })
     }
 
-    /// Returns the share of the time in which the GPU is busy. It is computed from recorded kernels, or else from the
-    /// sampled utilization metrics.
+    /// Returns the share of time in which the GPU is busy. It is computed from recorded kernels or,
+    /// without these, from sampled utilization metrics.
     pub(crate) fn busy(&self) -> Option<Busy> {
         let sampled = || self.metrics().and_then(|metrics| metrics.busy);
         self.process
@@ -357,7 +370,7 @@ impl<'a> Evidence<'a> {
             .or_else(|| sampled().map(Busy::Sampled))
     }
 
-    /// Returns the metrics of the device with the highest utilization.
+    /// Returns the utilization metrics of the GPU with the highest utilization.
     pub(crate) fn metrics(&self) -> Option<Metrics> {
         let all = || self.process.metrics.sums.iter();
         let of = |metric| all().filter(move |sum| sum.metric == metric);
@@ -376,14 +389,15 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Time lost to one cause, over all iterations, in nanoseconds.
+/// Time that all iterations lost to one cause, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lost {
     pub total: u64,
-    /// Number of slow iterations, which take far longer than the median (`slow`). Number of slow iterations that this
-    /// cause explains by half or more (`hit`). Share of this cause in the slow iterations' total excess over the
-    /// median (`of_slow`).
+    /// Number of slow iterations, which take far longer than the median.
     pub slow: u64,
+    /// Number of slow iterations that this cause explains by half or more.
     pub hit: u64,
+    /// Share of this cause in the time by which slow iterations exceed the median in total, as a
+    /// fraction.
     pub of_slow: f64,
 }

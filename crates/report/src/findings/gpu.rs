@@ -6,30 +6,40 @@ use crate::events::origin::Data;
 use crate::numbers::units::{Share, Time};
 use crate::process::gpu::Busy;
 
-/// Share of the time in which a GPU should be busy. Below it, utilization is low.
+/// Minimum share of the time, as a fraction, in which a GPU should be busy. Below this share, its
+/// utilization is called low.
 const MIN_BUSY: f64 = 0.5;
-/// If the host waits for the GPU for less than this share of the time, the evidence mentions it.
+/// Share of the time, as a fraction. If the host waits for the GPU for less than that, the evidence
+/// states how long it waits.
 const MAX_MENTIONED_WAITS: f64 = 0.2;
 
-/// Name of the rule on a GPU that copies for much of the time and runs no kernel meanwhile.
+/// Name of the finding `copy-bound`: the GPU copies for much of the time without running kernels
+/// meanwhile.
 pub(crate) const COPIES_RULE: &str = "copy-bound";
 
-/// Minimum share of the time in which the GPU copies and runs no kernel.
+/// Minimum share of the time, as a fraction, in which the GPU copies and runs no kernel, for the
+/// finding `copy-bound`.
 const MIN_COPYING: f64 = 0.2;
 
-/// Minimum memory bandwidth and maximum SM utilization, as fractions, of a GPU that is bound by its memory.
+/// Minimum memory bandwidth of a GPU that is called bound by its memory, as a fraction of the
+/// maximum.
 const MIN_MEMORY_BANDWIDTH: f64 = 0.9;
+/// Maximum SM utilization of a GPU that is called bound by its memory, as a fraction.
 const MAX_MEMORY_SM: f64 = 0.7;
 
-/// Minimum SM utilization and maximum memory bandwidth, as fractions, of a GPU that is bound by computing.
+/// Minimum SM utilization of a GPU that is called bound by computing, as a fraction.
 const MIN_COMPUTE_SM: f64 = 0.9;
+/// Maximum memory bandwidth of a GPU that is called bound by computing, as a fraction of the
+/// maximum.
 const MAX_COMPUTE_BANDWIDTH: f64 = 0.6;
 
-/// SM utilization and memory bandwidth, as fractions, of a program that uses its GPU well.
+/// SM utilization of a program that uses its GPU well, as a fraction.
 const TARGET_SM: f64 = 0.8;
+/// Memory bandwidth of a program that uses its GPU well, as a fraction of the maximum.
 const TARGET_BANDWIDTH: f64 = 0.7;
 
-/// Maximum share of kernels between iterations for a judgement of how busy the GPU is in iterations.
+/// Maximum share of kernels that run between iterations, as a fraction. With a larger share, the
+/// rules do not judge how busy the GPU is in iterations.
 const MAX_BETWEEN: f64 = 0.2;
 
 pub(crate) fn low_when() -> String {
@@ -41,8 +51,8 @@ pub(crate) fn low_when() -> String {
     )
 }
 
-/// Returns the share of the time in which the GPU is busy as text, with the number of iterations in which it was
-/// measured.
+/// Returns words for the share of time in which the GPU is busy, with the number of iterations in
+/// which it was measured.
 fn works(one: &Evidence<'_>, busy: Busy) -> String {
     let by_kernels = one.measured_in(one.process.kernels.steps());
     match busy {
@@ -66,13 +76,15 @@ fn works(one: &Evidence<'_>, busy: Busy) -> String {
     }
 }
 
-/// Returns true if another profiler recorded the process and the cost of that recording is unknown.
+/// Returns true if another profiler recorded the process, and it is unknown how much time its
+/// recording took.
 fn is_of_unknown_cost(one: &Evidence<'_>) -> bool {
     let origin = &one.process.facts.origin;
     !origin.is_own() && origin.cost.is_none()
 }
 
-/// Returns the share of the time that is not spent waiting for requests or other work.
+/// Returns the share of time, as a fraction, in which the process does not wait for requests or
+/// other work.
 fn working(one: &Evidence<'_>) -> f64 {
     let claims = &one.process.ledger.details.claims;
     match claims.gpu + claims.waited.ns {
@@ -120,7 +132,8 @@ pub(crate) fn copies_when() -> String {
     format!("the GPU copies while no kernel runs for over {copies} of the time")
 }
 
-/// Judges a process by its busiest GPU: the share of the time in which that GPU copies and runs no kernel.
+/// Judges the rule `copy-bound`: the share of time in which the process's busiest GPU copies and
+/// runs no kernel.
 pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
     let gpus = one.process.gpu.gpus.iter();
     let known = gpus.filter_map(|gpu| Some((gpu.busy_ns?, gpu.kernel_ns?)));

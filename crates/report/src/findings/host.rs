@@ -8,28 +8,36 @@ use crate::events::facts::CallCount;
 use crate::ledger::Claim;
 use crate::numbers::units::{Rate, Share, Time};
 
-/// Minimum number of launches in an iteration for an iteration to be launch-bound.
+/// Minimum number of launches in an iteration for the finding `launch-bound`.
 const MIN_LAUNCHES: f64 = 20.0;
-/// Kernels shorter than this, in nanoseconds, are too short to hide the launch of the next kernel.
+/// Limit for the mean duration of kernels, in nanoseconds. Shorter kernels end before the host has
+/// launched the next kernel.
 const MAX_SHORT_KERNEL_NS: u64 = 20_000;
-/// Minimum share of GPU idle time during launches, as a fraction of the time.
+/// Minimum share of GPU idle time during launches in the total time, as a fraction.
 const MIN_GAP_SHARE: f64 = 0.2;
-/// Without recorded kernels: minimum share of the host's launches and maximum share of its waits, as fractions of the
-/// time.
+/// Minimum share of launches in the host's time, as a fraction, for the finding `launch-bound` if
+/// kernels were not recorded.
 const MIN_LAUNCHING_SHARE: f64 = 0.5;
+/// Maximum share of waits in the host's time, as a fraction, for the finding `launch-bound` if
+/// kernels were not recorded.
 const MAX_WAIT_SHARE: f64 = 0.15;
-/// Mean duration of a launch, in nanoseconds, from which launches may be waiting for room in a full queue.
+/// Mean duration of a launch, in nanoseconds, from which launches may be slow because they wait for
+/// room in the GPU's full queue.
 const MIN_QUEUED_LAUNCH_NS: u64 = 10_000;
-/// Minimum share of the host's waits for the GPU that shows that the host is ahead of the GPU.
+/// Minimum share of the time, as a fraction, that the host waits for the GPU, which shows that the
+/// host is ahead of the GPU.
 const MIN_AHEAD_SHARE: f64 = 0.5;
 
-/// Minimum numbers per iteration of waits and of blocking copies, and minimum share of GPU idle time after them.
+/// Minimum number of waits per iteration for the finding on waits.
 const MIN_WAITS: f64 = 3.0;
+/// Minimum number of blocking copies per iteration for the finding on copies.
 const MIN_COPIES: f64 = 2.0;
+/// Minimum share of GPU idle time during and after the waits or copies, as a fraction.
 const MIN_IDLE_SHARE: f64 = 0.1;
 
-/// Minimum number of allocations per iteration, and minimum share of their time.
+/// Minimum number of memory allocations per iteration for the finding on allocations.
 const MIN_ALLOCATIONS: f64 = 0.5;
+/// Minimum share of allocations in the time, as a fraction.
 const MIN_ALLOCATING_SHARE: f64 = 0.01;
 
 pub(crate) fn launch_bound_when() -> String {
@@ -56,8 +64,8 @@ pub(crate) fn launch_bound(one: &Evidence<'_>) -> Judgement {
             Time(mean),
             Share(gaps)
         );
-        // A graph launches many kernels in one call. Far fewer launches than kernels means that graphs are used
-        // already.
+        // A graph launches many kernels in one call. If there are far fewer launches than kernels,
+        // the program already uses graphs.
         let is_eager = count * 4.0 >= kernels;
         return if gaps >= MIN_GAP_SHARE
             && mean < MAX_SHORT_KERNEL_NS
@@ -104,7 +112,8 @@ pub(crate) fn waits_when() -> String {
 pub(crate) fn waits(one: &Evidence<'_>) -> Judgement {
     let calls = one.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::CopyToHost));
     let after = one.process.calls.turnaround.after_waits;
-    // If the host copies results after most waits, GPU idle time in these copies also counts for the waits.
+    // If the host copies results after most waits, the GPU idle time in these copies is counted as
+    // a consequence of the waits, too.
     let reads = one.calls(|row| row.name.contains("DtoH")).count >= calls.count / 2;
     let claims = [Claim::Wait, Claim::Copy];
     let claims = if reads { &claims[..] } else { &claims[..1] };
@@ -145,8 +154,9 @@ pub(crate) fn copies(one: &Evidence<'_>) -> Judgement {
     )
 }
 
-/// Judges `calls` by the GPU's idle time during and after them, which the ledger lists under `claims`. If kernels were
-/// not recorded, `after` is used too: the time in nanoseconds until the next launch.
+/// Judges waits or copies by the GPU's idle time during and after them, which the ledger lists
+/// under `claims`. If kernels were not recorded, `after` is used too: the time in nanoseconds from
+/// these calls to the next launch.
 fn idle_after(
     what: &str,
     one: &Evidence<'_>,
@@ -177,8 +187,8 @@ fn idle_after(
         "{some}; {when} the GPU has nothing to do {} of the time{place}",
         Share(idle)
     );
-    // Without recorded kernels, other streams may have worked until the next launch. Only with one stream was the GPU
-    // surely idle.
+    // Without recorded kernels it is unknown whether other streams worked until the next launch.
+    // Only if there is one stream, the GPU was surely idle.
     match is_measured || claimed >= MIN_IDLE_SHARE || one.process.calls.turnaround.one_stream {
         _ if idle < MIN_IDLE_SHARE => Judgement::No(evidence),
         true => Judgement::yes(evidence, idle),

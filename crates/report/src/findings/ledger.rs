@@ -1,5 +1,5 @@
-//! Findings by the ledgers, which list the time of iterations by cause: repeated graph captures, copies, host code
-//! that the GPU waits for, delays, page faults, and waits for requests.
+//! Findings by the ledgers, which list the time of iterations by cause: repeated graph captures,
+//! copies, host code for which the GPU waits, delays, page faults, and waits for requests.
 
 use tllmprof_calls::{CallPurpose, kind_of};
 use tllmprof_record::CallKind;
@@ -16,67 +16,83 @@ use crate::ledger::{
 };
 use crate::numbers::units::{Bytes, Rate, Share, Time};
 
-/// Names of the rules on host code that the GPU waits for, and on page faults. Page faults happen in such code.
+/// Name of the finding `host-bound`: the GPU waits for code of the host.
 pub(crate) const CODE_RULE: &str = "host-bound";
+/// Name of the finding `page-faults`. Page faults occur in host code.
 pub(crate) const FAULTS_RULE: &str = "page-faults";
-/// Name of the rule on time in which a thread was ready but waited for a processor.
+/// Name of the finding `preempted`: a thread was ready to run but waited for a processor.
 pub(crate) const DELAYED_RULE: &str = "preempted";
 
-/// Minimum share of the time that graph captures cost for a finding. A share of `MIN_EXPLAINING_CAPTURES` is enough if
-/// captures explain at least `MIN_SHARE_OF_SLOW` of the excess of slow iterations over the median.
+/// Minimum share of the time that graph captures must cost for a finding, as a fraction.
 const MIN_CAPTURES: f64 = 0.005;
+/// Minimum share of the time that graph captures must cost, as a fraction, if they explain at least
+/// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
 const MIN_EXPLAINING_CAPTURES: f64 = 0.001;
+/// Minimum part, as a fraction, that a cause must have in the time by which slow iterations exceed
+/// the median, to count as their explanation.
 const MIN_SHARE_OF_SLOW: f64 = 0.5;
 
-/// Limits for the finding on small copies: minimum number per iteration, maximum mean size in bytes, and minimum share
-/// of the host's time.
+/// Minimum number per iteration for the finding on small copies.
 const MIN_COPIES: f64 = 8.0;
+/// Maximum mean size in bytes for the finding on small copies.
 const MAX_SMALL_COPY: u64 = 64 << 10;
+/// Minimum share of copies in the host's time, as a fraction, for the finding on small copies.
 const MIN_COPYING: f64 = 0.05;
 
-/// Size in bytes from which a copy takes long because of its size.
+/// Size in bytes from which a copy takes long because of its size, and not because of the call.
 const MIN_LONG_COPY: u64 = 1 << 20;
 
-/// Minimum share of the host's time for the finding on few but long copies.
+/// Minimum share of copies in the host's time, as a fraction, for the finding on few but large
+/// copies.
 const MIN_LONG_COPYING: f64 = 0.1;
 
-/// Minimum share of the excess of slow iterations over the median that must be in iterations with large batches.
+/// Minimum part, as a fraction, that iterations with large batches must have in the time by which
+/// slow iterations exceed the median.
 const MIN_LARGE_BATCHES: f64 = 0.5;
 
-/// Name of the rule on a GPU that is idle for unknown reasons.
+/// Name of the finding `gpu-idle`: the GPU is idle for unknown reasons.
 pub(crate) const IDLE_RULE: &str = "gpu-idle";
 
-/// Minimum share of the time in which the GPU is idle for the finding `gpu-idle`. If the GPU is idle for that long,
-/// `MIN_PART` is the minimum share of a single cause.
+/// Minimum share of the time in which the GPU is idle, as a fraction, for the finding `gpu-idle`.
 pub(crate) const MIN_IDLE: f64 = 0.2;
+/// Minimum share of a single cause of GPU idle time, as a fraction, if the GPU is idle for at least
+/// [`MIN_IDLE`].
 pub(crate) const MIN_PART: f64 = 0.1;
-/// Minimum share of a cause in the whole time, which includes waits for requests or other work.
+/// Minimum share of a cause in the whole time, as a fraction. Unlike the time for other shares, the
+/// whole time includes waits for requests or other work.
 const MIN_OF_ALL: f64 = 0.05;
 
-/// Minimum share of GPU idle time during host code, if the GPU is idle for less than [`MIN_IDLE`] in total.
+/// Minimum share of the time, as a fraction, in which the GPU is idle during host code, for a
+/// finding on that code. It applies if the GPU's total idle time is less than [`MIN_IDLE`].
 pub(crate) const MIN_CODE: f64 = 0.15;
 
-/// Minimum share of GPU idle time while the host's thread sleeps or is blocked, if the GPU is idle for less than
-/// [`MIN_IDLE`] in total.
+/// Minimum share of the time, as a fraction, in which the GPU is idle while the host's thread
+/// sleeps or is blocked, for a finding on that. It applies if the GPU's total idle time is less
+/// than [`MIN_IDLE`].
 const MIN_BLOCKED: f64 = 0.15;
 
-/// Minimum share of an activity in the host's time, if only the host's time decides how long a step takes.
+/// Minimum share of an activity in the host's time, as a fraction, for a finding based on the
+/// host's time. It applies if the GPU always finishes before the host, so that the host's time
+/// decides how long a step takes.
 const MIN_DECIDING: f64 = 0.3;
 
-/// Minimum share of waits for a processor. A share of `MIN_EXPLAINING_DELAYS` is enough if these waits explain at
-/// least `MIN_SHARE_OF_SLOW` of the excess of slow iterations over the median.
+/// Minimum share of waits for a processor in the time, as a fraction, for a finding.
 const MIN_DELAYED: f64 = 0.05;
+/// Minimum share of waits for a processor, as a fraction, if these waits explain at least
+/// [`MIN_SHARE_OF_SLOW`] of the time by which slow iterations exceed the median.
 const MIN_EXPLAINING_DELAYS: f64 = 0.01;
 
-/// Minimum number of page faults per iteration, and minimum share of the time that the thread spends in the operating
-/// system's kernel.
+/// Minimum number of page faults per iteration for a finding.
 const MIN_FAULTS: f64 = 50.0;
+/// Minimum share of the time, as a fraction, that the thread spends in the operating system's
+/// kernel, for the finding on page faults.
 const MIN_IN_KERNEL: f64 = 0.05;
 
-/// For a host that launches nothing: minimum share of the time that it spends outside CUDA calls.
+/// Minimum share of the time outside CUDA calls, as a fraction, for the finding on a host that
+/// launches nothing.
 const MIN_OUTSIDE: f64 = 0.5;
 
-/// Minimum share of the time in which the host waits for requests.
+/// Minimum share of waits for requests in the time, as a fraction, for a finding.
 const MIN_REQUESTS: f64 = 0.05;
 
 pub(crate) fn recapture_when() -> String {
@@ -96,7 +112,8 @@ pub(crate) fn recapture(one: &Evidence<'_>) -> Judgement {
     if captured == 0 {
         return Judgement::No("no graph is captured".to_owned());
     }
-    // If most iterations capture a graph, too few iterations without a capture are left for a comparison.
+    // If most iterations capture a graph, there are too few iterations without a capture to compare
+    // them with.
     if captured * 2 > all {
         let share = one.process.ledger.host_share(LedgerKind::Capture);
         let evidence = format!(
@@ -172,8 +189,8 @@ pub(crate) fn long_copies(one: &Evidence<'_>) -> Judgement {
         size,
         evidence,
     } = Copies::measure(one);
-    // A call that copies few bytes but takes long waits for earlier work of the GPU. Only GPU idle time during such
-    // calls is lost, without the code around them.
+    // A call that copies few bytes but takes long waits for earlier work of the GPU. Only GPU idle
+    // time during such calls counts as lost, without idle time in the code before and after them.
     let (lost, evidence) = match size {
         Some(size) if size < MIN_LONG_COPY => {
             let idle = one.process.ledger.details.claims.share(Claim::Copy);
@@ -186,8 +203,8 @@ pub(crate) fn long_copies(one: &Evidence<'_>) -> Judgement {
                 ),
             )
         }
-        // A copy to the host waits for earlier work of the GPU. Without a known size, the wait cannot be separated
-        // from the copy.
+        // A copy to the host waits for earlier work of the GPU. If the size of the copy is unknown,
+        // that wait cannot be told apart from the copying.
         None if share >= MIN_LONG_COPYING && !one.copies_to_device() => {
             return Judgement::Unknown(evidence);
         }
@@ -199,13 +216,13 @@ pub(crate) fn long_copies(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-/// Calls of a process that copy and do not wait for the GPU.
+/// Copies of a process that do not wait for the GPU.
 struct Copies {
-    /// Mean number in an iteration.
+    /// Mean number of copies in an iteration.
     count: f64,
-    /// Share in the host's time.
+    /// Share of the copies in the host's time, as a fraction.
     share: f64,
-    /// Mean size in bytes; `None` if it is unknown.
+    /// Mean size of a copy in bytes; `None` if it is unknown.
     size: Option<u64>,
     evidence: String,
 }
@@ -226,7 +243,7 @@ impl Copies {
             .fold((0, 0_u64), |sum, copy| {
                 (sum.0 + copy.count, sum.1.saturating_add(copy.bytes))
             });
-        // Some profilers do not record the number of bytes.
+        // The number of bytes is 0 in the traces of profilers that do not record it.
         let size = bytes.checked_div(many).filter(|size| *size > 0);
         let each = size.map_or_else(String::new, |size| format!(" of {} each", Bytes(size)));
         let evidence = format!(
@@ -300,8 +317,9 @@ pub(crate) fn code(one: &Evidence<'_>) -> Judgement {
     doing.judge(one, &waited_for)
 }
 
-/// Returns the GPU's idle time that the host's code causes. If the GPU is idle for long, that includes short code
-/// around calls, unless another finding is about these calls.
+/// Returns the GPU idle time that the host's code causes. If the GPU is idle for a large share of
+/// the time, this includes idle time in short code before and after calls, unless another finding
+/// is about these calls.
 pub(crate) fn code_waited_for(one: &Evidence<'_>) -> Claimed {
     let claims = &one.process.ledger.details.claims;
     type Judge = fn(&Evidence<'_>) -> Judgement;
@@ -321,8 +339,8 @@ pub(crate) fn code_waited_for(one: &Evidence<'_>) -> Claimed {
     claims.code_and_short(&unclaimed)
 }
 
-/// Returns text on the function that the host's code is in, according to stack samples: its share, caller, callees and
-/// native code.
+/// Returns text about the function in which the host's code spends its time, according to stack
+/// samples: its share, caller, callees and native code.
 fn within(path: &Path, paths: &Paths) -> String {
     let mut text = format!("{} of that in {}", Share(path.share), path.function);
     if let Some(caller) = &path.caller {
@@ -352,7 +370,8 @@ fn within(path: &Path, paths: &Paths) -> String {
     text
 }
 
-/// Returns the largest ledger rows as text. Each row has its share of `time`, in nanoseconds.
+/// Returns text about the first (largest) ledger rows. Each row is shown with its share of `time`,
+/// which is in nanoseconds.
 fn named(rows: &[(String, u64)], time: u64) -> String {
     let rows = rows.iter().take(NAMED).map(|(cause, ns)| {
         let place = cause.strip_prefix(ASLEEP).unwrap_or(cause).trim_start();
@@ -392,22 +411,23 @@ pub(crate) fn blocked(one: &Evidence<'_>) -> Judgement {
     doing.judge(one, &claims.idle_in(&[Claim::Blocked]))
 }
 
-/// A function that describes ledger rows as text. Its second argument is the total time in nanoseconds that shares
-/// refer to.
+/// A function that returns text about ledger rows. Its second argument is the time in nanoseconds
+/// of which the text shows shares.
 type Detail<'a> = dyn Fn(&[(String, u64)], u64) -> String + 'a;
 
-/// An activity of the host during which the GPU is idle.
+/// An activity of the host that a finding may name as the reason why the GPU is idle.
 struct Doing<'a> {
     what: &'a str,
     claim: Claim,
-    /// Minimum share of the time for a finding, as a fraction.
+    /// Minimum share of the time, as a fraction, for a finding on this activity.
     least: f64,
-    /// Describes the ledger rows in which the activity occurs, for the evidence.
+    /// Function that describes the ledger rows of this activity in the finding's evidence.
     detail: &'a Detail<'a>,
 }
 
 impl Doing<'_> {
-    /// Judges the GPU's idle time during this activity, or else the host's time in it.
+    /// Judges the GPU's idle time during this activity. If that is unknown, judges the host's time
+    /// in the activity.
     fn judge(&self, one: &Evidence<'_>, idle: &Claimed) -> Judgement {
         let claims = &one.process.ledger.details.claims;
         let judged = match claims.gpu {
@@ -433,15 +453,15 @@ impl Doing<'_> {
                 (self.detail)(&idle.rows, claims.gpu),
             ),
         };
-        // Delays by other programs on a busy machine must not make the share smaller, so they are subtracted from the
-        // total.
+        // Subtract delays by other programs from the total, so that a busy machine does not make
+        // the activity's share smaller.
         let worked = claims.gpu.saturating_sub(claims.delayed).max(1) as f64;
         let least = match claims.share_of(claims.idle()) >= MIN_IDLE {
             true => MIN_PART,
             false => self.least,
         };
-        // If the process mostly waits for requests or other work, a cause with a small share of the whole time does
-        // not matter.
+        // If the process mostly waits for requests or other work, the activity's share of the whole
+        // time may be too small to matter.
         let of_all = claims.of_all(idle.ns);
         match idle.ns as f64 / worked {
             share if share < least || of_all < MIN_OF_ALL => Judgement::No(evidence),
@@ -450,8 +470,9 @@ impl Doing<'_> {
         }
     }
 
-    /// Judges the host's time in this activity if the GPU's idle time is unknown and the host certainly decides how
-    /// long a step takes. The loss is unknown, because the GPU may finish only shortly before the host.
+    /// Judges the host's time in this activity, if the GPU's idle time is unknown but it is certain
+    /// that the host decides how long a step takes. The loss is unknown, because the GPU may finish
+    /// only shortly before the host.
     fn by_host(&self, one: &Evidence<'_>) -> Option<Judgement> {
         let claims = &one.process.ledger.details.claims;
         let ran = claims.ran_in(self.claim);
@@ -484,7 +505,7 @@ pub(crate) fn idle_when() -> String {
     )
 }
 
-/// Judges all idle time of the GPU, independent of the host's activity.
+/// Judges the GPU's total idle time, whatever the host does meanwhile.
 pub(crate) fn idle(one: &Evidence<'_>) -> Judgement {
     let claims = &one.process.ledger.details.claims;
     if claims.gpu == 0 {
@@ -564,7 +585,8 @@ pub(crate) fn faults(one: &Evidence<'_>) -> Judgement {
     let sum = |of: fn(Used) -> u64| used().map(of).fold(0, u64::saturating_add);
     let faults = one.sum.a_step(sum(|used| used.faults.into()));
     let disk = one.sum.a_step(sum(|used| used.disk_faults.into()));
-    // CUDA pins and maps memory in the kernel, page by page. The cause of that time is the allocation.
+    // For an allocation, CUDA pins and maps memory page by page in the operating system's kernel.
+    // That time is caused by the allocation and not by page faults, so it is subtracted.
     let allocations = one.process.ledger.host_share(LedgerKind::Allocation);
     let share = (one.share(sum(|used| used.in_kernel)) - allocations).max(0.0);
     let disk = match disk {
@@ -597,7 +619,8 @@ pub(crate) fn no_work_when() -> String {
     )
 }
 
-/// Judges whether a process launches no work. Such a process has no GPU time, so most other rules cannot judge it.
+/// Judges whether a process launches no work. Such a process has no GPU time, so most other rules
+/// are unknown for it.
 pub(crate) fn no_work(one: &Evidence<'_>) -> Judgement {
     let (kernels, dropped) = (&one.process.kernels, one.process.record.dropped);
     if one.calls(gives_work).count > 0 || !kernels.totals.is_empty() {
@@ -665,7 +688,8 @@ pub(crate) fn requests(one: &Evidence<'_>) -> Judgement {
             },
             loss: None,
         },
-        // Only tllmprof's own records contain waits outside CUDA calls.
+        // Waits outside CUDA calls are recorded only by tllmprof, so for other traces this is
+        // unknown.
         false if !one.process.facts.origin.is_own() => {
             Judgement::Unknown("waits outside CUDA calls were not recorded".to_owned())
         }

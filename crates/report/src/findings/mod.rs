@@ -1,8 +1,8 @@
-//! Reasons why iterations take long. There is one table of rules ([`RULES`]), and each rule is judged by the figures
-//! of the records.
+//! Reasons why iterations take long. The table of rules is [`RULES`]; each rule is judged by the
+//! figures of the records.
 //!
-//! A rule holds only if the records leave no other explanation. If the records lack a rule's data, its verdict is
-//! unknown, and its advice says how to record the data.
+//! A finding holds only if the records leave no other explanation. If the records lack the data
+//! that a rule needs, its finding is unknown, and its advice says how to record these data.
 
 mod arrivals;
 mod claims;
@@ -97,7 +97,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Changes the verdict to no, because another finding explains the same time.
+    /// Changes the verdict of this finding to no, because another finding explains the same time.
     fn withdraw(&mut self) {
         self.verdict = Verdict::No;
         (self.loss, self.advice) = (None, String::new());
@@ -105,8 +105,8 @@ impl Finding {
     }
 }
 
-/// The result of judging a rule for one process or for all processes. `loss` is the share of the time that a fix would
-/// save.
+/// The result of judging a rule, for one process or for all processes. `loss` is the share of the
+/// time that a fix would save, as a fraction.
 #[derive(Debug)]
 enum Judgement {
     Yes { evidence: String, loss: Option<f64> },
@@ -121,8 +121,9 @@ impl Judgement {
     }
 }
 
-/// Returns a finding for each rule, or nothing if no process has iterations. Findings that hold come first, then
-/// unknown ones. Within these, causes come before symptoms, and the greatest loss comes first.
+/// Returns a finding for each rule; no findings if no process has iterations. Findings that hold
+/// come first, then unknown ones. Among these, causes come before symptoms, and the greatest loss
+/// comes first.
 pub fn findings(
     processes: &[Process],
     names: &[String],
@@ -162,11 +163,12 @@ pub fn findings(
             Verdict::Unknown => 1,
             Verdict::No => 2,
         };
-        // A sort key must be totally ordered, which floats are not, so convert the loss to parts per million.
+        // A sort key must have a total order, which floats lack, so convert the loss to an integer
+        // (parts per million).
         let loss = (finding.loss.unwrap_or(0.0) * 1e6) as u64;
         (order, finding.rule.kind, Reverse(loss))
     });
-    // If the first finding is a cause, the advice on symptoms is to fix this cause first.
+    // If the first finding is a cause, the advice for each symptom is to fix that cause first.
     let first = findings
         .first()
         .filter(|first| first.verdict == Verdict::Yes && first.rule.kind == FindingKind::Cause);
@@ -174,7 +176,7 @@ pub fn findings(
         for finding in &mut findings {
             if finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Symptom {
                 finding.advice = format!("fix {cause} first");
-                // The time already counts as loss of the causes.
+                // The symptom's time is already counted in the losses of the causes.
                 finding.loss = None;
             }
         }
@@ -182,20 +184,22 @@ pub fn findings(
     findings
 }
 
-/// Returns the finding of the rule with this name.
+/// Returns the finding of the rule called `name`.
 fn find_finding<'a>(findings: &'a mut [Finding], name: &str) -> Option<&'a mut Finding> {
     let mut findings = findings.iter_mut();
     findings.find(|finding| finding.rule.name == name)
 }
 
-/// Returns the loss of the finding with this name, or `None` if the rule does not hold or its loss is unknown.
+/// Returns the loss of the finding called `name`, as a fraction; `None` if the finding does not
+/// hold or its loss is unknown.
 fn loss(findings: &[Finding], name: &str) -> Option<f64> {
     let mut findings = findings.iter();
     findings.find(|finding| finding.rule.name == name)?.loss
 }
 
-/// Removes the share of waits for a processor from the losses of other findings, because these waits make every
-/// activity take longer. Findings by the ledger are not changed: the ledger separates the waits already.
+/// Removes waits for a processor from the losses of other findings, because these waits make every
+/// activity take longer. Findings by the ledger are not changed, because the ledger already lists
+/// these waits separately.
 fn separate_delays(findings: &mut [Finding]) {
     let Some(delayed) = loss(findings, ledger::DELAYED_RULE) else {
         return;
@@ -208,7 +212,8 @@ fn separate_delays(findings: &mut [Finding]) {
     }
 }
 
-/// Subtracts the loss by page faults from the loss by host code, because page faults happen in host code.
+/// Subtracts the loss by page faults from the loss by host code, because page faults occur in host
+/// code.
 fn separate_faults(findings: &mut [Finding]) {
     let (Some(faults), Some(code)) = (
         loss(findings, ledger::FAULTS_RULE),
@@ -225,9 +230,9 @@ fn separate_faults(findings: &mut [Finding]) {
     }
 }
 
-/// Withdraws the finding of host code if there is a finding of waits inside iterations. GPU idle time during host code
-/// cannot be distinguished from idle time after such waits, unless kernels were recorded or stack samples name a
-/// function.
+/// Withdraws the finding on host code if there is a finding on waits inside iterations. Without
+/// recorded kernels, or samples that name a function, GPU idle time during host code cannot be
+/// distinguished from idle time after such waits.
 fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_named = |one: &Evidence<'_>| one.process.ledger.details.claims.code_in.are_known();
     let waits = |finding: &Finding| {
@@ -245,8 +250,8 @@ fn withdraw_code_after_waits(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Withdraws the finding of host code if waits for a processor cost more. Then the code took long because of these
-/// waits.
+/// Withdraws the finding on host code if waits for a processor cost more, because the code took
+/// long due to these waits.
 fn withdraw_code_without_processor(findings: &mut [Finding]) {
     let (Some(delayed), Some(code)) = (
         loss(findings, ledger::DELAYED_RULE),
@@ -261,8 +266,8 @@ fn withdraw_code_without_processor(findings: &mut [Finding]) {
     }
 }
 
-/// Merges the finding of host code into that of a slow rank, if only that rank has it. Otherwise both findings stay
-/// with separate losses.
+/// Merges the finding on host code into the finding on a slow rank, if only that rank has slow host
+/// code. Otherwise both findings are kept, with separate losses.
 fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let place = |name| {
         let is_it = |finding: &Finding| {
@@ -291,7 +296,7 @@ fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Withdraws the finding of an idle GPU if another cause explains enough of the idle time.
+/// Withdraws the finding `gpu-idle` if findings on causes explain enough of the idle time.
 fn withdraw_explained_idle(findings: &mut [Finding]) {
     let says_why = |finding: &&Finding| {
         let is_cause =
@@ -307,7 +312,7 @@ fn withdraw_explained_idle(findings: &mut [Finding]) {
     }
 }
 
-/// Withdraws the finding of a GPU that mostly copies if any cause was found.
+/// Withdraws the finding on a GPU that mostly copies, if any finding on a cause holds.
 fn withdraw_explained_copies(findings: &mut [Finding]) {
     let is_cause = |finding: &Finding| {
         finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause
@@ -320,7 +325,8 @@ fn withdraw_explained_copies(findings: &mut [Finding]) {
     }
 }
 
-/// Subtracts the loss by arrival skew from the loss by a slow rank, because both contain the waits for that rank.
+/// Subtracts the loss by arrival skew from the loss by a slow rank, because both losses contain the
+/// waits for that rank.
 fn separate_skew(findings: &mut [Finding]) {
     let Some(skew) = loss(findings, arrivals::SKEW_RULE) else {
         return;
@@ -330,7 +336,8 @@ fn separate_skew(findings: &mut [Finding]) {
     }
 }
 
-/// Adds the advice to sample stacks to the finding of host code, if no samples show which function the host runs.
+/// Adds the advice to sample stacks to the finding on host code, if no samples show in which
+/// function the host spends the time.
 fn advise_stacks(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_known = |one: &Evidence<'_>| {
         one.process.stacks.counts.enough() || one.process.ledger.details.claims.code_in.are_known()
@@ -345,7 +352,8 @@ fn advise_stacks(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
-/// Limits the losses of all causes to a total of 1 (all of the time). The greatest loss is counted first.
+/// Reduces the losses of causes so that their total is at most 1, which is all of the time. Smaller
+/// losses are reduced first.
 fn limit_losses(findings: &mut [Finding]) {
     let is_cause = |finding: &&mut Finding| {
         finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause
@@ -417,8 +425,8 @@ fn judge_rule(rule: &'static Rule, all: &[Evidence<'_>], together: JobAnalyses<'
     }
 }
 
-/// Combines the judgements on several processes: yes if any is yes, else unknown if any is unknown, else no. If it is
-/// yes, also returns the index of the process with the greatest loss.
+/// Combines the judgements on several processes: yes if any of them is yes, else unknown if any is
+/// unknown, else no. For yes, also returns the index of the process with the greatest loss.
 fn combine<'a, 'b: 'a>(
     judged: impl Iterator<Item = (&'a Evidence<'b>, Judgement)>,
 ) -> (Judgement, Option<usize>) {

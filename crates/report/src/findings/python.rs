@@ -4,11 +4,14 @@ use super::Judgement;
 use super::evidence::{Evidence, Lost};
 use crate::numbers::units::{Share, Time};
 
-/// Minimum share of lost time for a finding, and minimum share of the cause in the excess of slow iterations over the
-/// median, as fractions.
+/// Minimum share of the time that a cause (collections or the GIL) must cost for a finding, as a
+/// fraction.
 const MIN_LOST_SHARE: f64 = 0.05;
+/// Minimum part, as a fraction, that the cause must have in the time by which slow iterations
+/// exceed the median.
 const MIN_SHARE_OF_SLOW: f64 = 0.5;
-/// Share of lost time, as a fraction, below which there is no finding even if the cause explains slow iterations.
+/// Share of the time, as a fraction, below which there is no finding even if the cause explains
+/// slow iterations.
 const NEGLIGIBLE_SHARE: f64 = 0.01;
 
 pub(crate) fn gc_when() -> String {
@@ -61,8 +64,8 @@ pub(crate) fn gil(one: &Evidence<'_>) -> Judgement {
     judge(one, &what, one.lost(|iteration| iteration.gil_wait))
 }
 
-/// Judges a process without recorded collections or waits for the GIL. Only a tllmprof record can show that the
-/// process has no Python.
+/// Judges a process without any recorded collection or wait for the GIL. Only a record of tllmprof
+/// can show that the process does not run Python.
 fn without(one: &Evidence<'_>, what: &str) -> Judgement {
     let facts = &one.process.facts;
     if facts.software.python.is_empty() && !facts.software.library.is_empty() {
@@ -71,7 +74,8 @@ fn without(one: &Evidence<'_>, what: &str) -> Judgement {
     Judgement::Unknown(what.to_owned())
 }
 
-/// Returns the thread that holds the GIL for the longest time among the threads that run no iterations.
+/// Returns the name of the thread that held the GIL for the longest time, among the threads that
+/// run no iterations.
 fn holder(one: &Evidence<'_>) -> Option<String> {
     let runs = |tid: &u32| one.iterations().any(|iteration| iteration.thread == *tid);
     let others = one
@@ -101,7 +105,7 @@ fn judge(one: &Evidence<'_>, what: &str, lost: Lost) -> Judgement {
     }
 }
 
-/// Returns true if an environment variable of the process had a value that means "on".
+/// Returns true if the environment variable `name` of the process has a value that means "on".
 fn is_set(one: &Evidence<'_>, name: &str) -> bool {
     let value = one.process.facts.asked.settings.iter().find_map(|setting| {
         let (set, value) = setting.split_once('=')?;

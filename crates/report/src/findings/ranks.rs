@@ -10,13 +10,14 @@ use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time};
 use crate::ranks::skew::Skew;
 
-/// Name of the rule on a slow rank.
+/// Name of the finding `slow-rank`: the other ranks wait for one slow rank.
 pub(crate) const SLOW_RULE: &str = "slow-rank";
 
-/// Minimum excess of the slow rank's median time over the median of the other ranks, as a fraction of the slow rank's
-/// time.
+/// Minimum difference between the slow rank's median iteration time and that of the other ranks, as
+/// a fraction of the slow rank's time.
 const MIN_EXCESS: f64 = 0.05;
-/// Minimum share of the iterations in which the slow rank must be the slowest.
+/// Minimum share of the iterations, as a fraction, in which the slow rank must be the slowest of
+/// all ranks.
 const MIN_FREQUENCY: f64 = 2.0 / 3.0;
 /// Minimum number of iterations that all ranks must have in common for a comparison.
 const MIN_COMMON_ITERATIONS: usize = 5;
@@ -64,7 +65,8 @@ pub(crate) fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
     if slower < MIN_EXCESS || often < MIN_FREQUENCY {
         return Judgement::No(evidence);
     }
-    // What the rank loses to causes that have findings themselves is subtracted, so that no time counts twice.
+    // Subtract the time that the rank loses to causes with findings of their own, so that no time
+    // counts twice.
     let theirs = theirs(slowest, all, together.rules);
     if slower - theirs < MIN_EXCESS {
         return Judgement::Yes {
@@ -72,8 +74,8 @@ pub(crate) fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
             loss: None,
         };
     }
-    // If ranks wait for each other, a step takes as long as on its slowest rank. So the gain is the difference between
-    // the slowest and the second slowest rank.
+    // If the ranks wait for each other, a step takes as long as on the slowest rank. So a fix saves
+    // the difference between the slowest and the second slowest rank.
     let (steps, saved) = skew.saved(slowest.place);
     let (count, gain) = (skew.iterations.len() as u64, share_of(saved, steps));
     let evidence = format!(
@@ -90,7 +92,8 @@ pub(crate) fn slow(all: &[Evidence<'_>], together: JobAnalyses<'_>) -> Judgement
     }
 }
 
-/// Returns advice on recording the missing data if it is unknown which rank is slow, as a sentence and in a few words.
+/// Returns advice on how to record the data that are missing to find a slow rank: as a sentence,
+/// and in a few words.
 pub(crate) fn to_know(all: &[Evidence<'_>], rule: &Rule) -> (&'static str, &'static str) {
     let ranks: HashSet<_> = all.iter().map(|one| one.process.facts.rank).collect();
     let size = all
@@ -107,8 +110,8 @@ pub(crate) fn to_know(all: &[Evidence<'_>], rule: &Rule) -> (&'static str, &'sta
     }
 }
 
-/// Returns the judgement for processes that cannot be compared as ranks: `Unknown` if at least one of them is one of
-/// several ranks, else `No`.
+/// Returns the judgement on slow ranks for processes that cannot be compared with each other:
+/// `Unknown` if at least one of them is one of several ranks, else `No`.
 fn judge_incomparable(all: &[Evidence<'_>], why: &str) -> Judgement {
     let is_one_of_several = |one: &Evidence<'_>| {
         let facts = &one.process.facts;
@@ -124,8 +127,8 @@ fn share_of(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// Returns text about the batches of the slowest rank; empty if its batches do not differ from those of the other
-/// ranks.
+/// Returns text about the slowest rank's batches; empty if they do not differ from those of the
+/// other ranks.
 fn work(slowest: &Evidence<'_>, all: &[Evidence<'_>]) -> String {
     let others = all.iter().filter(|one| one.place != slowest.place);
     let others: Option<Vec<_>> = others.map(tokens).collect();
@@ -157,8 +160,8 @@ pub(crate) fn slowest(all: &[Evidence<'_>]) -> Option<usize> {
     Some(slowest.place)
 }
 
-/// Returns the share of the time that a process loses to causes with findings, minus the mean share that the other
-/// processes lose to such causes.
+/// Returns the share of time that a process loses to causes with findings, minus the mean of that
+/// share over the other processes.
 pub(crate) fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -> f64 {
     let others = || all.iter().filter(|other| other.place != one.place);
     let usual =
@@ -166,9 +169,11 @@ pub(crate) fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -
     (causes(one, rules) - usual).max(0.0)
 }
 
-/// Returns the share of the time that a process loses to causes that can be judged for this process separately.
+/// Returns the share of time that a process loses to causes that can be judged for each process
+/// separately.
 fn causes(one: &Evidence<'_>, rules: &[Rule]) -> f64 {
-    // Host code, and a GPU that waits for it, are how a slow rank shows itself. They do not count as separate causes.
+    // Host code, and an idle GPU that waits for it, are symptoms of a slow rank. They do not count
+    // as separate causes.
     let is_one = |rule: &&Rule| {
         rule.kind == FindingKind::Cause && ![CODE_RULE, IDLE_RULE].contains(&rule.name)
     };
@@ -183,7 +188,7 @@ fn causes(one: &Evidence<'_>, rules: &[Rule]) -> f64 {
     losses.sum()
 }
 
-/// Returns the share of the common iterations in which this process is the slowest.
+/// Returns the share of the iterations that all ranks have, in which this process is the slowest.
 fn often(one: &Evidence<'_>, skew: &Skew) -> f64 {
     let slowest = skew.slowest.get(one.place).copied().unwrap_or(0);
     slowest as f64 / skew.iterations.len().max(1) as f64

@@ -5,11 +5,13 @@ use super::evidence::Evidence;
 use crate::numbers::units::Rate;
 use crate::routing::LayerLoad;
 
-/// Minimum load of the busiest expert, divided by the load that chance could cause with a balanced router.
+/// Minimum ratio of the busiest expert's load to the load that chance could cause with a balanced
+/// router.
 const MIN_IMBALANCE: f64 = 1.5;
 
-/// Reason for an unknown loss. The two sets of steps differ in more than the imbalance: outside windows loads are
-/// counted, which costs time, and inside windows experts are balanced and steps are recorded.
+/// Reason for an unknown loss. Steps inside and outside windows differ not only in the imbalance:
+/// outside windows the loads are counted, which costs time; inside windows the experts are balanced
+/// and the steps are recorded.
 const UNKNOWN_LOSS: &str = "what it costs is not known: inside windows experts are balanced, outside steps are not recorded";
 
 pub(crate) fn imbalance_when() -> String {
@@ -49,9 +51,9 @@ pub(crate) fn imbalance(one: &Evidence<'_>) -> Judgement {
     }
 }
 
-/// The load of a layer's busiest expert.
+/// The load (number of tokens) of a layer's busiest expert.
 struct Load {
-    /// Load relative to the layer's mean load per expert, and relative to the maximum load that chance explains.
+    /// Load of the busiest expert, divided by the layer's mean load per expert.
     of_mean: f64,
     beyond: f64,
 }
@@ -71,7 +73,8 @@ impl Load {
             .map(|tokens| *tokens as f64)
             .sum::<f64>()
             / experts;
-        // Approximate maximum that chance produces: the largest of `experts` random counts with this mean.
+        // Approximate maximum that chance produces: the expected largest of `experts` random counts
+        // with the mean `mean`.
         let chance = mean + (2.0 * mean * experts.ln()).sqrt();
         Some(Self {
             of_mean: layer.of_mean()?,

@@ -1,4 +1,4 @@
-//! Findings on the rule that defines an iteration (`TLLMPROF_STEP`).
+//! Findings on the rule by which an iteration is recognized (`TLLMPROF_STEP`).
 
 use tllmprof_calls::{CallPurpose, kind_of};
 
@@ -7,8 +7,8 @@ use super::evidence::Evidence;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share};
 
-/// If at least this share of iterations, as a fraction, launches work after a wait, that is the normal form of a step
-/// and not a finding.
+/// Share of iterations, as a fraction, that launch work after a wait. From this share on, such
+/// launches are the normal form of a step, and not a sign of a wrong rule.
 const MIN_USUAL_SHARE: f64 = 0.5;
 
 pub(crate) fn mixed_when() -> String {

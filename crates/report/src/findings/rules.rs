@@ -1,4 +1,4 @@
-//! The table of rules. Each rule states one possible reason why iterations take long.
+//! The table of rules. Each rule is one possible reason why iterations take long.
 
 use super::claims::ClaimRule;
 use super::definition::{FindingKind, Judge, Rule};
@@ -6,17 +6,17 @@ use super::{arrivals, gpu, host, ledger, python, ranks, routing, rule};
 use crate::events::origin::Data;
 use crate::ledger::{Claim, LedgerKind};
 
-/// The option that records kernels, which most rules on the GPU need.
+/// The command-line option that records kernels. Most rules on the GPU need recorded kernels.
 pub(crate) const KERNELS: &str = "--kernels";
 const METRICS: &str = "--gpu-metrics";
 
 const CALLS: &[Data] = &[Data::Calls];
 const GPU: &[Data] = &[Data::Gpu];
 const COLLECTIVES: &[Data] = &[Data::Gpu, Data::Iterations];
-/// Data that rules on the calls in an iteration need.
+/// Kinds of data that are needed by rules about the calls in an iteration.
 const STEPS: &[Data] = &[Data::Calls, Data::Iterations];
 
-/// All rules.
+/// All rules; each one results in a finding.
 pub const RULES: &[Rule] = &[
     Rule {
         name: "launch-bound",

@@ -12,16 +12,16 @@ use crate::process::Process;
 
 /// Maximum number of findings in a short report.
 const MAX_FINDINGS: usize = 3;
-/// Name of the missing data if only a newer version of the library records it.
+/// Name for missing data that only a newer version of tllmprof's library records.
 const NEWER: &str = "a newer library";
 const KERNELS: &str = "--kernels";
 /// Maximum length of a finding's evidence in a short report, in characters.
 const MAX_EVIDENCE: usize = 480;
-/// Indentation of evidence and advice, in columns.
+/// Indentation of a finding's evidence and advice, in columns.
 const INDENT: usize = 6;
-/// Maximum number of claimed ledger rows that are listed for one finding.
+/// Maximum number of ledger rows (causes of time) that are listed as explained by one finding.
 const MAX_CLAIMS: usize = 10;
-/// Maximum number of files in a suggested command. If there are more files, the command names their folder.
+/// Maximum number of files in a suggested command. For more files, the command names their folder.
 const MAX_FILES: usize = 3;
 
 impl Confidence {
@@ -44,7 +44,7 @@ impl Verdict {
     }
 }
 
-/// Returns the confidence in a finding as text; empty if the verdict is unknown.
+/// Returns words for the confidence in a finding; empty if its verdict is unknown.
 fn confidence(finding: &Finding) -> String {
     let confidence = finding.confidence;
     confidence.map_or_else(String::new, |confidence| {
@@ -52,9 +52,9 @@ fn confidence(finding: &Finding) -> String {
     })
 }
 
-/// Returns the command that prints the details of a finding.
+/// Returns the command line that prints the details of a finding.
 fn command(finding: &Finding, processes: &[Process]) -> String {
-    // Several processes may come from one trace file, so list each file once.
+    // Several processes may come from the same trace file, so list each file only once.
     let mut files: Vec<&Path> = Vec::new();
     for process in processes {
         if !files.contains(&&*process.file) {
@@ -79,8 +79,9 @@ fn command(finding: &Finding, processes: &[Process]) -> String {
     line
 }
 
-/// Adds all details of one finding: its verdict, evidence, advice, and the ledger rows that it claims. The times of
-/// rows are totals over all iterations. `names` are the names of the processes.
+/// Adds all details of a finding to the text: verdict, evidence, advice, and the ledger rows whose
+/// time it explains. The times of these rows are totals over all iterations. `names` are the names
+/// of the processes.
 pub fn finding(finding: &Finding, names: &[String], lines: &mut Lines) {
     let id = finding.id;
     let verdict = finding.verdict.name();
@@ -111,7 +112,8 @@ pub fn finding(finding: &Finding, names: &[String], lines: &mut Lines) {
     }
 }
 
-/// Returns the cost of a finding as text. Time that other findings account for is not included.
+/// Returns words for the time that a finding costs, without the time that other findings account
+/// for.
 fn cost(finding: &Finding) -> String {
     match (finding.loss, finding.is_partly_others) {
         (None, _) => String::new(),
@@ -120,8 +122,8 @@ fn cost(finding: &Finding) -> String {
     }
 }
 
-/// Adds a finding that holds, with its advice. In a brief report, a line with its identifier and the command for its
-/// details follows.
+/// Adds a finding that holds, with its advice, to the text. In a brief report, one more line has
+/// the finding's identifier and the command that prints its details.
 fn cause(finding: &Finding, processes: &[Process], lines: &mut Lines) {
     let name = finding.rule.name;
     let evidence = lines.sentence(&finding.evidence, MAX_EVIDENCE);
@@ -137,7 +139,8 @@ fn cause(finding: &Finding, processes: &[Process], lines: &mut Lines) {
     }
 }
 
-/// Returns the end of a sentence on unmeasured GPU busy time: the reason, or the option that measures it.
+/// Returns the end of a sentence that says that the GPU's busy time was not measured: the reason,
+/// or the option that measures it.
 fn not_measured(processes: &[Process]) -> &'static str {
     let is_asked = |process: &Process| {
         let mut settings = process.facts.asked.settings.iter();
@@ -152,7 +155,8 @@ fn not_measured(processes: &[Process]) -> &'static str {
     }
 }
 
-/// Adds the findings that hold, the strongest first, and the data that unknown findings need.
+/// Adds the findings that hold to the text, the one with the greatest loss first, and the data that
+/// are missing for unknown findings.
 pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) {
     let is_known = processes.iter().any(|process| process.gpu.share.is_some());
     if findings.is_empty() {
@@ -209,7 +213,8 @@ pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) 
     let by_run = |needs: &&str| needs.starts_with('-') || *needs == NEWER;
     if is_foreign {
         let by_run: Vec<_> = needed.iter().copied().filter(by_run).collect();
-        // Leave out `--kernels`, because other profilers record kernels, too. This trace just has too few of them.
+        // This trace has too few kernels, but its profiler does record kernels. So do not suggest
+        // `--kernels`.
         let options = by_run
             .iter()
             .filter(|needs| ![NEWER, KERNELS].contains(needs));
@@ -219,7 +224,7 @@ pub fn findings(findings: &[Finding], processes: &[Process], lines: &mut Lines) 
         }
         needed.retain(|needs| !by_run.contains(needs));
     }
-    // Sort options before other needs.
+    // List command-line options before other missing data.
     needed.sort_by_key(|needs| !needs.starts_with('-'));
     if !needed.is_empty() {
         lines.text(&format!("not known without {}", needed.join(", ")), INDENT);

@@ -1,4 +1,4 @@
-//! Times of the iterations outside windows. The record keeps only a histogram of them.
+//! Times of the iterations outside windows. The record contains only a histogram of these times.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -42,8 +42,9 @@ pub struct OutsideSum {
 }
 
 impl Outside {
-    /// Returns the times of iterations outside windows. `before` contains the buckets of the histogram of iterations
-    /// before the last window; it is empty if the record lacks that histogram.
+    /// Returns the times of iterations outside windows. `before` contains the buckets of the
+    /// histogram for iterations before the last window; it is empty if the record lacks that
+    /// histogram.
     pub fn new(header: &Header, before: &[(u16, u64)], ns: &Ns) -> Self {
         let all = &header.outside;
         let before = (!before.is_empty()).then(|| Histogram::of_buckets(before.iter().copied()));

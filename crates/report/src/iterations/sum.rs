@@ -8,8 +8,9 @@ use crate::events::window::Window;
 use crate::events::work_classes::WorkClasses;
 use crate::numbers::quantiles::Quantiles;
 
-/// Kernels of some iterations represent all iterations only if the rest does similar work: at most this share of the
-/// time without recorded kernels may be in iterations of another kind.
+/// Maximum share of a time, as a fraction. The time is that of iterations without recorded kernels;
+/// the share is the part in iterations whose kind of work occurs in no iteration with recorded
+/// kernels. With a larger share, the recorded kernels do not represent all iterations.
 const MAX_UNLIKE: f64 = 0.3;
 
 /// Sums over the iterations of one window or of several windows that qualify (`qualifies`).
@@ -79,27 +80,29 @@ pub struct Sum {
     pub totals: Totals,
 }
 
-/// Totals over all iterations, in nanoseconds, and shares as fractions.
+/// Totals over all iterations in nanoseconds. Also shares of the time of the iterations without
+/// recorded kernels, as fractions.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Totals {
     pub idle: u64,
     pub gil_wait: u64,
     pub gc: u64,
-    /// The share of the time without recorded kernels that is in iterations of a kind that has no iteration with
-    /// recorded kernels.
+    /// Of the time of iterations without recorded kernels: the share in iterations whose kind of
+    /// work occurs in no iteration with recorded kernels.
     unlike: f64,
-    /// The share of the time without recorded kernels in which the GPU is busy. It is estimated from the kernels of
-    /// iterations of the same kind.
+    /// Of the time of iterations without recorded kernels: the share in which the GPU is busy. It
+    /// is estimated from the recorded kernels of iterations with the same kind of work.
     busy_share: Option<f64>,
 }
 
 impl Sum {
-    /// Returns the sums over windows, or `None` if no iteration qualifies.
+    /// Returns the sums over the windows' iterations, or `None` if no iteration counts in figures.
     pub fn new(windows: &[Window]) -> Option<Self> {
         let all = || windows.iter().flat_map(Window::qualified);
         let iterations = all().count() as u64;
         let time = Quantiles::from_values(all().map(Iteration::busy))?;
-        // Recording kernels makes iterations longer, so use iterations without recorded kernels if there are any.
+        // Recording kernels makes iterations longer. So use iterations without recorded kernels for
+        // the host's times, if there are any.
         let is_stretched = all().all(|iteration| iteration.gpu_busy.is_some());
         let host = || all().filter(move |iteration| is_stretched || iteration.gpu_busy.is_none());
         let idle = Quantiles::from_values(host().map(|iteration| iteration.idle))?;
@@ -156,8 +159,8 @@ impl Sum {
         Some(sum)
     }
 
-    /// Returns the name and the quantiles of the GPU span, which is the time from an iteration's first GPU work to its
-    /// last. Returns `None` if it was not measured.
+    /// Returns the name and the quantiles of the GPU span, which is the time from an iteration's
+    /// first GPU work to its last. Returns `None` if the GPU span was not measured.
     pub fn gpu_span(&self) -> Option<(&'static str, &Quantiles)> {
         let name = match self.gpu_from {
             GpuFrom::Plain => "GPU span",
@@ -167,8 +170,8 @@ impl Sum {
         Some((name, self.gpu.as_ref()?))
     }
 
-    /// Returns the number of iterations in the class in which `gpu` was measured. If kernels were recorded in only
-    /// some iterations, this class is the iterations with kernels or those without.
+    /// Returns the number of iterations among which `gpu` was measured: those with recorded
+    /// kernels, those without, or (if all iterations are alike in this) all.
     pub fn gpu_among(&self) -> u64 {
         match (self.with_kernels, self.without_kernels, self.gpu_from) {
             (Some(_), Some(_), GpuFrom::Plain) => self.host_iterations,
@@ -177,41 +180,43 @@ impl Sum {
         }
     }
 
-    /// Removes the GPU span if its share of the time is less than `least`. A span starts at the first launch, so it
-    /// can be too short: a copy before the first launch is missing.
+    /// Removes the GPU span if its share of the time is less than `least`, a share known by other
+    /// means. The span can be too short because it starts at the first launch and misses a copy
+    /// before that.
     pub fn withdraw_shorter(&mut self, least: f64) {
         if self.gpu_from != GpuFrom::Kernels && self.gpu_share.is_some_and(|span| span < least) {
             (self.gpu, self.gpu_share, self.gpu_iterations) = (None, None, 0);
         }
     }
 
-    /// Returns true if the recorded kernels represent the iterations without kernels, too: at most `MAX_UNLIKE` of the
-    /// time without kernels is in iterations of another kind.
+    /// Returns true if the recorded kernels also represent the iterations without recorded kernels:
+    /// of the time of the latter, at most `MAX_UNLIKE` is in iterations with another kind of work.
     pub fn is_alike(&self) -> bool {
         self.totals.unlike <= MAX_UNLIKE
     }
 
-    /// Returns the share of the time without recorded kernels in which the GPU is busy, estimated from iterations of
-    /// the same kind with kernels. Returns `None` if there are too few such iterations.
+    /// Of the time of iterations without recorded kernels, returns the share in which the GPU is
+    /// busy. It is estimated from iterations with recorded kernels and the same kind of work.
+    /// Returns `None` if there are too few of these.
     pub fn busy_share(&self) -> Option<f64> {
         self.totals.busy_share.filter(|_| self.is_alike())
     }
 
-    /// Returns the mean per iteration of a total count.
+    /// Returns the mean number per iteration, from a total number.
     #[must_use]
     pub fn a_step(&self, count: u64) -> f64 {
         count as f64 / self.iterations.max(1) as f64
     }
 
-    /// Returns a time in nanoseconds as a share of the total time of all iterations, from 0 to 1.
+    /// Returns a time in nanoseconds as a fraction of the total time of all iterations.
     pub fn share(&self, part: u64) -> f64 {
         let all = self.time.mean as f64 * self.iterations as f64;
         if all > 0.0 { part as f64 / all } else { 0.0 }
     }
 }
 
-/// Returns lines for the legend of a table of several processes: the iterations that a share refers to, if not all of
-/// them.
+/// Returns the lines below a table of several processes that say which iterations the shares refer
+/// to, if not to all iterations.
 pub(crate) fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&'static str> {
     let any = |is: fn(&Sum) -> bool| sums.clone().any(is);
     let lines = [
@@ -232,7 +237,8 @@ pub(crate) fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&
     said.map(|(_, line)| line).collect()
 }
 
-/// Returns the time that a window covers, without gaps, in nanoseconds.
+/// Returns the time that a window covers, in nanoseconds, without gaps where iterations are missing
+/// or do not count.
 fn wall(window: &Window) -> u64 {
     let stretches = window.stretches();
     stretches.fold(0, |sum, (from, until)| (until - from).saturating_add(sum))

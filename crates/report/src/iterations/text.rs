@@ -8,14 +8,16 @@ use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time, of_some};
 use crate::print::lines::{Lines, UNKNOWN, short};
 
-/// Maximum number of windows that are listed.
+/// Maximum number of windows that the text lists.
 const MAX_WINDOWS: usize = 3;
-/// A remark compares the median iteration time in a window with that after the window. `MIN_ITERATIONS_AFTER` is the
-/// minimum number of iterations after it, and `MIN_CHANGE_RATIO` the minimum ratio of the medians.
+/// Minimum number of iterations after a window for a remark that compares the median iteration time
+/// after the window with that in the window.
 const MIN_ITERATIONS_AFTER: u64 = 20;
+/// Minimum ratio of the median iteration times for this remark.
 const MIN_CHANGE_RATIO: f64 = 1.5;
 
-/// Shares of the iterations' time in which the GPUs work, if they are known, and the label of the row of busy time.
+/// Shares of the iterations' time in which the GPUs work, as fractions, and the label for the row
+/// of busy time. A share that is not known is `None`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GpuShares<'a> {
     pub span: Option<f64>,
@@ -23,7 +25,7 @@ pub(crate) struct GpuShares<'a> {
     pub busy_name: &'a str,
 }
 
-/// Width of the names of times, in characters.
+/// Width of the labels in the table of times, in characters.
 const LABEL_WIDTH: usize = 28;
 
 /// Adds a line for each window.
@@ -43,8 +45,8 @@ pub(crate) fn windows(windows: &[Window], lines: &mut Lines) {
             false => format!(" of {all}"),
         };
         let many = if all == 1 { "" } else { "s" };
-        // Windows of the flight recorder contain iterations from before a trigger. They are short, and their line has
-        // no room for a rate.
+        // A window of the flight recorder contains iterations from before a trigger. It is short,
+        // and its line has no room for a rate.
         let (past, rate) = match window.past {
             true => (" (flight recorder)", None),
             false => ("", sum.per_second),
@@ -72,7 +74,7 @@ pub(crate) fn windows(windows: &[Window], lines: &mut Lines) {
     }
 }
 
-/// Rows of a table of times.
+/// The table of times in the text, to which rows are added.
 struct TimesTable<'a> {
     lines: &'a mut Lines,
 }
@@ -90,7 +92,7 @@ impl TimesTable<'_> {
         ));
     }
 
-    /// Adds rows of waits, over the same iterations as the host's other times.
+    /// Adds rows for waits. They are computed from the same iterations as the host's other times.
     fn waits(&mut self, sum: &Sum, requests: f64, indent: &str) {
         if sum.wait.max > 0 {
             let what = format!("{indent}waits for the GPU");
@@ -102,10 +104,11 @@ impl TimesTable<'_> {
         }
     }
 
-    /// Adds the row of the GPU span, from the first to the last GPU work of an iteration, over the iterations in which
-    /// it was measured.
+    /// Adds the row of the GPU span, which is the time from an iteration's first GPU work to its
+    /// last. The row is computed from the iterations in which the span was measured.
     fn span(&mut self, sum: &Sum, gpu: GpuShares<'_>, indent: &str) {
-        // `gpu.span` is `None` if the GPU was busy for longer than its span, which shows that the span is wrong.
+        // `gpu.span` is `None` if the GPU was busy for longer than the span, which shows that the
+        // span is wrong.
         if let Some(((name, times), share)) = sum.gpu_span().zip(gpu.span) {
             let of = of_some(sum.gpu_iterations, sum.gpu_among());
             self.row(&format!("{indent}{name}{of}"), times, Some(share));
@@ -113,20 +116,22 @@ impl TimesTable<'_> {
     }
 
     fn busy(&mut self, sum: &Sum, gpu: GpuShares<'_>, indent: &str) {
-        // `gpu.busy` is `None` if the driver did not report when kernels ran.
+        // `gpu.busy` is `None` if the driver did not report when kernels ran, so there is no row
+        // for busy time.
         if let Some((times, share)) = sum.gpu_busy.as_ref().zip(gpu.busy) {
             self.row(&format!("{indent}{}", gpu.busy_name), times, Some(share));
         }
     }
 }
 
-/// Returns a percentile as text. It is unknown if there are too few values.
+/// Returns a percentile as text. The percentile is `None` if there are too few values for it.
 fn tail(ns: Option<u64>) -> String {
     ns.map_or_else(|| UNKNOWN.to_owned(), |ns| Time(ns).to_string())
 }
 
-/// Adds the table of iteration times. Waits and GPU times are listed below the class of iterations in which they were
-/// measured. `requests` is the share of waits for requests. `phases` contains the times by batch phase.
+/// Adds the table of iteration times. Rows of waits and GPU times follow the row of the class of
+/// iterations (with or without recorded kernels) in which they were measured. `requests` is the
+/// share of waits for requests, and `phases` contains the times by phase of the batch.
 pub(crate) fn times(
     sum: &Sum,
     gpu: GpuShares<'_>,
@@ -181,7 +186,7 @@ pub(crate) fn times(
     }
 }
 
-/// Adds a row for iterations outside windows.
+/// Adds a row for iterations outside windows. `what` is the row's label.
 fn some_outside(what: &str, some: &OutsideSum, lines: &mut Lines) {
     if let (Some(p50), Some(max)) = (some.p50, some.max) {
         lines.add(format_args!(
@@ -195,7 +200,8 @@ fn some_outside(what: &str, some: &OutsideSum, lines: &mut Lines) {
     }
 }
 
-/// Returns a remark if the median iteration time changed clearly after the window.
+/// Returns a remark if the median iteration time after the window differs clearly from that in the
+/// window.
 fn changed(sum: &Sum, outside: &Outside) -> Option<String> {
     let after = outside
         .after

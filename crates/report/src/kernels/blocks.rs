@@ -1,5 +1,5 @@
-//! Finds blocks of kernels that repeat within an iteration. They are usually the layers of a model. This shows layers
-//! even if a record does not name them.
+//! Finds blocks of kernels that repeat within an iteration. The blocks are usually the layers of a
+//! model, so layers can be shown even if the record does not contain their names.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,11 +10,13 @@ use tllmprof_record::{StringId, Strings};
 
 use crate::events::kernel_name;
 
-/// Maximum numbers of kernels to analyze, in total and in one iteration.
+/// Maximum number of kernels to analyze, in all iterations together.
 const MAX_KERNELS: usize = 1 << 20;
+/// Maximum number of kernels of one iteration. An iteration with more kernels is not analyzed.
 const MAX_KERNELS_IN_ITERATION: usize = 1 << 12;
-/// Minimum number of equal blocks, and minimum share of an iteration's kernels that the blocks must cover.
+/// Minimum number of equal blocks in an iteration.
 const MIN_BLOCKS: usize = 3;
+/// Minimum share of an iteration's kernels that the blocks must cover, as a fraction.
 const MIN_SHARE: f64 = 0.5;
 
 /// Equal blocks of kernels that follow one another in an iteration. Usually each block is one layer of a model. Two
@@ -75,14 +77,15 @@ pub struct Outside {
 }
 
 impl Blocks {
-    /// Returns the total time of all kernels of these iterations, in nanoseconds.
+    /// Returns the total time of all kernels of the analyzed iterations, in nanoseconds.
     #[must_use]
     pub fn all(&self) -> u64 {
         self.before.ns + self.blocks.iter().sum::<u64>() + self.behind.ns
     }
 }
 
-/// One execution of a kernel. `place` is the index of its iteration, and times are in nanoseconds.
+/// One execution of a kernel. `place` is the index of the iteration in which it began, and times
+/// are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct KernelRun {
     device: u8,
@@ -92,7 +95,7 @@ struct KernelRun {
     ns: u64,
 }
 
-/// Collects the kernels of iterations during a pass over a record.
+/// Collects the kernels of iterations during a pass over a record, to find blocks that repeat.
 #[derive(Debug, Default)]
 pub(crate) struct BlockTally {
     ran: Vec<KernelRun>,
@@ -100,7 +103,7 @@ pub(crate) struct BlockTally {
 }
 
 impl BlockTally {
-    /// Adds a kernel that began in the iteration at index `place`.
+    /// Adds a kernel. `place` is the index of the iteration in which it began.
     pub(crate) fn add(&mut self, device: u8, place: usize, start: u64, name: StringId, ns: u64) {
         if self.ran.len() >= MAX_KERNELS {
             self.is_too_much = true;
@@ -115,10 +118,11 @@ impl BlockTally {
         });
     }
 
-    /// Returns the repeated blocks, or `None` if there are none. `is_inside` is true for each iteration that qualifies
-    /// and that has recorded kernels.
+    /// Returns the repeated blocks of kernels, or `None` if there are none. `is_inside` is true for
+    /// each iteration that counts in figures and has recorded kernels.
     pub(crate) fn finish(mut self, is_inside: &[bool], strings: &Strings) -> Option<Blocks> {
-        // The kernels beyond the limit belong to arbitrary iterations, so no iteration is known to be complete.
+        // If kernels were dropped because of the limit, no iteration is known to have all its
+        // kernels.
         if self.is_too_much {
             return None;
         }
@@ -132,7 +136,8 @@ impl BlockTally {
             kinds.entry(names).or_default().push(iteration);
         }
         let of = is_inside.iter().filter(|inside| **inside).count() as u64;
-        // Take the sequence with the most iterations. Of equally frequent sequences, take the one that occurs first.
+        // Use the sequence of kernels that the most iterations have. Of equally frequent sequences,
+        // use the one that occurs first.
         let (names, iterations) = kinds
             .iter()
             .max_by_key(|(_, iterations)| (iterations.len(), u32::MAX - iterations[0][0].place))?;
@@ -141,7 +146,7 @@ impl BlockTally {
     }
 }
 
-/// Returns the device that ran the most kernels.
+/// Returns the number of the GPU that ran the most kernels.
 fn busiest(ran: &[KernelRun]) -> Option<u8> {
     let mut count = [0_u32; 256];
     for ran in ran {
@@ -152,14 +157,15 @@ fn busiest(ran: &[KernelRun]) -> Option<u8> {
     Some(device as u8)
 }
 
-/// Equal blocks that follow one another. Fields are indexes and numbers of kernels in a sequence.
+/// Equal blocks that follow one another in a sequence of kernels. The fields are indexes in that
+/// sequence and numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Repeated {
     start: usize,
     /// Number of kernels in one block.
     length: usize,
     count: usize,
-    /// Number of kernels after the last block that match the beginning of another block.
+    /// Number of kernels after the last block that match the beginning of one more block.
     more: usize,
 }
 
@@ -169,7 +175,8 @@ impl Repeated {
     }
 }
 
-/// Returns the blocks that cover the most kernels. If several block lengths cover equally many, the shortest is used.
+/// Returns the repeated blocks that cover the most elements. If blocks of several lengths cover
+/// equally many, the shortest blocks are returned.
 fn repeated<T: PartialEq>(all: &[T]) -> Option<Repeated> {
     if all.len() > MAX_KERNELS_IN_ITERATION {
         return None;
@@ -260,11 +267,12 @@ mod tests {
     #[test]
     fn blocks_are_found_between_the_kernels_before_and_after() {
         assert_eq!(found("eabcabcabcabch"), Some((1, 3, 4, 0)));
-        // The kernels after the last block match the beginning of another block.
+        // The elements after the last complete block match the beginning of one more block.
         assert_eq!(found("abcdabcdabcdabch"), Some((0, 4, 3, 3)));
-        // Repeated kernels inside a block are not blocks themselves.
+        // The element `b`, which repeats inside a block, is not a block of its own.
         assert_eq!(found("xabbbcabbbcabbbcy"), Some((1, 5, 3, 0)));
-        // If blocks of one layer and blocks of two layers both match, the shorter blocks are returned.
+        // Blocks of one layer and blocks of two layers both match, so the shorter blocks are
+        // returned.
         assert_eq!(found("abababababab"), Some((0, 2, 6, 0)));
     }
 
@@ -283,12 +291,13 @@ mod tests {
         assert_eq!(repeated(&[1, 2].repeat(MAX_KERNELS_IN_ITERATION)), None);
     }
 
-    /// Returns the blocks of these iterations. Each letter is the name of a kernel. A kernel at index `n` of its
-    /// iteration takes `n + 1` nanoseconds.
+    /// Returns the repeated blocks in iterations. Each letter is a kernel's name. The kernel at the
+    /// index `n` of its iteration takes `n + 1` ns.
     fn blocks_of(iterations: &[&str]) -> Option<Blocks> {
         let mut tally = BlockTally::default();
         for (place, kernels) in iterations.iter().enumerate() {
-            // Add the kernels in reverse, because kernels of several streams are not in order in a record.
+            // Add the kernels in reverse order, because kernels of several streams are not in order
+            // in a record, either.
             for (at, kernel) in kernels.bytes().enumerate().rev() {
                 let start = (1000 * place + at) as u64;
                 tally.add(0, place, start, kernel.into(), at as u64 + 1);
@@ -311,7 +320,7 @@ mod tests {
         assert_eq!((blocks.iterations, blocks.of), (2, 3));
         assert_eq!((blocks.all(), blocks.mean), (2 * 36, 9));
         assert_eq!(blocks.partly, None);
-        // If two sequences are equally frequent, the first is used.
+        // If two sequences are equally frequent, the one that occurs first is used.
         assert_eq!(
             blocks_of(&["abcabcabc", "ababab"]).unwrap().kernels.len(),
             3

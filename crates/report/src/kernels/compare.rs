@@ -1,4 +1,5 @@
-//! Comparison of the kernels of two runs: it finds kernels that take longer, and kernels that only one run has.
+//! Comparison of the kernels of two runs. It finds kernels that take longer, and kernels that only
+//! one run has.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,16 +8,17 @@ use super::{KernelTotal, Kernels};
 use crate::events::kernel_name;
 use crate::numbers::parts::{Part, PartChange, change};
 
-/// Maximum number of kernels to compare. Kernels with the largest differences are kept.
+/// Maximum number of kernels in the comparison. The kernels whose time per iteration differs most
+/// are kept.
 const MAX_KERNELS: usize = 20;
 
-/// Returns true if both runs recorded the times of kernels in iterations.
+/// Returns true if both runs recorded when kernels ran, in at least one iteration.
 pub(crate) fn are_comparable(runs: [&Kernels; 2]) -> bool {
     (runs.iter()).all(|kernels| kernels.steps() > 0 && kernels.has_times())
 }
 
-/// Returns the kernels with the largest difference of the time per iteration, and the kernels whose names are in
-/// `asked`.
+/// Returns the kernels whose time per iteration differs most between the runs, and the kernels
+/// whose names are in `asked`.
 pub(crate) fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
     let steps = runs.map(Kernels::steps);
     if !are_comparable(runs) {
@@ -61,8 +63,8 @@ pub(crate) fn changes(runs: [&Kernels; 2], asked: &[&str]) -> Vec<PartChange> {
         .collect()
 }
 
-/// Joins rows of the same kernel that have different names in the two runs, because different demanglers wrote the
-/// names.
+/// Joins rows of the same kernel whose names differ between the two runs because different
+/// demanglers wrote them.
 fn pair_by_other_names(rows: &mut Vec<(&str, [Option<&KernelTotal>; 2])>) {
     let mut lonely: BTreeMap<String, [Vec<usize>; 2]> = BTreeMap::new();
     for (place, (name, sides)) in rows.iter().enumerate() {
@@ -84,7 +86,8 @@ fn pair_by_other_names(rows: &mut Vec<(&str, [Option<&KernelTotal>; 2])>) {
     }
 }
 
-/// Returns the mean time of a kernel per iteration, in nanoseconds; `None` if it is unknown.
+/// Returns the mean time of the kernel `name` per iteration, in nanoseconds; `None` if it is
+/// unknown.
 pub(crate) fn time(kernels: &Kernels, name: &str) -> Option<f64> {
     let exact = kernels.totals.iter().find(|kernel| kernel.name == name);
     let by_other_name = || {

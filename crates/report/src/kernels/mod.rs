@@ -1,4 +1,4 @@
-//! Recorded GPU work (kernels, copies and memory sets): totals by name, and sums for each iteration.
+//! Recorded GPU work (kernels, copies and memory sets): totals by name, and sums by iteration.
 
 pub(crate) mod blocks;
 pub(crate) mod compare;
@@ -22,10 +22,11 @@ use blocks::BlockTally;
 pub use sums::{CopyTotal, KernelSum, KernelTotal, Samples};
 pub(crate) use sums::{DeviceSum, Kernels, Tallied};
 
-/// Maximum number of kernel names with their own totals. It also limits the numbers of threads and of samples.
+/// Maximum number of kernel names with a total of their own. It also limits the number of threads,
+/// and of windows that are samples.
 const MAX_NAMES: usize = 1 << 14;
 
-/// Maximum number of pairs of a kernel name and an iteration for which a time is kept.
+/// Maximum number of entries for the time of a kernel name in an iteration, over all kernel names.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -34,8 +35,8 @@ struct Total {
     ns: u64,
     longest: u64,
     shortest: u64,
-    /// Pairs of an iteration's index and the time in it. An index may occur several times if work arrives out of
-    /// order.
+    /// Index of an iteration and the kernel's time in that iteration. An index may occur several
+    /// times if work arrives out of order.
     by_step: Vec<(u32, u64)>,
 }
 
@@ -44,31 +45,34 @@ struct Total {
 pub(crate) struct KernelTally<'a> {
     clock: &'a Clock,
     timeline: Spans,
-    /// The iterations that qualify. Sums include work in these iterations and work outside iterations.
+    /// The iterations that count in figures. Sums include work in these iterations and work outside
+    /// all iterations.
     qualified: &'a Qualified,
     busy: Busy,
     /// Number of kernels that began in each iteration.
     began: Vec<u32>,
     kernels: HashMap<StringId, Total>,
-    /// Number of pairs of a kernel name and an iteration that may still be kept.
+    /// Number of entries for the time of a kernel name in an iteration that may still be added.
     room: usize,
     is_too_much: bool,
     blocks: BlockTally,
     copies: [(u64, u64, u64); KINDS + 1],
-    /// The threads that recorded work (`threads`), the latest of them (`latest`), and the number of dropped events for
-    /// each thread.
+    /// The threads that recorded GPU work.
     threads: HashSet<u32>,
+    /// The thread that recorded the latest work.
     latest: Option<u32>,
+    /// Number of dropped events for each thread.
     dropped: HashMap<u32, u64>,
-    /// The first iteration of each sample, modulo 2^32, and the settings of the latest sample. A sample is a window
-    /// that opens periodically to record kernels.
+    /// Number (modulo 2^32) of the first iteration of each sample. A sample is a window that opens
+    /// periodically to record kernels.
     sampled: BTreeSet<u32>,
+    /// Settings of the latest sample.
     samples: Samples,
     left_out: u64,
 }
 
 impl<'a> KernelTally<'a> {
-    /// Creates an empty tally. `iterations` must be sorted by their starts.
+    /// Returns an empty tally. `iterations` must be sorted by their starts.
     pub(crate) fn new(
         clock: &'a Clock,
         iterations: &[RawIteration],
@@ -99,7 +103,7 @@ impl<'a> KernelTally<'a> {
         }
     }
 
-    /// Adds GPU work that a thread recorded.
+    /// Adds a piece of GPU work. `thread` is the thread that recorded it.
     #[inline]
     pub(crate) fn add_work(&mut self, thread: u32, work: &GpuWork) {
         if self.latest != Some(thread) && self.threads.len() < MAX_NAMES {
@@ -133,7 +137,8 @@ impl<'a> KernelTally<'a> {
         }
     }
 
-    /// Adds an event about the recording itself: the start of a sample, or a number of dropped events.
+    /// Adds an event about the recording itself: the start of a periodic window (sample), or a
+    /// number of dropped events.
     #[inline]
     pub(crate) fn add(&mut self, thread: u32, event: &Event) {
         match event.what {
@@ -171,8 +176,8 @@ impl<'a> KernelTally<'a> {
         if let Some(place) = place {
             match total.by_step.last_mut() {
                 Some((last, sum)) if *last as usize == place => *sum = sum.saturating_add(ns),
-                // If the limit is reached, the times per iteration are incomplete for all kernels, so they are not
-                // used.
+                // If no more entries may be added, the times per iteration are incomplete for all
+                // kernels, so they are not used.
                 _ if self.room > 0 => {
                     self.room -= 1;
                     total.by_step.push((place as u32, ns));
@@ -186,8 +191,8 @@ impl<'a> KernelTally<'a> {
         total.shortest = total.shortest.min(ns);
     }
 
-    /// Returns the index of the iteration in which work began: `Some(None)` if it began outside iterations, `None` if
-    /// its iteration does not qualify.
+    /// Returns the index of the iteration in which work began: `Some(None)` if it began outside all
+    /// iterations, `None` if its iteration does not count in figures.
     pub(crate) fn counted(&mut self, work: &GpuWork) -> Option<Option<usize>> {
         let place = self.timeline.at(work.start);
         self.counts(place).then_some(place)
@@ -210,8 +215,8 @@ impl<'a> KernelTally<'a> {
         *moved = moved.saturating_add(bytes);
     }
 
-    /// Returns the number of windows with recorded kernels that are samples, and of those that are not. Returns `None`
-    /// if there are no samples.
+    /// Returns the number of windows with recorded kernels that opened periodically (samples), and
+    /// the number of other ones. Returns `None` if there are no samples.
     fn samples(&self, edges: &[WindowEdge]) -> Option<Samples> {
         let opened = edges.iter().filter(|edge| edge.edge == Edge::Open);
         let (mut count, mut others) = (0, 0);
@@ -230,7 +235,8 @@ impl<'a> KernelTally<'a> {
         (count > 0).then_some(samples)
     }
 
-    /// Returns the results. `edges` are the openings and closings of the windows in which kernels were recorded.
+    /// Returns the results. `edges` contains the openings and closings of the windows in which
+    /// kernels were recorded.
     pub(crate) fn finish(
         self,
         raw: &[RawIteration],
@@ -263,7 +269,7 @@ impl<'a> KernelTally<'a> {
         let numbers = numbered(&is_one);
         let steps = (!self.is_too_much).then_some(&numbers[..]);
         let kernels = inside().map(|place| u64::from(self.began[place])).sum();
-        // Some drivers do not report when kernels began and ended.
+        // Some drivers do not report when kernels began and ended; all kernels then take 0 ns.
         let has_times = longest.0 > 0 || kernels == 0;
         let sum = KernelSum {
             iterations: inside().count() as u64,
@@ -301,8 +307,8 @@ impl<'a> KernelTally<'a> {
     }
 }
 
-/// Stores in each iteration the busy time of its busiest device. Returns the sums for each device over the qualified
-/// iterations.
+/// Stores in each iteration the busy time of the GPU that is busiest in it. Returns the sums for
+/// each GPU over the iterations that count in figures.
 fn device_sums(
     devices: &[DeviceActivity],
     iterations: &mut [InKernels],
@@ -328,8 +334,9 @@ fn device_sums(
     devices.iter().map(of).collect()
 }
 
-/// Returns the figures of the device with the longest busy time: its busy time and its idle time between work of the
-/// same iteration, both over the qualified iterations, and its index.
+/// Returns figures of the GPU with the longest busy time: the busy time, the idle time between work
+/// of the same iteration, and the GPU's index in `devices`. Both times are sums over the iterations
+/// that count in figures.
 fn longest(
     devices: &[DeviceActivity],
     sums: &[DeviceSum],
@@ -354,9 +361,9 @@ fn longest(
     }
 }
 
-/// Returns true for each iteration that lies in a window with recorded kernels. If the record lost the closing of a
-/// window, the window extends to the last iteration with work. If it lost the opening, too, the window starts at the
-/// first iteration with work.
+/// Returns true for each iteration that lies in a window with recorded kernels. If the record lost
+/// the closing of a window, the window extends to the last iteration with work. If it also lost the
+/// opening, the window begins at the first iteration with work.
 fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[DeviceActivity]) -> Vec<bool> {
     let mut windows = pairs(edges);
     windows.sort_by_key(|window| window.first);
@@ -384,7 +391,8 @@ fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[DeviceActivit
     raw.iter().enumerate().map(is_inside).collect()
 }
 
-/// Returns for each iteration its index among the iterations for which `is_inside` is true.
+/// Returns, for each iteration with `is_inside`, its index among these iterations; `None` for other
+/// iterations.
 fn numbered(is_inside: &[bool]) -> Vec<Option<u32>> {
     let mut number = 0;
     let each = is_inside.iter().map(|inside| {

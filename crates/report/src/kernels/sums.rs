@@ -1,4 +1,4 @@
-//! Result types for kernels and copies.
+//! Result types for recorded kernels and copies.
 
 use std::fmt;
 
@@ -36,13 +36,13 @@ pub struct Kernels {
     pub devices: Vec<DeviceSum>,
 }
 
-/// Busy time of a device in the iterations in which kernels were recorded, in nanoseconds.
+/// Times of a GPU in the iterations in which kernels were recorded, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceSum {
     pub device: u8,
-    /// Time in which at least one kernel or copy ran.
+    /// Time in which at least one kernel or copy ran on the GPU.
     pub busy: u64,
-    /// Time in which at least one kernel ran.
+    /// Time in which at least one kernel ran on the GPU.
     pub kernels: u64,
 }
 
@@ -105,7 +105,8 @@ pub struct CopyTotal {
 }
 
 impl CopyTotal {
-    /// Returns the size as text, such as ` of 4 KiB`; empty if the number of bytes was not recorded.
+    /// Returns the mean size as text, such as ` of 4 KiB`; empty if the number of bytes was not
+    /// recorded.
     #[must_use]
     pub fn size(&self) -> String {
         match self.bytes {
@@ -187,19 +188,20 @@ impl fmt::Display for Samples {
 }
 
 impl KernelSum {
-    /// Returns a time in nanoseconds as a fraction of the total time of these iterations.
+    /// Returns a time in nanoseconds as a fraction of the total time of the iterations with
+    /// recorded kernels.
     #[must_use]
     pub fn share(&self, part: u64) -> f64 {
         (part as f64 / self.wall.max(1) as f64).min(1.0)
     }
 
-    /// Returns true if the driver reported when kernels began and ended.
+    /// Returns true if the driver reported when kernels began and ended; some drivers do not.
     #[must_use]
     pub const fn has_times(&self) -> bool {
         self.busy.is_some()
     }
 
-    /// Returns the mean per iteration of a total count.
+    /// Returns the mean number per iteration, from a total number.
     #[must_use]
     pub fn a_step(&self, count: u64) -> f64 {
         count as f64 / self.iterations.max(1) as f64
@@ -212,20 +214,22 @@ impl Kernels {
         self.window.as_ref().map_or(0, |sum| sum.iterations)
     }
 
-    /// Returns true if the driver reported when kernels of iterations began and ended.
+    /// Returns true if iterations have recorded kernels, and the driver reported when these began
+    /// and ended.
     #[must_use]
     pub fn has_times(&self) -> bool {
         self.window.as_ref().is_some_and(KernelSum::has_times)
     }
 
-    /// Returns the number of all recorded kernels, in iterations and between them.
+    /// Returns the number of all recorded kernels, both in iterations and between them.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.totals.iter().map(|kernel| kernel.count).sum()
     }
 
-    /// Returns the share of recorded kernels that began between iterations, as a fraction. Where an iteration is the
-    /// call of a function or a range, work that it launches may run after its end.
+    /// Returns the share of recorded kernels that began between iterations, as a fraction. If an
+    /// iteration is a call of a function or a range, the work that it launches may run after the
+    /// iteration's end.
     #[must_use]
     pub fn between_iterations(&self) -> f64 {
         let within = self.window.as_ref().map_or(0, |sum| sum.kernels);
@@ -243,20 +247,21 @@ impl Kernels {
 #[derive(Debug, Default)]
 pub(crate) struct Tallied {
     pub kernels: Kernels,
-    /// Kernels of each iteration; empty if no kernels were recorded.
+    /// For each iteration, its number of kernels and its GPU busy time; empty if no kernels were
+    /// recorded.
     pub iterations: Vec<InKernels>,
-    /// The activity of the device that was busy longest in the iterations with recorded kernels; `None` if no device
-    /// worked.
+    /// The work of the GPU that was busy longest in the iterations with recorded kernels; `None` if
+    /// no GPU worked.
     pub busiest: Option<DeviceActivity>,
-    /// For each iteration, its index among the qualified iterations with recorded kernels; `None` if it is not one of
-    /// them.
+    /// For each iteration, its index among the iterations that count in figures and have recorded
+    /// kernels; `None` for other iterations.
     pub numbers: Vec<Option<u32>>,
     pub left_out: u64,
 }
 
 impl Tallied {
-    /// Drops the results if no kernel was recorded although GPU times show that the GPU was busy. In that case the
-    /// kernels are missing from the record, so zero kernels would be wrong.
+    /// Removes the results if no kernel was recorded although GPU times show that the GPU was busy.
+    /// The kernels are then missing from the record, so a report of zero kernels would be wrong.
     pub(crate) fn forget_missing(&mut self, raw: &[RawIteration], gpu: &[(u64, u64)]) {
         if !self.kernels.totals.is_empty() || !self.kernels.copies.is_empty() {
             return;

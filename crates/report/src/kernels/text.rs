@@ -5,13 +5,13 @@ use super::{KernelSum, Kernels};
 use crate::numbers::units::{Count, Rate, Share, Time};
 use crate::print::lines::{Lines, UNKNOWN};
 
-/// Maximum number of lines that describe repeated blocks.
+/// Maximum number of lines for the description of repeated blocks of kernels.
 const MAX_BLOCK_LINES: usize = 2;
 
-/// Minimum share of kernels between iterations that gets a line.
+/// Minimum share of kernels that began between iterations, as a fraction, for a line about them.
 const MIN_BETWEEN: f64 = 0.1;
 
-/// Returns the number of lines that [`kernels`] adds in addition to the rows of the table.
+/// Returns the number of lines that [`kernels`] adds, not counting the rows of the table.
 pub(crate) fn fixed(kernels: &Kernels) -> usize {
     match &kernels.window {
         Some(_) => {
@@ -26,7 +26,7 @@ pub(crate) fn block_lines(kernels: &Kernels) -> usize {
     kernels.blocks.as_ref().map_or(0, |_| MAX_BLOCK_LINES)
 }
 
-/// Adds a description of the repeated blocks of kernels.
+/// Adds a description of the repeated blocks of kernels to the text.
 pub(crate) fn blocks(kernels: &Kernels, lines: &mut Lines) {
     if let Some(blocks) = &kernels.blocks {
         lines.wrapped("equal blocks: ", &in_words(blocks), MAX_BLOCK_LINES);
@@ -54,7 +54,7 @@ fn in_words(blocks: &Blocks) -> Vec<String> {
     said
 }
 
-/// Adds a table of the kernels with the longest total time, and a line about copies.
+/// Adds a table of the kernels with the longest total time, and a line about copies, to the text.
 pub(crate) fn kernels(kernels: &Kernels, rows: usize, lines: &mut Lines) {
     let Some(taken) = &kernels.window else {
         return;
@@ -133,8 +133,9 @@ fn known(ns: u64) -> String {
     }
 }
 
-/// Returns the heading of the table. It names the iterations with recorded kernels, and splits their time into busy
-/// time, gaps between work, and the time before and after all work of an iteration.
+/// Returns the heading of the table of kernels. It states the iterations with recorded kernels, and
+/// divides their time into busy time, gaps between work, and the time before the first and after
+/// the last work of an iteration.
 fn heading(taken: &KernelSum, is_of_trace: bool) -> String {
     let of = match &taken.samples {
         _ if is_of_trace => "the trace".to_owned(),

@@ -7,29 +7,30 @@ use super::{Layers, parent, starred};
 use crate::numbers::parts::{Part, PartChange, change};
 use crate::numbers::units::Share;
 
-/// Maximum number of layers to compare. Layers with the largest differences are kept.
+/// Maximum number of layers in the comparison. The layers whose times differ most are kept.
 const MAX_LAYERS: usize = 20;
 
-/// If one inner layer has at least this share of an outer layer's difference, the outer layer is not shown.
+/// Share of an outer layer's difference, as a fraction. If one layer inside it has at least this
+/// share, the outer layer is not shown.
 const MAX_INNER_SHARE: f64 = 0.9;
 
-/// Minimum share of a row's difference that a single layer must have to get a row of its own. A row may stand for
-/// several layers whose names differ only in numbers.
+/// Minimum share of a row's difference, as a fraction, that a single layer must have to get a row
+/// of its own. A row may stand for several layers whose names differ only in numbers.
 const MIN_SINGLE_SHARE: f64 = 0.5;
 
-/// Share of kernel time from which a note says that the layers of these kernels are unknown.
+/// Minimum share of kernel time whose layer is unknown, as a fraction, for a note that says so.
 const MIN_UNKNOWN_SHARE: f64 = 0.01;
 
-/// Times of layers by name, in both runs, in nanoseconds per iteration.
+/// Times of layers by name: one for each of the two runs, in nanoseconds per iteration.
 type LayerTimes<'a> = BTreeMap<&'a str, [f64; 2]>;
 
 fn difference(times: &[f64; 2]) -> f64 {
     times[1] - times[0]
 }
 
-/// Returns the layers with the largest difference. If an inner layer explains the difference of an outer layer, only
-/// the inner layer is returned. `steps` contains the numbers of iterations with recorded kernels. Layers whose names
-/// are in `asked` are always included.
+/// Returns the layers whose times differ most between the runs. If one layer inside a layer
+/// explains the difference, only the inner layer is returned. `steps` contains each run's number of
+/// iterations with recorded kernels. Layers whose names are in `asked` are always returned.
 pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> Vec<PartChange> {
     let [mut patterns, mut single] = [LayerTimes::new(), LayerTimes::new()];
     for (side, layers) in sides.into_iter().enumerate() {
@@ -42,8 +43,8 @@ pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> V
             }
         }
     }
-    // For each pattern: the single layer with the largest difference, this difference, and the number of layers. A
-    // pattern is a name with `*` for numbers.
+    // The key is a pattern, which is a name with `*` for numbers. The value is the layer of that
+    // pattern whose time differs most, its difference, and the number of the pattern's layers.
     let mut most: BTreeMap<String, (&str, f64, usize)> = BTreeMap::new();
     for (name, times) in &single {
         let found = most.entry(starred(name)).or_insert((name, 0.0, 0));
@@ -52,7 +53,8 @@ pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> V
             (found.0, found.1) = (name, difference(times));
         }
     }
-    // For each pattern, the largest share of its difference that is in one pattern inside it.
+    // For each pattern of names, the largest share of its difference that is in one pattern inside
+    // it.
     let mut within: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, times) in &patterns {
         let Some(around) = parent(name).filter(|around| patterns.contains_key(around)) else {
@@ -99,8 +101,8 @@ pub(crate) fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> V
     rows.collect()
 }
 
-/// Returns the time of all layers with this name, including layers inside them, in one run. Returns `None` if the run
-/// has no such layer.
+/// Returns the time of the layer `name` in one run, including the layers inside it. Returns `None`
+/// if the run has no such layer.
 fn part(layers: &Layers, name: &str) -> Option<Part<'static>> {
     let is_within = |of: &str| {
         let rest = of.strip_prefix(name);
@@ -133,7 +135,7 @@ pub(crate) fn time(layers: &Layers, steps: u64, name: &str) -> Option<f64> {
     (steps > 0).then(|| row.ns as f64 / steps as f64)
 }
 
-/// Returns a note if the layer of a considerable part of the kernel time is unknown.
+/// Returns a note if a considerable part of the kernel time belongs to no known layer.
 pub(crate) fn unknown(sides: [&Layers; 2]) -> Option<String> {
     let [base, other] = sides.map(|layers| {
         let ns = layers.unknown.iter().map(|row| row.ns).sum();

@@ -1,17 +1,18 @@
-//! Idle time of GPUs between two kernels, added up by the pair of kernels.
+//! Idle times of a GPU between two successive kernels, added up for each pair of kernels.
 
 use std::collections::HashMap;
 
 use crate::events::spans::{Span, Spans};
 
-/// Number of pieces of work to hold back for each device. Work arrives only nearly in the order of its start, so it is
-/// sorted before it is processed.
+/// Number of pieces of work that are held back for each GPU. Work arrives only nearly in the order
+/// of its starts, so it is sorted before it is processed.
 const MIN_HELD_BACK: usize = 1 << 16;
 
-/// Maximum number of pairs of kernels whose idle time is kept.
+/// Maximum number of pairs of successive kernels whose idle time is kept.
 const MAX_PAIRS: usize = 1 << 20;
 
-/// Adds up the idle times of all devices. `K` identifies a kernel; `None` stands for work without a known kernel.
+/// Adds up the idle times of all GPUs. `K` is the type that identifies a kernel; work without a
+/// known kernel has `None` instead.
 #[derive(Debug)]
 pub(crate) struct Gaps<K> {
     iterations: Spans,
@@ -23,13 +24,13 @@ pub(crate) struct Gaps<K> {
 #[derive(Debug)]
 struct Device<K> {
     waiting: Vec<(Span, Option<K>)>,
-    /// The latest end of all processed work, and the work that ended then.
+    /// The latest end of all work processed so far, and the kernel that ended then.
     until: u64,
     last: Option<K>,
 }
 
 impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
-    /// Creates an empty tally. `iterations` are in nanoseconds and sorted by their starts.
+    /// Returns an empty tally. `iterations` are in nanoseconds and sorted by their starts.
     pub(crate) fn new(iterations: Spans) -> Self {
         Self {
             iterations,
@@ -39,7 +40,7 @@ impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
         }
     }
 
-    /// Adds work of a device.
+    /// Adds a piece of work of a GPU. `what` identifies its kernel.
     pub(crate) fn add(&mut self, device: u8, work: Span, what: Option<K>) {
         let of = self.devices.entry(device).or_insert_with(|| Device {
             waiting: Vec::new(),
@@ -52,8 +53,8 @@ impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
         }
     }
 
-    /// Returns the idle times within iterations, in nanoseconds. The key is the work before and the work after.
-    /// Returns `None` if there were too many pairs to keep.
+    /// Returns the idle times within iterations, in nanoseconds. The key is the kernel before the
+    /// idle time and the kernel after it. Returns `None` if the limit on pairs was exceeded.
     pub(crate) fn finish(mut self) -> Option<HashMap<(K, K), u64>> {
         let devices: Vec<_> = self.devices.keys().copied().collect();
         for device in devices {
@@ -99,16 +100,18 @@ mod tests {
         let work = [
             (0, span(140, 150), Some('b')),
             (0, span(110, 130), Some('a')),
-            // This work lies within the previous work.
+            // The first of these pieces lies within the previous piece of work, so no idle time
+            // precedes it.
             (0, span(112, 120), Some('c')),
             (0, span(160, 170), Some('b')),
             (0, span(175, 180), None),
             (0, span(190, 195), Some('a')),
-            // This work is in the next iteration, so the idle time before it does not count.
+            // The first of these pieces is in the next iteration, so the idle time before it is not
+            // counted.
             (0, span(205, 210), Some('a')),
             (0, span(215, 220), Some('b')),
             (1, span(150, 151), Some('a')),
-            // This work is in no iteration.
+            // These pieces of work are in no iteration.
             (0, span(310, 320), Some('a')),
             (0, span(330, 340), Some('a')),
         ];

@@ -1,8 +1,9 @@
-//! GPU time by layer. The layer of a recorded kernel is the scope in which it was launched: the torch modules, NVTX
-//! ranges and marked functions that were open.
+//! GPU time by layer. The layer of a recorded kernel is the scope in which it was launched: the
+//! torch modules, NVTX ranges and marked functions that were open at that time.
 //!
-//! A kernel of a CUDA graph belongs to the scope in which its node was captured. A kernel outside graphs belongs to
-//! the scope of the call that launched it. If a scope is unknown, the reason is reported.
+//! A kernel of a CUDA graph belongs to the scope in which its node was captured. A kernel outside
+//! graphs belongs to the scope of the call that launched it. If a scope is unknown, the reason is
+//! reported.
 
 pub(crate) mod compare;
 mod gaps;
@@ -23,7 +24,8 @@ pub(crate) use raw::RawLayers;
 pub use scopes::Scopes;
 pub(crate) use tally::LayerTally;
 
-/// Maximum number of rows of the tree of full names. The rows with the longest times are kept.
+/// Maximum number of rows in the tree of layers' full names. The rows with the longest times are
+/// kept.
 const MAX_TREE_ROWS: usize = 4096;
 
 /// GPU time by layer. A kernel's layer is the scope that was open when the kernel was launched: torch modules, NVTX
@@ -54,7 +56,7 @@ pub struct Layers {
     pub scopes: Scopes,
 }
 
-/// Totals of all kernels of a process, with and without a known layer.
+/// Totals of all recorded kernels of a process, whether their layer is known or not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LayerTotals {
     pub kernels: u64,
@@ -111,7 +113,7 @@ fn write_text<S: Serializer>(why: &UnknownScope, serializer: S) -> Result<S::Ok,
     serializer.serialize_str(why.text())
 }
 
-/// Serializes the layers, or empty lists if scopes were not recorded.
+/// Writes the layers as JSON; the lists are empty if scopes were not recorded.
 ///
 /// # Errors
 /// Returns an error if writing fails.
@@ -125,24 +127,24 @@ pub(crate) fn write_any<S: Serializer>(
     }
 }
 
-/// The reason why the scope of a kernel is unknown.
+/// The reason why a kernel's scope (layer) is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum UnknownScope {
-    /// The graph has a state in which its scopes are unknown. The code is `None` for a state that a newer version of
-    /// the library wrote.
+    /// The kernel's CUDA graph is in a state in which the scopes of its nodes are unknown. The
+    /// field is `None` for a state that a newer version of the library wrote.
     Graph(Option<GraphCode>),
-    /// The record does not describe the graph, because the process ended first or because CUPTI reported no number for
-    /// it.
+    /// The record does not describe the kernel's CUDA graph, because the process ended first or
+    /// because CUPTI reported no number for the graph.
     NoGraph,
-    /// The library did not see the call that created the node.
+    /// The library did not see the call that created the kernel's graph node.
     Node,
     /// The call that launched the kernel is not in the record.
     Call,
-    /// The recorder or the reader had no room for the scope.
+    /// A limit was reached in the recorder or in the reader, so the scope was dropped.
     Room,
 }
 
-/// The numeric value of a [`GraphState`]. It can be sorted.
+/// The numeric value of a [`GraphState`]; unlike the state, it can be sorted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GraphCode(u8);
 
@@ -176,7 +178,7 @@ impl UnknownScope {
 }
 
 impl LayerTotals {
-    /// Returns a time in nanoseconds as a fraction of the time of all kernels.
+    /// Returns a time in nanoseconds as a fraction of the total time of all kernels.
     #[must_use]
     pub fn share(&self, ns: u64) -> f64 {
         match self.ns {
@@ -185,7 +187,7 @@ impl LayerTotals {
         }
     }
 
-    /// Sets the fields of rows that are shares of the total or means per iteration.
+    /// Sets the fields of rows that are shares of the total time, or means per iteration.
     fn fill_in(&self, rows: &mut [GpuLayerPattern]) {
         for row in rows {
             row.share = self.share(row.ns);

@@ -46,12 +46,12 @@ pub struct GpuLayerPattern {
     pub(super) gaps: u64,
 }
 
-/// Joins the names of a scope's path, from the outermost to the innermost, to one name. A part that begins with the
-/// part before it replaces that part, because the qualified name of a torch module contains the names of the modules
-/// around it.
+/// Joins the names of nested scopes, from the outermost to the innermost, to one name. A name that
+/// begins with the preceding name replaces it, because the qualified name of a torch module
+/// contains the names of the modules around it.
 pub(crate) fn joined(parts: impl Iterator<Item = String>) -> String {
     let mut name = String::new();
-    // Index at which the last part starts.
+    // Index in `name` at which the latest part starts.
     let mut from = 0;
     for part in parts {
         let around = &name[from..];
@@ -69,8 +69,8 @@ pub(crate) fn joined(parts: impl Iterator<Item = String>) -> String {
     name
 }
 
-/// Returns the end index of each part of a name. Parts are separated by `/` or `.`. The modules of a fused kernel are
-/// listed in parentheses, and such a list is one part.
+/// Returns the index of the end of each part of a layer's name. Parts are separated by `/` or `.`.
+/// If a kernel was fused from several modules, its list of modules in parentheses is one part.
 fn ends(name: &str) -> impl Iterator<Item = usize> {
     let mut next = Some(0);
     core::iter::from_fn(move || {
@@ -84,20 +84,20 @@ fn ends(name: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the prefixes of a name that end at the end of a part: the names of the layers around it, and the name
-/// itself.
+/// Returns the prefixes of a layer's name that end at the end of a part: the names of the layers
+/// around it, and the name itself.
 fn prefixes(name: &str) -> impl Iterator<Item = &str> {
     ends(name).map(|end| &name[..end])
 }
 
-/// Returns the name of the layer around this layer; `None` for an outermost layer.
+/// Returns the name of the layer directly around a layer; `None` for an outermost layer.
 pub(crate) fn parent(name: &str) -> Option<&str> {
     let inner = ends(name).take_while(|end| *end < name.len()).last();
     inner.map(|end| &name[..end])
 }
 
-/// Returns the name with each part that is a number replaced by `*`. Numbers in the list of a fused kernel's modules
-/// are replaced, too.
+/// Returns a layer's name with `*` in place of each part that is a number. Numbers in the list of a
+/// fused kernel's modules are replaced, too.
 pub(crate) fn starred(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut from = 0;
@@ -118,7 +118,8 @@ pub(crate) fn starred(name: &str) -> String {
     out
 }
 
-/// Returns the innermost layer that contains both layers or is one of them; empty if there is no such layer.
+/// Returns the name of the innermost layer that contains both layers, or is one of them; empty if
+/// there is no such layer.
 pub(crate) fn around<'a>(name: &'a str, other: &str) -> &'a str {
     let mut found = "";
     for prefix in prefixes(name) {
@@ -130,14 +131,16 @@ pub(crate) fn around<'a>(name: &'a str, other: &str) -> &'a str {
     found
 }
 
-/// Returns the patterns of layers as a tree. Children follow their parent, the child with the longest time first.
-/// `gaps` contains idle times by innermost layer. `of` converts the name of a layer to the name of its pattern.
+/// Returns the patterns (names with `*` for numbers) of layers as a tree. Children follow their
+/// parent, the child with the longest time first. `by_name` contains the kernels of each layer, and
+/// `gaps` the idle times. `of` converts a layer's name to its pattern.
 pub(crate) fn patterns(
     by_name: &BTreeMap<String, (u64, u64)>,
     gaps: &BTreeMap<&str, u64>,
     of: impl Fn(&str) -> String,
 ) -> Vec<GpuLayerPattern> {
-    // Add up by prefix before names become patterns, so that the number of layers in each pattern can be counted.
+    // Add up by layer before names become patterns, so that the number of layers with the same
+    // pattern can be counted.
     let mut sums: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
     let kernels = by_name.iter().map(|(name, sum)| (&**name, (*sum, 0)));
     let gaps = gaps.iter().map(|(name, gap)| (*name, ((0, 0), *gap)));
@@ -168,11 +171,13 @@ pub(crate) fn patterns(
     rows
 }
 
-/// Returns the `most` rows of a tree with the longest times. The parents of these rows are always included.
+/// Returns the `most` rows of a tree that have the longest times. The parents of these rows are
+/// always among them.
 pub(super) fn largest(mut tree: Vec<GpuLayerPattern>, most: usize) -> Vec<GpuLayerPattern> {
     if tree.len() > most {
         let mut order: Vec<_> = (0..tree.len()).collect();
-        // A parent takes at least as long as its child and comes earlier in the tree, so it is kept, too.
+        // A parent takes at least as long as its child and comes earlier in the tree, so a kept
+        // child's parent is kept, too.
         order.sort_by_key(|at| (std::cmp::Reverse(tree[*at].ns), *at));
         order.truncate(most);
         order.sort_unstable();
@@ -183,8 +188,9 @@ pub(super) fn largest(mut tree: Vec<GpuLayerPattern>, most: usize) -> Vec<GpuLay
     tree
 }
 
-/// Adds the children of `around` to `rows`, each followed by its own children. Children whose last part is a number
-/// are sorted by number, other children by time, the longest first.
+/// Adds the children of the layer `around` to `rows`, each followed by its own children. Children
+/// whose names end in a number are sorted by the number; other children are sorted by time, the
+/// longest first.
 fn below(around: &str, found: &BTreeMap<String, GpuLayerPattern>, rows: &mut Vec<GpuLayerPattern>) {
     let is_below = |name: &str| {
         let rest = match around {
@@ -201,7 +207,7 @@ fn below(around: &str, found: &BTreeMap<String, GpuLayerPattern>, rows: &mut Vec
         .take_while(|pattern| pattern.name.starts_with(around))
         .filter(|pattern| is_below(&pattern.name))
         .collect();
-    // The number at the end of the name of a numbered layer, such as 3 for `model.layers.3`.
+    // The number with which a layer's name ends, such as 3 for `model.layers.3`.
     let number = |of: &GpuLayerPattern| -> Option<u64> {
         let last = &of.name[parent(&of.name)?.len() + 1..];
         last.parse().ok()

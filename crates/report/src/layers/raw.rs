@@ -1,4 +1,5 @@
-//! Collects the events of a record that describe scopes.
+//! Collects the events of a record that describe scopes: torch modules, NVTX ranges and marked
+//! functions that are open.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,23 +7,24 @@ use tllmprof_record::{Event, GraphState, StringId, What};
 
 use super::{GraphCode, UnknownScope};
 
-/// Maximum number of entries in each table: of scopes, of runs of graph nodes, and of graph states and scope changes
-/// together.
+/// Maximum number of entries in the table of scopes; the same maximum applies to the table of graph
+/// nodes, and to the tables of graph states and scope changes together.
 const MAX_ENTRIES: usize = 1 << 20;
-/// Number that the recorder writes instead of a scope for which it had no room.
+/// Scope number that the recorder writes if it had no room for the scope.
 const NO_ROOM: u32 = (1 << 24) - 1;
 
-/// The scopes of a record, in the form in which the record describes them.
+/// The scopes of a record and their use by graphs and threads, as the record describes them.
 #[derive(Debug, Default)]
 pub(crate) struct RawLayers {
     scopes: HashMap<u32, (u32, StringId)>,
-    /// Runs of consecutive nodes with the same scope. The key is the graph and the first node; the value is the number
-    /// of nodes and the scope.
+    /// Scopes of graph nodes. The key is a captured graph and the first of several consecutive
+    /// nodes with the same scope; the value is the number of these nodes and the scope.
     nodes: BTreeMap<(u32, u32), (u16, u32)>,
-    /// States of executable graphs, by graph number. Each state has its end in ticks, the state itself, and the number
-    /// of the captured graph that the nodes come from.
+    /// States of executable graphs, by graph number. A state has its end in ticks, the state
+    /// itself, and the number of the captured graph from which the nodes come.
     execs: HashMap<u32, Vec<(u64, Option<GraphState>, u32)>>,
-    /// Scope changes of each thread: the start of a change, and the scope that is open from then on.
+    /// Scope changes of each thread: the time of the change, and the scope that is open from then
+    /// on.
     threads: HashMap<u32, Vec<(u64, u32)>>,
     changes: usize,
     has_any: bool,
@@ -76,7 +78,7 @@ impl RawLayers {
         self.left_out += u64::from(!is_room);
     }
 
-    /// Sorts the tables for look-ups. Returns `None` if layers were not recorded.
+    /// Sorts the tables for look-ups. Returns `None` if scopes were not recorded.
     pub(crate) fn finish(mut self) -> Option<Self> {
         for states in self.execs.values_mut() {
             states.sort_by_key(|(until, ..)| *until);
@@ -87,8 +89,8 @@ impl RawLayers {
         self.has_any.then_some(self)
     }
 
-    /// Returns the scope in which a node of an executable graph was captured. `moment` is in ticks and selects the
-    /// graph's state.
+    /// Returns the scope in which a node of an executable graph was captured. `moment` is the
+    /// kernel's start in ticks, which determines the state of the graph that applies.
     pub(crate) fn of_node(&self, exec: u32, node: u32, moment: u64) -> Result<u32, UnknownScope> {
         let states = self.execs.get(&exec).ok_or(UnknownScope::NoGraph)?;
         let at = states.partition_point(|(until, ..)| *until < moment);
@@ -113,7 +115,7 @@ impl RawLayers {
         }
     }
 
-    /// Returns the scope in which a thread made a call at this moment.
+    /// Returns the scope that was open on a thread when it made a call at the time `moment`.
     pub(crate) fn of_call(&self, thread: u32, moment: u64) -> Result<u32, UnknownScope> {
         let scopes = self.threads.get(&thread).ok_or(UnknownScope::Call)?;
         let after = scopes.partition_point(|(since, _)| *since <= moment);
@@ -124,7 +126,8 @@ impl RawLayers {
         }
     }
 
-    /// Returns the names on the path to a scope, from the outermost to the innermost.
+    /// Returns the names of the scopes around a scope and of the scope itself, from the outermost
+    /// to the innermost.
     pub(crate) fn path(&self, mut scope: u32) -> Vec<StringId> {
         let mut parts = Vec::new();
         while let Some((parent, name)) = self.scopes.get(&scope)

@@ -1,4 +1,4 @@
-//! Look-up of a kernel's scope, for later passes over a record.
+//! Look-up of the scope in which a kernel was launched, for later passes over a record.
 
 use tllmprof_record::Strings;
 
@@ -14,7 +14,8 @@ pub struct Scopes {
 }
 
 impl Scopes {
-    /// Returns the scope of a kernel in a graph that began at `ticks`; `None` if the scope is unknown.
+    /// Returns the scope of a kernel in a CUDA graph; `None` if it is unknown. `exec` and `node`
+    /// identify the graph node, and `ticks` is the kernel's start.
     #[must_use]
     pub fn of_node(&self, exec: u32, node: u32, ticks: u64) -> Option<u32> {
         self.raw.of_node(exec, node, ticks).ok()
@@ -28,7 +29,8 @@ impl Scopes {
         self.raw.of_call(launch.thread, launch.start).ok()
     }
 
-    /// Returns the name of a scope in the form of layer names; empty for the scope outside all modules and ranges.
+    /// Returns the name of a scope in the form of layer names; empty if no module or range was
+    /// open.
     #[must_use]
     pub fn name(&self, scope: u32, strings: &Strings) -> String {
         let parts = self.raw.path(scope);

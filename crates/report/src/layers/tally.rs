@@ -1,4 +1,4 @@
-//! Adds up recorded kernels by the scope in which they were launched.
+//! Adds up recorded kernels by the scope (layer) in which they were launched.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,13 +13,15 @@ use crate::events::launches::Launches;
 use crate::events::spans::{Span, Spans};
 use crate::events::work::{GpuWork, GpuWorkKind};
 
-/// Maximum number of kernels outside graphs to keep until the launching calls are known.
+/// Maximum number of kernels outside CUDA graphs that are kept until their launching calls are
+/// known.
 const MAX_KERNELS: usize = 1 << 20;
 
-/// Maximum number of pairs of a scope and an iteration for which a time is kept.
+/// Maximum number of entries for the time of a scope in an iteration, over all scopes.
 const MAX_STEP_TIMES: usize = 1 << 20;
 
-/// A kernel that belongs to no CUDA graph. `place` is the index of its iteration, if any.
+/// A kernel outside CUDA graphs. `place` is the index of the iteration in which it began, `None`
+/// outside iterations.
 #[derive(Clone, Copy, Debug)]
 struct KernelOutsideGraph {
     correlation: u32,
@@ -28,8 +30,8 @@ struct KernelOutsideGraph {
     place: Option<u32>,
 }
 
-/// The latest kernel of a thread, kept until the thread's next event. Only that event shows whether the kernel belongs
-/// to a graph.
+/// The latest kernel of a thread. It is kept until the thread's next event, because only that event
+/// shows whether the kernel belongs to a CUDA graph.
 #[derive(Clone, Copy, Debug)]
 struct LatestKernel {
     device: u8,
@@ -39,15 +41,15 @@ struct LatestKernel {
     counts: bool,
 }
 
-/// A reference to a kernel that ran: its scope, or its index in [`LayerTally::alone`] if it is outside graphs and its
-/// scope is not yet known.
+/// A kernel's scope. If the kernel is outside CUDA graphs, its scope is found later; until then its
+/// index in [`LayerTally::alone`] is stored instead.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum KernelRef {
     In(u32),
     NoGraph(u32),
 }
 
-/// Totals of the kernels with one scope or one name.
+/// Totals of the kernels that have the same scope or the same layer name.
 #[derive(Default, Debug)]
 struct KernelSum {
     kernels: u64,
@@ -63,7 +65,7 @@ impl KernelSum {
     }
 }
 
-/// Adds up kernels by scope.
+/// Adds up kernels by scope (layer).
 #[derive(Debug)]
 pub(crate) struct LayerTally {
     raw: RawLayers,
@@ -71,13 +73,13 @@ pub(crate) struct LayerTally {
     by_scope: HashMap<Result<u32, UnknownScope>, KernelSum>,
     alone: Vec<KernelOutsideGraph>,
     gaps: Gaps<KernelRef>,
-    /// Number of pairs of a scope and an iteration that may still be kept.
+    /// Number of entries for the time of a scope in an iteration that may still be added.
     room: usize,
     pub left_out: u64,
 }
 
 impl LayerTally {
-    /// Creates an empty tally. `iterations` are in nanoseconds and sorted by their starts.
+    /// Returns an empty tally. `iterations` are in nanoseconds and sorted by their starts.
     pub(crate) fn new(raw: RawLayers, iterations: Spans) -> Self {
         Self {
             left_out: raw.left_out,
@@ -90,8 +92,9 @@ impl LayerTally {
         }
     }
 
-    /// Adds GPU work that a thread recorded. `place` is `None` if the work is in an iteration that does not qualify.
-    /// Otherwise it contains the index of the work's iteration, or `None` outside iterations.
+    /// Adds a piece of GPU work that a thread recorded. `place` is the index of the iteration in
+    /// which it began: `Some(None)` outside iterations, `None` if that iteration does not count in
+    /// figures.
     pub(crate) fn add_work(&mut self, thread: u32, work: &GpuWork, place: Option<Option<usize>>) {
         let GpuWorkKind::Kernel { correlation, .. } = work.what else {
             if place.is_some() {
@@ -115,7 +118,7 @@ impl LayerTally {
         self.add_outside_graph(before);
     }
 
-    /// Adds an event of a thread if it names the graph node of the thread's latest kernel.
+    /// Adds an event of a thread, if the event names the graph node of the thread's latest kernel.
     pub(crate) fn add(&mut self, thread: u32, event: &Event) {
         let What::KernelNode {
             device,
@@ -179,8 +182,8 @@ impl LayerTally {
         }
     }
 
-    /// Returns the layers. `steps` contains, for each iteration, its number among the iterations with recorded
-    /// kernels. `ns_of` converts ticks to nanoseconds.
+    /// Returns the layers. `steps` contains, for each iteration with recorded kernels, its index
+    /// among these iterations. `ns_of` converts ticks to nanoseconds.
     pub(crate) fn finish(
         mut self,
         launches: Launches,
@@ -206,7 +209,8 @@ impl LayerTally {
             whole.kernels += sum.kernels;
             whole.ns = whole.ns.saturating_add(sum.ns);
         }
-        // If the driver did not report when kernels ran, idle times between them are unknown, too.
+        // If the driver did not report when kernels ran, the idle times between kernels are
+        // unknown, too.
         let between = self.gaps.finish().filter(|_| whole.ns > 0);
         whole.has_gaps = between.is_some();
         let (by_name, names, unknown) = named(self.by_scope, &scopes, strings, steps, whole);
@@ -229,7 +233,8 @@ impl LayerTally {
         whole.fill_in(&mut patterns);
         whole.fill_in(&mut tree);
         Layers {
-            // If the limit was reached, the times per iteration are incomplete for all scopes, so they are left out.
+            // If no more entries may be added, the times per iteration are incomplete for all
+            // scopes, so they are left out.
             rows: rows(by_name, whole, self.room > 0),
             patterns,
             tree,
@@ -239,8 +244,8 @@ impl LayerTally {
         }
     }
 
-    /// Adds the kernels outside graphs to the scopes of the calls that launched them. Returns the scope of each
-    /// kernel.
+    /// Adds the kernels outside CUDA graphs to the scopes of the calls that launched them. Returns
+    /// the scope of each of these kernels.
     fn scopes_of_calls(&mut self, launches: &Launches) -> Vec<Result<u32, UnknownScope>> {
         let alone = std::mem::take(&mut self.alone);
         let scope_of = |kernel: &KernelOutsideGraph| {
@@ -256,14 +261,15 @@ impl LayerTally {
     }
 }
 
-/// Totals by layer name, the name of each scope, and the kernels without a known scope.
+/// Totals by layer name, the layer name of each scope, and the kernels whose scope is unknown.
 type NamedSums = (
     BTreeMap<String, KernelSum>,
     HashMap<u32, String>,
     Vec<Unknown>,
 );
 
-/// Adds up the totals of scopes with the same name. Indexes of iterations are replaced by the numbers in `steps`.
+/// Adds up the totals of scopes that have the same layer name. `steps` converts indexes of
+/// iterations to their indexes among the iterations with recorded kernels.
 fn named(
     by_scope: HashMap<Result<u32, UnknownScope>, KernelSum>,
     scopes: &Scopes,
@@ -297,8 +303,8 @@ fn named(
     (by_name, names, unknown)
 }
 
-/// Returns the layers, the one with the longest time first. `has_steps` is true if the times per iteration are
-/// complete.
+/// Returns the layers, the one with the longest time first. `has_steps` is true if the times per
+/// iteration are complete.
 fn rows(by_name: BTreeMap<String, KernelSum>, whole: LayerTotals, has_steps: bool) -> Vec<Layer> {
     let row = |(name, sum): (String, KernelSum)| Layer {
         name,

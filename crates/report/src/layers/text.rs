@@ -4,10 +4,10 @@ use crate::layers::{GpuLayerPattern, Layer, Layers};
 use crate::numbers::units::{Rate, Share, Time};
 use crate::print::lines::{Lines, UNKNOWN};
 
-/// Maximum number of layers that are listed.
+/// Maximum number of layers that the table shows.
 pub(crate) const MAX_ROWS: usize = 8;
 
-/// Returns the number of lines that [`layers`] adds in addition to the rows of the table.
+/// Returns the number of lines that [`layers`] adds, not counting the rows of the table.
 pub(crate) fn fixed(layers: &Layers) -> usize {
     let lines = [
         !layers.patterns.is_empty(),
@@ -17,12 +17,13 @@ pub(crate) fn fixed(layers: &Layers) -> usize {
     lines.into_iter().map(usize::from).sum()
 }
 
-/// Returns the totals of the kernels that were launched while no scope was open.
+/// Returns the totals of the kernels that were launched while no scope (module or range) was open.
 fn outside(layers: &Layers) -> Option<&Layer> {
     layers.rows.iter().find(|layer| layer.name.is_empty())
 }
 
-/// Returns a figure of GPU time, or a dash if the driver did not report the times of kernels.
+/// Returns `figure`, which is a GPU time as text; a dash if the driver did not report the times of
+/// kernels.
 fn known(layers: &Layers, figure: String) -> String {
     match layers.all.ns {
         0 => UNKNOWN.to_owned(),
@@ -30,18 +31,18 @@ fn known(layers: &Layers, figure: String) -> String {
     }
 }
 
-/// Returns the mean idle time per iteration between the kernels of a row, as text.
+/// Returns the mean idle time per iteration between the kernels of a layer, as text.
 fn gaps(row: &GpuLayerPattern) -> String {
     row.gap
         .map_or_else(|| UNKNOWN.to_owned(), |ns| Time(ns).to_string())
 }
 
-/// Returns the number of layers that the table shows.
+/// Returns the number of rows in the table of layers.
 pub(crate) fn rows(layers: &Layers, lines: &Lines) -> usize {
     shown(layers).len().min(lines.rows(MAX_ROWS))
 }
 
-/// Returns the layers, except those that spend all of their time in one inner layer.
+/// Returns the layers to show: all except those whose whole time is in one layer inside them.
 fn shown(layers: &Layers) -> Vec<&GpuLayerPattern> {
     let rows = &layers.patterns;
     let is_all = |(at, row): &(usize, &GpuLayerPattern)| {
@@ -52,8 +53,8 @@ fn shown(layers: &Layers) -> Vec<&GpuLayerPattern> {
     rows.map(|(_, row)| row).collect()
 }
 
-/// Adds the layers with the longest times, in the order of the tree, and the kernels whose layer is unknown. At most
-/// `most` layers are shown.
+/// Adds the layers with the longest times to the text, in the order of the tree, and the kernels
+/// whose layer is unknown. At most `most` layers are shown.
 pub(crate) fn layers(layers: &Layers, most: usize, lines: &mut Lines) {
     if layers.all.kernels == 0 {
         return;
@@ -79,8 +80,8 @@ pub(crate) fn layers(layers: &Layers, most: usize, lines: &mut Lines) {
             "of all"
         ));
     }
-    // The layers around the current row that have been printed. A row's name and indentation are relative to the
-    // innermost of them.
+    // The printed layers that contain the current row, from the outermost to the innermost. The
+    // row's name is shown relative to the innermost of them, and its indentation is their number.
     let mut around: Vec<&str> = Vec::new();
     for (_, row) in rows {
         let within = |around: &&str| {

@@ -1,29 +1,30 @@
-//! The categories of GPU idle time. A finding claims the time of one or more of them.
+//! The categories of GPU idle time. A finding explains ("claims") the idle time of one or more
+//! categories.
 
-/// A category of the GPU's idle time, by the activity of the host meanwhile.
+/// A category of the GPU's idle time, by the activity of the host during that time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Claim {
     /// The host launches work, or runs short code between launches.
     Launch,
     /// The host waits for the GPU, or runs short code after such a wait.
     Wait,
-    /// The host waits for a copy to the host's memory, or runs short code after such a copy.
+    /// The host waits for a copy to host memory, or runs short code after such a copy.
     Read,
-    /// The host makes a copy without waiting for it, or runs short code around such a copy.
+    /// The host is in a copy that does not wait for the GPU, or runs short code around such a copy.
     Copy,
     Capture,
     Allocation,
-    /// The host is in another CUDA call.
+    /// The host is in a CUDA call of another kind.
     Call,
     Gc,
     Gil,
-    /// The host's thread has no processor.
+    /// The host's thread is ready to run but has no processor.
     Delayed,
-    /// The host's thread is asleep or blocked in code.
+    /// The host's thread is asleep or blocked outside CUDA calls.
     Blocked,
-    /// The host runs code outside calls.
+    /// The host runs code outside CUDA calls.
     Code,
-    /// The host waits for requests. No finding claims this time.
+    /// The host waits for requests. No finding explains this time.
     Requests,
     Unknown,
 }

@@ -1,5 +1,5 @@
-//! The time of the ledger that findings may claim. Each nanosecond has one cause, so no two findings claim the same
-//! nanosecond.
+//! The time of the ledger that findings may explain ("claim"). Each nanosecond has one cause, so no
+//! two findings claim the same nanosecond.
 
 use std::collections::BTreeMap;
 
@@ -12,77 +12,82 @@ use super::{LedgerKind, Paths};
 use crate::events::iteration::part;
 use crate::numbers::units::Share;
 
-/// Maximum number of causes that a finding lists by name.
+/// Maximum number of causes that the text of a finding names.
 pub(crate) const NAMED: usize = 2;
 
-/// Times of the ledger's iterations, in nanoseconds, without waits for requests.
+/// Times of the ledger's iterations, by the category under which a finding may explain them
+/// ("claim"). Times are in nanoseconds, without waits for requests.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Claims {
     /// The host's total time.
     pub host: u64,
-    /// The host's time in calls that copy without waiting.
+    /// The host's time in calls that copy without waiting for the GPU.
     pub copies: u64,
     /// Total time of the iterations for which the GPU's idle times are known.
     pub gpu: u64,
-    /// Additional time in which these iterations waited for requests or other work, with the rows of the ledger that
-    /// contain it.
+    /// Time in which the iterations of `gpu` waited for requests or other work, which `gpu` does
+    /// not include. The ledger rows are those that contain this time.
     pub waited: Claimed,
-    /// The part of `gpu` in which the host's thread was ready but had no processor, outside other waits.
+    /// The part of `gpu` in which the host's thread was ready to run but had no processor, outside
+    /// other waits.
     pub delayed: u64,
-    /// The part of `gpu` in which the GPU was idle, by claim.
+    /// The part of `gpu` in which the GPU was idle, by category.
     pub idle: BTreeMap<Claim, Claimed>,
-    /// The part of `idle` in which the host ran short code around calls, by the claim of these calls.
+    /// The part of `idle` in which the host ran short code around calls, by the category of these
+    /// calls.
     pub short: BTreeMap<Claim, Claimed>,
-    /// The host's time, by claim, whether the GPU was idle or not.
+    /// The host's time by category, whether the GPU was idle or not.
     pub ran: BTreeMap<Claim, Claimed>,
-    /// The functions in which the host's code spends its time.
+    /// The functions in which the host's code spends its time, according to samples.
     pub code_in: Paths,
 }
 
-/// An amount of time that a finding may claim, mostly idle time of the GPU.
+/// An amount of time that a finding may explain ("claim"); usually idle time of the GPU.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Claimed {
     pub ns: u64,
-    /// Causes of the ledger's rows that contain the time, with the nanoseconds in each.
+    /// Causes of the ledger rows that contain the time, with the time in each row in nanoseconds.
     pub rows: Vec<(String, u64)>,
 }
 
 impl Claims {
-    /// Returns the share of time in which the GPU is idle during this claim's host activity, as a part of 1; 0 if it is
-    /// not known.
+    /// Returns the share of time in which the GPU is idle during the host activity of this
+    /// category, as a fraction; 0 if it is not known.
     pub fn share(&self, claim: Claim) -> f64 {
         self.share_of(self.ns(claim))
     }
 
-    /// Returns the time in which the GPU is idle during this claim's host activity, in nanoseconds.
+    /// Returns the time in which the GPU is idle during the host activity of this category, in
+    /// nanoseconds.
     pub fn ns(&self, claim: Claim) -> u64 {
         self.idle.get(&claim).map_or(0, |claimed| claimed.ns)
     }
 
-    /// Returns the rows of the ledger that contain the idle time of some claims, each with its part of that time, the
-    /// greatest first.
+    /// Returns the ledger rows that contain the idle time of some categories, each with its part of
+    /// that time. The row with the most time comes first.
     pub fn rows(&self, claims: &[Claim]) -> Vec<(String, u64)> {
         self.idle_in(claims).rows
     }
 
-    /// Returns the idle time of some claims together, with the greatest row first.
+    /// Returns the idle time of some categories together. The row with the most time comes first.
     pub fn idle_in(&self, claims: &[Claim]) -> Claimed {
         Claimed::sum(claims.iter().filter_map(|claim| self.idle.get(claim)))
     }
 
-    /// Returns the host's time that belongs to a claim, with the greatest row first.
+    /// Returns the host's time of a category. The row with the most time comes first.
     pub fn ran_in(&self, claim: Claim) -> Claimed {
         Claimed::sum(self.ran.get(&claim).into_iter())
     }
 
-    /// Returns the idle time in which the host runs code, including short code around the calls of some claims.
+    /// Returns the idle time in which the host runs code. This includes short code around the calls
+    /// of the categories `around`.
     pub fn code_and_short(&self, around: &[Claim]) -> Claimed {
         let short = around.iter().filter_map(|claim| self.short.get(claim));
         Claimed::sum(self.idle.get(&Claim::Code).into_iter().chain(short))
     }
 
-    /// Returns the function in which most of the idle time of some claims passes, in words, with its share of all time;
-    /// empty if samples do not show it.
+    /// Returns words for the function in which most of the idle time of some categories passes,
+    /// with its share of all that time; empty if samples do not show a function.
     pub fn mostly_in(&self, claims: &[Claim]) -> String {
         let rows = self.rows(claims);
         let all: u64 = rows.iter().map(|(_, ns)| ns).sum();
@@ -98,12 +103,12 @@ impl Claims {
         }
     }
 
-    /// Returns the share of the host's time in calls that copy without waiting, as a part of 1.
+    /// Returns the share of calls that copy without waiting in the host's time, as a fraction.
     pub fn copying(&self) -> f64 {
         self.copies as f64 / self.host.max(1) as f64
     }
 
-    /// Returns the claims that have any idle time.
+    /// Returns the categories that have any idle time.
     pub fn claimed(&self) -> Vec<Claim> {
         self.idle.keys().copied().collect()
     }
@@ -113,7 +118,7 @@ impl Claims {
         self.idle.values().map(|claimed| claimed.ns).sum()
     }
 
-    /// Scales idle time down so that its total is at most `known`.
+    /// Scales the idle times down so that their total is at most `known`.
     fn fit(&mut self, known: u64) {
         let found = self.idle();
         if found <= known {
@@ -127,19 +132,20 @@ impl Claims {
         }
     }
 
-    /// Returns a time as a share of all time, including waits for work, as a part of 1.
+    /// Returns a time as a fraction of all time, including waits for requests and other work.
     pub fn of_all(&self, ns: u64) -> f64 {
         ns as f64 / (self.gpu + self.waited.ns).max(1) as f64
     }
 
-    /// Returns a time as a share of `gpu`, the time of iterations without waits for work, as a part of 1.
+    /// Returns a time as a fraction of `gpu`, the time of iterations without waits for requests or
+    /// other work.
     pub fn share_of(&self, ns: u64) -> f64 {
         ns as f64 / self.gpu.max(1) as f64
     }
 }
 
 impl Claimed {
-    /// Returns the sum of some times, with the greatest row first.
+    /// Returns the sum of several times. In the result, the row with the most time comes first.
     fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut sum = Self::default();
         for claimed in all {
@@ -164,8 +170,8 @@ impl Claimed {
     }
 }
 
-/// Returns the claim on the GPU's idle time during a part of a cause. Short code around calls counts for the claim of
-/// these calls, even if samples show what ran in it.
+/// Returns the category of the GPU's idle time during a part of a cause. Short code around calls
+/// has the category of these calls, even if samples show the functions in it.
 fn claim(part: CausePart, named: NameSources<'_>) -> Claim {
     match part.whole {
         whole @ HostCause::Short(..) => named.claim(whole),
@@ -174,7 +180,7 @@ fn claim(part: CausePart, named: NameSources<'_>) -> Claim {
 }
 
 impl Groups {
-    /// Returns the time that findings may claim, over all windows.
+    /// Returns the time that findings may explain ("claim"), over all windows.
     pub(crate) fn claims(&self, sums: &Sums, named: NameSources<'_>) -> Claims {
         let mut claims = Claims::default();
         for (spent, times) in sums.times(&self.hosts(None)) {

@@ -1,4 +1,4 @@
-//! Comparison of the time of functions in two runs, by sampled stacks.
+//! Comparison of the times of functions in two runs, computed from sampled stacks.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,14 @@ use crate::events::samples::SampleCounts;
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
 
-/// Maximum number of functions in a comparison. Those with the largest difference are kept.
+/// Maximum number of functions in a comparison. The functions whose times differ most are kept.
 const MAX_FUNCTIONS: usize = 20;
 
-/// Minimum number of samples of a function that only one of the two runs has, for it to be reported.
+/// Minimum number of samples of a function that only one of the two runs has, for the function to
+/// be reported.
 const MIN_NEW_SAMPLES: f64 = 10.0;
 
-/// Number of standard deviations on each side of the mean in a 95 % interval.
+/// Half width of a 95 % interval, in standard deviations.
 const DEVIATIONS_OF_95_PERCENT: f64 = 1.96;
 
 /// The mean time of a function per iteration, in nanoseconds, and the number of samples that it is based on.
@@ -23,8 +24,8 @@ struct FunctionTime {
     samples: f64,
 }
 
-/// Returns the functions whose difference is more than chance, the largest difference first. Returns none if a run has
-/// too few samples.
+/// Returns the functions whose times differ by more than chance, the largest difference first. The
+/// result is empty if one of the runs has too few samples.
 pub(crate) fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     if !runs.iter().all(|(_, counts)| counts.enough()) {
         return Vec::new();
@@ -53,8 +54,9 @@ pub(crate) fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     all
 }
 
-/// Returns the causes of the host's time that are measured by events and not divided by samples, the largest difference
-/// first. Changes have no interval, because two single runs do not show how much runs vary.
+/// Returns the changes of the host's causes that events measured without the help of samples, the
+/// largest difference first. The changes have no confidence interval, because two single runs do
+/// not show how much runs vary.
 pub(crate) fn causes(runs: [&Ledger; 2]) -> Vec<PartChange> {
     let mut by_name: BTreeMap<&str, [f64; 2]> = BTreeMap::new();
     for (side, ledger) in runs.into_iter().enumerate() {
@@ -93,9 +95,11 @@ fn ns_of(row: &LedgerRow, ledger: &Ledger) -> f64 {
     row.ns as f64 / ledger.host_iterations.max(1) as f64
 }
 
-/// Returns the rows of the host's ledger that are based on samples, with estimated numbers of samples.
+/// Returns the rows of the host's ledger whose time comes from samples, with the estimated number
+/// of samples for each row.
 fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, FunctionTime)> {
-    // No samples are taken during waits for requests, so the samples divide only the remaining time.
+    // Samples are not taken during waits for requests, so the samples divide only the remaining
+    // time.
     let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
     let rows = ledger.host.iter().filter_map(move |row| {
         let samples = match row.kind {
@@ -112,8 +116,8 @@ fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, FunctionTime)> {
     rows.collect()
 }
 
-/// Returns the change from one row to the other: `None` if it may be chance, `Some(None)` if only one run has the
-/// function.
+/// Returns the change from the base's row to the other run's row: `None` if the change may be
+/// chance, `Some(None)` if only one run has the function.
 fn change(base: FunctionTime, other: FunctionTime) -> Option<Option<Change>> {
     if base.ns == 0.0 || other.ns == 0.0 {
         return (base.samples.max(other.samples) >= MIN_NEW_SAMPLES).then_some(None);
@@ -144,10 +148,11 @@ mod tests {
         let (low, high) = sure.interval.unwrap();
         assert!((sure.relative - 1.0).abs() < 1e-9);
         assert!(low > 0.8 && low < 1.0 && high > 1.0 && high < 1.2);
-        // The ratio is the same as in the case before, but there are too few samples.
+        // The ratio is the same as in the test case before, but there are too few samples to
+        // exclude chance.
         assert!(change(row(100.0, 5.0), row(200.0, 10.0)).is_none());
         assert!(change(row(100.0, 1000.0), row(101.0, 1010.0)).is_none());
-        // Only one of the runs has the function.
+        // In this test case, only one of the runs has the function.
         assert!(
             change(FunctionTime::default(), row(100.0, 50.0))
                 .unwrap()

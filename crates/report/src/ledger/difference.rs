@@ -1,11 +1,11 @@
-//! Differences between iterations, and the names of causes.
+//! A difference between iterations and its cause, and the names of causes.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use cause::{REST, WORK};
 
-/// The names of causes.
+/// Names under which reports show causes of time.
 pub(crate) mod cause {
     pub(crate) const GC: &str = "GC";
     pub(crate) const GIL: &str = "waiting for the GIL";
@@ -14,13 +14,13 @@ pub(crate) mod cause {
     pub(crate) const BLOCKED: &str = "asleep or blocked";
     pub(crate) const LAUNCHING: &str = "launching";
     pub(crate) const WORK: &str = "GPU work";
-    /// The GPU was idle, and no other cause explains it.
+    /// The GPU was idle, and no other cause in this list explains that.
     pub(crate) const LATE: &str = "late launch";
-    /// The part of the extra time that no cause explains.
+    /// The part of a slow iteration's extra time that no cause explains.
     pub(crate) const REST: &str = "unexplained";
 }
 
-/// Prefix of the names of causes that wait for the GPU.
+/// Prefix of the names of causes in which the host waits for the GPU.
 pub(crate) const WAITING: &str = "waiting for the GPU";
 
 /// A cause on which a slow iteration or a late rank spent more or less time than others.
@@ -50,13 +50,13 @@ impl Difference {
         }
     }
 
-    /// Returns true if the cause is the unexplained rest.
+    /// Returns true if this is the unexplained part of the extra time.
     #[must_use]
     pub fn is_rest(&self) -> bool {
         self.cause == REST
     }
 
-    /// Returns true if the difference is more GPU work, or a longer wait for the GPU.
+    /// Returns true if the cause is more GPU work, or a longer wait for the GPU.
     #[must_use]
     pub fn is_work(&self) -> bool {
         (self.cause == WORK || self.cause.starts_with(WAITING)) && self.more > 0

@@ -1,5 +1,5 @@
-//! Differences between a slow iteration and the other iterations. The differences add up to the extra time of the slow
-//! one.
+//! Differences between a slow iteration and the other iterations, by cause. They add up to the slow
+//! iteration's extra time.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,13 +11,14 @@ use crate::ledger::difference::Difference;
 use crate::ledger::difference::cause::{REST, WORK};
 use crate::numbers::units::Rate;
 
-/// Minimum difference to report by name: as a part of the iteration's time, and as a part of its extra time.
+/// Minimum difference that is reported by name, as a fraction of the slow iteration's time.
 const MIN_SHARE: f64 = 0.002;
+/// Minimum difference that is reported by name, as a fraction of the slow iteration's extra time.
 const MIN_SHARE_OF_EXTRA: f64 = 0.05;
-/// Maximum number of differences to report by name.
+/// Maximum number of differences that are reported by name.
 const MAX_NAMED: usize = 6;
 
-/// Sums of the iterations on one side of a comparison.
+/// Sums over the iterations on one side of a comparison: the slow iteration, or the others.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct SideSums<'a> {
     pub iterations: u64,
@@ -32,7 +33,7 @@ impl SideSums<'_> {
         (time / self.iterations.max(1)) as i64
     }
 
-    /// Returns the mean time per iteration by cause, without waits for requests.
+    /// Returns the mean time per iteration of each cause, without waits for requests.
     fn causes(&self, named: NameSources<'_>) -> BTreeMap<(LedgerKind, String), u64> {
         let mut causes = BTreeMap::new();
         for (spent, times) in self.spent {
@@ -45,8 +46,8 @@ impl SideSums<'_> {
     }
 }
 
-/// Returns the extra time of one iteration relative to the mean of the others, and its causes: the greatest first, and
-/// the unexplained rest last.
+/// Returns the extra time of one iteration over the mean of the other iterations, and the causes of
+/// the extra time: the greatest first, and the unexplained rest last.
 pub(super) fn differences(
     one: SideSums<'_>,
     others: SideSums<'_>,
@@ -70,7 +71,8 @@ pub(super) fn differences(
         let of = side.iter().filter(|((other, _), _)| *other == kind);
         of.map(|(_, time)| *time).sum::<u64>()
     };
-    // Extra time in waits counts as GPU work, up to the amount by which the GPU's work has grown.
+    // Extra time in waits for the GPU counts as more GPU work, up to the amount by which the GPU's
+    // work has grown.
     let waits = found
         .iter()
         .filter(|((kind, _), _)| *kind == LedgerKind::Wait);
@@ -119,7 +121,8 @@ pub(super) fn differences(
     (all, named)
 }
 
-/// Returns a description of how an iteration's launches differ from those of the others, or `None` if they do not.
+/// Returns a description of how the launches of the slow iteration differ from those of the others,
+/// or `None` if they do not differ.
 fn detail(one: SideSums<'_>, others: SideSums<'_>, captures: bool) -> Option<String> {
     let usual = others.launches as f64 / others.iterations.max(1) as f64;
     let own = one.launches as f64;
@@ -220,10 +223,10 @@ mod tests {
         ];
         let expected = expected.map(|(said, more)| (said.to_owned(), more));
         assert_eq!(found(one, others), (900, expected.to_vec()));
-        // If the GPU's work is not known, the difference is reported as a wait.
+        // If the GPU's work is not known, the extra time is reported as a wait for the GPU.
         let blind = SideSums { gpu: None, ..one };
         assert_eq!(found(blind, others).1[0], (wait.to_owned(), 600));
-        // Nor is the wait reported as GPU work if the GPU did no more work than usual.
+        // If the GPU did no more work than usual, the extra time is also reported as a wait.
         let same = SideSums {
             gpu: Some(188),
             ..one

@@ -1,5 +1,6 @@
-//! Groups of iterations whose times are added up separately. Iterations of a group have the same window, and the same
-//! answer to: do they count, were kernels recorded, and is their GPU time known?
+//! Groups of iterations whose times are added up separately. The iterations of a group are in the
+//! same window, and agree in whether they count in figures, whether kernels were recorded, and
+//! whether their GPU time is known.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,7 +22,7 @@ use crate::events::spans::{Span, Spans};
 use crate::events::window::Window;
 use crate::events::work_classes::WorkClasses;
 
-/// Common properties of the iterations of a group.
+/// The properties that all iterations of a group share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct IterationGroup {
     window: usize,
@@ -31,9 +32,10 @@ struct IterationGroup {
     taken: bool,
     /// True if the GPU time of the group's iterations is known.
     counted: bool,
-    /// The class of work of the group's iterations, if they count in figures.
+    /// The class of iterations that do the same work, if the group's iterations count in figures.
     work: Option<usize>,
-    /// The index of a slow iteration to explain, which is then the only iteration of this group.
+    /// For a slow iteration that is to be explained, its index. It is then the only iteration of
+    /// the group.
     slow: Option<usize>,
 }
 
@@ -42,30 +44,33 @@ struct IterationGroup {
 struct GroupSum {
     iterations: u64,
     took: u64,
-    /// Time that the GPU worked.
+    /// Time for which the GPU worked.
     at_work: u64,
     launches: u64,
-    /// Time in code that the threads had no processor, and time in code that they were asleep or blocked.
+    /// Time outside waits for which the threads were ready to run but had no processor.
     delayed: u64,
+    /// Time outside waits for which the threads were certainly asleep or blocked.
     blocked: u64,
-    /// Upper bound of the time that the threads were asleep or blocked.
+    /// Upper limit for the time that the threads were asleep or blocked.
     blocked_at_most: u64,
 }
 
-/// Work of a device in the iterations of a group, in nanoseconds: in total, and by kernel or kind of copy.
+/// Work of a GPU in the iterations of a group. Times are in nanoseconds, in total and by kernel or
+/// kind of copy.
 #[derive(Clone, Default, Debug)]
 struct GroupWork {
     busy: u64,
     by: HashMap<u32, u64>,
 }
 
-/// All iterations of all windows, divided into groups.
+/// All iterations of all windows, divided into groups that are added up separately.
 #[derive(Debug)]
 pub(crate) struct Groups {
     groups: Vec<IterationGroup>,
-    /// Indexes of the groups of each window.
+    /// For each window, the indexes of its groups.
     by_window: Vec<Vec<usize>>,
-    /// Work of the device in each group; empty if GPU time is not known from kernels.
+    /// For each group, the work of the GPU that was busy longest; empty if GPU time is not known
+    /// from kernels.
     ran: Vec<GroupWork>,
     basis: Basis,
     work: WorkClasses,
@@ -75,9 +80,9 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Groups the iterations of windows. `slow` has the number and the start of each slow iteration to explain.
-    /// `launcher` is the thread that launches the work of other threads' iterations, if there is one. The host's time
-    /// is then the time of that thread.
+    /// Divides the iterations of windows into groups. `slow` contains the number and the start of
+    /// each slow iteration to explain. `launcher` is the thread that launches the work of other
+    /// threads' iterations, if there is one; the host's time is then that thread's time.
     pub(crate) fn new(
         windows: &[Window],
         gpu_from: GpuFrom,
@@ -127,8 +132,9 @@ impl Groups {
                 took: one.duration,
                 at_work: gpu.unwrap_or(0),
                 launches: u64::from(one.launches),
-                // The kernel counts this time for the iteration's thread, not for the launcher, so it is left out if
-                // there is a launcher.
+                // The operating system counted these times for the iteration's own thread. If
+                // another thread launches the work, the host's time is that thread's, so these
+                // times are left out.
                 delayed: launcher.map_or(one.delayed_in_code(), |_| 0),
                 blocked: launcher.map_or(one.blocked(), |_| 0),
                 blocked_at_most: one.blocked_at_most(),
@@ -142,7 +148,8 @@ impl Groups {
         found
     }
 
-    /// Sets the work of the device that was busy longest. After this call GPU time is known from kernels.
+    /// Sets the work of the GPU that was busy longest. From then on, the GPU's ledger is based on
+    /// recorded kernels.
     pub(crate) fn ran(&mut self, did: &DeviceActivity) {
         self.basis = Basis::Kernels;
         self.ran = vec![GroupWork::default(); self.groups.len()];
@@ -158,7 +165,7 @@ impl Groups {
         }
     }
 
-    /// Returns the ledger of a window, or of all windows.
+    /// Returns the ledger (time by cause) of a window; for `None`, of all windows.
     pub(crate) fn ledger(
         &self,
         window: Option<usize>,
@@ -182,7 +189,8 @@ impl Groups {
         }
     }
 
-    /// Returns the groups of a window, or of all windows, that count in figures and for which `is` returns true.
+    /// Returns the indexes of groups that count in figures and for which `is` returns true, in one
+    /// window or (for `None`) in all windows.
     fn chosen(&self, window: Option<usize>, is: impl Fn(&IterationGroup) -> bool) -> Vec<usize> {
         let is = |at: &usize| self.groups[*at].qualified && is(&self.groups[*at]);
         match window {
@@ -194,14 +202,15 @@ impl Groups {
         }
     }
 
-    /// Returns true if kernels were recorded in all counting iterations. Recording kernels makes iterations longer.
+    /// Returns true if kernels were recorded in all iterations that count, so that all their times
+    /// are longer than without recording.
     fn is_stretched(&self, window: Option<usize>) -> bool {
         let own = self.chosen(window, |_| true);
         !own.is_empty() && own.iter().all(|at| self.groups[*at].taken)
     }
 
-    /// Returns the figures that each sample counts in. `groups` has the group of each sample, or `None` if it is in no
-    /// group.
+    /// Returns, for each sample, the figures in which it is counted. `groups` contains the group of
+    /// each sample, or `None` if the sample is in no group.
     pub(crate) fn places(&self, groups: &[Option<usize>]) -> Vec<Option<SamplePlace>> {
         let of_groups = self.groups.iter().map(|group| SamplePlace {
             window: group.window,
@@ -220,15 +229,16 @@ impl Groups {
         groups.iter().map(|group| Some(known[(*group)?])).collect()
     }
 
-    /// Returns the groups that the host's ledger is based on: those without recorded kernels, or all groups if kernels
-    /// were recorded in all iterations.
+    /// Returns the groups on which the host's ledger is based: those without recorded kernels, or
+    /// all groups if kernels were recorded in all iterations.
     pub(crate) fn hosts(&self, window: Option<usize>) -> Vec<usize> {
         let stretched = self.is_stretched(window);
         self.chosen(window, |group| stretched || !group.taken)
     }
 
-    /// Returns the groups that the GPU's ledger is based on. If GPU times from iterations with recorded kernels were
-    /// applied to other iterations ([`Basis::Projected`]), these are the groups without recorded kernels.
+    /// Returns the groups on which the GPU's ledger is based. If GPU times from iterations with
+    /// recorded kernels were applied to other iterations ([`Basis::Projected`]), these are the
+    /// groups without recorded kernels.
     pub(crate) fn of_gpu(&self, window: Option<usize>) -> Vec<usize> {
         match self.basis {
             Basis::Span => self.chosen(window, |group| group.counted),
@@ -237,8 +247,8 @@ impl Groups {
         }
     }
 
-    /// Applies GPU idle time from iterations with recorded kernels to other iterations that do the same work. The
-    /// caller ensures that most iterations have such a counterpart.
+    /// Applies the GPU idle times of iterations with recorded kernels to other iterations that do
+    /// the same work. The caller ensures that this is possible for most iterations.
     pub(crate) fn project(&mut self, sums: &mut Sums) {
         let plain = self.known_by_kernels(self.chosen(None, |group| !group.taken));
         if plain.is_empty() || self.basis != Basis::Kernels {
@@ -250,7 +260,8 @@ impl Groups {
         }
     }
 
-    /// Returns those of some groups whose class of work is known from recorded kernels.
+    /// Returns those of the given groups whose work is known from recorded kernels of the same
+    /// class of iterations.
     fn known_by_kernels(&self, mut groups: Vec<usize>) -> Vec<usize> {
         groups.retain(|at| {
             let work = self.groups[*at].work;
@@ -259,8 +270,9 @@ impl Groups {
         groups
     }
 
-    /// Divides groups by class of work. Returns for each class all its groups with recorded kernels, and the given
-    /// groups.
+    /// Divides groups by their class (iterations that do the same work). For each class, returns
+    /// all its groups with recorded kernels, and those of the given groups that belong to the
+    /// class.
     fn by_work(&self, groups: &[usize]) -> Vec<(Vec<usize>, Vec<usize>)> {
         let mut by_work: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
         for group in groups {
@@ -274,8 +286,8 @@ impl Groups {
             .collect()
     }
 
-    /// Returns the time in which the GPU worked in some groups, by cause. The causes depend on the method by which GPU
-    /// time is known.
+    /// Returns the time for which the GPU worked in some groups, by cause. The possible causes
+    /// depend on the way in which GPU time is known.
     fn worked(&self, groups: &[usize], named: NameSources<'_>) -> Vec<CauseTime> {
         let sum = self.sum(groups);
         match self.basis {
@@ -307,7 +319,7 @@ impl Groups {
         }
     }
 
-    /// Returns the GPU idle time of some groups, in nanoseconds, as the GPU's ledger shows it.
+    /// Returns the GPU idle time of some groups in nanoseconds, as it is in the GPU's ledger.
     pub(crate) fn idle_of(&self, groups: &[usize], named: NameSources<'_>) -> u64 {
         let worked = self.worked(groups, named);
         let worked: u64 = worked.iter().map(|row| row.ns).sum();
@@ -332,8 +344,8 @@ impl Groups {
         rows(times)
     }
 
-    /// Returns the time by which a slow iteration exceeded the mean of comparable iterations, in nanoseconds, and the
-    /// causes.
+    /// Returns the time in nanoseconds by which a slow iteration exceeded the mean of comparable
+    /// iterations, and the causes.
     pub(crate) fn differences(
         &self,
         slow: usize,
@@ -345,8 +357,8 @@ impl Groups {
             return (0, Vec::new());
         };
         let IterationGroup { taken, counted, .. } = self.groups[one];
-        // Recording kernels makes iterations longer, so the slow iteration is compared only with iterations that agree
-        // in this.
+        // Recording kernels makes iterations longer, so the slow iteration is compared only with
+        // iterations of the same kind (with or without recorded kernels).
         let is_like = |at: &usize| {
             let other = &self.groups[*at];
             *at != one && other.qualified && other.taken == taken && other.counted == counted
@@ -355,7 +367,8 @@ impl Groups {
         let usual = like.iter().copied();
         let usual: Vec<_> = usual.filter(|at| self.groups[*at].slow.is_none()).collect();
         let others = if usual.is_empty() { like } else { usual };
-        // Divide code into functions by samples only if both sides have enough samples.
+        // Divide the time of code by function (by samples) only if both the slow iteration and the
+        // others have enough samples.
         let sides = [&[one][..], &others];
         let [own, usual] = match sides.iter().all(|side| sums.seen(side).enough()) {
             true => sides.map(|side| self.spent(side, sums, named)),
@@ -374,9 +387,9 @@ impl Groups {
         differences(side(self.sums[one], &own), others, holder, named)
     }
 
-    /// Returns the host's time in some groups, by cause. Events explain part of the time. If there are enough samples
-    /// of stacks, they divide the rest; otherwise only the time off the processor is separated, by the kernel's
-    /// counters.
+    /// Returns the host's time in some groups, by cause. Events explain a part of the time. Samples
+    /// of stacks divide the rest, if there are enough; otherwise only the time off the processor is
+    /// separated, as the operating system counted it.
     pub(crate) fn spent(
         &self,
         groups: &[usize],
@@ -386,7 +399,8 @@ impl Groups {
         CausePart::sum(self.parts(groups, sums, named))
     }
 
-    /// Returns the same times as [`Self::spent`], each with the cause that samples divided.
+    /// Returns the same times as [`Self::spent`], together with the cause that each time had before
+    /// samples divided it.
     pub(crate) fn parts(
         &self,
         groups: &[usize],
@@ -439,7 +453,7 @@ impl Groups {
         sum
     }
 
-    /// Returns the time in which a device was busy in some groups, by kernel and kind of copy.
+    /// Returns the time for which the GPU was busy in some groups, by kernel and kind of copy.
     fn by_kernel(&self, counted: &[usize], strings: &Strings) -> Vec<CauseTime> {
         let mut busy = 0;
         let mut by: HashMap<u32, u64> = HashMap::new();
@@ -476,10 +490,11 @@ impl GroupSum {
     }
 }
 
-/// Separates the time off the processor from the time of causes. The time without a processor (`delayed`) is taken from
-/// all causes in proportion, and the time asleep or blocked (`blocked`) from code. `ran` returns the number of samples
-/// in which the thread ran during a cause; these numbers divide the running time. Without `ran`, sleep is assigned to
-/// code only as far as all other code is too short to contain it.
+/// Moves time off the processor out of the times of causes. The time without a processor
+/// (`delayed`) is taken from all causes in proportion, and the time asleep or blocked (`blocked`)
+/// from code. `ran` returns the number of samples in which the thread ran during a cause; the
+/// running time is divided in proportion to these numbers. Without `ran`, sleep is taken only from
+/// code for which this is certain.
 fn off_processor(
     mut spent: Vec<(HostCause, Times)>,
     [delayed, blocked]: [u64; 2],
@@ -516,17 +531,17 @@ fn off_processor(
     spent
 }
 
-/// Returns the minimum time that a thread slept during each of some times, if it slept for `asleep` in total. This is
-/// the part of the sleep for which the other times are too short.
+/// Returns, for each of some times, how long a thread certainly slept in it, if the thread slept
+/// for `asleep` in total: the part of the sleep that does not fit into the other times.
 fn asleep_for_certain(times: &[u64], asleep: u64) -> Vec<u64> {
     let all: u64 = times.iter().sum();
     let certain = |time: &u64| asleep.saturating_sub(all - time).min(*time);
     times.iter().map(certain).collect()
 }
 
-/// Estimates the time that a thread slept during each of some times, if it slept for `asleep` in total. Each row has a
-/// time, and the number of samples in which the thread was running; the running time is divided in proportion to these
-/// numbers.
+/// Estimates, for each of some times, how long a thread slept in it, if the thread slept for
+/// `asleep` in total. A row is a time, and the number of samples in it in which the thread was
+/// running; the running time is divided in proportion to these numbers.
 fn asleep_by_samples(rows: &[(u64, u64)], asleep: u64) -> Vec<u64> {
     let all: u64 = rows.iter().map(|(time, _)| time).sum();
     let seen: u64 = rows.iter().map(|(_, seen)| seen).sum();
@@ -539,7 +554,8 @@ fn asleep_by_samples(rows: &[(u64, u64)], asleep: u64) -> Vec<u64> {
 }
 
 impl Times {
-    /// Removes a part of length `all` and returns it. The idle time is divided in proportion.
+    /// Removes a part of length `all` from this time and returns it. The idle time is divided in
+    /// proportion.
     const fn split(&mut self, all: u64) -> Self {
         let idle = part(self.idle, all, self.all);
         self.all -= all;
@@ -548,8 +564,8 @@ impl Times {
     }
 }
 
-/// Scales idle times by cause so that they add up to the known total. If CUDA events measured the GPU's work, the total
-/// is exact, but the times of start and end are less so.
+/// Scales the GPU's idle times by cause so that they add up to `total`. If CUDA events measured the
+/// GPU's work, `total` is exact, but the starts and ends of the idle times are less exact.
 fn fit(mut idle: Vec<(HostCause, Times)>, total: u64) -> Vec<(HostCause, u64)> {
     idle.sort_by_key(|(spent, times)| (std::cmp::Reverse(times.idle), *spent));
     let found: u64 = idle.iter().map(|(_, times)| times.idle).sum();
@@ -563,7 +579,7 @@ fn fit(mut idle: Vec<(HostCause, Times)>, total: u64) -> Vec<(HostCause, u64)> {
         .collect();
     let left = total - fitted.iter().map(|(_, time)| time).sum::<u64>();
     match fitted.first_mut() {
-        // Add the remainder of rounding to the greatest time.
+        // Add the rounding error to the greatest time.
         Some((_, greatest)) if found > total => *greatest += left,
         _ => fitted.push((HostCause::Unknown, left)),
     }
@@ -624,7 +640,8 @@ mod tests {
         };
         let off = |delayed, blocked| off_processor(rows(), [delayed, blocked], named, None);
         assert_eq!(off(0, 0), rows());
-        // Code is 500 ns long. A delay of 50 takes a tenth of it, and the wait keeps its time.
+        // In this test, code takes 500 ns. A delay of 50 ns takes a tenth from each piece of code,
+        // and nothing from the wait.
         let delayed = [
             (HostCause::On(wait), times(500, 0)),
             (edge, times(360, 180)),
@@ -632,7 +649,8 @@ mod tests {
             (HostCause::Delayed, times(50, 30)),
         ];
         assert_eq!(off(50, 0), delayed);
-        // Both pieces of code are longer than this sleep, so it is not certain which one slept.
+        // Each of the two pieces of code is longer than the sleep, so it is not certain in which
+        // one the thread slept.
         assert_eq!(off(0, 90), rows());
         let blocked = [
             (HostCause::On(wait), times(500, 0)),
@@ -644,7 +662,8 @@ mod tests {
         let all = off(0, 9999);
         assert_eq!(all.len(), 3);
         assert_eq!(all.iter().map(|(_, times)| times.all).sum::<u64>(), 1000);
-        // The samples show that the thread ran in `after`, so all of the sleep is in the other code.
+        // The samples show that the thread ran in the code `after`, so all of the sleep was in the
+        // other code.
         let ran = |spent| u64::from(spent == after) * 50;
         let by_samples = off_processor(rows(), [0, 400], named, Some(&ran));
         let asleep = (HostCause::Blocked(Code::Edge(wait, wait)), times(400, 200));
@@ -653,10 +672,12 @@ mod tests {
 
     #[test]
     fn what_a_thread_ran_is_divided_by_samples() {
-        // The thread ran for 400 of 1000 ns: 300 ns in the first row and 100 ns in the second.
+        // The thread ran for 400 of 1000 ns. By the samples, it ran for 300 ns in the first row and
+        // for 100 ns in the second.
         let rows = [(500, 30), (400, 10), (100, 0)];
         assert_eq!(asleep_by_samples(&rows, 600), [200, 300, 100]);
-        // In the first row more samples ran than its time allows for, so all of the sleep is in the second row.
+        // In the first row, the samples would give a longer running time than the row's whole time.
+        // So all of the sleep is in the second row.
         assert_eq!(asleep_by_samples(&[(100, 40), (900, 0)], 600), [0, 600]);
         assert_eq!(asleep_by_samples(&[(100, 0), (300, 0)], 40), [10, 30]);
         assert_eq!(asleep_by_samples(&[(100, 7)], 0), [0]);

@@ -1,6 +1,9 @@
-//! The host's time, divided by cause. Events of a thread arrive in the order of their ends, so an event arrives after
-//! the events inside it, and gets only the time that no earlier event got. Moments are converted to a clock that runs
-//! only during the thread's iterations. On that clock, time outside iterations has no length, and all sums are exact.
+//! The host's time, divided by cause.
+//!
+//! Events of a thread arrive in the order of their ends, so an event arrives after the events
+//! inside it, and gets only the time that no earlier event got. Times are converted to a clock that
+//! runs only during the thread's iterations. On that clock, time outside iterations has no length,
+//! and all sums are exact.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -17,16 +20,17 @@ use crate::events::requests::Requests;
 use crate::events::samples::{Sampled, SampledState};
 use crate::events::spans::Span;
 
-/// Minimum number of pieces of time to keep for a thread, because a later event may contain them.
+/// Minimum number of pieces (adjacent times with a cause) to keep for a thread, because a later
+/// event may contain them.
 const MIN_HELD_BACK: usize = 1 << 16;
 
-/// Maximum number of (cause, group of iterations) pairs for which time is kept.
+/// Maximum number of entries for the time of a cause in a group of iterations.
 const MAX_TIMES: usize = 1 << 18;
 
-/// An iteration with the group to which its time is added.
+/// An iteration with the index of the group to which its time is added.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupedIteration {
-    /// Start and end in nanoseconds.
+    /// The iteration's start and end in nanoseconds.
     pub span: Span,
     pub thread: u32,
     pub group: usize,
@@ -37,15 +41,16 @@ pub(crate) struct GroupedIteration {
 pub(crate) struct HostLedger {
     threads: HashMap<u32, LedgerThread>,
     sums: Sums,
-    /// A reused buffer: the parts of an event's span that no earlier event got.
+    /// The parts of the current event's time span that no earlier event got. This buffer is reused
+    /// for all events.
     own: Vec<Span>,
 }
 
-/// The host's time in each group of iterations, by cause.
+/// The host's time by cause, for each group of iterations.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     groups: Vec<GroupTimes>,
-    /// Number of entries in the maps of all groups.
+    /// Total number of entries in the maps of all groups.
     count: usize,
 }
 
@@ -55,45 +60,47 @@ struct GroupTimes {
     times: HashMap<HostCause, Times>,
     total: Times,
     seen: SampleSums,
-    /// Numbers of samples in which the thread was running, by cause, by ID of the innermost frame, and by kind of stack
-    /// (true for native stacks).
+    /// Numbers of samples in which the thread was running. The key is the cause of the time, the ID
+    /// of the innermost frame, and true for a native stack.
     frames: HashMap<(HostCause, u32, bool), u64>,
 }
 
-/// The state of a thread that has iterations.
+/// The state of a thread that runs iterations, while its events are read.
 #[derive(Debug, Default)]
 struct LedgerThread {
     iterations: Vec<GroupedIteration>,
-    /// For each iteration, the total time of the earlier ones; and the total time of all iterations.
+    /// For each iteration, the total time of the iterations before it.
     before: Vec<u64>,
+    /// The total time of all iterations.
     all: u64,
-    /// Pieces of time that have a cause, in order.
+    /// Times that have a cause already, in order. Adjacent times are merged into one piece.
     pieces: Vec<Piece>,
     idle: Idle,
-    /// Samples of the thread's stack in its iterations, in order.
+    /// Samples of the thread's stack inside its iterations, in order.
     samples: Vec<Sample>,
-    /// Index at which the last search ended.
+    /// Index in `iterations` at which the last search ended.
     last: Cell<usize>,
-    /// Number of sleeps for requests that were already added to the pieces.
+    /// Number of the thread's sleeps for requests that were already added to `pieces`.
     slept: usize,
-    /// Minimum length in nanoseconds of the time between two pieces to be reported in its own row. Shorter time is
-    /// added to short code around calls.
+    /// Minimum length of the time between two activities, in nanoseconds, to get its own row in the
+    /// ledger. A shorter time is added to short code around calls.
     long: u64,
 }
 
-/// A sample of a thread's stack in an iteration.
+/// A sample of a thread's stack inside an iteration.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// Time of the sample, on the clock that runs only during the thread's iterations.
+    /// Time of the sample, in nanoseconds on the clock that runs only during the thread's
+    /// iterations.
     at: u64,
     seen: SampledState,
     count: Count,
-    /// ID of the innermost frame.
+    /// ID of the innermost frame of the sampled stack.
     frame: u32,
 }
 
-/// A piece of time in which every nanosecond has a cause. `first` and `last` are the activities at its start and its
-/// end.
+/// A span of time in which every nanosecond has a cause. `first` and `last` are the activities at
+/// its start and its end.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     span: Span,
@@ -102,9 +109,9 @@ struct Piece {
 }
 
 impl HostLedger {
-    /// Creates the ledger. Iterations must be in the order of their starts and must not overlap. `idle` has the idle
-    /// times of the GPU, in order. `long` is the minimum length in nanoseconds of time between two activities that gets
-    /// its own row.
+    /// Returns a ledger without events. Iterations must be in the order of their starts and must
+    /// not overlap. `idle` contains the idle times of the GPU, in order. `long` is the minimum
+    /// length in nanoseconds of time between two activities that gets its own row.
     pub(crate) fn new(
         iterations: impl IntoIterator<Item = GroupedIteration>,
         idle: &[Span],
@@ -142,9 +149,9 @@ impl HostLedger {
         }
     }
 
-    /// Adds samples. All samples must be added before the first event. Returns for each sample the group of the
-    /// iteration that it lies in, or `None` if the sample lies in no iteration of its thread or the thread waits for
-    /// requests.
+    /// Adds samples, which must be done before the first event is added. Returns for each sample
+    /// the group of the iteration in which it lies; `None` if it lies in no iteration of its thread
+    /// or if the thread waited for requests.
     pub(crate) fn sample(&mut self, sampled: &Sampled, requests: &Requests) -> Vec<Option<usize>> {
         let samples = sampled.samples.iter();
         let groups = samples.map(|sample| {
@@ -174,7 +181,7 @@ impl HostLedger {
         groups.collect()
     }
 
-    /// Adds an event of a thread.
+    /// Adds an event of a thread to the thread's time by cause.
     pub(crate) fn add(&mut self, clock: &Clock, requests: &Requests, thread: u32, event: &Event) {
         let key = match event.what {
             What::Call {
@@ -193,7 +200,7 @@ impl HostLedger {
         let Some(thread) = self.threads.get_mut(&thread) else {
             return;
         };
-        // First add the thread's sleeps for requests that ended before this event.
+        // Add the thread's sleeps for requests that ended before this event began.
         while let Some(slept) = asleep.get(thread.slept)
             && slept.end <= event.start
         {
@@ -212,7 +219,7 @@ impl HostLedger {
         Self::take(&mut self.sums, &mut self.own, thread, span, key);
     }
 
-    /// Assigns a span of a thread's time to a cause, except for the parts that already have one.
+    /// Adds a span of a thread's time to a cause, except for the parts that already have a cause.
     fn take(
         sums: &mut Sums,
         own: &mut Vec<Span>,
@@ -233,7 +240,7 @@ impl HostLedger {
         }
     }
 
-    /// Adds the time between and around pieces, and returns the sums.
+    /// Adds the time before, between and after activities, and returns the sums.
     pub(crate) fn finish(mut self) -> Sums {
         for thread in self.threads.values() {
             let ends = thread.ends().into_iter().flatten();
@@ -246,7 +253,8 @@ impl HostLedger {
 }
 
 impl Sums {
-    /// Returns the time of some groups by cause. Time without a known cause is listed as `Unknown`.
+    /// Returns the host's time in some groups, by cause. Time without a known cause is listed as
+    /// `Unknown`.
     pub(crate) fn times(&self, groups: &[usize]) -> Vec<(HostCause, Times)> {
         let mut found: HashMap<HostCause, Times> = HashMap::new();
         let mut unknown = Times::default();
@@ -266,8 +274,8 @@ impl Sums {
         found
     }
 
-    /// Estimates the GPU's idle time for `groups`, in which it was not measured. The idle part of each cause is assumed
-    /// to be the same as in the `measured` groups.
+    /// Estimates the GPU's idle time for `groups`, in which it was not measured. For each cause,
+    /// the share of idle time is assumed to be the same as in the `measured` groups.
     pub(crate) fn project(&mut self, measured: &[usize], groups: &[usize]) {
         let (mut known, mut all) = (HashMap::<HostCause, Times>::new(), Times::default());
         for group in measured.iter().filter_map(|group| self.groups.get(*group)) {
@@ -321,7 +329,7 @@ impl Sums {
         }
     }
 
-    /// Returns the samples in the iterations of some groups.
+    /// Returns the samples that were taken in the iterations of some groups.
     pub(crate) fn seen(&self, groups: &[usize]) -> SampleSums {
         let mut all = SampleSums::default();
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
@@ -329,8 +337,8 @@ impl Sums {
         all
     }
 
-    /// Returns the functions that the samples of some groups have in common. Only samples in time for which `is_one`
-    /// returns true count.
+    /// Returns the functions that the samples of some groups have in common. Only samples in time
+    /// for which `is_one` returns true are used.
     pub(crate) fn paths(
         &self,
         groups: &[usize],
@@ -344,7 +352,8 @@ impl Sums {
         Paths::find(samples, is_one, named)
     }
 
-    /// Returns the total time of the iterations of some groups, without waits for requests.
+    /// Returns the total time of the iterations of some groups in nanoseconds, without waits for
+    /// requests.
     pub(crate) fn worked(&self, groups: &[usize]) -> u64 {
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
         let waited = |group: &GroupTimes| {
@@ -360,8 +369,8 @@ impl Sums {
 }
 
 impl LedgerThread {
-    /// Returns the index of the first iteration that ends after a moment. Events arrive nearly in order, so the search
-    /// begins at the last result.
+    /// Returns the index of the first iteration that ends after a moment. Events arrive nearly in
+    /// order, so the search begins at the index found last.
     fn ending_after(&self, moment: u64) -> usize {
         let ends_after = |at: usize| {
             let iteration = self.iterations.get(at);
@@ -385,7 +394,7 @@ impl LedgerThread {
         index
     }
 
-    /// Converts a span of ticks to the clock that runs only during the thread's iterations.
+    /// Converts a time span from ticks to the clock that runs only during the thread's iterations.
     fn places(&self, clock: &Clock, start: u64, end: u64) -> Span {
         Span {
             start: self.place(clock.ns(start)),
@@ -393,7 +402,8 @@ impl LedgerThread {
         }
     }
 
-    /// Returns the total time of iterations before a moment.
+    /// Converts a moment to the clock that runs only during the thread's iterations: returns the
+    /// total time of iterations before the moment.
     fn place(&self, moment: u64) -> u64 {
         let index = self.ending_after(moment);
         match (self.iterations.get(index), self.before.get(index)) {
@@ -402,7 +412,7 @@ impl LedgerThread {
         }
     }
 
-    /// Returns the thread's samples in a span.
+    /// Returns the samples of the thread that lie in a time span.
     fn within(&self, span: Span) -> &[Sample] {
         let first = self
             .samples
@@ -411,8 +421,8 @@ impl LedgerThread {
         &rest[..rest.partition_point(|sample| sample.at < span.end)]
     }
 
-    /// Splits a span at the ends of iterations. Returns for each part the group of its iteration, the part, and its
-    /// times.
+    /// Splits a time span at the ends of iterations. Returns for each part the group of its
+    /// iteration, the part itself, and its length with the part in which the GPU was idle.
     fn parts(&self, span: Span) -> impl Iterator<Item = (usize, Span, Times)> {
         let last = self.last.get();
         let is_it = |at: usize| {
@@ -450,8 +460,8 @@ impl LedgerThread {
         })
     }
 
-    /// Adds the span of an event as a piece, and merges it with the pieces that it contains. `own` receives the parts
-    /// of the span that no earlier event got.
+    /// Adds the time span of an event as a piece, and merges it with the pieces that it contains.
+    /// `own` receives the parts of the span that no earlier event got.
     fn take(&mut self, span: Span, key: ActivityKey, own: &mut Vec<Span>) {
         let mut whole = span;
         let mut end = span.end;
@@ -475,7 +485,8 @@ impl LedgerThread {
         });
     }
 
-    /// Returns the time before the first piece and the time after the last one, with their causes.
+    /// Returns the time before the thread's first piece and the time after its last piece, with
+    /// their causes.
     fn ends(&self) -> Option<[(HostCause, Span); 2]> {
         let (first, last) = (self.pieces.first()?, self.pieces.last()?);
         let before = Span {
@@ -492,7 +503,7 @@ impl LedgerThread {
         ])
     }
 
-    /// Returns the time between consecutive pieces, with its causes.
+    /// Returns the times between consecutive pieces, with their causes.
     fn gaps<'a>(&'a self, pieces: &'a [Piece]) -> impl Iterator<Item = (HostCause, Span)> + 'a {
         let iteration = |at: u64| self.before.partition_point(|before| *before <= at);
         pieces.windows(2).filter_map(move |pair| {
@@ -513,7 +524,8 @@ impl LedgerThread {
         })
     }
 
-    /// Merges the older half of the pieces into one piece. Returns the time between the merged pieces.
+    /// Merges the older half of the pieces into one piece. Returns the times that were between the
+    /// merged pieces, with their causes.
     fn settle(&mut self) -> Vec<(HostCause, Span)> {
         let old: Vec<_> = self.pieces.drain(..MIN_HELD_BACK).collect();
         if let [first, .., last] = old[..] {
@@ -588,10 +600,10 @@ mod tests {
             (MAIN, call(1100, 50, LAUNCH)),
             (MAIN, Event::new(1200, 100, What::GilWait)),
             (MAIN, Event::new(1050, 400, function)),
-            // Time of a thread without iterations is not added.
+            // Thread 9 has no iterations, so its time is not added.
             (9, call(1000, 900, LAUNCH)),
-            // The first of these calls crosses the edge between two iterations, the second one the end of the last
-            // iteration.
+            // The first call crosses the boundary between two iterations, and the second call
+            // crosses the end of the last iteration.
             (MAIN, call(1800, 300, WAIT)),
             (MAIN, call(2900, 500, LAUNCH)),
         ];
@@ -633,7 +645,7 @@ mod tests {
         ];
         let found = sums(&iterations, &[], &events).times(&[0]);
         assert_eq!(all(&found), calls);
-        // An event that arrives late gets only the time that no earlier event got.
+        // This event arrives late, so it gets only the time that no earlier event got.
         events.push((MAIN, Event::new(0, many * 10, What::GilWait)));
         let found = sums(&iterations, &[], &events).times(&[0]);
         let sum: u64 = found.iter().map(|(_, times)| times.all).sum();

@@ -1,4 +1,4 @@
-//! Causes of the host's time, and their names.
+//! Causes of the host's time, and the names under which the ledger shows them.
 
 use tllmprof_calls::{CallPurpose, Wait, kind_of};
 use tllmprof_record::{CallKind, StringId, Strings};
@@ -13,14 +13,15 @@ use crate::ledger::difference::cause::{self, DELAYED};
 /// Prefix of the names of causes in which the thread was asleep or blocked.
 pub(crate) const ASLEEP: &str = cause::BLOCKED;
 
-/// Prefixes of the names of functions.
+/// Prefix of a cause that is the name of a Python function.
 pub(crate) const PYTHON: &str = "Python: ";
+/// Prefix of a cause that is the name of a native function.
 pub(crate) const NATIVE: &str = "native: ";
 
-/// The name of the cause that stands for waits for requests.
+/// Name of the cause for waits for requests.
 pub(crate) const REQUESTS_CAUSE: &str = "waiting for requests";
 
-/// An activity that is recorded by events.
+/// An activity of a thread that events record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ActivityKey {
     Call(u8),
@@ -32,21 +33,23 @@ pub enum ActivityKey {
     Requests,
 }
 
-/// A cause of time: an activity, or the time between two activities.
+/// A cause of the host's time: an activity, the time between two activities, or a state that a
+/// sample shows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum HostCause {
     On(ActivityKey),
     Between(ActivityKey, ActivityKey),
-    /// The time between two activities, if it is too short for its own row.
+    /// The time between two activities, if it is too short for a row of its own in the ledger.
     Short(ActivityKey, ActivityKey),
-    /// The time between two activities, if an iteration ends in it.
+    /// The time between two activities, if it contains the end of an iteration.
     Edge(ActivityKey, ActivityKey),
-    /// The time before the thread's first activity, and the time after its last one.
+    /// The time before the thread's first activity.
     Before(ActivityKey),
+    /// The time after the thread's last activity.
     After(ActivityKey),
     /// The state of the thread, as a sample shows it.
     SampledState(SampledState),
-    /// The thread was asleep or blocked in this code.
+    /// The thread was asleep or blocked in code outside CUDA calls.
     Blocked(Code),
     /// The thread was ready to run but had no processor.
     Delayed,
@@ -54,7 +57,7 @@ pub enum HostCause {
     Unknown,
 }
 
-/// Code outside calls, divided in the same way as [`HostCause`] divides it.
+/// Code outside CUDA calls, divided in the same way as in [`HostCause`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Code {
     In(ActivityKey),
@@ -65,7 +68,7 @@ pub enum Code {
 }
 
 impl HostCause {
-    /// Returns the code if the cause is code outside calls.
+    /// Returns the code, if this cause is code outside CUDA calls.
     pub const fn code(self) -> Option<Code> {
         match self {
             Self::On(key @ ActivityKey::Function(_)) => Some(Code::In(key)),
@@ -83,7 +86,7 @@ impl HostCause {
     }
 }
 
-/// The data of a record that the names of causes come from.
+/// The data of a record from which the names of causes are made.
 #[derive(Clone, Copy, Debug)]
 pub struct NameSources<'a> {
     pub facts: &'a Facts,
@@ -93,13 +96,14 @@ pub struct NameSources<'a> {
 }
 
 impl NameSources<'_> {
-    /// Returns true for the time before the first and after the last event of the host in another profiler's trace.
-    /// Such a trace may begin later and end earlier for the host than for the GPU.
+    /// Returns true for the time before the first and after the last event of the host in another
+    /// profiler's trace. In such a trace the host's events may begin later and end earlier than the
+    /// GPU's work.
     const fn is_not_recorded(&self, spent: HostCause) -> bool {
         matches!(spent, HostCause::Before(_) | HostCause::After(_)) && !self.facts.origin.is_own()
     }
 
-    /// Returns the kind and the name of a cause.
+    /// Returns the kind of a cause, and the name under which the ledger shows it.
     pub fn cause(&self, spent: HostCause) -> (LedgerKind, String) {
         match spent {
             spent if self.is_not_recorded(spent) => (LedgerKind::Unknown, "unknown".to_owned()),
@@ -132,7 +136,8 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns a row with the kind, the name and the location of a cause, and this time.
+    /// Returns an entry with the kind, the name and the location of a cause, and the given time in
+    /// nanoseconds.
     pub(super) fn time(&self, spent: HostCause, ns: u64) -> CauseTime {
         let (kind, cause) = self.cause(spent);
         CauseTime {
@@ -143,7 +148,7 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns the location of the function that a cause belongs to, if it is known.
+    /// Returns the location of the function that a cause names, if there is one and it is known.
     fn location(&self, spent: HostCause) -> Option<Location> {
         match spent {
             HostCause::On(ActivityKey::Function(id))
@@ -162,7 +167,7 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns the name of short code between two activities.
+    /// Returns the name for short code between two activities.
     fn short(&self, from: ActivityKey, to: ActivityKey) -> String {
         match self.claim(HostCause::Short(from, to)) {
             Claim::Launch => "code between launches".to_owned(),
@@ -173,7 +178,8 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns the claim on the GPU's idle time during a cause: the category under which a finding may count the time.
+    /// Returns the category of GPU idle time during a cause, under which a finding may explain
+    /// ("claim") this time.
     pub fn claim(&self, spent: HostCause) -> Claim {
         match spent {
             HostCause::On(key) => self.claim_on(key),
@@ -188,7 +194,7 @@ impl NameSources<'_> {
             | HostCause::Edge(..)
             | HostCause::Before(_)
             | HostCause::After(_) => Claim::Code,
-            // A thread that had no processor ran no code.
+            // A thread without a processor ran no code, so this is a category of its own.
             HostCause::Delayed | HostCause::SampledState(SampledState::Waiting) => Claim::Delayed,
             HostCause::SampledState(SampledState::AsleepIn(sleep)) => {
                 match self.sleep_kind(sleep) {
@@ -222,7 +228,8 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns true if the activity is a copy to the host that returns only when it has completed.
+    /// Returns true if the activity is a copy to the host that returns only when the copy has
+    /// completed.
     fn reads(&self, key: ActivityKey) -> bool {
         let ActivityKey::Call(row) = key else {
             return false;
@@ -232,12 +239,13 @@ impl NameSources<'_> {
         row.is_some_and(|row| row.waits_for() == Some(Wait::CopyToHost))
     }
 
-    /// Returns true if the cause is host code outside calls.
+    /// Returns true if the cause is host code outside CUDA calls.
     pub fn is_code(&self, spent: HostCause) -> bool {
         matches!(self.claim(spent), Claim::Code | Claim::Blocked)
     }
 
-    /// Returns true if the thread waits during this cause. A delay of the thread during a wait may not cost time.
+    /// Returns true if the thread waits during this cause. If a thread gets no processor during a
+    /// wait, this need not cost time.
     pub fn waits(&self, spent: HostCause) -> bool {
         use LedgerKind::{GilWait, Requests, Wait};
         match spent {
@@ -246,7 +254,8 @@ impl NameSources<'_> {
         }
     }
 
-    /// Returns true if samples may divide the time of this cause further, because no event explains it.
+    /// Returns true if samples may divide the time of this cause further, because no event explains
+    /// that time.
     pub fn is_open(&self, spent: HostCause) -> bool {
         use LedgerKind::{Code, Function, Other, Unknown};
         matches!(self.cause(spent).0, Code | Function | Other | Unknown)

@@ -1,4 +1,5 @@
-//! The ledger of iterations: their time by cause, for the host and for the GPU. Each nanosecond counts once.
+//! The ledger of iterations: a table of their time by cause, for the host and for the GPU. Each
+//! nanosecond counts once.
 
 mod claim;
 mod claims;
@@ -30,11 +31,12 @@ pub(crate) use keys::{ASLEEP, REQUESTS_CAUSE};
 use keys::{NATIVE, PYTHON};
 pub(crate) use paths::{Path, Paths};
 
-/// Maximum number of rows, and minimum share of the time that a cause must have to get its own row, as a part of 1.
+/// Maximum number of rows of a ledger.
 const MAX_ROWS: usize = 40;
+/// Minimum share of the time, as a fraction, for a cause to get a row of its own.
 const MIN_ROW_SHARE: f64 = 0.001;
 
-/// Prefix of the causes of GPU idle time, followed by the host's activity.
+/// Prefix of the names of causes of GPU idle time. The host's activity follows.
 pub(crate) const IDLE: &str = "idle: ";
 
 /// The time of iterations, divided by cause. Each nanosecond counts for one cause, so the shares of each list add up to
@@ -70,7 +72,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Removes the activities of the host. Used if the host's calls were not recorded.
+    /// Removes the host's causes. This is needed if the host's calls were not recorded.
     pub fn forget_host(&mut self) {
         self.host.clear();
         self.host_kinds.clear();
@@ -113,12 +115,13 @@ pub enum Basis {
     Projected,
 }
 
-/// Further results of the ledger: the ledgers of windows, and the times that findings may claim.
+/// Further results with a ledger: the ledgers of single windows, and the times that findings may
+/// explain ("claim").
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct LedgerDetails {
     pub windows: Vec<Ledger>,
     pub claims: Claims,
-    /// True if kernels were recorded in all iterations and recording hardly made these longer.
+    /// True if kernels were recorded in all iterations, but made them hardly longer.
     pub is_exact: bool,
 }
 
@@ -192,7 +195,7 @@ pub enum LedgerKind {
 }
 
 impl LedgerKind {
-    /// Returns the name in exports, which is the same as in JSON.
+    /// Returns the name of this kind in exports and in JSON.
     #[must_use]
     pub fn name(self) -> String {
         let name = serde_json::to_value(self).unwrap_or_default();
@@ -201,15 +204,15 @@ impl LedgerKind {
 }
 
 impl Ledger {
-    /// Returns the share of a kind of cause in the host's time, as a part of 1.
+    /// Returns the share of a kind of cause in the host's time, as a fraction.
     #[must_use]
     pub fn host_share(&self, kind: LedgerKind) -> f64 {
         self.host_kinds.get(&kind).copied().unwrap_or(0.0)
     }
 }
 
-/// Returns how far two lists differ: the sum of the shares by which causes in the first list exceed their shares in the
-/// second.
+/// Returns the difference between two lists of rows, as a fraction: the sum of the amounts by which
+/// causes have a larger share in the first list than in the second.
 #[must_use]
 pub(crate) fn difference(some: &[LedgerRow], others: &[LedgerRow]) -> f64 {
     let more = |row: &LedgerRow| {
@@ -219,7 +222,7 @@ pub(crate) fn difference(some: &[LedgerRow], others: &[LedgerRow]) -> f64 {
     some.iter().map(more).sum()
 }
 
-/// Time of a cause, in nanoseconds.
+/// A cause with its time in nanoseconds.
 struct CauseTime {
     kind: LedgerKind,
     cause: String,
@@ -227,7 +230,7 @@ struct CauseTime {
     ns: u64,
 }
 
-/// Returns the share of each kind of cause in the total time, as a part of 1.
+/// Returns the share of each kind of cause in the total time, as a fraction.
 fn kinds(times: &[CauseTime]) -> BTreeMap<LedgerKind, f64> {
     let total: u64 = times.iter().map(|time| time.ns).sum();
     let mut kinds = BTreeMap::new();
@@ -237,7 +240,8 @@ fn kinds(times: &[CauseTime]) -> BTreeMap<LedgerKind, f64> {
     kinds
 }
 
-/// Returns a row for each large cause, the longest first, and rows that sum up the small causes.
+/// Returns a row for each cause with a large time, the longest first, and rows with the sums of the
+/// small causes.
 fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
     let mut sums: BTreeMap<(LedgerKind, String), (u64, Option<Location>)> = BTreeMap::new();
     for time in times {
@@ -283,7 +287,8 @@ fn rows(times: Vec<CauseTime>) -> Vec<LedgerRow> {
     rows
 }
 
-/// Returns the name of the row to which a small cause of idle time is added.
+/// Returns the name of the row to which small causes of idle time are added. `cause` is the name of
+/// a small cause.
 pub(crate) fn other_idle(cause: &str) -> &'static str {
     let cause = cause.strip_prefix(IDLE).unwrap_or(cause);
     if cause.starts_with(PYTHON) {
@@ -295,7 +300,7 @@ pub(crate) fn other_idle(cause: &str) -> &'static str {
     }
 }
 
-/// Returns the kind and the name of the row to which the small causes of a kind are added.
+/// Returns the kind and the name of the row to which small causes of the kind `kind` are added.
 const fn folded(kind: LedgerKind) -> (LedgerKind, &'static str) {
     match kind {
         LedgerKind::Busy => (kind, "busy: other work"),

@@ -1,23 +1,25 @@
-//! The functions in which code spends its time, by sampled stacks. The result is the innermost function that most
-//! samples have in common.
+//! The functions in which code spends its time, according to sampled stacks. The result is the
+//! innermost function that most samples have in common.
 
 use std::collections::BTreeMap;
 
 use super::keys::{HostCause, NameSources};
 use crate::events::samples::{Frames, Function, Origin};
 
-/// Share of samples, as a part of 1, above which they are the majority.
+/// Share of samples, as a fraction, above which a function is in most samples.
 const MAJORITY: f64 = 0.5;
-/// Minimum share of a function's samples in one callee, as a part of 1, at which the search continues in that callee.
+/// Minimum share of a function's samples that are in one callee, as a fraction, for the search to
+/// continue in that callee.
 const PASSED_ON: f64 = 0.9;
-/// Minimum share of samples, as a part of 1, for a function to be named if several are.
+/// Minimum share of samples, as a fraction, for a function to be named when no single function is
+/// in most samples.
 const MIN_NAMED_SHARE: f64 = 0.15;
-/// Minimum number of samples for any result.
+/// Minimum number of samples that are needed for a result.
 const MIN_SAMPLES: u64 = 30;
-/// Maximum number of functions to name if no single one has most of the samples.
+/// Maximum number of functions to name when no single function is in most samples.
 const MAX_NAMED: usize = 2;
 
-/// Functions that do nothing but call the function that was passed to them.
+/// Functions whose only purpose is to call the function that was passed to them.
 const WRAPPERS: &[&str] = &[
     "Module._call_impl",
     "Module._wrapped_call_impl",
@@ -28,7 +30,7 @@ const WRAPPERS: &[&str] = &[
     "inner",
 ];
 
-/// Functions with a known purpose: a part of their name or file, and the purpose in words.
+/// Parts of function names or file names, each with the purpose of such functions in words.
 const KNOWN_PURPOSES: &[(&str, &str)] = &[
     (
         "cudnn_frontend::ExecutionPlanBuilder",
@@ -44,7 +46,8 @@ const KNOWN_PURPOSES: &[(&str, &str)] = &[
     ("cuModuleLoad", "the driver loads code"),
 ];
 
-/// The functions that samples of a cause have in common, for Python stacks and for native stacks.
+/// The functions that the samples of a cause have in common: one for Python stacks, one for native
+/// stacks.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Paths {
     pub python: Option<Path>,
@@ -52,43 +55,45 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Returns true if samples show a common function.
+    /// Returns true if the samples show a common function in Python or native stacks.
     pub const fn are_known(&self) -> bool {
         self.python.is_some() || self.native.is_some()
     }
 }
 
-/// The function that most samples have in common.
+/// A function that most samples have in common, with the functions around it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Path {
-    /// The innermost function that most samples have in common, and their share of all samples, as a part of 1.
+    /// The innermost function that most samples have in common. `share` is the part of samples that
+    /// contain it, as a fraction.
     pub function: String,
     pub share: f64,
-    /// The innermost function around `function` that belongs to no library; `None` if there is none, or if `function`
-    /// itself belongs to none.
+    /// The innermost caller around `function` that belongs to no library; `None` if there is none,
+    /// or if `function` itself belongs to no library.
     pub caller: Option<String>,
-    /// The functions that `function` calls, if there are several: those with the most samples, and their shares, as
-    /// parts of 1.
+    /// The functions that `function` calls, if there are several: those with the most samples, and
+    /// their shares as fractions.
     pub into: Vec<(String, f64)>,
-    /// The known purpose of the code in most of the samples.
+    /// The known purpose of the code in most samples, such as compiling a kernel.
     pub does: Option<&'static str>,
 }
 
 /// Functions, each with its number of samples.
 type NodeCounts = Vec<(u32, u64)>;
 
-/// Samples of Python stacks, or of native stacks, by stack.
+/// Samples of either Python stacks or native stacks, by stack.
 #[derive(Debug, Default)]
 struct PathSamples<'a> {
-    /// The functions of each stack, the outermost first, and its number of samples. A stack is empty if the sample has
-    /// no Python or no native function.
+    /// The functions of each stack, the outermost first, and the number of samples with this stack.
+    /// A stack without functions of the kind in question is empty.
     all: Vec<(Vec<u32>, u64)>,
     frames: Option<&'a Frames>,
 }
 
 impl Paths {
-    /// Finds the common functions of the samples for which `is_one` is true. Each sample has the cause of the time that
-    /// it lies in, the ID of the innermost frame, true if the stack is native, and the number of equal samples.
+    /// Finds the functions that the samples with a true `is_one` have in common. A sample is the
+    /// cause of the time in which it lies, the ID of its innermost frame, true for a native stack,
+    /// and the number of equal samples.
     pub fn find(
         samples: impl Iterator<Item = (HostCause, u32, bool, u64)>,
         is_one: impl Fn(HostCause) -> bool,
@@ -110,7 +115,8 @@ impl Paths {
             PathSamples { all, frames }.path()
         };
         let (python, mut native) = (path(false), path(true));
-        // Native stacks explain only the time outside Python functions, so scale their share to that time.
+        // Native stacks explain only the time outside Python functions, so scale their share to
+        // that part of the time.
         let count = |is_one: fn(u32) -> bool| -> u64 {
             let some = by_frame
                 .iter()
@@ -145,12 +151,13 @@ impl PathSamples<'_> {
             .iter()
             .find(|(part, _)| self.mostly(frames, part, total));
         let does = does.map(|(_, text)| *text);
-        // Skip functions that only call others, and functions of a language's library.
+        // Skip functions that only call another function, and functions of a language's library.
         let function = |place: u32| frames.functions.get(place as usize);
         let says = |place: u32| function(place).is_none_or(says);
         let at = way.iter().rposition(|(place, _)| says(*place));
         let at = at.or(way.len().checked_sub(1));
-        // If the function found belongs to the interpreter, native stacks show only that Python runs, not what it runs.
+        // If the function that was found belongs to the interpreter, the native stacks show only
+        // that Python ran.
         if at
             .and_then(|at| function(way[at].0))
             .is_some_and(is_interpreter)
@@ -165,7 +172,7 @@ impl PathSamples<'_> {
             .map(|(place, share)| (frames.label(place).to_owned(), share));
         let mut into: Vec<_> = into.collect();
         let Some(at) = at else {
-            // There is no common function, so report the functions with the most samples.
+            // Without a common function, report the functions with the most samples.
             let (function, share) = into.first().cloned()?;
             into.remove(0);
             return Some(Path {
@@ -187,9 +194,10 @@ impl PathSamples<'_> {
         })
     }
 
-    /// Follows the stacks from the outermost function inward, as long as most samples share the next function or nearly
-    /// all samples of a function are in one callee. Returns the functions on this way with their numbers of samples,
-    /// the outermost first, and the callees of the last one, those with the most samples first.
+    /// Follows the stacks inward from the outermost function, as long as most samples share the
+    /// next function or nearly all samples of a function are in one callee. Returns the functions
+    /// on this way with their numbers of samples, the outermost first, and the callees of the last
+    /// function, the one with the most samples first.
     fn way(&self, total: u64) -> (NodeCounts, NodeCounts) {
         let mut way = NodeCounts::new();
         let mut rest: Vec<_> = self.all.iter().collect();
@@ -229,8 +237,8 @@ impl PathSamples<'_> {
     }
 }
 
-/// Returns true if a function explains what time is spent on: it belongs to the program, and is no mere wrapper around
-/// another function.
+/// Returns true if a function explains on what time is spent: it belongs to the program or to
+/// Python's standard library, and does more than call another function.
 fn says(function: &Function) -> bool {
     let is_program = matches!(function.origin, Origin::Program | Origin::PythonLibrary);
     let name = &function.name;
@@ -243,8 +251,8 @@ fn is_interpreter(function: &Function) -> bool {
     function.origin == Origin::Interpreter
 }
 
-/// Returns true if a function is the program's own: it does not belong to an installed package, and is not the top
-/// level of a module.
+/// Returns true if a function belongs to the program itself, and not to an installed package. The
+/// top level of a module does not count as a function.
 fn is_own(function: &Function) -> bool {
     let name = &function.name;
     let is_installed = ["/site-packages/", "/dist-packages/"]
@@ -261,7 +269,7 @@ mod tests {
     use crate::events::samples::RawStacks;
     use tllmprof_record::{Clock, ClockKind, Event, Strings, What};
 
-    /// Returns the frames of a tree whose nodes are given as `(id, parent, name)`.
+    /// Returns frames from a list of `(id, parent, name)`.
     fn frames(tree: &[(u32, u32, &str)]) -> Frames {
         let mut strings = Strings::default();
         let mut raw = RawStacks::default();
@@ -313,20 +321,23 @@ mod tests {
             (found.share - 0.9).abs() < 1e-9 && found.into.is_empty(),
             "{found:?}"
         );
-        // The samples are divided among two callees of one caller, so the caller is the common function.
+        // In this test the samples are divided among two callees of one caller, so the caller is
+        // the common function.
         let found = path(TREE, &[(4, 45), (8, 45), (6, 10)]).unwrap();
         assert_eq!(found.function, "apply_penalties (serve.py:40)");
         assert_eq!((found.caller, found.into.len()), (None, 2));
-        // A function that spends nearly all its time in one callee is skipped.
+        // The function `apply_penalties` has nearly all its samples in its callee `dumps`, so the
+        // result is `dumps`.
         let found = path(TREE, &[(4, 48), (3, 4), (6, 24), (7, 24)]).unwrap();
         assert_eq!(found.function, "dumps (__init__.py:183)");
         assert!((found.share - 0.48).abs() < 1e-9, "{found:?}");
-        // The loop itself is not the cause, so its callees are reported, too.
+        // The samples are in three callees of the loop `serve`, and the loop does not explain the
+        // time, so the callees are reported, too.
         let found = path(TREE, &[(4, 35), (6, 33), (7, 32)]).unwrap();
         assert_eq!(found.function, "serve (serve.py:10)");
         assert_eq!(found.into.len(), 2);
         assert!(path(TREE, &[(4, MIN_SAMPLES - 1)]).is_none());
-        // Samples outside Python functions (frame 0) count in the total.
+        // Samples outside Python functions (frame 0) are included in the total.
         let found = path(TREE, &[(4, 50), (0, 40), (6, 10)]).unwrap();
         assert_eq!(
             (&*found.function, found.share),

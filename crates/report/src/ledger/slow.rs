@@ -1,4 +1,4 @@
-//! The slowest iterations, and how they differ from the others.
+//! The slowest iterations of a record, and how they differ from the other iterations.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,10 +16,10 @@ use crate::events::tally::Totals;
 use crate::ledger::difference::Difference;
 use crate::numbers::quantiles::Quantiles;
 
-/// Maximum number of slow iterations to analyze.
+/// Maximum number of slow iterations that are analyzed.
 const MAX_SLOWEST: usize = 10;
 
-/// Maximum number of overlapping activities to keep for a slow iteration.
+/// Maximum number of overlapping activities that are kept for a slow iteration.
 const MAX_OVERLAPS: usize = 8;
 
 /// A slow iteration, with the activities that overlapped it.
@@ -96,8 +96,8 @@ pub struct SlowCause {
 }
 
 impl Slow {
-    /// Stores the differences. If the iteration's batch is far larger than others, the batch is added as the reason for
-    /// more GPU work.
+    /// Stores the extra time and its causes. If the iteration's batch is far larger than others, it
+    /// is added as the reason for more GPU work.
     pub fn explain(&mut self, (more, mut causes): (i64, Vec<Difference>)) {
         let batch = self.batch.filter(|_| self.is_large);
         let work = causes.iter_mut().find(|cause| cause.is_work());
@@ -115,7 +115,8 @@ impl Slow {
         self.duration.saturating_sub(self.idle)
     }
 
-    /// Returns the name of the thread that held the GIL longest beyond its usual time; `None` if none exceeded it.
+    /// Returns the name of the thread that held the GIL longer than usual during this iteration,
+    /// and by the largest amount; `None` if there is none.
     pub fn holder(&self) -> Option<&str> {
         let mut overlaps = self.overlaps.iter();
         let holds = |cause: &&SlowCause| cause.kind == CauseKind::GilHold && cause.beyond() > 0;
@@ -124,15 +125,16 @@ impl Slow {
 }
 
 impl SlowCause {
-    /// Returns how much longer the activity overlapped this iteration than the mean iteration, in nanoseconds.
+    /// Returns the difference between the activity's overlap with this iteration and its mean
+    /// overlap with an iteration, in nanoseconds.
     pub const fn beyond(&self) -> u64 {
         self.time.saturating_sub(self.usual)
     }
 }
 
-/// Returns the indexes of the slowest iterations that count: those that exceed the median of comparable iterations the
-/// most. `taken` returns true for iterations in which kernels were recorded; these are longer, so they are compared
-/// only with each other.
+/// Returns the indexes of the slowest iterations that count in figures: those that exceed the
+/// median of comparable iterations the most. `taken` returns true for iterations with recorded
+/// kernels, which are longer; so iterations with and without are not compared with each other.
 pub(crate) fn slowest(
     iterations: &[RawIteration],
     qualified: &Qualified,
@@ -156,10 +158,10 @@ pub(crate) fn slowest(
     all.into_iter().map(|(_, place)| place).collect()
 }
 
-/// A batch is large if it has more than this multiple of the mean batch's tokens.
+/// Ratio to the mean number of tokens in a batch. A batch with a larger ratio is called large.
 pub(crate) const LARGE_BATCH_RATIO: u64 = 2;
 
-/// The iterations of a record, in the order of their starts.
+/// The iterations of a record, in the order of their starts, with their batches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steps<'a> {
     pub iterations: &'a [RawIteration],
@@ -168,7 +170,7 @@ pub(crate) struct Steps<'a> {
     pub qualified: &'a Qualified,
 }
 
-/// Returns the watched iterations with their overlaps, the slowest first.
+/// Returns the slowest iterations with the activities that overlapped them, the slowest first.
 pub(crate) fn slow(
     steps: Steps<'_>,
     watched: SlowestIterations,

@@ -1,4 +1,4 @@
-//! Division of time that no event explains, by the samples of stacks that were taken in it.
+//! Division of time that no event explains, by the stack samples that lie in this time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -7,26 +7,29 @@ use super::keys::HostCause;
 use super::times::Times;
 use crate::events::samples::{SampleCounts, SampledState};
 
-/// Maximum weight of a sample of a sleep, and number of steps of the search for the weight. The minimum weight is the
-/// inverse of the maximum.
+/// Maximum weight of a sample of a sleep, relative to other samples. The minimum weight is the
+/// inverse of this number.
 const MAX_WEIGHT: f64 = 4.0;
+/// Number of steps of the binary search for the weight.
 const SEARCH_STEPS: u32 = 32;
-/// The weight of one sample as an integer. It is large so that rounding does not matter.
+/// Integer that stands for the weight 1 of a sample. It is large so that rounding errors are
+/// negligible.
 const SAMPLE_WEIGHT: f64 = 1024.0;
 
-/// Number of samples, and number of those during which the GPU was idle.
+/// Number of samples, and the number of those that were taken while the GPU was idle.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Count {
     pub all: u64,
     pub idle: u64,
 }
 
-/// Samples that were taken in the time of some iterations.
+/// The samples that were taken during some iterations.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct SampleSums {
-    /// All samples, by the state of the thread.
+    /// Number of all samples, by the state of the thread.
     total: HashMap<SampledState, Count>,
-    /// Samples by the cause of the time that they were taken in, if this cause is known.
+    /// Number of samples by the cause of the time in which they were taken and by the thread's
+    /// state. Samples whose cause is unknown are missing.
     by: HashMap<(HostCause, SampledState), Count>,
 }
 
@@ -38,12 +41,12 @@ impl Count {
 }
 
 impl SampleSums {
-    /// Adds samples to the total.
+    /// Adds samples to the number of all samples.
     pub(crate) fn total(&mut self, seen: SampledState, count: Count) {
         self.total.entry(seen).or_default().add(count);
     }
 
-    /// Adds samples to the cause of the time that they were taken in.
+    /// Adds samples to the cause of the time in which they were taken.
     pub(crate) fn add(&mut self, spent: HostCause, seen: SampledState, count: Count) {
         self.by.entry((spent, seen)).or_default().add(count);
     }
@@ -68,13 +71,14 @@ impl SampleSums {
         counts.enough()
     }
 
-    /// Returns true if all samples are of native stacks. Native stacks are never sampled while the thread sleeps.
+    /// Returns true if all samples are of native stacks, which are never sampled while the thread
+    /// sleeps.
     pub(crate) fn are_native(&self) -> bool {
         self.total.keys().all(|seen| seen.is_native())
     }
 
-    /// Returns the samples by the cause of the time that they were taken in. Samples without a known cause count for
-    /// `Unknown`.
+    /// Returns the samples by the cause of the time in which they were taken. The cause of samples
+    /// without a known cause is `Unknown`.
     pub(crate) fn by_spent(self) -> SamplesByCause {
         let mut unknown: BTreeMap<_, _> = self.total.into_iter().collect();
         let mut found: BTreeMap<HostCause, BTreeMap<SampledState, Count>> = BTreeMap::new();
@@ -93,26 +97,28 @@ impl SampleSums {
     }
 }
 
-/// Samples by the cause of the time that they were taken in.
+/// Samples by the cause of the time in which they were taken, and by the state of the thread.
 #[derive(Debug)]
 pub(crate) struct SamplesByCause(BTreeMap<HostCause, BTreeMap<SampledState, Count>>);
 
 impl SamplesByCause {
-    /// Returns the number of samples in a cause's time for which `is` returns true.
+    /// Returns the number of samples taken during a cause for which `is` returns true.
     fn count(&self, spent: HostCause, is: impl Fn(SampledState) -> bool) -> u64 {
         let counts = self.0.get(&spent).into_iter().flatten();
         let counts = counts.filter(|(seen, _)| is(**seen));
         counts.map(|(_, count)| count.all).sum()
     }
 
-    /// Returns the number of samples of native stacks in a cause's time.
+    /// Returns the number of native stack samples taken during a cause.
     pub(crate) fn native_in(&self, spent: HostCause) -> u64 {
         self.count(spent, SampledState::is_native)
     }
 
-    /// Returns the weight of a sample of a sleep relative to other samples, chosen so that the sleep in the divided
-    /// time equals the kernel's measurement. With equal weights sleeps may count too much: a sampler that has to wait
-    /// for a processor comes late while the thread runs. `work` has all causes except waits, with their times.
+    /// Returns the weight of a sample of a sleep relative to other samples. With this weight, the
+    /// sleep in the divided time equals the sleep that the operating system measured. With a weight
+    /// of 1, sleeps would count too much: when all processors are busy, the sampler is late and
+    /// takes fewer samples of running threads. `work` contains all causes except waits, with their
+    /// times.
     pub(crate) fn asleep_weight(
         &self,
         work: impl Iterator<Item = (HostCause, u64)>,
@@ -142,7 +148,7 @@ impl SamplesByCause {
         if sum(true, 1.0) == wanted || rows.is_empty() {
             return 1.0;
         }
-        // The sum grows with the weight, so a binary search finds the weight.
+        // The amount of sleep grows with the weight, so a binary search finds the weight.
         for _ in 0..SEARCH_STEPS {
             let middle = f64::sqrt(low * high);
             match sum(true, middle) < wanted {
@@ -153,8 +159,8 @@ impl SamplesByCause {
         high
     }
 
-    /// Divides the time of each cause for which `is_open` returns true, by its samples. The sum stays the same. A
-    /// sample of a sleep counts `weight` times.
+    /// Divides the time of each cause with a true `is_open` by the samples in that time. The total
+    /// stays the same. A sample of a sleep counts `weight` times.
     pub(crate) fn split(
         &self,
         spent: Vec<(HostCause, Times)>,
@@ -177,18 +183,18 @@ impl SamplesByCause {
     }
 }
 
-/// A part of the time of a cause, as divided by samples.
+/// A part of the time of a cause, after samples divided that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CausePart {
-    /// The cause whose time was divided.
+    /// The cause of the whole time before the division.
     pub whole: HostCause,
-    /// The cause of the part.
+    /// The cause of this part, such as a function.
     pub cause: HostCause,
     pub times: Times,
 }
 
 impl CausePart {
-    /// Returns a part that contains all of a cause's time.
+    /// Returns a part that contains the whole time of a cause.
     pub(crate) const fn all((cause, times): (HostCause, Times)) -> Self {
         Self {
             whole: cause,
@@ -197,7 +203,8 @@ impl CausePart {
         }
     }
 
-    /// Returns the total time of each cause of some parts.
+    /// Adds up the times of those parts that have the same cause. A part is a piece of another
+    /// cause's time, which samples divided.
     pub(crate) fn sum(parts: Vec<Self>) -> Vec<(HostCause, Times)> {
         let mut found: BTreeMap<HostCause, Times> = BTreeMap::new();
         for Self { cause, times, .. } in parts {
@@ -208,7 +215,7 @@ impl CausePart {
     }
 }
 
-/// Converts numbers of samples to integer weights. Samples of sleeps count `weight` times.
+/// Converts numbers of samples to integer weights. A sample of a sleep counts `weight` times.
 fn weighted(seen: &BTreeMap<SampledState, Count>, weight: f64) -> BTreeMap<SampledState, Count> {
     let times = |seen: SampledState, count: u64| {
         let weight = if seen.is_asleep() { weight } else { 1.0 };
@@ -224,8 +231,9 @@ fn weighted(seen: &BTreeMap<SampledState, Count>, weight: f64) -> BTreeMap<Sampl
     seen.iter().map(one).collect()
 }
 
-/// Divides the time of a cause by the samples in it. Native stacks are sampled separately: they divide only the time
-/// outside Python functions, or all time if there are no other samples.
+/// Divides the time of a cause by the samples in that time. Samples of native stacks are separate:
+/// they divide only the time outside Python functions, or all of the time if there are no other
+/// samples.
 fn parts(
     spent: HostCause,
     seen: &BTreeMap<SampledState, Count>,
@@ -268,7 +276,7 @@ fn parts(
     let parts = seen.zip(whole.into_iter().zip(idle));
     let has_python = others.iter().any(|(seen, _)| seen.is_python());
     let shown = |seen| match (seen, spent.code()) {
-        // The samples add no function: they show only that the thread ran, or slept, in this code.
+        // These samples show no function: only that the thread ran, or slept, in this code.
         (SampledState::Outside, _) if !has_python => spent,
         (SampledState::Asleep(None), Some(code)) => HostCause::Blocked(code),
         _ => HostCause::SampledState(seen),
@@ -327,7 +335,8 @@ mod tests {
             (SampledState::Python(2), 34, 50),
         ];
         assert_eq!(found(&seen, 100, 50), expected);
-        // If no sample was taken while the GPU was idle, the idle time is divided like all time.
+        // If no sample was taken while the GPU was idle, the idle time is divided in the same
+        // proportion as all time.
         let seen = [
             (SampledState::Python(1), 1, 0),
             (SampledState::Waiting, 1, 0),
@@ -391,13 +400,15 @@ mod tests {
                 |(spent, _): &&(HostCause, Times)| *spent == HostCause::SampledState(asleep);
             parts.iter().find(is_it).unwrap().1.all
         };
-        // The time is divided as sampled: 600 of sleep in the code, and 50 of sleep in the call.
+        // By the samples, the thread slept for 600 in the code and for 50 in the call. The total is
+        // within the range that the operating system measured, so the weight is 1.
         assert_eq!(slept(0, 1100), 600);
         assert_eq!(slept(600, 700), 600);
-        // The kernel's measurement includes 50 of sleep in the call.
+        // The total that the operating system measured includes 50 of sleep in the call.
         assert!(slept(0, 350).abs_diff(300) <= 1, "{}", slept(0, 350));
         assert!(slept(850, 900).abs_diff(800) <= 1, "{}", slept(850, 900));
-        // The weight is at most four, so the rest of the difference stays.
+        // The weight cannot be less than a quarter, so the code keeps more sleep than the operating
+        // system measured.
         assert!(slept(0, 50).abs_diff(273) <= 1, "{}", slept(0, 50));
     }
 
@@ -424,7 +435,8 @@ mod tests {
                 (EDGE, 50)
             ]
         );
-        // Native samples divide only the time in which the thread ran.
+        // Native stacks are sampled only while the thread runs, so they divide only that part of
+        // the time.
         let found = seen(&[
             (sleep, 30),
             (SampledState::Outside, 70),

@@ -1,4 +1,4 @@
-//! Text lines for the ledger and for slow iterations.
+//! The report's lines for the ledger (time by cause) and for slow iterations.
 
 use std::cmp::Reverse;
 
@@ -10,18 +10,20 @@ use crate::events::window::Window;
 use crate::numbers::units::{Change, Share, Time, of_some};
 use crate::print::lines::Lines;
 
-/// Maximum number of lines for the causes of a slow iteration.
+/// Maximum number of lines for the causes of one slow iteration.
 const MAX_CAUSE_LINES: usize = 3;
-/// Minimum difference between a window's ledger and the ledger of all windows, as a part of 1, for the window's ledger
-/// to be shown; and maximum number of lines for such windows.
+/// Minimum difference between a window's ledger and the ledger of all windows, as a fraction, for
+/// the window's ledger to be shown.
 const MIN_UNLIKE: f64 = 0.2;
+/// Maximum number of lines for windows whose ledgers differ from the ledger of all windows.
 const MAX_UNLIKE_LINES: usize = 2;
 /// The heading above the slow iterations.
 pub(crate) const SLOWEST: &str =
     "slowest iterations, and what took longer in them than in the mean one";
 
-/// Returns the number of rows to show if at most `most` are wanted, and the number of rows left out. A single row is
-/// never left out, because the line that says so would need the same room.
+/// Returns the number of rows to show if at most `most` should be shown, and the number of rows
+/// left out. It never leaves out only one row, because the line that says so would take as much
+/// room as the row.
 fn shown(rows: &[LedgerRow], most: usize) -> (usize, usize) {
     match rows.len().saturating_sub(most) {
         0 | 1 => (rows.len(), 0),
@@ -29,7 +31,7 @@ fn shown(rows: &[LedgerRow], most: usize) -> (usize, usize) {
     }
 }
 
-/// Returns the number of lines that [`ledger`] adds.
+/// Returns the number of lines that [`ledger`] adds to the text.
 pub(crate) fn lines(ledger: &Ledger, most: usize) -> usize {
     let sides = [&ledger.host, &ledger.gpu].into_iter();
     let sides = sides.filter(|rows| !rows.is_empty()).map(|rows| {
@@ -39,7 +41,8 @@ pub(crate) fn lines(ledger: &Ledger, most: usize) -> usize {
     sides.sum()
 }
 
-/// Adds the time of the host and of the GPU by cause, the longest first, with at most `most` rows each.
+/// Adds the time of the host and of the GPU by cause to the text, the longest first, with at most
+/// `most` rows each.
 pub(crate) fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
     let is_exact = ledger.details.is_exact;
     let stretched = |is_so| {
@@ -92,7 +95,7 @@ pub(crate) fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mu
     }
 }
 
-/// Adds the ledgers of windows that differ much from the ledger of all windows.
+/// Adds the ledgers of windows that differ much from the ledger of all windows to the text.
 pub(crate) fn unlike<'a>(
     whole: &'a Ledger,
     windows: impl Iterator<Item = (&'a Window, &'a Ledger)>,
@@ -125,12 +128,14 @@ fn said(rows: &[LedgerRow], lines: &Lines) -> Vec<String> {
         .collect()
 }
 
-/// Adds the slowest iterations with their causes. `rest` is the number of lines that follow them.
+/// Adds the slowest iterations with their causes to the text. `room` is the number of lines
+/// available, and `rest` the number of lines that follow.
 pub(crate) fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
     if room == 0 {
         return;
     }
-    // If there are few iterations, some of the `slowest` list take less time than comparable ones.
+    // If a record has few iterations, some of its slowest iterations take less time than comparable
+    // ones.
     let longer_ones = all.iter().filter(|slow| slow.more >= 0);
     let slowest = most_beyond(longer_ones.collect(), room, |slow| slow);
     if slowest.is_empty() {
@@ -152,8 +157,8 @@ pub(crate) fn slow(all: &[Slow], room: usize, rest: usize, lines: &mut Lines) {
     }
 }
 
-/// Returns the slow iterations for which there is room. The iterations that exceed comparable ones the most are chosen,
-/// and sorted with the longest first.
+/// Returns the slow iterations that fit into the room. Those that exceed comparable iterations the
+/// most are chosen; the longest comes first.
 pub(crate) fn most_beyond<T>(mut all: Vec<T>, room: usize, slow: impl Fn(&T) -> &Slow) -> Vec<T> {
     all.sort_by_key(|one| Reverse(slow(one).more));
     all.truncate(room);
@@ -161,7 +166,7 @@ pub(crate) fn most_beyond<T>(mut all: Vec<T>, room: usize, slow: impl Fn(&T) -> 
     all
 }
 
-/// Returns in words how much longer a slow iteration took; empty if it has no causes.
+/// Returns words for the extra time of a slow iteration; empty if it has no causes.
 pub(crate) fn longer(slow: &Slow) -> String {
     match slow.causes.len() {
         0 => String::new(),
@@ -169,12 +174,12 @@ pub(crate) fn longer(slow: &Slow) -> String {
     }
 }
 
-/// Returns each cause of a slow iteration in words.
+/// Returns words for each cause of a slow iteration's extra time.
 pub(crate) fn causes(slow: &Slow, lines: &Lines) -> Vec<String> {
     differences(&slow.causes, lines)
 }
 
-/// Returns each difference in words.
+/// Returns words for each difference between a slow iteration and the others.
 pub(crate) fn differences(causes: &[Difference], lines: &Lines) -> Vec<String> {
     let said = causes.iter().map(|cause| {
         let name = lines.name(&cause.cause, 52);

@@ -1,6 +1,6 @@
-//! Host time and GPU idle time.
+//! A host time with the part in which the GPU was idle.
 
-/// Time, and the part of it in which the GPU was idle, in nanoseconds.
+/// A host time, and the part of it in which the GPU was idle. Both are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Times {
     pub all: u64,

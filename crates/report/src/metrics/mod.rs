@@ -1,5 +1,5 @@
-//! GPU metrics inside windows, such as SM utilization or power. The `tllmprof` command samples them while the program
-//! runs.
+//! Metrics of GPUs inside windows, such as SM utilization or power. The `tllmprof` command samples
+//! them while the program runs.
 
 pub(crate) mod text;
 
@@ -11,17 +11,17 @@ use tllmprof_record::{Clock, Event, Metric, What};
 
 use crate::events::window::Window;
 
-/// Maximum number of samples to keep. Further samples are only counted.
+/// Maximum number of metric samples to keep. Further samples are only counted.
 const MAX_SAMPLES: usize = 1 << 22;
 
 /// A sample of a GPU metric, averaged over a short time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct MetricSample {
-    /// Start, on `CLOCK_MONOTONIC`, in nanoseconds.
+    /// Start of the sample's time span, in nanoseconds of `CLOCK_MONOTONIC`.
     pub start: u64,
-    /// Length in microseconds.
+    /// Length of the sample's time span, in microseconds.
     pub duration: u32,
-    /// Value in the metric's unit.
+    /// The value, in the unit of the metric.
     pub value: f32,
     pub metric: Metric,
     pub device: u8,
@@ -99,8 +99,8 @@ impl Samples {
     }
 }
 
-/// Returns the sums of samples inside windows, by device and metric. A sample that overlaps a window only partly
-/// counts for the overlap.
+/// Returns sums over the samples inside windows, by GPU and metric. Only the part of a sample that
+/// lies in a window is counted.
 pub(crate) fn inside<'a>(
     samples: impl Iterator<Item = &'a MetricSample>,
     windows: &[Window],
@@ -109,7 +109,7 @@ pub(crate) fn inside<'a>(
     spans.sort_unstable();
     let mut sums: BTreeMap<(u8, Metric), (MetricSum, f64)> = BTreeMap::new();
     for sample in samples {
-        // A sample may have a duration of 0. It counts as one nanosecond long.
+        // A sample with a duration of 0 counts as one nanosecond long.
         let end = sample
             .start
             .saturating_add(u64::from(sample.duration) * 1000)

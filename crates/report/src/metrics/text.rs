@@ -1,4 +1,4 @@
-//! The text output of GPU metrics: one line for each GPU.
+//! The report's lines for GPU metrics: one line for each GPU.
 
 use tllmprof_record::Metric;
 
@@ -6,7 +6,7 @@ use super::MetricSum;
 use crate::numbers::units::Quantity;
 use crate::print::lines::Lines;
 
-/// The metrics that the text shows, with their labels.
+/// The metrics that the text shows, with their labels in the text.
 const SHOWN_METRICS: [(Metric, &str); 7] = [
     (Metric::SmUtil, "SM busy"),
     (Metric::TensorUtil, "tensor"),
@@ -17,7 +17,7 @@ const SHOWN_METRICS: [(Metric, &str); 7] = [
     (Metric::MemoryUsed, "used"),
 ];
 
-/// Adds the GPU metrics inside windows. A short report shows only the first GPU.
+/// Adds the metrics of GPUs inside windows to the text. A short report shows only the first GPU.
 pub(crate) fn metrics(sums: &[MetricSum], lines: &mut Lines) {
     let mut devices: Vec<_> = sums.iter().map(|sum| sum.device).collect();
     devices.sort_unstable();

@@ -1,14 +1,14 @@
-//! Confidence intervals for the difference between two groups of runs. Each run is one value, so the interval
-//! expresses the variation between runs.
+//! Confidence intervals for the difference between two groups of runs. Each run contributes one
+//! value, so the interval expresses the variation between runs.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::bootstrap::Change;
 
-/// Probability that an interval contains the true value.
+/// Probability that a confidence interval contains the true value.
 const COVERAGE: f64 = 0.95;
 
-/// The number of values, the mean of their logarithms, and the variance of that mean.
+/// The number of values of one group, the mean of their logarithms, and the variance of that mean.
 struct Logs {
     count: f64,
     mean: f64,
@@ -30,9 +30,10 @@ impl Logs {
     }
 }
 
-/// Returns the change of the geometric mean from `base` to `other`, by Welch's t-test on the logarithms. If one side
-/// has a single run, it is assumed to vary like the other side. If both have a single run, there is no interval.
-/// Returns `None` if a side has no runs or contains a value that is not positive.
+/// Returns the change of the geometric mean from `base` to `other`, by Welch's t-test on the
+/// logarithms. If one side has a single run, its variance is assumed to be that of the other side.
+/// If both sides have a single run, there is no interval. Returns `None` if a side has no runs or a
+/// value that is not positive.
 pub(crate) fn change(base: &[f64], other: &[f64]) -> Option<Change> {
     let mut sides = [Logs::new(base)?, Logs::new(other)?];
     let [base, other] = &sides;
@@ -72,7 +73,7 @@ fn freedom(base: &Logs, other: &Logs) -> f64 {
     let freedom = sum / (part(base) + part(other));
     match freedom.is_finite() {
         true => freedom.max(1.0),
-        // The variances of both sides are 0, so the formula divides 0 by 0.
+        // Both variances are 0, for which the formula would divide 0 by 0.
         false => base.count + other.count - 2.0,
     }
 }
@@ -83,7 +84,8 @@ mod tests {
 
     #[test]
     fn an_interval_is_that_of_welchs_test() {
-        // Calculated by hand: t(0.975) with 4 degrees of freedom is 2.776.
+        // The expected interval was calculated by hand: the 0.975 quantile of Student's
+        // distribution with 4 degrees of freedom is 2.776.
         let e = |log: f64| log.exp();
         let base = [e(0.0), e(0.1), e(0.2)];
         let other = [e(1.0), e(1.1), e(1.2)];

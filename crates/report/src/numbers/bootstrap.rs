@@ -7,28 +7,32 @@
 //! White, *Automatic block-length selection for the dependent bootstrap*, 2004, as corrected by Patton, Politis and
 //! White, 2009). The same series always result in the same interval.
 
-/// Probability that an interval contains the true value.
+/// Probability that a confidence interval contains the true value.
 const COVERAGE: f64 = 0.95;
 
-/// Maximum and minimum number of resamples. Between them, the total number of drawn values decides: long series get
-/// fewer resamples.
+/// Maximum number of resamples. Long series get fewer, so that [`MAX_DRAWN_VALUES`] is not
+/// exceeded.
 const MAX_RESAMPLES: usize = 2000;
+/// Minimum number of resamples.
 const MIN_RESAMPLES: usize = 200;
+/// Maximum number of values that are drawn in all resamples together.
 const MAX_DRAWN_VALUES: usize = 20_000_000;
 
-/// Maximum distance between two iterations at which their correlation is computed.
+/// Maximum distance between two iterations, as a number of iterations, for which their correlation
+/// is computed.
 const MAX_LAG: usize = 100;
 
-/// The statistic that is compared.
+/// A statistic of a series whose change is computed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Statistic {
     Mean,
-    /// A quantile by the nearest-rank method. The value is a fraction, such as 0.9.
+    /// A quantile by the nearest-rank method. The field is a fraction, such as 0.9.
     Quantile(f64),
 }
 
 impl Statistic {
-    /// Returns the minimum number of values for a meaningful interval. A quantile needs enough values beyond it.
+    /// Returns the minimum number of values for a meaningful interval. For a quantile, enough
+    /// values must lie beyond it.
     pub(crate) fn least(self) -> usize {
         match self {
             Self::Mean => 8,
@@ -49,11 +53,11 @@ impl Statistic {
 pub struct Change {
     /// The change as a fraction: 0.02 is 2 %. In JSON it is `null` if it is infinite.
     pub relative: f64,
-    /// The 95 % confidence interval; `None` if there are too few values.
+    /// The 95 % confidence interval of `relative`; `None` if there are too few values.
     pub interval: Option<(f64, f64)>,
 }
 
-/// A series that is prepared for drawing resamples.
+/// A series of values, prepared for drawing resamples.
 struct Series {
     sorted: Vec<f64>,
     /// For each value in the original order, its index in `sorted`.
@@ -76,13 +80,13 @@ impl Series {
         }
     }
 
-    /// Returns the number of blocks that fit into the series.
+    /// Returns the number of blocks that fit into the series, which may have a fraction.
     fn blocks(&self) -> f64 {
         self.places.len() as f64 / self.block as f64
     }
 
-    /// Draws a resample. `counts` receives how often the resample contains each value. Its index is the one in
-    /// `sorted`.
+    /// Draws a resample. Afterwards, `counts` has for each value of `sorted` the number of times
+    /// that the value is in the resample.
     fn draw(&self, random: &mut SplitMix, counts: &mut Vec<u32>) {
         let length = self.places.len();
         counts.clear();
@@ -101,7 +105,8 @@ impl Series {
     }
 }
 
-/// Returns a statistic of the sorted values. Each value counts as often as `counts` says.
+/// Returns a statistic of sorted values, in which each value occurs as often as its entry in
+/// `counts` says.
 fn weighted(sorted: &[f64], counts: &[u32], statistic: Statistic) -> f64 {
     let values = || sorted.iter().zip(counts);
     let length = sorted.len().max(1) as f64;
@@ -124,7 +129,8 @@ fn weighted(sorted: &[f64], counts: &[u32], statistic: Statistic) -> f64 {
     }
 }
 
-/// Returns the change of each statistic from one series to another. Neither series may be empty.
+/// Returns the change of each statistic from the series `base` to the series `other`. Neither
+/// series may be empty.
 pub(crate) fn changes(base: &[f64], other: &[f64], statistics: &[Statistic]) -> Vec<Change> {
     let sides = [Series::new(base), Series::new(other)];
     let whole = sides.each_ref().map(|side| vec![1; side.sorted.len()]);
@@ -177,8 +183,8 @@ fn relative(base: f64, other: f64) -> f64 {
     }
 }
 
-/// Returns the interval that contains the middle 95 % of the resampled changes, widened by a factor that corrects for
-/// a small number of blocks.
+/// Returns the interval that contains the middle 95 % of the resampled changes, multiplied by
+/// `widening` to correct for a small number of blocks.
 fn interval(mut found: Vec<f64>, estimate: f64, widening: f64) -> Option<(f64, f64)> {
     found.sort_by(f64::total_cmp);
     let at = |share: f64| {
@@ -192,13 +198,14 @@ fn interval(mut found: Vec<f64>, estimate: f64, widening: f64) -> Option<(f64, f
     Some((at(tail)?, at(1.0 - tail)?))
 }
 
-/// Returns the factor by which an interval from `pieces` independent pieces must be wider than the bootstrap's
-/// interval. The bootstrap divides the variance by n instead of n - 1, and it uses the normal distribution instead of
-/// Student's.
+/// Returns the factor by which the bootstrap's interval must be widened if the series has only
+/// `pieces` independent pieces. The bootstrap divides the variance by n instead of n - 1, and uses
+/// the normal distribution instead of Student's.
 fn widening(pieces: f64) -> f64 {
     const NORMAL: f64 = 1.959_964;
     let (freedom, z) = ((pieces - 1.0).max(1.0), NORMAL);
-    // The quantile of Student's distribution, as a series in powers of 1/freedom (Abramowitz and Stegun, 26.7.5).
+    // This series in powers of 1/freedom approximates the quantile of Student's distribution
+    // (Abramowitz and Stegun, 26.7.5).
     let student = z
         + (z.powi(3) + z) / (4.0 * freedom)
         + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom.powi(2))
@@ -207,7 +214,7 @@ fn widening(pieces: f64) -> f64 {
     student / z * ((freedom + 1.0) / freedom).sqrt()
 }
 
-/// Returns the best block length for estimating the mean of a series.
+/// Returns the best length of blocks, in values, for estimating the mean of a series.
 fn block_length(values: &[f64]) -> usize {
     let length = values.len();
     let size = length as f64;
@@ -220,7 +227,8 @@ fn block_length(values: &[f64]) -> usize {
     if !variance.is_normal() || length < 8 {
         return 1;
     }
-    // If this many consecutive covariances are small, all covariances at larger distances are considered chance.
+    // Number of consecutive small covariances after which all covariances at larger distances are
+    // regarded as chance.
     let few = 5.max(size.log10().sqrt() as usize);
     let furthest = (size.sqrt().ceil() as usize + few)
         .min(MAX_LAG)
@@ -248,7 +256,7 @@ fn block_length(values: &[f64]) -> usize {
             .get(lag)
             .copied()
             .unwrap_or_else(|| covariance(lag));
-        // The weight is 1 up to half of `reach`, then falls linearly to 0.
+        // The weight is 1 for distances up to half of `reach`, and then falls linearly to 0.
         let share = lag as f64 / reach as f64;
         let weight = if share <= 0.5 {
             1.0
@@ -267,8 +275,8 @@ fn block_length(values: &[f64]) -> usize {
     }
 }
 
-/// A generator of pseudo-random numbers (SplitMix, by Steele, Lea and Flood, 2014). Unlike those of libraries, its
-/// numbers never change between versions.
+/// A generator of pseudo-random numbers (SplitMix, by Steele, Lea and Flood, 2014). Unlike a
+/// library's generator, it returns the same numbers in every version.
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -290,8 +298,8 @@ impl SplitMix {
 mod tests {
     use super::*;
 
-    /// Returns a series of times around `mean` with a heavy upper tail. `like` is the correlation of each value with
-    /// the previous value.
+    /// Returns a random series of times around `mean`, with a few far longer times. `like` is the
+    /// correlation of a value with the previous value.
     fn series(random: &mut SplitMix, length: usize, mean: f64, like: f64) -> Vec<f64> {
         let mut state = 0.0;
         (0..length + 50)
@@ -308,7 +316,8 @@ mod tests {
             .collect()
     }
 
-    /// Returns the fraction of intervals that contain the true value, over many random series.
+    /// Returns the fraction of confidence intervals that contain the true value, over many random
+    /// series.
     fn coverage(length: usize, like: f64, statistic: Statistic) -> f64 {
         let mut random = SplitMix(length as u64);
         let rounds = 120;

@@ -1,4 +1,4 @@
-//! Comparison of parts of iterations, such as kernels or layers, between two runs.
+//! Comparison of the parts of iterations, such as kernels or layers, between two runs.
 
 use std::borrow::Cow;
 
@@ -6,36 +6,36 @@ use serde::Serialize;
 
 use super::bootstrap::{Change, Statistic, changes};
 
-/// A part of iterations, such as a kernel, in two runs.
+/// A part of iterations (such as a kernel) with its times in two runs.
 #[derive(Debug, Serialize)]
 pub(crate) struct PartChange {
     pub name: String,
-    /// The name as shown in text.
+    /// The name in the form for text output.
     #[serde(skip)]
     pub label: String,
-    /// Mean time per iteration, in nanoseconds; 0 if the run does not have the part.
+    /// The base's mean time per iteration, in nanoseconds; 0 if the base does not have this part.
     #[serde(rename = "base_ns")]
     pub base: f64,
     #[serde(rename = "other_ns")]
     pub other: f64,
-    /// Mean number per iteration, in base and other; `None` if the part is not counted.
+    /// Mean number of this part in an iteration, in base and other; `None` if it is not counted.
     pub counts: Option<[f64; 2]>,
     /// The relative change of the time; `None` if one of the runs does not have the part.
     pub change: Option<Change>,
 }
 
-/// The time of a part in one run, in nanoseconds.
+/// The time of a part of iterations (such as a kernel) in one run, in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Part<'a> {
     pub ns: u64,
-    /// Pairs of an iteration's index and the time in that iteration; `None` if times per iteration are unknown. An
-    /// index may occur several times.
+    /// Indexes of iterations, each with the part's time in that iteration; `None` if times per
+    /// iteration are unknown. An index may occur several times.
     pub by_step: Option<Cow<'a, [(u32, u64)]>>,
 }
 
 impl Part<'_> {
-    /// Returns the time in each of the `steps` iterations. Returns `None` if it is unknown, or if the part ran only
-    /// outside iterations.
+    /// Returns the part's time in each of the `steps` iterations. Returns `None` if these times are
+    /// unknown, or if the part ran only outside iterations.
     fn series(&self, steps: u64) -> Option<Vec<f64>> {
         let mut series = vec![0.0; usize::try_from(steps).ok()?];
         for (step, ns) in self.by_step.as_ref()?.iter() {
@@ -45,7 +45,8 @@ impl Part<'_> {
     }
 }
 
-/// Returns the change of a part between two runs; `None` if one of the runs does not have the part.
+/// Returns the change of a part's time between two runs; `None` if one of the runs does not have
+/// the part. `steps` contains the numbers of iterations.
 pub(crate) fn change(sides: [Option<Part<'_>>; 2], steps: [u64; 2]) -> Option<Change> {
     let [Some(base), Some(other)] = sides else {
         return None;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Minimum number of values that must lie beyond a quantile for the quantile to be meaningful.
+/// Minimum number of values beyond a quantile for the quantile to be meaningful.
 const MIN_VALUES_BEYOND: f64 = 2.0;
 
 /// Returns true if `count` values are enough for the quantile at `share`, such as 0.9. The 90th percentile needs 20

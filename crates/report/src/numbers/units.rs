@@ -1,4 +1,4 @@
-//! Numbers with units, formatted for people.
+//! Numbers with units, in a form for people.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl fmt::Display for Time {
     }
 }
 
-/// A difference of durations in nanoseconds. It is shown with its sign.
+/// A difference between durations in nanoseconds, shown with its sign.
 pub struct Change(pub i64);
 
 impl fmt::Display for Change {
@@ -84,7 +84,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// A number per second or per iteration, shown with at least three digits.
+/// A number per second or per iteration. At least three digits are shown.
 pub struct Rate(pub f64);
 
 impl fmt::Display for Rate {
@@ -98,7 +98,8 @@ impl fmt::Display for Rate {
     }
 }
 
-/// Returns the number of iterations that a figure is based on, in brackets; empty if these are all iterations.
+/// Returns the number of iterations on which a figure is based, in brackets; empty if it is based
+/// on all iterations.
 pub(crate) fn of_some(some: u64, all: u64) -> String {
     match some < all {
         true => format!(" ({some})"),

@@ -27,8 +27,8 @@ pub fn write_text(text: &str, to: &mut impl Write) -> io::Result<()> {
     Ok(text.serialize(&mut Serializer::with_formatter(to, Escaping))?)
 }
 
-/// Returns the JSON schema of a type in the form that serde writes it: every key is always present. Keys that end in
-/// `ns` get the unit `ns`.
+/// Returns the JSON schema of a type, for the form in which serde writes it: every key is always
+/// present. Keys that end in `ns` get the unit `ns`.
 #[must_use]
 pub fn schema_of<T: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::draft2020_12().for_serialize();
@@ -50,7 +50,8 @@ fn units(schema: &mut Schema) {
     }
 }
 
-/// Serializes a GPU time in nanoseconds. A time of 0 means that the time is unknown, so it becomes `null`.
+/// Writes a GPU time in nanoseconds. A time of 0 means that the time is unknown, so it is written
+/// as `null`.
 ///
 /// # Errors
 /// Returns an error if writing fails.
@@ -58,7 +59,8 @@ pub(crate) fn known<S: serde::Serializer>(ns: &u64, serializer: S) -> Result<S::
     Some(*ns).filter(|ns| *ns > 0).serialize(serializer)
 }
 
-/// A JSON formatter that writes hidden characters as escapes. A JSON parser restores the original text.
+/// A JSON formatter that writes invisible characters as escapes. A JSON parser restores the
+/// original text.
 struct Escaping;
 
 impl Formatter for Escaping {
@@ -67,7 +69,8 @@ impl Formatter for Escaping {
         to: &mut W,
         text: &str,
     ) -> io::Result<()> {
-        // Nearly all texts need no escapes. This check is fast because it examines many bytes at a time.
+        // Most texts need no escapes. This check is fast, because it can examine many bytes at
+        // once.
         if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
             return to.write_all(text.as_bytes());
         }

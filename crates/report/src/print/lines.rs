@@ -1,35 +1,40 @@
-//! Lines of text. They are cut to fit a screen, or folded (wrapped) if all of the text is wanted.
+//! Lines of text. For a screen they are cut to fit; for a pipe or a file they are folded (wrapped).
 
 use std::cell::Cell;
 use std::fmt;
 
 use tllmprof_config::printable;
 
-/// Default width and height of a screen, in characters and lines.
+/// Default width of a screen, in characters.
 pub(crate) const WIDTH: usize = 80;
+/// Default height of a screen, in lines.
 pub(crate) const HEIGHT: usize = 44;
 /// Width of lines for a pipe or a file, in characters.
 pub(crate) const WIDE: usize = 120;
-/// Suffix of a list that was cut because the rest does not fit.
+/// Text at the end of a list that was cut because the rest does not fit.
 const MORE: &str = ", …";
-/// Maximum indentation of the second and later lines of a list, and additional indentation of the second and later
-/// lines of a folded line, in characters.
+/// Maximum indentation of the second and later lines of a list, in characters.
 const MAX_INDENT: usize = 6;
+/// Additional indentation of the second and later lines of a folded line, in characters.
 const HANGING_INDENT: usize = 4;
-/// Maximum length of a name in output for a pipe or a file, in characters. The middle of a longer name is left out.
+/// Maximum length of a name in output for a pipe or a file, in characters. The middle of a longer
+/// name is replaced.
 const MAX_NAME_LENGTH: usize = 200;
-/// Maximum length of a brief text, and maximum length of each folded text in it, in characters.
+/// Maximum length of a brief report, in characters.
 const MAX_BRIEF: usize = 6000;
+/// Maximum length of each folded text in a brief report, in characters.
 const MAX_BRIEF_PART: usize = 600;
+/// Escape sequence that ends colours on a terminal.
 const RESET: &str = "\x1b[0m";
 
-/// Text shown instead of an unknown figure.
+/// Text in place of a figure that is unknown.
 pub(crate) const UNKNOWN: &str = "–";
 
 /// Options of the text output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Style {
-    /// True to show everything and fold long lines. False to cut lines to the width, and the text to a screen.
+    /// True to show everything and fold long lines (for a pipe or a file). False to cut lines to
+    /// the width, and the whole text to the height of a screen.
     pub is_whole: bool,
     /// True to leave out tables.
     pub is_brief: bool,
@@ -80,11 +85,12 @@ pub enum Colour {
 pub struct Lines {
     text: String,
     style: Style,
-    /// Number of lines of the screen that are reserved for the end of the text.
+    /// Number of lines of the screen that are reserved for the end of the text, which is added
+    /// later.
     kept: usize,
-    /// True if the middle of a name was left out.
+    /// True if the middle of at least one name was left out.
     has_shortened: Cell<bool>,
-    /// True if the figures describe a whole trace, in which no iterations were found.
+    /// True if the figures describe a whole trace, because no iterations were found in it.
     is_of_trace: bool,
 }
 
@@ -96,7 +102,8 @@ impl Lines {
         }
     }
 
-    /// Declares that the following figures describe a whole trace, in which no iterations were found.
+    /// Declares that the figures added from now on describe a whole trace, in which no iterations
+    /// were found.
     pub const fn show_trace(&mut self) {
         self.is_of_trace = true;
     }
@@ -106,18 +113,18 @@ impl Lines {
         self.is_of_trace
     }
 
-    /// Returns words that follow a number of calls or kernels: `a step` for a mean per iteration, `in all` for a total
-    /// of a trace.
+    /// Returns words for the text after a number of calls or kernels: `a step` if the number is a
+    /// mean per iteration, `in all` if it is a total of a trace.
     pub const fn a_step(&self) -> &'static str {
         if self.is_of_trace { "in all" } else { "a step" }
     }
 
-    /// Reserves this number of lines of the screen for the end of the text.
+    /// Reserves a number of lines of the screen for the end of the text, which is added later.
     pub const fn keep(&mut self, lines: usize) {
         self.kept = lines;
     }
 
-    /// Returns the number of lines that `add` would add.
+    /// Returns the number of lines that the function `add` would add.
     pub fn measure(&self, add: impl FnOnce(&mut Self)) -> usize {
         let mut alone = Self::new(self.style);
         alone.is_of_trace = self.is_of_trace;
@@ -125,7 +132,7 @@ impl Lines {
         alone.used()
     }
 
-    /// Adds the text that `add` writes, unless the screen has no room for all of it.
+    /// Adds the lines that the function `add` writes, but only if all of them fit on the screen.
     pub fn if_room(&mut self, add: impl FnOnce(&mut Self)) {
         let before = self.text.len();
         add(self);
@@ -138,7 +145,8 @@ impl Lines {
         self.text.lines().count()
     }
 
-    /// Adds a line with hidden characters escaped. On a screen the line is cut to the width. Otherwise it is folded.
+    /// Adds a line, with invisible characters escaped. On a screen the line is cut to the width;
+    /// otherwise it is folded.
     pub fn add(&mut self, line: fmt::Arguments<'_>) {
         let line = line.to_string();
         if self.style.is_whole {
@@ -158,12 +166,13 @@ impl Lines {
         self.folded(&printable(text), indent);
     }
 
-    /// Adds a text like [`Self::text`], but on a screen it is cut to this number of lines.
+    /// Adds a text like [`Self::text`]. On a screen, the text is cut so that it takes at most
+    /// `lines` lines.
     pub fn text_within(&mut self, text: &str, indent: usize, lines: usize) {
         match self.style.is_whole {
             true => self.text(text, indent),
-            // Lines break between words, so they may be shorter than the width. The text therefore gets the characters
-            // of one line less.
+            // Lines break between words, so they may be shorter than the width. Allow the
+            // characters of one line less, so that the text still fits.
             false => self.folded(
                 &short(text, (lines - 1) * (self.style.width - indent)),
                 indent,
@@ -203,12 +212,12 @@ impl Lines {
         self.text.push('\n');
     }
 
-    /// Returns the index at which to break a text whose first `end` bytes fit into a line, or `None` if it should not
-    /// be broken. `room` is the number of characters of the following lines. A word longer than `room` is divided on a
-    /// screen, and otherwise kept whole.
+    /// Returns the index at which to break a text of which the first `end` bytes fit into a line,
+    /// or `None` if it should not be broken. `room` is the number of characters in the following
+    /// lines. A word longer than `room` is divided on a screen; otherwise it is kept whole.
     fn break_at(&self, text: &str, end: usize, room: usize) -> Option<usize> {
-        // Search after the indentation, because a line must not be empty. Do not separate a number from its per cent
-        // sign.
+        // Search only after the indentation, because a line must not be empty. Do not break between
+        // a number and its per cent sign.
         let from = text.len() - text.trim_start().len();
         let spaces = text.match_indices(' ').map(|(at, _)| at);
         let mut spaces = spaces.filter(|at| *at > from && !text[at + 1..].starts_with('%'));
@@ -222,14 +231,15 @@ impl Lines {
         }
     }
 
-    /// Adds a line and colours its first `length` bytes, if they end at a character boundary.
+    /// Adds a line in which the first `length` bytes are coloured, provided that they end at a
+    /// character boundary.
     pub fn coloured(&mut self, line: &str, length: usize, colour: Colour) {
         let from = self.text.len();
         self.add(format_args!("{line}"));
         self.paint(from, length, colour);
     }
 
-    /// Adds a text like [`Self::text`] and colours its first `length` bytes.
+    /// Adds a text like [`Self::text`], in which the first `length` bytes are coloured.
     pub fn coloured_text(&mut self, text: &str, indent: usize, length: usize, colour: Colour) {
         let from = self.text.len();
         self.text(text, indent);
@@ -251,9 +261,9 @@ impl Lines {
         self.coloured(&line, length, Colour::Bold);
     }
 
-    /// Returns a name with hidden characters escaped. On a screen it is cut to `width` characters. Otherwise the
-    /// middle of a very long name is left out, because long names, such as those of templates, often differ only at
-    /// the end.
+    /// Returns a name with invisible characters escaped. On a screen the name is cut to `width`
+    /// characters. Otherwise, only the middle of a very long name is left out, because long names
+    /// (such as those of templates) often differ only at the end.
     pub fn name(&self, text: &str, width: usize) -> String {
         if !self.style.is_whole {
             return short(text, width);
@@ -270,7 +280,8 @@ impl Lines {
         format!("{start}…{end}")
     }
 
-    /// Returns a sentence. On a screen it is cut to `width` characters, because it may contain names of any length.
+    /// Returns a sentence. On a screen it is cut to `width` characters, because it may contain long
+    /// names.
     pub fn sentence(&self, text: &str, width: usize) -> String {
         match self.style.is_whole {
             true => text.to_owned(),
@@ -278,7 +289,7 @@ impl Lines {
         }
     }
 
-    /// Returns the number of rows of a table that has `on_screen` rows on a screen.
+    /// Returns the number of rows that a table may have. `on_screen` is that number for a screen.
     pub fn rows(&self, on_screen: usize) -> usize {
         let all = if self.style.is_whole && !self.style.is_brief {
             usize::MAX
@@ -288,8 +299,8 @@ impl Lines {
         self.style.top.unwrap_or(all)
     }
 
-    /// Adds a line with a heading and a list of `parts`, separated by commas. On a screen it contains only the parts
-    /// that fit.
+    /// Adds a line with a heading and the list of `parts`, separated by commas. On a screen, only
+    /// the parts that fit into the line are shown.
     pub fn list(&mut self, heading: &str, parts: &[String]) {
         if self.style.is_whole {
             let text = format!("{heading}{}", parts.join(", "));
@@ -308,8 +319,8 @@ impl Lines {
         self.add(format_args!("{line}"));
     }
 
-    /// Adds a heading and a list of `parts`, separated by commas. On a screen it contains only the parts that fit into
-    /// `most` lines.
+    /// Adds a heading and the list of `parts`, separated by commas. On a screen, only the parts
+    /// that fit into `most` lines are shown.
     pub fn wrapped(&mut self, heading: &str, parts: &[String], most: usize) {
         let indent = " ".repeat(heading.chars().count().min(MAX_INDENT));
         let width = self.style.width;
@@ -333,7 +344,8 @@ impl Lines {
             };
             let count = (1..=rest.len()).take_while(fits).last();
             let count = match count {
-                // The second line has more room than the line with the heading, so start the parts there.
+                // The first part does not fit into the line with the heading, so start the parts on
+                // the second line, which has more room.
                 None if turn == 0
                     && most > 1
                     && heading.chars().count() > MAX_INDENT
@@ -360,8 +372,8 @@ impl Lines {
         }
     }
 
-    /// Returns the number of lines that are left on the screen; a very large number if the output is not limited to a
-    /// screen.
+    /// Returns the number of lines that are still free on the screen; a very large number if the
+    /// output is not limited to a screen.
     pub fn left(&self) -> usize {
         match self.style.is_whole {
             true => PLENTY,
@@ -400,7 +412,7 @@ impl Lines {
         self.text
     }
 
-    /// Removes lines from the end until the text has at most `most` characters.
+    /// Removes lines at the end until the text has at most `most` characters.
     fn cut_to(&mut self, most: usize) {
         let Some((end, _)) = self.text.char_indices().nth(most) else {
             return;
@@ -415,11 +427,11 @@ impl Lines {
     }
 }
 
-/// A number of lines that is larger than that of any text.
+/// A number of lines that is larger than the number of lines of any text.
 const PLENTY: usize = usize::MAX / 4;
 
-/// Returns the index at which the last column of a line starts. If that is beyond `most`, returns the end of the
-/// indentation.
+/// Returns the index at which the last column of a line starts. If that index is beyond `most`,
+/// returns the end of the indentation.
 fn text_starts(line: &str, most: usize) -> usize {
     let start = |at: usize| line.len() - line[at..].trim_start().len();
     let columns = line.rfind("  ").map(start).filter(|at| *at <= most);
@@ -436,7 +448,7 @@ impl Colour {
     }
 }
 
-/// Returns a text with hidden characters escaped, cut to `width` characters.
+/// Returns a text with invisible characters escaped, cut to `width` characters.
 pub(crate) fn short(text: &str, width: usize) -> String {
     let text = printable(text);
     match text.char_indices().nth(width) {
@@ -538,7 +550,7 @@ mod tests {
             lines.finish()
         };
         let screen = Style::default();
-        // A line break must not separate a number from its per cent sign.
+        // A line does not break between a number and its per cent sign.
         assert_eq!(
             folded(screen, "code of the loop 30 % of it"),
             "code of the loop\n  30 % of it\n"

@@ -1,6 +1,7 @@
 //! Quoting of words for shells.
 
-/// Returns `text` as one word for a POSIX shell. It is quoted only if needed.
+/// Returns `text` as one word for a POSIX shell. The word is quoted only if `text` has special
+/// characters.
 pub fn word(text: &[u8]) -> Vec<u8> {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-./:,=+@%".contains(b);
     if !text.is_empty() && text.iter().all(plain) {

@@ -1,12 +1,12 @@
-//! Divides the rows of a screen among several tables.
+//! Divides the rows of a screen among the tables of a report.
 
-/// The number of rows of each table.
+/// The number of rows that each table gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rows<const TABLES: usize>(pub [usize; TABLES]);
 
 impl<const TABLES: usize> Rows<TABLES> {
-    /// Divides `room` rows: each table gets one row in turn, the first table first, until no table
-    /// wants more or no room is left.
+    /// Divides `room` rows: each table in turn gets one row, the first table first, until no table
+    /// wants more rows or no rows are left.
     pub(crate) fn share(wanted: [usize; TABLES], room: usize) -> Self {
         let mut rows = [0; TABLES];
         let mut left = room;

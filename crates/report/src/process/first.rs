@@ -1,4 +1,5 @@
-//! The first pass over a record: facts, iterations, windows, and the tables that the second pass looks events up in.
+//! The first pass over a record. It collects data about the process, iterations and windows, and
+//! the tables that the later passes need.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,8 +18,9 @@ use crate::events::window::{Window, WindowEdge, pairs};
 use crate::layers::RawLayers;
 use crate::process::last;
 
-/// Maximum numbers of iterations and of window edges to keep. Further ones are only counted.
+/// Maximum number of iterations to keep. Further iterations are only counted.
 const MAX_ITERATIONS: usize = 1 << 20;
+/// Maximum number of openings and closings of windows to keep. Further ones are only counted.
 const MAX_EDGES: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -26,19 +28,22 @@ pub(crate) struct FirstPass {
     pub found: RawFacts,
     pub iterations: Vec<RawIteration>,
     pub batches: Vec<RawBatch>,
-    /// Edges of windows, and edges of the windows in which kernels are recorded.
+    /// The events at which windows opened or closed.
     pub edges: Vec<WindowEdge>,
+    /// The events at which windows with recorded kernels opened or closed.
     pub kernel_edges: Vec<WindowEdge>,
-    /// Numbers of the first iterations of windows whose iterations the flight recorder had kept.
+    /// Numbers of the first iterations of windows that contain iterations from before a trigger
+    /// (flight recorder).
     pub pasts: HashSet<u64>,
     pub gpu: GpuSpans,
     pub requests: Candidates,
     pub stacks: RawStacks,
     pub layers: RawLayers,
-    /// Use of the machine by the iteration's thread, by iteration number.
+    /// Processor time and page faults of the iteration's thread, by number of the iteration.
     pub used: HashMap<u32, Used>,
-    /// Histogram of the times of iterations that lie outside windows and before the last window: index of the bucket,
-    /// and number of iterations. The buckets are those of the histogram in the header.
+    /// Histogram of the times of iterations that lie outside windows and before the last window:
+    /// index of the bucket, and number of iterations. The buckets are the same as in the header's
+    /// histogram.
     pub outside: Vec<(u16, u64)>,
     pub left_out: u64,
 }
@@ -133,21 +138,24 @@ pub(crate) struct FirstResults {
     pub qualified: Qualified,
     pub requests: Requests,
     pub sampled: Sampled,
-    /// Times in which the GPU was idle, as CUDA events measured them.
+    /// Times in which the GPU was idle, as CUDA events measured them, in order.
     pub idle: Vec<Span>,
-    /// GPU times in nanoseconds, each with the number of its iteration, in the order of the numbers.
+    /// Number and GPU time of each iteration whose GPU time was measured. Times are in nanoseconds;
+    /// the numbers are in ascending order.
     pub gpu: Vec<(u64, u64)>,
-    /// For each row of the table of calls, its kind, and true if it allocates or frees memory.
+    /// Kind of each row of the table of CUDA calls.
     pub kinds: [CallKind; 256],
+    /// For each row of the table of CUDA calls, true if its function allocates or frees memory.
     pub allocates: [bool; 256],
-    /// The windows in which kernels are recorded.
+    /// The windows in which kernels were recorded.
     pub stretches: Vec<Window>,
-    /// Histogram of the times of iterations that lie outside windows and before the last window: bucket and number.
+    /// Histogram of the times of iterations that lie outside windows and before the last window:
+    /// index of the bucket, and number of iterations.
     pub outside: Vec<(u16, u64)>,
     pub left_out: u64,
 }
 
-/// Edges of windows, which the second pass consumes.
+/// The openings and closings of windows. The second pass consumes them.
 #[derive(Debug)]
 pub(crate) struct Edges {
     pub windows: Vec<WindowEdge>,
@@ -156,7 +164,7 @@ pub(crate) struct Edges {
 }
 
 impl FirstPass {
-    /// Ends the pass: sorts the iterations and resolves names.
+    /// Ends the first pass: sorts the iterations, replaces ids by strings, and returns the results.
     pub(crate) fn finish(self, header: &Header, clock: &Clock) -> (FirstResults, Edges, RawLayers) {
         let mut iterations = self.iterations;
         iterations.sort_by_key(|iteration| iteration.start);
@@ -214,7 +222,8 @@ impl FirstPass {
     }
 }
 
-/// Returns a property of each row of the table of calls; `none` for rows that the record does not use.
+/// Returns a property of each row of the table of CUDA calls; `none` for rows that the record does
+/// not use.
 fn by_row<T: Copy>(facts: &Facts, none: T, of: impl Fn(&CallCount) -> T) -> [T; 256] {
     let mut all = [none; 256];
     for row in &facts.calls {
@@ -224,7 +233,7 @@ fn by_row<T: Copy>(facts: &Facts, none: T, of: impl Fn(&CallCount) -> T) -> [T; 
 }
 
 impl FirstResults {
-    /// Returns true if an iteration lies in a window in which kernels are recorded.
+    /// Returns true if an iteration lies in a window in which kernels were recorded.
     pub(crate) fn is_taken(&self, raw: &RawIteration) -> bool {
         let mut of = self.stretches.iter();
         of.any(|of| (of.first..=of.last).contains(&raw.n))

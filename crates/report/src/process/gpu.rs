@@ -1,4 +1,5 @@
-//! Shares of the time in which GPUs work. Busy time is known only from recorded kernels or from the GPU's metrics.
+//! Shares of the time in which GPUs work. The time in which a GPU is busy is known only from
+//! recorded kernels or from the GPU's metrics.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,11 +10,12 @@ use crate::iterations::sum::Sum;
 use crate::kernels::{KernelSum, Kernels};
 use crate::process::state::State;
 
-/// Maximum ratio of an iteration's time with recording of kernels to its time without. It was measured with graphs of
-/// tiny kernels on an H200.
+/// Maximum ratio of an iteration's time with recorded kernels to its time without. It was measured
+/// on an H200 with CUDA graphs of tiny kernels.
 const MAX_SLOWDOWN: f64 = 1.7;
 
-/// Maximum share of the time by which the GPU busy time may exceed the GPU span. Both are measured inexactly.
+/// Maximum excess of the GPU's busy time over the GPU span, as a fraction of the time. Within this
+/// limit, the excess is a measurement error.
 const BUSY_TOLERANCE: f64 = 0.01;
 
 /// The shares of time in which the GPUs of a process worked.
@@ -50,27 +52,29 @@ pub struct GpuSum {
     pub busy_ns: Option<u64>,
 }
 
-/// The share of the time in which a GPU is busy.
+/// The share of the time in which a GPU is busy, and the way in which it is known.
 #[derive(Clone, Copy, Debug)]
 pub enum Busy {
-    /// Computed from kernels, as a share of the time of iterations that are not slowed down by recording kernels.
+    /// The share was computed from recorded kernels. It is a share of the time of iterations that
+    /// are not slowed down by the recording.
     ByKernels(f64),
-    /// Lower and upper bound, computed from kernels. Used if recording slowed down all iterations, or if the iterations
-    /// without recording do different work. The lower bound is the share of the time as recorded.
+    /// The lower and the upper limit of the share, computed from recorded kernels. Only limits are
+    /// known if the recording slowed down all iterations, or if the iterations without recorded
+    /// kernels do different work. The lower limit is the share of the time as recorded.
     Between(f64, f64),
-    /// Measured by the GPU's own metrics.
+    /// The share was measured by the GPU's own metrics.
     Sampled(f64),
 }
 
 impl Busy {
-    /// Returns the share, or its upper bound if only bounds are known.
+    /// Returns the share; if only limits are known, the upper limit.
     pub const fn most(self) -> f64 {
         match self {
             Self::ByKernels(share) | Self::Between(_, share) | Self::Sampled(share) => share,
         }
     }
 
-    /// Returns the share to show. If only bounds are known, this is the lower one.
+    /// Returns the share to show; if only limits are known, the lower limit.
     pub const fn share(self) -> f64 {
         match self {
             Self::ByKernels(share) | Self::Between(share, _) | Self::Sampled(share) => share,
@@ -79,9 +83,9 @@ impl Busy {
 }
 
 impl GpuTime {
-    /// Computes the GPU time of a process. `names` has the names of its GPUs. `cost` is an estimate of the share of
-    /// time that another profiler took. GPU spans that are shorter than the busy time are wrong and are removed from
-    /// `sum`.
+    /// Returns the GPU times of a process. `names` contains the names of its GPUs. `cost` is an
+    /// estimate of the share of time that another profiler's recording took. A GPU span that is
+    /// shorter than the busy time is wrong and is removed from `sum`.
     pub fn new(
         mut sum: Option<&mut Sum>,
         kernels: &Kernels,
@@ -103,7 +107,7 @@ impl GpuTime {
         }
     }
 
-    /// Returns the label of the busy time in reports.
+    /// Returns the label for the GPU's busy time in reports.
     pub const fn busy_name(&self) -> &'static str {
         match self.busy {
             Some(Busy::Between(..)) => "GPU busy, stretched",
@@ -133,12 +137,14 @@ fn gpus(kernels: &Kernels, names: &[String]) -> Vec<GpuSum> {
     all.collect()
 }
 
-/// Returns the share of busy time computed from kernels, or `None` if the recorded kernels are not complete.
+/// Returns the share of time in which the GPU is busy, computed from recorded kernels; `None` if
+/// too many kernels are missing.
 fn busy(sum: &Sum, kernels: &Kernels, state: State, cost: Option<f64>) -> Option<Busy> {
     let taken = kernels.window.as_ref()?;
-    // Kernels without known times do not show how long a GPU works, so ignore a busy time of 0.
+    // A busy time of 0 means that the driver did not report when kernels ran, so the busy time is
+    // unknown.
     let busy = taken.busy.filter(|busy| *busy > 0)?;
-    // With missing kernels, the GPU would seem idle while it was busy.
+    // If kernels are missing, the GPU would seem idle at times at which it was busy.
     if taken.wall == 0 || !is_whole(taken, state) {
         return None;
     }
@@ -157,7 +163,8 @@ fn busy(sum: &Sum, kernels: &Kernels, state: State, cost: Option<f64>) -> Option
     })
 }
 
-/// Returns true if enough kernels were recorded to compute busy time: at most one in a hundred is missing.
+/// Returns true if the recorded kernels are complete enough to compute busy time: at most 1 % may
+/// be missing.
 fn is_whole(taken: &KernelSum, state: State) -> bool {
     state != State::Damaged && taken.dropped <= taken.kernels / 100
 }

@@ -1,4 +1,5 @@
-//! Detection of a last iteration that the end of the process cut off, in records that do not mark it.
+//! Detection of a last iteration that was cut off by the end of the process. It is needed for
+//! records that do not mark such an iteration.
 
 use tllmprof_config::WindowList;
 use tllmprof_record::{Clock, Ended, Header};
@@ -6,13 +7,15 @@ use tllmprof_record::{Clock, Ended, Header};
 use crate::events::raw::RawIteration;
 use crate::events::window::{Window, WindowEdge, pairs};
 
-/// Maximum time in nanoseconds between the closing of a window and the end of the process, for the end to be the cause.
+/// Maximum time in nanoseconds between the closing of the last window and the end of the process,
+/// for the conclusion that the end of the process closed the window.
 const ONE_EVENT: u64 = 10_000_000;
 
-/// Marks the last iteration as cut off if the end of the process closed its window. That is assumed if the window was
-/// to contain more iterations, the record ends with it, and the iteration is the longest of the record. Older versions
-/// of the library recorded such an iteration, which may contain seconds of shutdown, as a complete one. A shorter
-/// iteration may really be complete.
+/// Marks the last iteration as cut off if the end of the process closed its window. That is assumed
+/// if the window should have contained more iterations, the record ends with the window, and the
+/// iteration is the longest of the record. Older versions of the library recorded such an
+/// iteration, which may contain seconds of shutdown, as a complete iteration. A shorter iteration
+/// may really be complete.
 pub(crate) fn mark_cut(
     iterations: &mut [RawIteration],
     edges: &[WindowEdge],
@@ -32,7 +35,7 @@ pub(crate) fn mark_cut(
     }
 }
 
-/// Returns the last window if the end of the process closed it early.
+/// Returns the last window, if the end of the process closed it before it had all its iterations.
 fn closed_by_end(
     edges: &[WindowEdge],
     asked: &str,

@@ -1,4 +1,5 @@
-//! The third pass over a record. It divides the host's time by activity, in total and while the GPU was idle.
+//! The third pass over a record. It divides the host's time by cause, in total and for the time in
+//! which the GPU was idle.
 
 use std::io;
 
@@ -14,9 +15,11 @@ use crate::ledger::{Groups, HostLedger, Ledger, LedgerDetails, NameSources};
 use crate::numbers::quantiles::Quantiles;
 use crate::stacks::Stacks;
 
-/// Minimum length of code between two calls for its own row in the ledger: as a multiple of the time of a launch, and
-/// in nanoseconds. Shorter code counts for the calls.
+/// Minimum length of code between two calls, as a multiple of the mean time of a launch, for the
+/// code to get its own row in the ledger. Shorter code is added to the calls.
 const MIN_CODE_LAUNCHES: u64 = 20;
+/// Minimum length of code between two calls, in nanoseconds, for the code to get its own row in the
+/// ledger.
 const MIN_CODE_NS: u64 = 50_000;
 
 /// Results of the third pass.
@@ -27,8 +30,8 @@ pub(crate) struct ThirdResults {
     pub stacks: Stacks,
 }
 
-/// Reads the record again if any iteration counts, and builds the ledgers. Also stores the causes of each slow
-/// iteration.
+/// Reads the record a third time, if any iteration counts in figures, and returns the ledgers (time
+/// by cause). Also stores the causes of each slow iteration.
 pub(crate) fn read(
     recording: &impl Recording,
     clock: &Clock,
@@ -96,8 +99,9 @@ pub(crate) fn read(
     })
 }
 
-/// Returns the minimum length of code between two calls, in nanoseconds, for its own row in the ledger. It depends on
-/// the time of a launch, which shows how fast the host is.
+/// Returns the minimum length of code between two calls, in nanoseconds, for the code to get its
+/// own row in the ledger. It depends on the mean time of a launch, which shows how fast the host
+/// is.
 fn long(counted: &SecondResults) -> u64 {
     let iterations = counted.windows.iter().flat_map(Window::qualified);
     let launches = iterations.filter(|iteration| iteration.launches > 0);

@@ -1,4 +1,4 @@
-//! A process, as read from its record.
+//! A process with all results of the analyses, as read from its record.
 
 mod first;
 pub(crate) mod gpu;
@@ -99,8 +99,9 @@ fn write_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Err
 }
 
 impl Process {
-    /// Returns the label of GPU time in an iteration, which depends on how it was measured. The number of iterations is
-    /// added if only some of the iterations were measured. Returns `None` if GPU time was not measured.
+    /// Returns the label for the GPU time of iterations, which depends on the method of
+    /// measurement. If only some iterations were measured, the label contains their number. Returns
+    /// `None` if GPU time was not measured.
     #[must_use]
     pub fn gpu_name(&self) -> Option<String> {
         let sum = self.sum.as_ref()?;
@@ -118,7 +119,8 @@ impl Process {
         Self::read_among(file, recording, 1)
     }
 
-    /// Reads one of several `records`, which share a limit on the memory for collectives.
+    /// Reads one of several records. `records` is their number; they share a limit on the memory
+    /// for collectives.
     ///
     /// # Errors
     /// Returns an error if the source cannot be read.
@@ -130,7 +132,8 @@ impl Process {
         read::read(file, recording, records)
     }
 
-    /// Creates a tally that finds the launching call of each kernel. `clock` is the clock of this process's record.
+    /// Returns a tally that finds the launching call of each kernel. `clock` is the clock of this
+    /// process's record.
     #[must_use]
     pub fn launches<'a>(&self, clock: &'a Clock) -> LaunchTally<'a> {
         let mut windows = Vec::new();
@@ -144,12 +147,14 @@ impl Process {
         LaunchTally::new(clock, &self.facts.calls, windows, self.record.dropped > 0)
     }
 
-    /// Returns true if the record has metrics of a GPU but no iterations, because no program was profiled.
+    /// Returns true if the record contains metrics of GPUs but no iterations, because `tllmprof`
+    /// recorded only metrics.
     pub fn is_metrics_alone(&self) -> bool {
         !self.metrics.samples.is_empty() && self.sum.is_none()
     }
 
-    /// Adds metrics from other records of the same boot, which have the same clock.
+    /// Adds the GPU metrics from other records, if they were made since the same boot of the
+    /// machine and so have the same clock.
     pub fn attach(&mut self, measured: &[Self]) {
         let is_same =
             |other: &&Self| !other.facts.boot.is_empty() && other.facts.boot == self.facts.boot;
@@ -159,15 +164,15 @@ impl Process {
         self.metrics.sums = metrics::inside(samples, &self.windows);
     }
 
-    /// Returns the estimated share of the windows' time that another profiler took, as a part of 1; `None` if there is
-    /// no estimate, or if tllmprof recorded the process.
+    /// Returns the estimated share of the windows' time that another profiler's recording took, as
+    /// a fraction; `None` if there is no estimate, or if tllmprof recorded the process.
     #[must_use]
     pub fn profiler_share(&self) -> Option<f64> {
         self.facts.origin.cost_share(&self.windows)
     }
 
-    /// Returns the share of the windows' time that the recorder took on the program's threads, as a part of 1; `None`
-    /// if there are no windows.
+    /// Returns the share of the windows' time that tllmprof's recording took on the program's
+    /// threads, as a fraction; `None` if there are no windows.
     #[must_use]
     pub fn own_share(&self) -> Option<f64> {
         let walls = self.windows.iter().map(Window::wall);

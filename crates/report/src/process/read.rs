@@ -1,4 +1,4 @@
-//! Builds a process from the passes over its record.
+//! Builds a process from the results of the passes over its record.
 
 use std::cmp::Reverse;
 use std::io;
@@ -26,11 +26,13 @@ use crate::ledger::{Ledger, LedgerKind};
 use crate::metrics::{self, Metrics};
 use crate::python::Python;
 
-/// Minimum time, in nanoseconds, over which a processor's counter must be compared with `CLOCK_MONOTONIC` for durations
-/// to be exact to a few parts in 100,000. A single comparison has an error of some ten nanoseconds.
+/// Minimum time, in nanoseconds, between two comparisons of the processor's counter with
+/// `CLOCK_MONOTONIC`. With a shorter time, durations would not be exact to a few parts in 100,000,
+/// because each comparison has an error of some ten nanoseconds.
 const MIN_TIED_NS: u64 = 500_000;
 
-/// Reads a record. `records` is the number of records that are read together.
+/// Reads a process from its record. `records` is the number of records that are read together; they
+/// share a limit on the memory for collectives.
 pub(crate) fn read(
     file: PathBuf,
     recording: &impl Recording,
@@ -112,13 +114,15 @@ pub(crate) fn read(
     })
 }
 
-/// Removes iterations that exceed neither comparable iterations nor the median, and sorts the others, slowest first.
+/// Keeps only slow iterations that exceed comparable iterations or the median, and sorts them, the
+/// slowest first.
 fn keep_slow(slowest: &mut Vec<Slow>, median: u64) {
     slowest.retain(|slow| slow.more > 0 || slow.busy() > median);
     slowest.sort_by_key(|slow| Reverse((slow.busy(), slow.more)));
 }
 
-/// Counts calls inside windows by their events, because recordings of other profilers have no counters.
+/// Sets the number of each CUDA call to the number of its events inside windows. This is needed for
+/// recordings of other profilers, which have no counters of calls.
 fn count_calls(known: &mut FirstResults, counted: &SecondResults) {
     for row in &mut known.facts.calls {
         let count = counted.totals.calls[usize::from(row.row)].count;
@@ -126,7 +130,8 @@ fn count_calls(known: &mut FirstResults, counted: &SecondResults) {
     }
 }
 
-/// Removes figures for which another profiler did not record the data, and notes if recording changed times much.
+/// Removes figures for which another profiler did not record the data. Adds a note if the recording
+/// changed times much.
 fn forget_missing(
     origin: &Origin,
     sum: Option<&mut Sum>,
@@ -138,7 +143,7 @@ fn forget_missing(
     if let Some(sum) = sum
         && origin.lacks(Data::Iterations)
     {
-        // If the whole trace is shown as a single iteration, iterations per second mean nothing.
+        // The whole trace is treated as one iteration, so iterations per second have no meaning.
         sum.per_second = None;
     }
     if origin.lacks(Data::Calls) {
@@ -150,7 +155,7 @@ fn forget_missing(
     }
 }
 
-/// Returns the state of the record.
+/// Returns the state of the record and the numbers of missing data.
 fn record(
     header: &Header,
     clock: &Clock,
@@ -158,8 +163,8 @@ fn record(
     counted: &SecondResults,
     damage: Damage,
 ) -> RecordState {
-    // Add the missing iterations of windows that were not closed. For a closed window the recorder has counted them
-    // itself.
+    // For windows that were not closed, add the iterations that are missing. For closed windows,
+    // the recorder has already counted them.
     let unclosed = counted.windows.iter().filter(|window| !window.closed);
     let gaps = match damage.is_none() {
         true => unclosed.map(Window::gaps).fold(0, u64::saturating_add),
@@ -168,7 +173,7 @@ fn record(
     let iterations = &known.iterations;
     let middle = iterations.get(iterations.len() / 2);
     let middle = middle.map_or(u64::MAX, |one| clock.ns(one.start));
-    // Do not count missing kernels here: the section on kernels reports them.
+    // The section on kernels reports missing kernels separately, so do not count them here.
     let kernels = counted.kernels.window.as_ref();
     let kernels_dropped = kernels.map_or(0, |sum| sum.dropped);
     let ns = Ns {

@@ -1,4 +1,4 @@
-//! The second pass over a record: each analysis adds up its events.
+//! The second pass over a record, in which each analysis adds up its events.
 
 use tllmprof_record::{CallKind, Clock, Counter, Entry, Header, What};
 
@@ -21,7 +21,7 @@ use crate::ledger::slow::{self, Slow, Steps};
 use crate::metrics::{MetricSample, Samples};
 use crate::routing::{LayerLoad, Loads};
 
-/// The analyses that receive the events of the second pass.
+/// The analyses that the second pass passes its events to.
 #[derive(Debug)]
 pub(crate) struct SecondPass<'a> {
     clock: &'a Clock,
@@ -43,7 +43,7 @@ pub(crate) struct SecondResults {
     pub windows: Vec<Window>,
     pub slowest: Vec<Slow>,
     pub kernels: Kernels,
-    /// The work of the device that was busy longest.
+    /// The work of the GPU that was busy longest.
     pub busiest: Option<DeviceActivity>,
     pub layers: Option<Layers>,
     pub collectives: Collectives,
@@ -55,7 +55,8 @@ pub(crate) struct SecondResults {
 }
 
 impl<'a> SecondPass<'a> {
-    /// Creates the analyses. `records` is the number of records that are read together.
+    /// Returns the analyses without any events. `records` is the number of records that are read
+    /// together; they share a limit on the memory for collectives.
     pub(crate) fn new(
         known: &'a FirstResults,
         layers: RawLayers,
@@ -67,7 +68,8 @@ impl<'a> SecondPass<'a> {
         let is_taken = |raw: &RawIteration| known.is_taken(raw);
         let slowest = slow::slowest(iterations, &known.qualified, is_taken);
         let lacks_some = header.counter(Counter::EventsDropped) > 0;
-        // Only layers need to know which call launched a kernel.
+        // The launching calls of kernels are needed only for layers, so collect them only if there
+        // are layers.
         let layers = layers.finish().map(|raw| {
             let windows = known.stretches.iter();
             let windows = windows.filter_map(|window| span(window, iterations, clock));
@@ -105,7 +107,7 @@ impl<'a> SecondPass<'a> {
         }
     }
 
-    /// Passes an entry to each analysis.
+    /// Passes an entry of the record to each analysis.
     pub(crate) fn take(&mut self, entry: &Entry<'_>) {
         let Entry::Event { thread, event } = entry else {
             return;
@@ -129,7 +131,7 @@ impl<'a> SecondPass<'a> {
         self.loads.add(event);
     }
 
-    /// Passes GPU work to the analyses that add it up.
+    /// Passes a piece of GPU work to the analyses that add up GPU work.
     fn work(&mut self, thread: u32, work: &GpuWork) {
         self.collectives.add_work(work);
         if let Some((layers, launches)) = &mut self.layers {
@@ -139,7 +141,7 @@ impl<'a> SecondPass<'a> {
         self.kernels.add_work(thread, work);
     }
 
-    /// Ends the pass and returns the results of each analysis.
+    /// Ends the second pass and returns the results of each analysis.
     pub(crate) fn finish(self, known: &FirstResults, edges: Edges) -> SecondResults {
         let (clock, strings, iterations) = (self.clock, &known.strings, &known.iterations);
         let Tallied {
@@ -202,7 +204,8 @@ const fn is_launch(kind: CallKind) -> bool {
     matches!(kind, CallKind::GraphLaunch | CallKind::KernelLaunch)
 }
 
-/// Returns the span from the start of a window's first iteration to the end of its last one, in nanoseconds.
+/// Returns the time span from the start of a window's first iteration to the end of its last
+/// iteration, in nanoseconds.
 fn span(window: &Window, iterations: &[RawIteration], clock: &Clock) -> Option<(u64, u64)> {
     let is_in = |raw: &&RawIteration| (window.first..=window.last).contains(&raw.n);
     let mut spans = iterations.iter().filter(is_in).map(RawIteration::span);

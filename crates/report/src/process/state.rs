@@ -1,4 +1,4 @@
-//! State of a record: whole, unfinished or damaged.
+//! The state of a record: whole, unfinished or damaged.
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -113,7 +113,8 @@ fn write_damage<S: Serializer>(damage: &Damage, serializer: S) -> Result<S::Ok, 
 }
 
 impl State {
-    /// Returns the state of a record from its damage and from the way in which its process ended.
+    /// Returns the state of a record. `damage` is the damage found while it was read, and `ended`
+    /// says how its process ended.
     pub fn judge(damage: &Damage, ended: End) -> Self {
         match ended {
             _ if !damage.is_none() => Self::Damaged,
@@ -130,7 +131,7 @@ impl Process {
         self.record.state
     }
 
-    /// Returns a description of the state, or `None` if the record is whole.
+    /// Returns a description of the record's state, or `None` if the record is whole.
     #[must_use]
     pub fn condition(&self) -> Option<String> {
         match self.state() {
@@ -142,7 +143,8 @@ impl Process {
         }
     }
 
-    /// Returns in words why there are no figures of iterations, or `None` if there are figures.
+    /// Returns words for the reason why there are no figures of iterations; `None` if there are
+    /// figures.
     #[must_use]
     pub fn nothing(&self) -> Option<&'static str> {
         match (&self.sum, self.others.unqualified.is_empty(), self.state()) {

@@ -4,7 +4,8 @@ use super::Process;
 use crate::events::origin::Data;
 use crate::numbers::units::{Bytes, Time};
 
-/// Returns notes on missing or inexact figures. At most `warnings` warnings are shown.
+/// Returns notes on missing or inexact figures. Of the warnings in the record, at most `warnings`
+/// are included.
 pub(crate) fn notes(process: &Process, warnings: usize) -> Vec<String> {
     let mut notes = Vec::from_iter(process.uncounted());
     let origin = &process.facts.origin;
@@ -71,7 +72,7 @@ pub(crate) fn notes(process: &Process, warnings: usize) -> Vec<String> {
     notes
 }
 
-/// Returns notes on the state of the record as a whole.
+/// Returns notes on the record as a whole, such as missing events.
 fn said_of_record(process: &Process, warnings: usize) -> Vec<String> {
     let mut notes = Vec::new();
     if process.record.gpu_lost > 0 {

@@ -1,10 +1,11 @@
-//! Text on the iterations that do not count.
+//! Text on the iterations that do not count in figures.
 
 use crate::events::qualify::Unqualified;
 use crate::process::Process;
 
 impl Process {
-    /// Returns the number of iterations that do not count, and the reasons, in words; `None` if all count.
+    /// Returns words for the number of iterations that do not count in figures and the reasons;
+    /// `None` if all iterations count.
     #[must_use]
     pub fn uncounted(&self) -> Option<String> {
         let condition = &self.facts.asked.condition;

@@ -1,4 +1,4 @@
-//! Garbage collections of Python, and its GIL.
+//! Garbage collections of Python, and waits for its global interpreter lock (GIL).
 
 pub(crate) mod text;
 
@@ -51,7 +51,7 @@ pub struct Thread {
 }
 
 impl Python {
-    /// Builds the figures from the totals of a pass.
+    /// Returns the figures, computed from totals of the second pass.
     pub fn new(totals: &Totals, header: &Header, facts: &Facts, ns: &Ns) -> Self {
         let gc = (0..).zip(&totals.gc).filter(|(_, total)| total.count > 0);
         let holds = totals.holds.iter();

@@ -1,15 +1,15 @@
-//! Text on garbage collections and the GIL: up to two lines.
+//! The report's lines on garbage collections and on the GIL: up to two lines.
 
 use super::Python;
 use crate::numbers::units::Time;
 use crate::print::lines::Lines;
 
-/// Returns the number of lines that [`python`] adds.
+/// Returns the number of lines that [`python`] adds to the text.
 pub(crate) fn fixed(python: &Python) -> usize {
     usize::from(!python.gc.is_empty()) + usize::from(python.gil_wait.count > 0)
 }
 
-/// Adds the lines on garbage collections and on waits for the GIL.
+/// Adds the lines on garbage collections and on waits for the GIL to the text.
 pub(crate) fn python(python: &Python, lines: &mut Lines) {
     if !python.gc.is_empty() {
         let longest = python.gc.iter().map(|gc| gc.longest).max().unwrap_or(0);

@@ -1,4 +1,5 @@
-//! The groups that processes belong to: named groups, and the NCCL communicators that they share.
+//! The groups that processes belong to: named groups of ranks (such as `TP`), and NCCL
+//! communicators.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +8,22 @@ use tllmprof_record::{CommunicatorId, GroupRank, Member};
 use crate::collectives::{Operation, ROWS};
 use crate::ranks::Rank;
 
-/// Processes that are in the same communicator, or in several communicators with the same ranks.
+/// The processes in a communicator, or in several communicators that have the same ranks.
 #[derive(PartialEq, Eq, Debug)]
 struct Set {
-    /// Number of ranks in the communicator. It exceeds the number of processes if records of some ranks are missing.
+    /// Number of ranks in the communicator. It is larger than the number of processes if some ranks
+    /// have no record.
     size: u32,
     places: Vec<usize>,
 }
 
-/// The communicators and groups of each process.
+/// The communicators and the named groups of each process.
 #[derive(Debug)]
 pub(crate) struct Members<'a> {
     processes: &'a [Rank<'a>],
     sets: Vec<Set>,
-    /// For each process, the indexes of its communicators in `sets`; `None` if they are not known.
+    /// For each process, the indexes in `sets` of the communicators that it is in; `None` if they
+    /// are not known.
     of: Vec<Option<Vec<usize>>>,
 }
 
@@ -70,8 +73,9 @@ impl<'a> Members<'a> {
         members
     }
 
-    /// Returns false if two processes certainly share no group that can run these collectives, so their collectives
-    /// cannot be the same events. `row` is the operation's row in the table of kernel names.
+    /// Returns false if two processes are certainly in no common group that can run these
+    /// collectives, so that their collectives cannot be the same. `row` is the collectives' row in
+    /// the table of kernel names.
     pub(crate) fn may_share(&self, row: u8, one: usize, other: usize) -> bool {
         if ROWS[usize::from(row)].is_of_communicator() {
             return match (&self.of[one], &self.of[other]) {
@@ -88,20 +92,21 @@ impl<'a> Members<'a> {
             .is_none_or(|(one, other)| one == other)
     }
 
-    /// Returns true if a process is in several communicators. Then it is not known which communicator an NCCL
-    /// collective of the process belongs to.
+    /// Returns true if a process is in several communicators. It is then not known which
+    /// communicator an NCCL kernel of the process used.
     pub(crate) fn is_in_several(&self, place: usize) -> bool {
         self.of[place].as_ref().is_some_and(|sets| sets.len() > 1)
     }
 
-    /// Returns the group that runs the collectives which some processes have in common: their only communicator, or a
-    /// named group with exactly these ranks; `None` if it is not known.
+    /// Returns the group that runs the collectives which some processes have in common: their only
+    /// communicator, or a named group with exactly these ranks; `None` if it is not known. `row` is
+    /// the collectives' row in the table of kernel names.
     pub(crate) fn name(&self, row: u8, places: &[usize]) -> Option<GroupName> {
         let facts = |place: usize| &self.processes[place].facts;
         let first = facts(*places.first()?);
         let set = self.only_set(row, places);
         let size = set.map_or(places.len() as u64, |set| u64::from(set.size));
-        // True for a group of this size that all these processes belong to.
+        // True for a group that has this size and that all these processes belong to.
         let is_all = |group: &&GroupRank| {
             group.first.is_some()
                 && group.size.map(u64::from) == Some(size)
@@ -130,7 +135,8 @@ impl<'a> Members<'a> {
         })
     }
 
-    /// Returns the set of the communicator that all these processes are in, if each is in no other one.
+    /// Returns the communicator that all these processes are in, if none of them is in another
+    /// communicator.
     fn only_set(&self, row: u8, places: &[usize]) -> Option<&Set> {
         if !ROWS[usize::from(row)].is_of_communicator() {
             return None;
@@ -145,8 +151,8 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Returns the name of the group in which engines run collectives of this row; `None` if a communicator determines the
-/// group.
+/// Returns the name of the group in which inference engines run the collectives of this row in the
+/// table of kernel names; `None` if a communicator determines the group.
 fn group_of(row: u8) -> Option<&'static str> {
     let row = &ROWS[usize::from(row)];
     match row.operation {

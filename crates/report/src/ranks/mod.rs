@@ -1,4 +1,4 @@
-//! Analyses of several processes together.
+//! Analyses that compare several processes.
 
 pub(crate) mod arrivals;
 pub(crate) mod groups;
@@ -12,7 +12,7 @@ use crate::collectives::Collectives;
 use crate::events::facts::Facts;
 use crate::events::window::Window;
 
-/// The data of a process that are compared with other processes.
+/// The data of a process that are needed to compare it with other processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Rank<'a> {
     pub pid: u32,

@@ -1,11 +1,11 @@
-//! Names that distinguish processes.
+//! Names that distinguish the processes of a report.
 
 use std::collections::HashSet;
 
 use crate::ranks::Rank;
 
-/// Returns the name of each process: its rank if all ranks are different, else its process ID. If the processes do not
-/// belong to one job, the program's name is added.
+/// Returns a name for each process: its rank if all ranks are different, else its process ID. If
+/// the processes do not belong to one job, the name of the program is added.
 pub(crate) fn names(processes: &[Rank<'_>]) -> Vec<String> {
     let is_alone = processes.len() == 1;
     let is_known = |one: &Rank<'_>| !is_alone || one.facts.known_rank().is_some();
@@ -22,8 +22,9 @@ pub(crate) fn names(processes: &[Rank<'_>]) -> Vec<String> {
     processes.iter().map(name).collect()
 }
 
-/// Returns true if the processes may belong to one job: no two have the same rank, the rank of each is known, or all
-/// have the same run ID or the same command.
+/// Returns true if the processes may belong to one job. One of four conditions is enough: no two
+/// have the same rank, the rank of each is known, all have the same run ID, or all have the same
+/// command.
 pub(crate) fn is_one_job(processes: &[Rank<'_>]) -> bool {
     let runs: HashSet<_> = processes.iter().map(|one| &one.facts.run).collect();
     let commands: HashSet<_> = processes.iter().map(|one| &one.facts.command).collect();
@@ -37,8 +38,8 @@ fn have_own_ranks(processes: &[Rank<'_>]) -> bool {
     ranks.len() == processes.len()
 }
 
-/// Returns the name of the program that a command runs, without its folder. For a Python interpreter that runs a
-/// script, this is the name of the script.
+/// Returns the name of the program in a command line, without its folder. If a Python interpreter
+/// runs a script, it is the name of the script.
 pub(crate) fn program(command: &str) -> &str {
     let mut words = command.split_whitespace().map(file_name);
     let first = words.next().unwrap_or_default();

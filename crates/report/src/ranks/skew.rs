@@ -1,4 +1,5 @@
-//! Ranks side by side: the slowest rank in each iteration, and its distance from the others.
+//! The iterations of several ranks compared: the slowest rank in each iteration, and the time by
+//! which it exceeds the others.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -58,7 +59,8 @@ pub(crate) struct SkewView<'a> {
 }
 
 impl<'a> SkewView<'a> {
-    /// Creates the JSON view. It includes the single iterations only if `each` is true, because there may be a million.
+    /// Returns the skew in the form for JSON. The single iterations are included only if `each` is
+    /// true, because there may be a million.
     pub(crate) fn new(skew: &'a Skew, each: bool) -> Self {
         let iterations = if each { &skew.iterations[..] } else { &[] };
         Self { skew, iterations }
@@ -66,8 +68,8 @@ impl<'a> SkewView<'a> {
 }
 
 impl Skew {
-    /// Returns the index of the process that was the slowest most often, and the number of times; `None` if no process
-    /// was ever the slowest.
+    /// Returns the index of the process that was the slowest in the most iterations, and their
+    /// number; `None` if no process was ever the slowest.
     #[must_use]
     pub fn most_often(&self) -> Option<(usize, u64)> {
         let often = self.slowest.iter().copied().enumerate();
@@ -75,9 +77,9 @@ impl Skew {
         often.max_by_key(|(_, often)| *often)
     }
 
-    /// Returns two times in nanoseconds. The first is the total time of the common iterations, each as long as in its
-    /// slowest process. The second is the part of it that would be saved if the process at `place` were as fast as the
-    /// others.
+    /// Returns two times in nanoseconds. The first is the sum, over the common iterations, of the
+    /// time of the slowest process. The second is the part of that sum that would be saved if the
+    /// process at the index `place` were as fast as the others.
     #[must_use]
     pub fn saved(&self, place: usize) -> (u64, u64) {
         let steps = self.iterations.iter();
@@ -87,12 +89,14 @@ impl Skew {
         })
     }
 
-    /// Compares the iterations of processes. Returns `None` if no two processes have a counting iteration in common.
+    /// Compares the iterations of processes. Returns `None` if there is no iteration that at least
+    /// two processes have in common.
     pub fn find(processes: &[Rank<'_>]) -> Option<Self> {
         let mut all: Vec<(u64, u64, usize)> = Vec::new();
         for (place, process) in processes.iter().enumerate() {
             let iterations = process.windows.iter().flat_map(Window::qualified);
-            // An iteration that was cut off shows nothing about the rank's speed.
+            // Leave out an iteration that was cut off, because its time says nothing about the
+            // rank's speed.
             let whole = iterations.filter(|iteration| !iteration.cut);
             all.extend(whole.map(|iteration| (iteration.n, iteration.busy(), place)));
         }
@@ -111,7 +115,7 @@ impl Skew {
             places.dedup();
             places.into_iter().for_each(|place| common[place] += 1);
             let others = same.iter().rev().find(|other| other.2 != long.2);
-            // If several processes took equally long, none of them counts as the slowest.
+            // If several processes took equally long, none of them is counted as the slowest.
             let is_slowest = others.is_some_and(|other| other.1 < long.1);
             slowest[long.2] += u64::from(is_slowest);
             iterations.push(Step {

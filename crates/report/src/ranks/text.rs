@@ -1,4 +1,5 @@
-//! Text on the collectives of several ranks: the verdict, and a few lines on groups and ranks.
+//! The report's lines on the collectives of several ranks: the verdict, and a few lines on groups
+//! and ranks.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +10,14 @@ use crate::ranks::Rank;
 use crate::ranks::arrivals::{Arrivals, Bound, Sum};
 use crate::ranks::groups::GroupName;
 
-/// Maximum numbers of lines for groups, ranks and notes.
+/// Maximum number of lines for groups of ranks.
 const MAX_GROUPS: usize = 4;
+/// Maximum number of lines for ranks.
 const MAX_RANKS: usize = 4;
+/// Maximum number of lines for notes.
 const MAX_NOTES: usize = 3;
-/// Minimum share of the iterations' time that a rank costs the others, as a part of 1, for the rank to have a line.
+/// Minimum share of the iterations' time that a rank must cost the other ranks, as a fraction, to
+/// get a line.
 const MIN_GAIN: f64 = 0.005;
 
 pub(crate) fn add(
@@ -88,8 +92,8 @@ pub(crate) fn add(
     }
 }
 
-/// Returns the sets of ranks that have collectives in common, each with the name of its group and the sums of its
-/// collectives.
+/// Returns the sets of processes that have collectives in common, each with the name of their group
+/// and the sums of their collectives.
 fn groups(arrivals: &Arrivals) -> Vec<(&[usize], Option<&GroupName>, Sum)> {
     let mut found: BTreeMap<&[usize], (Option<&GroupName>, Sum)> = BTreeMap::new();
     for group in &arrivals.groups {
@@ -102,7 +106,8 @@ fn groups(arrivals: &Arrivals) -> Vec<(&[usize], Option<&GroupName>, Sum)> {
         .collect()
 }
 
-/// Returns the rank numbers of some processes as text.
+/// Returns the rank numbers of some processes as text. `places` contains the indexes of these
+/// processes.
 fn ranks(processes: &[Rank<'_>], places: &[usize]) -> String {
     const MAX_LISTED: usize = 4;
     let mut ranks: Vec<_> = places

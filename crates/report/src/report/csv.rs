@@ -1,4 +1,5 @@
-//! The report's tables as CSV. All tables have the same columns. The figures are those of the JSON.
+//! The report's tables as CSV. All tables have the same columns, and their figures are the same as
+//! in the JSON output.
 
 use std::io::{self, Write};
 
@@ -27,10 +28,11 @@ pub const TABLES: [&str; 12] = [
     "layers",
 ];
 
-/// A row of any table. A column is empty if the table does not have it or if it was not measured.
+/// A row of any of the report's tables. A column is empty if the table does not have it, or if the
+/// value was not measured.
 #[derive(Serialize, Default)]
 pub struct CsvRow<'a> {
-    /// The index of the process; empty if the row is about all processes.
+    /// The index of the process that the row is about; empty if the row is about all processes.
     pub process: Option<usize>,
     rank: Option<u64>,
     pub table: &'static str,
@@ -41,13 +43,13 @@ pub struct CsvRow<'a> {
     p50_ns: Option<u64>,
     max_ns: Option<u64>,
     bytes: Option<u64>,
-    /// A share, as a part of 1.
+    /// A share, as a fraction.
     share: Option<f64>,
     text: Option<&'a str>,
 }
 
 impl Report {
-    /// Writes the report's tables as CSV, with a line of headings.
+    /// Writes the report's tables as CSV, with a header line.
     ///
     /// # Errors
     /// Returns an error if writing fails.
@@ -59,7 +61,7 @@ impl Report {
         to.flush()
     }
 
-    /// Returns the rows of all tables: those of the findings, then those of each process.
+    /// Returns the rows of all tables: first those of the findings, then those of each process.
     pub fn rows(&self) -> impl Iterator<Item = CsvRow<'_>> {
         let processes = self.processes.iter().enumerate();
         let findings = self.findings.iter().map(of_finding);
@@ -140,7 +142,7 @@ fn rows(process: &Process) -> Vec<CsvRow<'_>> {
     rows
 }
 
-/// Returns the rows of iteration times.
+/// Returns the rows about iteration times.
 fn times(process: &Process) -> Vec<CsvRow<'_>> {
     let Some(sum) = &process.sum else {
         return Vec::new();
@@ -193,7 +195,8 @@ fn of_named<'a>(table: &'static str, row: &'a Named) -> CsvRow<'a> {
     }
 }
 
-/// Returns a time of the GPU. A time of 0 is not known, because the driver did not report it.
+/// Returns a GPU time in nanoseconds. A time of 0 becomes `None`, because it means that the driver
+/// did not report the time.
 fn known(ns: u64) -> Option<u64> {
     Some(ns).filter(|ns| *ns > 0)
 }

@@ -1,7 +1,7 @@
-//! The report as JSON. The types of the analyses are its contract: their JSON schema, which `tllmprof report --schema`
-//! prints, is derived from them. The types of the page's script and `docs/report-json.md` come from the schema. Doc
-//! comments of these types are the descriptions that users read. A number whose key does not end with `_ns` has its
-//! unit in `unit`.
+//! The report as JSON. The types of the analyses are its contract: their JSON schema, which
+//! `tllmprof report --schema` prints, is derived from them. The types of the page's script and
+//! `docs/report-json.md` are made from the schema. So the doc comments of these types are
+//! descriptions for users. A number whose key does not end with `_ns` has its unit in `unit`.
 
 use std::io::{self, Write};
 
@@ -25,14 +25,14 @@ impl Report {
         write(&ReportView::new(self, true), to)
     }
 
-    /// Returns the report in the form that is written to JSON, but with empty lists of iterations: there may be a
-    /// million iterations.
+    /// Returns the report in the form that is written as JSON, but with empty lists of iterations,
+    /// because there may be a million.
     #[must_use]
     pub fn summary(&self) -> ReportView<'_> {
         ReportView::new(self, false)
     }
 
-    /// Returns the JSON schema of the output of [`json`](Self::json).
+    /// Returns the JSON schema of the report that [`json`](Self::json) writes.
     #[must_use]
     pub fn schema() -> Value {
         schema_of::<ReportView<'_>>()

@@ -1,4 +1,4 @@
-//! A report on one or several processes, whose sections stand side by side.
+//! A report on one or several processes. With several, it compares them.
 
 mod csv;
 mod json;
@@ -23,21 +23,24 @@ use crate::ranks::skew::Skew;
 #[derive(Debug)]
 pub struct Report {
     pub processes: Vec<Process>,
-    /// The name that distinguishes each process from the others, such as `rank 2`.
+    /// The name of each process that distinguishes it from the others, such as `rank 2`.
     pub names: Vec<String>,
     /// True if the processes may belong to one job. If not, they are not compared with each other.
     pub is_one_job: bool,
-    /// Skew of iterations; `None` unless several processes of one job have iterations in common.
+    /// The comparison of the processes' iterations; `None` unless several processes of one job have
+    /// iterations in common.
     pub skew: Option<Skew>,
-    /// Arrivals at collectives; `None` unless several processes of one job have collectives.
+    /// The comparison of the processes' collectives; `None` unless several processes of one job
+    /// have collectives.
     pub arrivals: Option<Arrivals>,
-    /// The findings, the strongest first.
+    /// The findings: those that hold come first, and the one with the greatest loss is the first.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// Creates a report on processes, which must be in the order of their ranks. A record that has only GPU metrics is
-    /// not shown as a process. Its samples are added to the processes of the same machine, by time.
+    /// Returns a report on processes, which must be in the order of their ranks. A record that
+    /// contains only GPU metrics is not shown as a process; its samples are added to the processes
+    /// of the same machine, by time.
     #[must_use]
     pub fn new(processes: Vec<Process>) -> Self {
         let (measured, mut processes): (Vec<_>, Vec<_>) =
@@ -54,7 +57,8 @@ impl Report {
         let ranks = ranks(&processes);
         let is_one_job = names::is_one_job(&ranks);
         let names = names::names(&ranks);
-        // If the iterations of a trace are unknown, processes cannot be compared iteration by iteration.
+        // If the iterations of a trace are unknown, its process cannot be compared with others
+        // iteration by iteration.
         let is_counted = |process: &Process| !process.facts.origin.lacks(Data::Iterations);
         let compared = match is_one_job && processes.iter().all(is_counted) {
             true => &ranks[..],
@@ -73,14 +77,15 @@ impl Report {
         }
     }
 
-    /// Returns lines that say which iterations the shares of several processes are based on, if not on all.
+    /// Returns the lines that say on which iterations the shares of several processes are based, if
+    /// not on all iterations.
     #[must_use]
     pub fn of_which(&self) -> Vec<&'static str> {
         of_which(self.processes.iter().filter_map(|one| one.sum.as_ref()))
     }
 }
 
-/// Returns the data of each process that are compared with other processes.
+/// Returns the data of each process that are needed to compare it with other processes.
 fn ranks(processes: &[Process]) -> Vec<Rank<'_>> {
     let processes = processes.iter();
     processes

@@ -1,4 +1,4 @@
-//! Text of a report on one process.
+//! The text of a report on one process.
 
 use std::os::unix::ffi::OsStrExt;
 use std::slice;
@@ -30,19 +30,22 @@ use crate::routing::expert_gpus;
 use crate::routing::text as routing;
 use crate::stacks::text as stacks;
 
-/// Maximum numbers of lines on a screen, in this order: for calls, for kernels, for functions or ranges, for layers
-/// with experts, and for slow iterations.
+/// Maximum number of lines for CUDA calls on a screen.
 const MAX_CALLS: usize = 4;
+/// Maximum number of lines for kernels on a screen.
 const MAX_KERNELS: usize = 5;
+/// Maximum number of lines for functions on a screen; the same maximum applies to NVTX ranges.
 const MAX_NAMES: usize = 3;
+/// Maximum number of lines for layers with experts on a screen.
 const MAX_LAYERS: usize = 3;
+/// Maximum number of lines for slow iterations on a screen.
 const MAX_SLOW: usize = 5;
-/// Maximum number of rows on a screen for each of the two ledgers, and the number to which it is reduced if tables need
-/// the room.
+/// Maximum number of rows on a screen for each of the two ledgers (host and GPU).
 const MAX_LEDGER_ROWS: usize = 5;
+/// Number of rows to which each ledger is reduced if the tables need the room.
 const MIN_LEDGER_ROWS: usize = 2;
 
-/// Maximum number of lines of a note on a screen.
+/// Maximum number of lines of one note on a screen.
 const MAX_NOTE_LINES: usize = 3;
 
 pub(crate) fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
@@ -69,12 +72,13 @@ fn notes(process: &Process, lines: &mut Lines) {
         lines.blank();
     }
     for note in notes {
-        // Limit the lines: in a damaged record a note may contain arbitrarily long text.
+        // Limit the number of lines, because in a damaged record the text of a note may be very
+        // long.
         lines.text_within(&note, 2, MAX_NOTE_LINES);
     }
 }
 
-/// Returns the rank and its source in words; empty if the rank is not known.
+/// Returns words for the process's rank and the source of the rank; empty if the rank is not known.
 fn rank(facts: &Facts) -> String {
     let Some(rank) = facts.known_rank() else {
         return String::new();
@@ -108,7 +112,8 @@ fn head(process: &Process, lines: &mut Lines) {
     if !facts.host.is_empty() {
         parts.push(facts.host.clone());
     }
-    // GPUs that the process did not use may have no name, so show the first name.
+    // The name of a GPU that the process did not use may be missing, so show the first name that is
+    // known.
     let gpus = &facts.software.gpus;
     parts.extend(gpus.iter().find(|name| !name.is_empty()).cloned());
     if !facts.software.python.is_empty() {
@@ -175,7 +180,7 @@ fn inside(process: &Process, sum: &Sum, found: &[Finding], lines: &mut Lines) {
     tables(process, sum, &wanted, lines);
 }
 
-/// Adds a line on the data that the record contains, and on how they were measured.
+/// Adds a line that states which data the record contains and how they were measured.
 fn measured(process: &Process, sum: &Sum, lines: &mut Lines) {
     let mut parts = Vec::new();
     let origin = &process.facts.origin;
@@ -221,15 +226,16 @@ fn measured(process: &Process, sum: &Sum, lines: &mut Lines) {
     }
 }
 
-/// Numbers of lines that the tables need to be shown completely.
+/// The numbers of lines that the tables would need to be shown completely.
 struct TableSizes {
-    /// Numbers of rows of slow iterations, kernels, calls, functions, ranges, experts and layers, in this order.
+    /// Numbers of rows of the tables for slow iterations, kernels, calls, functions, ranges,
+    /// experts and layers, in this order.
     rows: [usize; 7],
-    /// Number of lines that are not rows of tables, such as headings; and the part of these lines that is shown even if
-    /// no table has a row.
+    /// Number of lines that are not rows of tables, such as headings.
     others: usize,
+    /// The part of `others` that is shown even if no table has a row.
     alone: usize,
-    /// True if layers are known. If not, blocks of kernels are shown.
+    /// True if layers are known. If they are not, repeated blocks of kernels are shown instead.
     has_layers: bool,
 }
 
@@ -238,7 +244,7 @@ impl TableSizes {
         let layers = process.layers.as_ref();
         let has_layers = layers.is_some_and(|layers| !layers.patterns.is_empty());
         let layer_rows = layers.map_or(0, |layers| layers::rows(layers, lines));
-        // If there are layers, NVTX ranges are shown as layers.
+        // If layers are shown, they already contain the NVTX ranges.
         let ranges = if layer_rows == 0 { MAX_NAMES } else { 0 };
         let most = |all: usize, on_screen: usize| all.min(lines.rows(on_screen));
         let slowest = most(process.slowest.len(), MAX_SLOW);
@@ -250,7 +256,8 @@ impl TableSizes {
             ranges => most(process.calls.ranges.len(), ranges),
         };
         let experts = most(process.experts.len(), MAX_LAYERS);
-        // Each table has a heading. The heading of kernels is counted in `kernels::fixed`.
+        // Each of these tables has a heading. The table of kernels is not among them, because
+        // `kernels::fixed` counts its heading.
         let headings = [slowest, calls, functions, ranges].into_iter();
         let blocks = match has_layers {
             true => 0,
@@ -273,9 +280,10 @@ impl TableSizes {
         }
     }
 
-    /// Returns the number of rows of each ledger. Tables take the room they need first.
+    /// Returns the number of rows to show of each ledger (host and GPU). The tables get the room
+    /// that they need first.
     fn ledger(&self, process: &Process, lines: &Lines) -> usize {
-        // The 1 is for the blank line before the tables.
+        // The 1 stands for the blank line before the tables.
         let others = 1 + self.others + stacks::LINES * usize::from(process.stacks.is_there());
         let all: usize = self.rows.iter().sum();
         let tables = self.rows.iter().filter(|rows| **rows > 0).count();
@@ -289,8 +297,8 @@ impl TableSizes {
                 .rev()
                 .find(|most| fits(*most, tables))
         };
-        // If table rows do not fit anyway, the ledgers take the room of these rows. They take the room of single lines
-        // only if necessary.
+        // If not all rows of the tables fit anyway, the ledgers may take room from these rows. They
+        // take the room of single lines only if this is necessary.
         let alone = |beside: usize| {
             let fits =
                 |most: &usize| ledger::lines(&process.ledger, *most) + beside <= lines.left();
@@ -301,7 +309,7 @@ impl TableSizes {
         most.or_else(|| alone(0)).unwrap_or(1)
     }
 
-    /// Adds the ledgers of windows that differ much from the ledger of all windows.
+    /// Adds the ledgers of windows that differ much from the ledger of all windows to the text.
     fn unlike(&self, process: &Process, lines: &mut Lines) {
         let fewest = self.rows.iter().min().unwrap_or(&0);
         let room = lines.left().saturating_sub(self.others + 1 + fewest);
@@ -310,7 +318,7 @@ impl TableSizes {
     }
 }
 
-/// Adds the tables, each with as many rows as fit.
+/// Adds the tables to the text, each with as many rows as fit.
 fn tables(process: &Process, sum: &Sum, wanted: &TableSizes, lines: &mut Lines) {
     let room = lines.left().saturating_sub(wanted.others);
     let Rows([slowest, kernels, calls, functions, ranges, experts, layers]) =

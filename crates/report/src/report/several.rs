@@ -1,4 +1,4 @@
-//! Text of a report on several processes.
+//! The text of a report on several processes.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +20,17 @@ use crate::routing::text as routing;
 use crate::routing::{expert_gpus, together};
 use crate::stacks::text as stacks;
 
-/// Maximum and minimum number of processes that have a line. Then maximum numbers of slow iterations, of notes, of
-/// layers with experts, and of ranks that several processes share.
+/// Maximum number of processes that get a line.
 const MAX_PROCESSES: usize = 16;
+/// Minimum number of processes that get a line, even if there is no room.
 const MIN_PROCESSES: usize = 4;
+/// Maximum number of slow iterations.
 const MAX_SLOW: usize = 5;
+/// Maximum number of notes.
 const MAX_NOTES: usize = 6;
+/// Maximum number of layers with experts.
 const MAX_LAYERS: usize = 3;
+/// Maximum number of ranks that several processes share.
 const MAX_SHARED_RANKS: usize = 2;
 
 pub(crate) fn processes(report: &Report, lines: &mut Lines) {
@@ -138,12 +142,13 @@ fn head(processes: &[Process], is_one_job: bool, lines: &mut Lines) {
     lines.blank();
 }
 
-/// Returns the width of the column of programs.
+/// Returns the width of the column with the programs' names, in characters.
 fn program_width(lines: &Lines) -> usize {
     13 + lines.width().saturating_sub(WIDTH) / 2
 }
 
-/// Returns the beginning of each process's row: rank and host if the processes are of one job, else the program.
+/// Returns the beginning of each process's row: the rank and the host if the processes belong to
+/// one job, otherwise the program.
 fn places(processes: &[Process], is_one_job: bool, lines: &Lines) -> Vec<String> {
     let is_ranked = processes.iter().any(|one| one.facts.known_rank().is_some());
     let place = |process: &Process| {
@@ -161,7 +166,8 @@ fn places(processes: &[Process], is_one_job: bool, lines: &Lines) -> Vec<String>
     processes.iter().map(place).collect()
 }
 
-/// Adds a row for each process on at most `room` lines. A few processes are always shown.
+/// Adds the table with a row for each process to the text, on at most `room` lines. A few processes
+/// are shown even if there is no room.
 fn table(
     processes: &[Process],
     is_one_job: bool,
@@ -170,7 +176,8 @@ fn table(
     lines: &mut Lines,
 ) {
     let sums = || processes.iter().filter_map(|one| one.sum.as_ref());
-    // Lines that are not rows: the heading, a line on processes that are left out, and the lines below the table.
+    // These lines are not rows of the table: the heading, a line about processes that are left out,
+    // and the lines below the table.
     let others = 2 + of_which(sums()).len() + MAX_SHARED_RANKS;
     let most = lines
         .rows(MAX_PROCESSES)
@@ -208,14 +215,15 @@ fn table(
     }
 }
 
-/// Returns the number of iterations in which a process is the slowest; `None` if it has no iteration in common with
-/// others.
+/// Returns the number of iterations in which a process is the slowest; `None` if it has no
+/// iterations in common with other processes.
 fn slowest_times(skew: Option<&Skew>, place: usize) -> Option<u64> {
     let skew = skew.filter(|skew| skew.common.get(place).is_some_and(|common| *common > 0))?;
     skew.slowest.get(place).copied()
 }
 
-/// Adds a row with the figures of a process. `start` is the beginning of the row.
+/// Adds a row with the figures of a process to the table. `start` is the text at the beginning of
+/// the row.
 fn row(process: &Process, start: &str, slowest: Option<u64>, lines: &mut Lines) {
     let Some(sum) = &process.sum else {
         let nothing = process.nothing().unwrap_or_default();
@@ -238,12 +246,12 @@ fn row(process: &Process, start: &str, slowest: Option<u64>, lines: &mut Lines) 
     ));
 }
 
-/// Returns a share as a percentage, or a dash if the share is not known.
+/// Returns a share as a percentage; a dash if the share is not known.
 fn share(share: Option<f64>) -> String {
     share.map_or_else(|| UNKNOWN.to_owned(), |share| Share(share).to_string())
 }
 
-/// Returns ranks that more than one process has, each with the IDs of these processes.
+/// Returns the ranks that more than one process has, each with the process IDs.
 fn shared_ranks(processes: &[Process]) -> Vec<(u64, Vec<u32>)> {
     let mut ranks = BTreeMap::<_, Vec<_>>::new();
     for process in processes {

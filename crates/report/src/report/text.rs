@@ -1,4 +1,4 @@
-//! The report as text that fits a screen: 80 columns, and 44 lines for one process.
+//! The report as text. It fits a screen of 80 columns, with 44 lines for one process.
 
 use super::{Report, one, several};
 use crate::findings::text::finding;
@@ -11,7 +11,8 @@ impl Report {
         self.styled(Style::default())
     }
 
-    /// Returns the report as text in the given style, which depends on the output: a terminal, a pipe or a file.
+    /// Returns the report as text in the given style. The style depends on the output: a terminal,
+    /// a pipe or a file.
     #[must_use]
     pub fn styled(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
@@ -23,7 +24,8 @@ impl Report {
         lines.finish()
     }
 
-    /// Returns the text of the finding with an identifier; `None` if the report has no such finding.
+    /// Returns the text of the finding with the identifier `id`; `None` if the report has no such
+    /// finding.
     #[must_use]
     pub fn finding(&self, id: &str, style: Style) -> Option<String> {
         let found = self.findings.iter().find(|found| found.id == id)?;

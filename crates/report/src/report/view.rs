@@ -1,4 +1,4 @@
-//! A process as JSON.
+//! A process in the form in which it is written as JSON.
 
 use std::slice;
 

@@ -1,4 +1,5 @@
-//! Load balance of learned expert routers, for several numbers of GPUs.
+//! Load balance of learned expert routers, computed for several numbers of GPUs among which the
+//! experts could be divided.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -60,7 +61,8 @@ struct OnGpus {
 }
 
 impl<'a> Routing<'a> {
-    /// Returns the balance, or `None` if no tokens were counted. `ranks` is the number of processes in the report.
+    /// Returns the load balance, or `None` if no tokens were counted. `ranks` is the number of
+    /// processes in the report.
     pub(crate) fn from_loads(
         loads: &'a [LayerLoad],
         facts: &'a Facts,

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 pub(crate) use balance::Routing;
 use tllmprof_record::{Event, What};
 
-/// Maximum number of experts to distinguish, over all layers.
+/// Maximum number of experts to distinguish, in all layers together.
 const MAX_EXPERTS: usize = 1 << 16;
 
-/// The load of each expert of a layer.
+/// The number of tokens that each expert of a layer received (its load).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LayerLoad {
     pub layer: u16,
@@ -19,8 +19,8 @@ pub struct LayerLoad {
     pub tokens: Vec<u64>,
 }
 
-/// Loads of experts from the events of a record. An event has the total number of tokens that an expert has received so
-/// far, so only an expert's latest event counts.
+/// Loads of experts, collected from the events of a record. An event contains the total number of
+/// tokens that an expert has received so far, so only the expert's latest event counts.
 #[derive(Debug, Default)]
 pub(crate) struct Loads {
     tokens: BTreeMap<(u16, u16), u64>,
@@ -28,7 +28,7 @@ pub(crate) struct Loads {
 }
 
 impl Loads {
-    /// Adds an event if it has an expert's load.
+    /// Adds an event, if it contains the load of an expert.
     #[inline]
     pub(crate) fn add(&mut self, event: &Event) {
         if let What::ExpertLoad {
@@ -44,7 +44,7 @@ impl Loads {
     fn load(&mut self, layer: u16, expert: u16, tokens: u64) {
         let key = (layer, expert);
         if self.tokens.len() < MAX_EXPERTS || self.tokens.contains_key(&key) {
-            // The number is a total, so the largest one is the latest.
+            // The number in an event is a running total, so the largest number is the latest.
             let most = self.tokens.entry(key).or_default();
             *most = tokens.max(*most);
         } else {
@@ -52,7 +52,8 @@ impl Loads {
         }
     }
 
-    /// Returns the loads by layer. Each layer has experts up to the highest number that occurs in an event.
+    /// Returns the loads by layer. A layer's list has an entry for each expert up to the highest
+    /// number that occurs in an event.
     pub(crate) fn finish(self) -> Vec<LayerLoad> {
         let mut layers: Vec<LayerLoad> = Vec::new();
         let mut room = MAX_EXPERTS;
@@ -83,12 +84,14 @@ impl LayerLoad {
             .fold(0, |sum, tokens| sum.saturating_add(*tokens))
     }
 
-    /// Returns the busiest expert's load as a multiple of the mean, or `None` if there were no tokens.
+    /// Returns the busiest expert's load divided by the mean load, or `None` if there were no
+    /// tokens.
     pub fn of_mean(&self) -> Option<f64> {
         of_mean(self.tokens.iter().copied())
     }
 
-    /// Returns each expert's load as a multiple of the mean, to a thousandth, or `None` if there were no tokens.
+    /// Returns each expert's load divided by the mean load, rounded to a thousandth; `None` if
+    /// there were no tokens.
     #[must_use]
     pub fn each_of_mean(&self) -> Option<Vec<f64>> {
         let sum: f64 = self.tokens.iter().map(|tokens| *tokens as f64).sum();
@@ -97,8 +100,9 @@ impl LayerLoad {
         (sum > 0.0).then(|| self.tokens.iter().map(rounded).collect())
     }
 
-    /// Returns the busiest GPU's load as a multiple of the mean GPU's, if each GPU holds the same number of consecutive
-    /// experts. Returns `None` if there were no tokens or the experts cannot be divided equally.
+    /// Returns the busiest GPU's load divided by the mean load of a GPU, if each GPU holds the same
+    /// number of consecutive experts. Returns `None` if there were no tokens or if the experts
+    /// cannot be divided equally.
     pub fn over_gpus(&self, gpus: usize) -> Option<f64> {
         let each = self.tokens.len().checked_div(gpus)?;
         if each == 0 || each * gpus != self.tokens.len() {
@@ -124,12 +128,14 @@ fn of_mean(tokens: impl Iterator<Item = u64> + Clone) -> Option<f64> {
     Some(most as f64 * count / sum)
 }
 
-/// Returns the busiest expert's load as a multiple of the mean, averaged over the layers that have tokens.
+/// Returns the busiest expert's load divided by the mean load, as a mean over the layers that
+/// received tokens.
 pub(crate) fn mean(loads: &[LayerLoad]) -> Option<f64> {
     mean_of(loads.iter().filter_map(LayerLoad::of_mean))
 }
 
-/// Returns the busiest GPU's load as a multiple of the mean GPU's, averaged over the layers that have tokens.
+/// Returns the busiest GPU's load divided by the mean load of a GPU, as a mean over the layers that
+/// received tokens.
 pub(crate) fn mean_over_gpus(loads: &[LayerLoad], gpus: usize) -> Option<f64> {
     mean_of(loads.iter().filter_map(|load| load.over_gpus(gpus)))
 }
@@ -139,8 +145,8 @@ fn mean_of(of: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }
 
-/// Returns the number of GPUs among which the experts are divided: the number that the command line gives, else the
-/// number of ranks; `None` if neither is known.
+/// Returns the number of GPUs among which the experts are divided: the number in the command line,
+/// or else the number of ranks; `None` if neither is known.
 #[must_use]
 pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
     const EXPERT_OPTIONS: [&str; 5] = [
@@ -152,7 +158,7 @@ pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
     ];
     let option = |names: &[&str]| option(command, names).filter(|size| *size > 1);
     let is_on = |word: &str| ["--enable-expert-parallel", "-ep"].contains(&word);
-    // vLLM divides the experts among all GPUs of all its replicas.
+    // vLLM divides the experts among the GPUs of all its replicas together.
     let vllm = || {
         let tensor = option(&["-tp", "--tensor-parallel-size"]).unwrap_or(1);
         let data = option(&["-dp", "--data-parallel-size"]).unwrap_or(1);
@@ -166,7 +172,7 @@ pub fn expert_gpus(command: &str, ranks: usize) -> Option<usize> {
         .filter(|gpus| *gpus > 1)
 }
 
-/// Returns the number after one of these options in a command line.
+/// Returns the number that follows one of these options in a command line.
 fn option(command: &str, names: &[&str]) -> Option<usize> {
     let mut words = command.split_whitespace().peekable();
     while let Some(word) = words.next() {
@@ -182,8 +188,9 @@ fn option(command: &str, names: &[&str]) -> Option<usize> {
     None
 }
 
-/// Returns the sum of the loads of several ranks. If each rank counts different tokens, the sum is the total. If all
-/// ranks count the same tokens, the sum is too large by the same factor for all experts, and ratios stay correct.
+/// Returns the sums of the loads of several ranks. If each rank counts different tokens, the sums
+/// are the total loads. If all ranks count the same tokens, all sums are too large by the same
+/// factor, but ratios between experts are correct.
 pub(crate) fn together<'a>(ranks: impl Iterator<Item = &'a [LayerLoad]>) -> Vec<LayerLoad> {
     let mut layers: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
     for load in ranks.flatten() {

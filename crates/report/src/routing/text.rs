@@ -1,14 +1,15 @@
-//! Text on the load balance of learned expert routers.
+//! The report's lines on the load balance of learned expert routers.
 
 use crate::events::facts::Facts;
 use crate::numbers::units::Rate;
 use crate::print::lines::Lines;
 use crate::routing::{LayerLoad, mean, mean_over_gpus};
 
-/// The number of GPUs that share the experts, if the record does not say it.
+/// The number of GPUs among which the experts are assumed to be divided, if the record does not
+/// state it.
 pub(crate) const GPUS: usize = 8;
 
-/// Returns the number of lines that [`layers`] adds in addition to rows of layers.
+/// Returns the number of lines that [`layers`] adds to the text, not counting the rows of layers.
 pub(crate) fn fixed(loads: &[LayerLoad]) -> usize {
     2 * usize::from(used(loads).next().is_some())
 }
@@ -19,7 +20,7 @@ fn used(loads: &[LayerLoad]) -> impl Iterator<Item = (&LayerLoad, f64)> {
         .filter_map(|load| Some((load, load.of_mean()?)))
 }
 
-/// Adds the load balance averaged over the layers, and the layers with the worst balance.
+/// Adds lines with the mean load balance of the layers, and with the layers whose balance is worst.
 pub(crate) fn layers(
     loads: &[LayerLoad],
     facts: &Facts,

@@ -1,7 +1,8 @@
-//! Sampled stacks of the threads that make steps, by function.
+//! Sampled stacks of the threads that run iterations, by function.
 //!
-//! A sample counts if its thread was in one of its own iterations, the host's ledger is based on that iteration, and
-//! the thread did not wait for requests. Stacks that changed while they were read are rejected and counted separately.
+//! A sample counts if its thread was in one of its own iterations, if the host's ledger is based on
+//! that iteration, and if the thread did not wait for requests. Stacks that changed while the
+//! sampler read them are rejected and counted separately.
 
 mod rates;
 pub(crate) mod text;
@@ -21,7 +22,7 @@ use crate::events::samples::{ENOUGH, SampleCounts, SamplePlace, Sampled, Sampled
 use rates::Rates;
 use tree::TreeBuilder;
 
-/// Maximum number of functions to list.
+/// Maximum number of functions in the list.
 const MAX_FUNCTIONS: usize = 32;
 
 /// A function, and the number of stack samples that contain it.
@@ -88,7 +89,7 @@ pub struct Stacks {
     pub sampled: Sampled,
 }
 
-/// Writes the stacks, or `null` if none were sampled.
+/// Writes the sampled stacks as JSON; `null` if none were sampled.
 ///
 /// # Errors
 /// Returns an error if writing fails.
@@ -97,9 +98,9 @@ pub(crate) fn write_any<S: Serializer>(stacks: &Stacks, serializer: S) -> Result
 }
 
 impl Stacks {
-    /// Adds up samples. `windows` has the start of each window in nanoseconds. `places` has the figures that each
-    /// sample counts in, or `None`. `took` is the total time of the iterations in which samples count, without waits
-    /// for requests, in nanoseconds.
+    /// Returns the sums over samples. `windows` contains the start of each window in nanoseconds.
+    /// `places` contains, for each sample, the figures in which it counts. `took` is the total time
+    /// of the iterations in which samples count, without waits for requests, in nanoseconds.
     pub fn new(
         sampled: Sampled,
         rate: Option<u64>,
@@ -141,7 +142,7 @@ impl Stacks {
             };
             tree.add(&sampled.frames.stack(sample.frame), asleep);
         }
-        // If no sample has a Python function, only the native stacks are worth showing.
+        // If no sample contains a Python function, show only the native stacks.
         if functions.iter().all(|(samples, _)| *samples == 0) {
             python = TreeBuilder::default();
         }
@@ -181,12 +182,12 @@ impl Stacks {
         }
     }
 
-    /// Returns for each iteration the number of samples in which its thread ran Python code, and the number of samples
-    /// in which it ran other code.
+    /// Returns, for each iteration, the number of samples in which its thread ran Python code, and
+    /// the number of samples in which the thread ran other code.
     #[must_use]
     pub fn code_of<'a>(&self, iterations: impl Iterator<Item = &'a Iteration>) -> Vec<[u64; 2]> {
-        // Native stacks are sampled separately. Use them only if there are no other samples: only those show if the
-        // thread ran Python code.
+        // Native stacks are sampled separately, and do not show whether the thread ran Python code.
+        // So use them only if there are no other samples.
         let is_native_alone = self.counts.samples == 0;
         let mut threads: HashMap<u32, Vec<(u64, usize)>> = HashMap::new();
         for sample in &self.sampled.samples {
@@ -217,7 +218,7 @@ impl Stacks {
         code.collect()
     }
 
-    /// Returns true if stacks were sampled or sampling was requested.
+    /// Returns true if stacks were sampled, or if the user requested that.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.rate.is_some() || !self.sampled.samples.is_empty()

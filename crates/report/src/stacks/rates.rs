@@ -1,27 +1,29 @@
 //! Achieved sampling rates, computed from the times of the samples.
 //!
-//! A machine may sample less often than requested. A kernel without high-resolution timers samples only at its tick,
-//! and a sampler that gets no CPU time is late.
+//! A machine may sample less often than requested: a kernel without high-resolution timers samples
+//! only at its timer tick, and a sampler that gets no processor is late.
 
 use tllmprof_record::{Taken, ThreadState};
 
 use crate::events::samples::StackSample;
 
-/// Minimum number of intervals between samples from which a rate is computed.
+/// Minimum number of intervals between samples that is needed to compute a rate.
 const MIN_INTERVALS: u64 = 10;
 
-/// Achieved rates in Hz; `None` if there are too few samples.
+/// Achieved sampling rates in Hz; `None` if there are too few samples.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Rates {
-    /// Rate of the samples that the library's own sampler took, including rejected ones.
+    /// Rate of the samples that the library's own sampler took, including rejected samples.
     pub walked: Option<u64>,
-    /// Rate of the native samples, which the operating system's kernel takes only while a thread runs.
+    /// Rate of the samples of native stacks, which the operating system's kernel takes only while a
+    /// thread runs.
     pub native: Option<u64>,
 }
 
 impl Rates {
-    /// Computes the rates. `samples` must be sorted by thread and time. `windows` has the starts of windows: an
-    /// interval that contains one is left out, because nothing is sampled between windows.
+    /// Returns the achieved sampling rates. `samples` must be sorted by thread and time. `windows`
+    /// contains the starts of windows: an interval between samples that contains such a start is
+    /// left out, because nothing is sampled between windows.
     pub(crate) fn measure(samples: &[StackSample], windows: &[u64]) -> Self {
         let (mut walked, mut native) = (Mean::default(), Mean::default());
         for thread in samples.chunk_by(|a, b| a.thread == b.thread) {
@@ -49,11 +51,11 @@ impl Rates {
     }
 }
 
-/// Sum from which the mean interval between samples is computed.
+/// Number and sum of intervals between samples, from which their mean is computed.
 #[derive(Default)]
 struct Mean {
     intervals: u64,
-    /// Sum of the intervals in nanoseconds.
+    /// Sum of the intervals between samples, in nanoseconds.
     sum: u64,
 }
 
@@ -114,7 +116,8 @@ mod tests {
 
     #[test]
     fn native_samples_are_missing_only_where_their_thread_ran() {
-        // The thread runs for 40 ms, then sleeps for 40 ms. The kernel takes a sample every 4 ms while it runs.
+        // In this test the thread alternately runs for 40 ms and sleeps for 40 ms. The operating
+        // system's kernel takes a sample every 4 ms while the thread runs.
         let mut samples = Vec::new();
         for n in 0..800 {
             let runs = n / 40 % 2 == 0;

@@ -1,16 +1,20 @@
-//! Text on sampled stacks: the number of samples, and the functions that were sampled most.
+//! The report's lines on sampled stacks: the number of samples, and the functions with the most
+//! samples.
 
 use super::Stacks;
 use crate::events::samples::ENOUGH;
 use crate::numbers::units::Share;
 use crate::print::lines::Lines;
 
-/// Maximum numbers: of lines for one process, of lines for several processes, and of functions that are named.
+/// Maximum number of lines in a report on one process.
 pub(crate) const LINES: usize = 2;
+/// Maximum number of lines in a report on several processes.
 const MAX_LINES_OF_RANKS: usize = 3;
+/// Maximum number of functions that are named.
 const MAX_FUNCTIONS: usize = 3;
 
-/// Adds the number of samples, and the functions that were innermost most often.
+/// Adds lines with the number of samples, and the functions that were most often the innermost of a
+/// stack.
 pub(crate) fn one(stacks: &Stacks, lines: &mut Lines) {
     let counts = stacks.counts;
     if !stacks.is_there() {
@@ -36,7 +40,7 @@ pub(crate) fn one(stacks: &Stacks, lines: &mut Lines) {
     lines.wrapped("stacks: ", &said, LINES);
 }
 
-/// Adds for each process the number of samples, and the share of samples that were rejected.
+/// Adds lines with each process's number of samples, and the share of samples that were rejected.
 pub(crate) fn several<'a>(
     named: impl Iterator<Item = (&'a Stacks, &'a String)> + Clone,
     lines: &mut Lines,
@@ -57,7 +61,7 @@ pub(crate) fn several<'a>(
     };
     let said = sampled().enumerate().map(|(place, (stacks, who))| {
         let counts = stacks.counts;
-        // To save room, only the first process's text has the labels of the numbers.
+        // To save room, only the first process's numbers have labels.
         let [samples, of] = match place {
             0 => [" samples", " rejected"],
             _ => [""; 2],
@@ -73,8 +77,8 @@ pub(crate) fn several<'a>(
     }
 }
 
-/// Returns the number of samples in words, with native samples listed separately, and the rates at which they were
-/// taken.
+/// Returns words for the number of samples and the rates at which they were taken. Samples of
+/// native stacks are listed separately.
 fn taken(stacks: &Stacks, samples: &str) -> String {
     let at =
         |achieved: Option<u64>| achieved.map_or(String::new(), |rate| format!(" at {rate} Hz"));

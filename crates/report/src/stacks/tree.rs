@@ -1,4 +1,4 @@
-//! Samples of stacks as a call tree.
+//! Samples of stacks, combined into a call tree.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,9 +9,10 @@ use serde::Serialize;
 use super::FunctionSamples;
 use crate::events::samples::Frames;
 
-/// Maximum number of nodes of a tree, and minimum share of all samples that a node must have. Samples of smaller nodes
-/// are counted only in their callers.
+/// Maximum number of nodes of a call tree. The samples of further nodes are counted only in their
+/// callers.
 const MAX_NODES: usize = 2000;
+/// Minimum share of all samples, as a fraction, for a node to be kept.
 const MIN_SHARE: f64 = 0.001;
 
 /// A function of a call tree, as called by one caller or as the outermost function.
@@ -23,14 +24,14 @@ pub struct TreeNode {
     pub of: FunctionSamples,
 }
 
-/// The nodes of a tree. Callers come before the functions that they call; functions with the same caller are sorted by
-/// samples, largest first.
+/// The nodes of a call tree. A caller comes before the functions that it calls. Functions with the
+/// same caller are sorted by their number of samples, the largest first.
 pub(crate) type Tree = Vec<TreeNode>;
 
-/// The label of the node for samples that are in no function.
+/// Label of the node for samples that are in no Python function.
 const OUTSIDE_LABEL: &str = "in no Python function";
 
-/// A call tree under construction. The first node stands for all samples.
+/// A call tree under construction. Its first node stands for all samples.
 #[derive(Debug, Default)]
 pub(crate) struct TreeBuilder {
     nodes: Vec<SampledNode>,
@@ -46,7 +47,7 @@ struct SampledNode {
 }
 
 impl TreeBuilder {
-    /// Adds a sample. `stack` has the functions of the stack, the outermost first.
+    /// Adds a sample. `stack` contains the functions of the sampled stack, the outermost first.
     pub(crate) fn add(&mut self, stack: &[u32], asleep: bool) {
         if self.nodes.is_empty() {
             self.node(0, None);
@@ -90,13 +91,13 @@ impl TreeBuilder {
         self.nodes.len() - 1
     }
 
-    /// Builds the tree from the nodes with the most samples.
+    /// Returns the tree, which keeps only the nodes with the most samples.
     pub(crate) fn finish(self, frames: &Frames) -> Tree {
         let Some(all) = self.nodes.first().map(|all| all.samples) else {
             return Tree::new();
         };
-        // A caller has at least as many samples as each function that it calls, and a lower index. So the caller of a
-        // kept node is kept, too.
+        // A caller has at least as many samples as each of its callees, and a lower index. So if a
+        // node is kept, its caller is kept, too.
         let mut kept: Vec<_> = (1..self.nodes.len()).collect();
         kept.retain(|at| self.nodes[*at].samples as f64 >= all as f64 * MIN_SHARE);
         kept.sort_by_key(|at| (Reverse(self.nodes[*at].samples), *at));

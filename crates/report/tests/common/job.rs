@@ -1,5 +1,5 @@
-//! The records of a simulated job of many ranks on several hosts. The times at which ranks arrive at collectives and
-//! the causes of their delays are known.
+//! The records of a simulated job of many ranks on several hosts. Tests know when each rank arrives
+//! at collectives and why it is late.
 
 #![allow(dead_code)] // each test file uses only a part of this module
 
@@ -9,13 +9,13 @@ use tllmprof_record::{Batch, CallKind, ClockKind, Edge, Ended, Event, Info, Stri
 pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
 
-/// The number of the first iteration.
+/// The number of the first iteration of the job.
 pub(crate) const FIRST: u64 = 100;
 const START: u64 = 5_000 * MS;
 const LAUNCH: u8 = 0;
 const WAIT: u8 = 1;
 
-/// The cause of a rank's delay.
+/// The cause for which a rank arrives late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
     Gc,
@@ -28,12 +28,12 @@ pub(crate) enum Cause {
     Tokens,
     /// The rank's kernels are the same, but take longer.
     Kernels,
-    /// The record does not show the cause.
+    /// The kernel launches are late, and the record does not show why.
     Launch,
 }
 
-/// A planted delay: a rank is late in some iterations, by a number of nanoseconds in each. `steps` has the first and
-/// the last of them, counted from the job's first iteration.
+/// A delay that the test plants: a rank is late by `by` nanoseconds in each iteration from the
+/// first to the second number of `steps`. These numbers count from the job's first iteration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plant {
     pub rank: u64,
@@ -42,8 +42,8 @@ pub(crate) struct Plant {
     pub by: u64,
 }
 
-/// A jump of a clock before an iteration, in nanoseconds. Either the clock of a host jumps, or only the GPU times of
-/// one rank do.
+/// A jump of a clock before an iteration, by a number of nanoseconds. The clock of a host jumps, or
+/// only the GPU times of one rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Jump {
     pub host: Option<u64>,
@@ -57,19 +57,21 @@ pub(crate) struct Job {
     pub hosts: u64,
     pub per_host: u64,
     pub steps: u64,
-    /// Number of collectives in an iteration, and number of kernels before each collective.
+    /// Number of collectives in an iteration.
     pub collectives: u64,
+    /// Number of kernels before each collective.
     pub kernels: u64,
     /// Transfer time of each collective, in nanoseconds.
     pub transfer: u64,
     pub name: &'static str,
     pub plants: Vec<Plant>,
     pub jumps: Vec<Jump>,
-    /// Number of ranks in a group; 0 if all ranks are one group. Groups do not wait for each other.
+    /// Number of ranks in a group; 0 if all ranks are one group. Ranks of different groups do not
+    /// wait for each other.
     pub group: u64,
-    /// A rank whose record begins later, and its first iteration.
+    /// A rank whose record begins later than the others, and the first iteration in that record.
     pub later: Option<(u64, u64)>,
-    /// A rank whose record lacks a collective, and the iteration of that collective.
+    /// A rank whose record lacks one collective, and the iteration of that collective.
     pub lost: Option<(u64, u64)>,
     pub run: &'static str,
     /// Returns the groups and communicators of a rank, as texts.
@@ -97,7 +99,8 @@ impl Default for Job {
     }
 }
 
-/// The moments, on the job's own clock, at which the last rank of each group arrives at each collective.
+/// The true times, on the job's own clock, at which the last rank of each group arrives at each
+/// collective.
 pub(crate) struct Truth(Vec<u64>);
 
 impl Job {
@@ -119,7 +122,7 @@ impl Job {
         }
     }
 
-    /// Returns a reproducible pseudo-random number up to `most`.
+    /// Returns a number from 0 to `most` that looks random but is the same in each run.
     fn noise(rank: u64, step: u64, at: u64, most: u64) -> u64 {
         let mut x = rank << 40 ^ step << 16 ^ at ^ 0x9e37_79b9_7f4a_7c15;
         for _ in 0..3 {
@@ -135,11 +138,12 @@ impl Job {
         self.plants.iter().find(is_one).copied()
     }
 
-    /// Returns the GPU's idle time and busy time between the previous collective and this one.
+    /// Returns the GPU's idle time and its busy time between the previous collective and the
+    /// collective `at`, in nanoseconds.
     fn before(&self, rank: u64, step: u64, at: u64) -> (u64, u64) {
         let mut idle = if at == 0 { 40 * US } else { US };
         if self.group > 0 {
-            // Groups run independently, so their iterations differ.
+            // Different groups run independently, so give each group another random idle time.
             idle += Self::noise(self.group_of(rank), step, 7_777, 300 * US);
         }
         let mut work = 100 * US + Self::noise(rank, step, at, 2 * US);
@@ -153,7 +157,8 @@ impl Job {
         (idle, work)
     }
 
-    /// Returns the random delay with which a rank leaves a collective.
+    /// Returns the delay, in nanoseconds, with which a rank leaves a collective after its transfer
+    /// has ended.
     fn tail(rank: u64, step: u64, at: u64) -> u64 {
         Self::noise(rank, step, at + 1000, 3 * US)
     }
@@ -192,7 +197,7 @@ impl Job {
         }
     }
 
-    /// Converts a moment on the job's own clock to the clock of a rank's record.
+    /// Converts a time on the job's own clock to the clock of a rank's record.
     pub(crate) fn recorded(&self, rank: u64, step: u64, moment: u64) -> u64 {
         let host = rank / self.per_host;
         let (offset, drift) = self.clock(host);
@@ -309,7 +314,8 @@ impl Job {
         for (what, ns, count) in [
             (Used::Ran, ran, 0),
             (Used::Delayed, delayed, 1),
-            // The thread slept during the waits for the GPU.
+            // The thread slept during all of its waits for the GPU: it was on a processor for 0 ns
+            // of them.
             (Used::Waits, 0, 1000),
         ] {
             let (what, iteration) = (Some(what), n as u32);
@@ -339,7 +345,8 @@ impl Job {
         );
     }
 
-    /// Writes the facts of a rank. Returns the names of its kernels and of its collectives.
+    /// Writes the data about a rank's process. Returns the names of the rank's kernels and
+    /// collectives.
     fn facts(&self, rank: u64, writer: &mut RecordWriter) -> (StringId, StringId) {
         let host = rank / self.per_host;
         let zero = self.recorded(rank, 0, START);

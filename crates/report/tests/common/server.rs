@@ -1,4 +1,4 @@
-//! The record of a simulated server, all of whose times are known exactly.
+//! The record of a simulated server, whose times the tests know exactly.
 
 #![allow(dead_code)] // each test file uses only a part of this module
 
@@ -13,9 +13,9 @@ pub(crate) const US: u64 = 1_000;
 
 /// Ticks per nanosecond of the simulated processor's counter.
 const TICKS: u64 = 2;
-/// Value of the counter when the machine starts.
+/// Value of the processor's counter when the machine starts.
 const OFFSET: u64 = 12_345_678;
-/// Returns the value of the counter at a moment in nanoseconds.
+/// Converts a time in nanoseconds to ticks of the simulated processor's counter.
 pub(crate) const fn ticks(ns: u64) -> u64 {
     ns * TICKS + OFFSET
 }
@@ -27,7 +27,7 @@ const START: u64 = 1000 * MS;
 /// Length of each sample of GPU metrics, in nanoseconds.
 pub(crate) const SAMPLE: u64 = 100 * MS;
 
-/// The mangled name of a kernel.
+/// The mangled name of a kernel that the server runs.
 const GEMM: &str = "_ZN7cutlass7Kernel2I40cutlass_80_tensorop_s1688gemm_128x128_32EEvNT_6ParamsE";
 
 const GRAPH: u8 = 0;
@@ -38,17 +38,18 @@ const WAIT: u8 = 8;
 /// A rank of the simulated server.
 pub(crate) struct Server {
     pub rank: u64,
-    /// The iterations in the window. Earlier iterations are outside windows.
+    /// Numbers of the iterations in the window. Earlier iterations are outside windows.
     pub window: std::ops::RangeInclusive<u64>,
     /// Number of kernels that each iteration launches in addition to its graph.
     pub kernels: u64,
-    /// The iterations in which kernels are recorded. Each has the launched kernels and one kernel of the graph.
+    /// Numbers of the iterations in which kernels are recorded: the `kernels` launched kernels, and
+    /// one kernel of the graph.
     pub taken: std::ops::RangeInclusive<u64>,
-    /// Returns true for iterations that are marked as not satisfying the condition.
+    /// Returns true for iterations that the record marks as not satisfying the user's condition.
     pub excluded: fn(u64) -> bool,
 }
 
-/// The true figures of an iteration, in nanoseconds.
+/// The true figures of an iteration, with which tests compare the report. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Truth {
     pub n: u64,
@@ -95,16 +96,16 @@ impl Server {
         4000 + self.rank as u32
     }
 
-    /// Returns the duration of iteration `n` in nanoseconds. Rank 2 is slow. Ranks 0 and 1 have one slow iteration
-    /// each.
+    /// Returns the duration of iteration `n` in nanoseconds. All iterations of rank 2 are slow;
+    /// ranks 0 and 1 have one slow iteration each.
     fn duration(&self, n: u64) -> u64 {
         let usual = 10 * MS + n % 10 * 100 * US;
         let slow = if self.rank == 2 { MS } else { 0 };
         usual + slow + self.gc(n) + self.gil(n)
     }
 
-    /// Returns the time of garbage collections. Iteration 107 of rank 1 has a full collection, and every tenth
-    /// iteration a small one.
+    /// Returns the time of garbage collections in iteration `n`, in nanoseconds. Iteration 107 of
+    /// rank 1 has a full collection, and every tenth iteration a small one.
     const fn gc(&self, n: u64) -> u64 {
         match (self.rank, n) {
             (1, 107) => 30 * MS,
@@ -113,8 +114,8 @@ impl Server {
         }
     }
 
-    /// Returns the time of waits for the GIL. Iteration 112 of rank 0 has a long wait, and every fifth iteration a
-    /// short one.
+    /// Returns the time of waits for the GIL in iteration `n`, in nanoseconds. Iteration 112 of
+    /// rank 0 has a long wait, and every fifth iteration a short one.
     const fn gil(&self, n: u64) -> u64 {
         match (self.rank, n) {
             (0, 112) => 12 * MS,
@@ -144,15 +145,16 @@ impl Server {
         8 * MS + n % 7 * 10 * US
     }
 
-    /// Returns the number of pieces of GPU work in an iteration (a memory set, kernels, a copy), the time between their
-    /// starts, and the duration of each piece.
+    /// Returns three numbers for an iteration: the number of its pieces of GPU work (a memory set,
+    /// kernels, a copy), and, in nanoseconds, the time between their starts and the duration of
+    /// each piece.
     const fn pieces(&self, n: u64) -> (u64, u64, u64) {
         let pieces = self.kernels + 2;
         let apart = Self::gpu(n) / pieces;
         (pieces, apart, apart * 3 / 4)
     }
 
-    /// Returns the record, and the true figures of the iterations in its window.
+    /// Returns the record, and the true figures of the iterations inside its window.
     pub(crate) fn record(&self) -> (Builder, Vec<Truth>) {
         let main = self.pid();
         let mut builder = Builder::new(self.pid(), ClockKind::Counter);
@@ -212,7 +214,8 @@ impl Server {
         (writer.builder, truths)
     }
 
-    /// Returns the record of two GPUs' metrics, from the start of the server until `until`.
+    /// Returns the record of the metrics of two GPUs, from the start of the server to the time
+    /// `until`.
     pub(crate) fn metrics(&self, until: u64) -> Builder {
         let pid = 9000;
         let mut builder = Builder::new(pid, ClockKind::Monotonic);
@@ -311,7 +314,8 @@ impl RecordWriter {
         self.builder.header().anchor(anchor);
     }
 
-    /// Writes an event of one of the threads. `thread` is an index in `ids`.
+    /// Writes an event of one of the threads in `ids`. `thread` is the index of the thread, and
+    /// `long` is the event's duration in nanoseconds.
     fn put(&mut self, thread: usize, at: u64, long: u64, what: What) {
         let duration = match what {
             What::GpuSpan { .. }
@@ -332,7 +336,8 @@ impl RecordWriter {
         self.put(0, at, 0, What::KernelWindow { edge, iteration });
     }
 
-    /// Writes the GPU's work in an iteration. Pairs of events are swapped, because events may be slightly out of order.
+    /// Writes the GPU's work in an iteration. Pairs of events are swapped, to test that events may
+    /// be slightly out of order.
     fn kernels(&mut self, truth: &Truth, (pieces, apart, long): (u64, u64, u64)) {
         let begin = truth.start + truth.duration - truth.gpu;
         let (device, stream) = (0, 1);
@@ -359,7 +364,7 @@ impl RecordWriter {
             };
             self.put(2, begin + piece * apart, long, what);
         }
-        // This kernel runs on another stream while the first kernel runs.
+        // This kernel runs on another stream, at the same time as the first kernel.
         let other = What::GpuKernel {
             device,
             stream: 2,
@@ -380,7 +385,8 @@ impl RecordWriter {
         for kernel in 0..kernels {
             self.put(1, start + 40 * US + kernel * US / 2, US / 2, call(KERNEL));
         }
-        // A call that is captured by a stream capture launches nothing.
+        // A call that was captured into a graph launches nothing, so it must not be counted as a
+        // launch.
         let captured = What::Call {
             row: KERNEL,
             capturing: true,
@@ -407,7 +413,7 @@ impl RecordWriter {
         }
         self.put(1, at, truth.gil_wait + 5 * US, What::GilHold);
         self.put(1, at, 0, What::GilForced);
-        // Waits of the other thread do not count for the iteration.
+        // Waits of another thread must not be counted for the iteration.
         self.put(1, start + 4 * MS, 3 * MS, call(WAIT));
         let end = start + truth.duration;
         self.put(0, end - truth.wait, truth.wait, call(WAIT));
@@ -428,7 +434,7 @@ impl RecordWriter {
         self.put(0, start, truth.duration, range(own, iteration));
         self.put(0, start, truth.duration - 10, What::Function { name: step });
         self.put(0, start, truth.duration, What::Iteration { n, excluded });
-        // The GPU works on two streams, and until the wait for it ends.
+        // The GPU works on two streams, until the host's wait for it ends.
         let gpu = |stream| What::GpuSpan {
             device: 0,
             stream,

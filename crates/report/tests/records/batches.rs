@@ -1,4 +1,4 @@
-//! Tests of the figures on batches, in text and JSON.
+//! Tests of the report's figures on batches, in text and JSON.
 
 use crate::common::server::{Server, Truth, ticks};
 use crate::common::{fits, json, process};
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use tllmprof_record::{Batch, Event, Info, What};
 use tllmprof_report::Report;
 
-/// A condition (`TLLMPROF_WHERE`), and a function that returns true for iterations that the record marks as not
-/// satisfying it.
+/// A condition of the user (`TLLMPROF_WHERE`), and a function that returns true for iterations that
+/// the record marks as not satisfying it.
 type Condition = (&'static str, fn(u64) -> bool);
 
-/// Returns the record of a server and its iterations. `batch` returns the batch of an iteration. If there is a
-/// condition, windows have it.
+/// Returns a server's record and the true figures of its iterations. `batch` returns the batch of
+/// an iteration. If there is a condition, the windows have it.
 fn with_batches(
     condition: Option<Condition>,
     batch: impl Fn(&Truth) -> Option<Batch>,
@@ -24,7 +24,7 @@ fn with_batches(
     with_batches_of(&server, condition.map(|(condition, _)| condition), batch)
 }
 
-/// Returns the record of the given server in the same way as [`with_batches`].
+/// Does the same as [`with_batches`], for the record of the given server.
 fn with_batches_of(
     server: &Server,
     condition: Option<&str>,
@@ -50,8 +50,9 @@ fn with_batches_of(
     (builder.bytes(), truths)
 }
 
-/// Returns a server's record, and the number of its iterations whose batch is known: all but the last two. The first
-/// batches have only prompts, the next ones prompts and decodes, and the others only decodes.
+/// Returns a server's record, and the number of its iterations whose batch is known, which is all
+/// but the last two. The first batch has only a prompt, the next batches have prompts and decodes,
+/// and the rest only decodes.
 pub(crate) fn record() -> (Vec<u8>, usize) {
     let (bytes, truths) = with_batches(None, |truth| match truth.n {
         100 => Batch::new(1, 900, 900),
@@ -116,8 +117,8 @@ fn phases_have_lines() {
     for start in ["  prefill (1) ", "  mixed (3) ", &decodes] {
         assert!(text.lines().any(|line| line.starts_with(start)), "{text}");
     }
-    // In 49 steps there are (1 + 3 × 3 + 45 × 4) requests and (900 + 3 × 102 + 45 × 4) tokens, of which 1200 belong to
-    // prompts.
+    // The 49 batches have (1 + 3 × 3 + 45 × 4) requests and (900 + 3 × 102 + 45 × 4) tokens, of
+    // which 1200 belong to prompts.
     let batches = "3.88 requests and 28.3 tokens a step, 86.6 % of these prefill";
     assert!(text.lines().any(|line| line == batches), "{text}");
 }
@@ -133,13 +134,13 @@ fn a_record_without_batches_reports_none() {
     assert_eq!(process["windows"][0]["iterations"][0]["batch"], Value::Null);
 }
 
-/// Returns true for iterations that the tests make idle: the slowest one, the first and the last of the window, and
-/// every seventh. Kernels are recorded in half of the idle iterations.
+/// Returns true for iterations that these tests make idle: the slowest one, the first and the last
+/// of the window, and every seventh. Kernels are recorded in half of these iterations.
 fn is_idle(n: u64) -> bool {
     n == 112 || n == 100 || n == 150 || n.is_multiple_of(7)
 }
 
-/// Checks that figures leave idle iterations out.
+/// Checks that the report's figures do not include idle iterations.
 fn assert_left_out(process: &Value, truths: &[Truth]) {
     let counted: Vec<_> = truths.iter().filter(|truth| !is_idle(truth.n)).collect();
     let count = counted.len() as u64;
@@ -148,7 +149,7 @@ fn assert_left_out(process: &Value, truths: &[Truth]) {
     assert_eq!(iterations.len(), truths.len());
     for (iteration, truth) in iterations.iter().zip(truths) {
         assert_eq!(iteration["qualifies"], !is_idle(truth.n), "{}", truth.n);
-        // An idle iteration itself is still reported.
+        // The list of single iterations includes idle iterations with their figures.
         assert_eq!(
             (&iteration["wait_ns"], &iteration["launches"]),
             (&json!(truth.wait), &json!(truth.launches))
@@ -167,15 +168,15 @@ fn assert_left_out(process: &Value, truths: &[Truth]) {
         (inside["launches"].as_f64(), inside["calls"].as_f64()),
         (Some(4.0), Some(8.0))
     );
-    // The share of waits is based on iterations without recorded kernels, because recording kernels makes iterations
-    // longer.
+    // The share of waits is computed from iterations without recorded kernels, because recording
+    // kernels makes iterations longer.
     let plain = counted.iter().filter(|truth| truth.busy.is_none());
     let (waits, all) = plain.fold((0, 0), |(waits, all), truth| {
         (waits + truth.wait, all + truth.duration)
     });
     let waits = waits as f64 / all as f64;
     assert!((inside["wait_share"].as_f64().unwrap() - waits).abs() < 1e-6);
-    // Totals do not include events of idle iterations.
+    // Totals by name must not include the events of idle iterations.
     let of = |list: &str, name: &str| {
         let list = process[list].as_array().unwrap();
         list.iter().find(|one| one["name"] == name).unwrap().clone()
@@ -247,7 +248,8 @@ fn idle_iterations_are_in_no_figure_of_windows() {
     assert_eq!(unqualified["time"]["max_ns"], json!(took.iter().max()));
     assert_eq!(process["where"], Value::Null);
     assert_eq!(process["phases"].as_array().unwrap().len(), 1);
-    // The wait for the GIL in the slowest iteration would be a finding if that iteration counted.
+    // The long wait for the GIL is in an idle iteration. If that iteration counted, there would be
+    // a finding.
     let gil = json["findings"].as_array().unwrap().iter();
     let gil: Vec<_> = gil.filter(|finding| finding["rule"] == "gil").collect();
     assert_eq!(gil[0]["verdict"], "no");
@@ -352,8 +354,8 @@ fn where_no_iteration_fulfils_the_condition_that_is_said() {
 
 #[test]
 fn phases_have_classes_of_sizes() {
-    // Three prompts have 700 tokens. Of the decodes, those with a number divisible by ten have 300 tokens, other
-    // multiples of three have 64, and the rest have 2.
+    // Three iterations have prompts of 700 tokens. The others are decodes: those with a number
+    // divisible by ten have 300 tokens, other multiples of three have 64, and the rest have 2.
     let (bytes, truths) = with_batches(None, |truth| match truth.n {
         100..103 => Batch::new(1, 700, 700),
         n if n.is_multiple_of(10) => Batch::new(300, 300, 0),
@@ -374,8 +376,8 @@ fn phases_have_classes_of_sizes() {
     };
     let class = |least, most, count| (Some(least), Some(most), Some(count));
     assert_eq!(classes(0), [class(257, 1024, 3)]);
-    // From the last class to the first: 300 tokens in 110 to 150, 64 tokens in 105 to 147 without 120, and 2 tokens in
-    // the rest.
+    // Counted from the last row: 300 tokens in the iterations 110 to 150, 64 tokens in 105 to 147
+    // without 120, and 2 tokens in the rest.
     let decodes = [(2, 4, 29), (17, 64, 14), (257, 1024, 5)];
     assert_eq!(
         classes(1),
@@ -476,6 +478,7 @@ fn slow_iterations_have_their_batches() {
     assert_eq!(batch(112)["prefill_tokens"], 900);
     assert_eq!(batch(109), &Value::Null);
     assert_eq!(batch(129)["phase"], "decode");
-    // The batch of iteration 112 is large, but the GPU did no more work in it, so the batch is not named as a cause.
+    // The batch of iteration 112 is large, but the GPU did no more work than in others, so the
+    // batch must not be named as the cause.
     assert!(!report.text().contains("prefill of"), "{}", report.text());
 }

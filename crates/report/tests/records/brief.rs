@@ -1,4 +1,4 @@
-//! Tests of the brief, a short report: its length, and that each number in it comes from the JSON.
+//! Tests of the brief report: it is short, and each number in it comes from the JSON.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,12 @@ use tllmprof_report::{Rate, Report, Share, Style, Time};
 use crate::common::{json, process};
 use crate::stored::{corpus, job};
 
-/// Maximum length of a brief in characters.
+/// Maximum length of a brief report in characters.
 const LONGEST: usize = 8000;
-/// Maximum number of rows of a ledger in a brief. A single line sums up the remaining rows.
+/// Maximum number of rows of a ledger in a brief report, not counting the line with the sum of the
+/// remaining rows.
 const ROWS: usize = 6;
-/// Units that a number in a text may have.
+/// Units that a number in a report's text may have.
 const UNITS: [&str; 5] = ["%", "ns", "µs", "ms", "s"];
 
 fn brief(report: &Report) -> String {
@@ -25,7 +26,7 @@ fn brief(report: &Report) -> String {
 /// The numbers and texts of a report's JSON, in the form in which a text may show them.
 #[derive(Default)]
 struct Known {
-    /// Numbers with their units.
+    /// Numbers as text, with their units.
     figures: BTreeSet<String>,
     texts: BTreeSet<String>,
 }
@@ -69,7 +70,8 @@ impl Known {
         }
     }
 
-    /// Adds the time of each row of a ledger in one iteration, and the sums of rows that the brief does not show.
+    /// Adds the time in one iteration of each row of a ledger, and the sums of rows that the brief
+    /// report does not show.
     fn add_ledger(&mut self, ledger: &Value) {
         for (rows, count) in [("host", "host_iterations"), ("gpu", "gpu_iterations")] {
             let rows = ledger[rows].as_array().unwrap();
@@ -87,7 +89,8 @@ impl Known {
         }
     }
 
-    /// Adds the share of each phase in the time, and the numbers of the mean batch.
+    /// Adds the share of each phase in the time, and the mean numbers of requests and tokens of a
+    /// batch.
     fn add_batches(&mut self, process: &Value) {
         let phases = process["phases"].as_array().unwrap();
         let inside = &process["inside"];
@@ -107,7 +110,7 @@ impl Known {
         }
     }
 
-    /// Adds the possible numbers of windows that the brief does not show.
+    /// Adds the possible numbers of windows that the brief report leaves out.
     fn add_windows(&mut self, windows: &Value) {
         let windows = windows.as_array().unwrap().len();
         self.figures
@@ -158,7 +161,7 @@ fn numbers(text: &str) -> Vec<String> {
     found
 }
 
-/// Returns reports on the stored records, and on simulated jobs of several ranks, with their names.
+/// Returns reports on the stored records and on simulated jobs of several ranks, each with a name.
 fn reports() -> Vec<(String, Report)> {
     let one = corpus().into_iter().map(|(name, bytes)| {
         let report = Report::new(vec![process(&name, &bytes)]);
@@ -183,7 +186,8 @@ fn each_number_of_the_brief_is_one_of_the_json() {
         assert!(text.chars().count() <= LONGEST, "{name}: {text}");
         briefs.push((text, known));
     }
-    // Check that the test finds errors: the JSON of another record lacks some numbers of this text.
+    // Make sure that the test can find errors: the JSON of another record must lack some numbers of
+    // this text.
     for (place, (text, _)) in briefs.iter().enumerate() {
         let other = &briefs[(place + 3) % briefs.len()].1;
         if numbers(text).len() > 10 {

@@ -17,13 +17,14 @@ struct Run {
     rank: u64,
     iterations: u64,
     time: f64,
-    /// Of this number of iterations, one takes ten times as long; `None` if none does.
+    /// One in this many iterations takes ten times as long; `None` if none does.
     outliers: Option<u64>,
     settings: &'static [&'static str],
     command: &'static str,
-    /// Time of the kernel in the first twenty iterations, in nanoseconds; `None` if kernels are not recorded.
-    /// `new_kernel` is true if there is another kernel, which the other run lacks.
+    /// Mean time of a kernel in nanoseconds, which is recorded in the first twenty iterations;
+    /// `None` if kernels are not recorded.
     kernel: Option<f64>,
+    /// True if there is a second kernel, which the other run lacks.
     new_kernel: bool,
     /// Returns the batch of an iteration; `None` if it is not known.
     batch: fn(u64) -> Option<Batch>,
@@ -89,12 +90,13 @@ impl Run {
         let (mut at, mut state) = (1_000_000, 0.0);
         for n in 0..self.iterations {
             let is_taken = self.kernel.is_some() && n < 20;
-            // The time of each iteration is similar to that of the previous one.
+            // Make each iteration's time similar to that of the previous iteration, as in real
+            // runs.
             state = 0.5 * state + chance();
             let usual = self.time * (1.0 + 0.1 * state) * if is_taken { 2.0 } else { 1.0 };
             let is_outlier = self.outliers.is_some_and(|every| n % every == every - 1);
             let batch = (self.batch)(n);
-            // Each token adds a microsecond to the iteration's time.
+            // Let each token add a microsecond to the iteration's time.
             let usual = usual + batch.map_or(0.0, |batch| f64::from(batch.tokens) * 1e3);
             let long = if is_outlier { usual * 10.0 } else { usual } as u64;
             if let Some(batch) = batch {
@@ -158,7 +160,7 @@ fn json(comparison: &Comparison) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
-/// Returns true if the verdict is that neither run is faster.
+/// Returns true if the verdict does not call either run faster.
 fn no_difference(comparison: &Comparison) -> bool {
     let verdict = comparison.verdict;
     matches!(verdict, Outcome::Equal { .. } | Outcome::CannotTell { .. })
@@ -291,7 +293,8 @@ fn a_median_that_contradicts_the_whole_is_named() {
         time,
         ..base.clone()
     };
-    // One in a hundred iterations takes ten times as long, which makes the mean uncertain.
+    // In these runs, one in a hundred iterations takes ten times as long, which makes the mean
+    // uncertain.
     let slower = compare(&base, &other(10.7e6));
     let text = slower.text();
     assert!(no_difference(&slower), "{text}");
@@ -300,7 +303,8 @@ fn a_median_that_contradicts_the_whole_is_named() {
     assert!(last.starts_with(start) && last.ends_with(']'), "{text}");
     assert_eq!(json(&slower)["but"], last);
     fits(&text);
-    // With more such outliers in one run, the mean may even show the opposite of what most iterations do.
+    // If one run has more such long iterations, its mean may even be slower although most of its
+    // iterations are faster.
     let many = Run {
         iterations: 4000,
         ..other(10e6)
@@ -315,7 +319,7 @@ fn a_median_that_contradicts_the_whole_is_named() {
         text.contains("\nslower by ") && text.contains("but most iterations are faster: p50 -"),
         "{text}"
     );
-    // There is no note if the mean and the median agree.
+    // If the mean and the median change in the same way, there is no note.
     for time in [10e6, 20e6] {
         let one = compare(
             &Run::default(),
@@ -383,7 +387,7 @@ fn a_few_iterations_say_nothing() {
     assert_eq!(none.verdict, Outcome::TooFew(200, 0));
     fits(&none.text());
     assert_eq!(json(&none)["verdict"], "too few");
-    // 30 iterations are enough for the mean, but not for each percentile.
+    // 30 iterations are enough for an interval of the mean, but not for each percentile.
     let some = Run {
         iterations: 30,
         ..Run::default()
@@ -443,8 +447,8 @@ fn the_slowest_rank_stands_for_all() {
     }
 }
 
-/// In the other run, the work that one rank does in a step is divided among several ranks. So no figure shows which run
-/// is faster.
+/// In the other run, several ranks share the work that one rank does in a step of the base, so no
+/// figure shows which run is faster.
 #[test]
 fn runs_of_more_and_fewer_ranks_are_not_compared() {
     let rank = |rank: u64| {
@@ -482,8 +486,8 @@ fn kernels_are_compared_and_their_iterations_left_out() {
         ..Run::default()
     };
     let comparison = compare(&base, &other);
-    // Iterations with recorded kernels take twice as long and affect the next iteration, so these 21 iterations are
-    // left out.
+    // The 20 iterations with recorded kernels take twice as long, and affect the next iteration. So
+    // these 21 iterations are left out.
     assert!(no_difference(&comparison), "{}", comparison.text());
     let found = json(&comparison);
     assert_eq!(found["base"]["iterations"], 179);
@@ -557,11 +561,11 @@ fn windows_of_other_iterations_are_named() {
     assert!(!compare(&base, &base).text().contains("not the same"));
 }
 
-/// Returns runs of the same program, which vary randomly.
+/// Returns `count` runs of the same program, whose times vary randomly.
 fn runs(seed: u64, time: f64, count: u64) -> Vec<Vec<Process>> {
     let run = |n: u64| Run {
         seed: seed + n,
-        // Runs of the program vary by about 2 %.
+        // Let whole runs vary by about 2 %.
         time: time * [1.0, 1.02, 0.99, 1.01, 0.98][((seed + n) % 5) as usize],
         ..Run::default()
     };
@@ -588,7 +592,8 @@ fn what_differs_from_run_to_run_counts_where_there_are_several() {
             .contains("5 runs; of the middle one: 200 iterations")
     );
     assert!(!of(&slower).text().contains("of one run a side"));
-    // Within each run the times are certain, but the runs vary by as much as the difference.
+    // Within each run the times vary little, but from run to run they vary by as much as the two
+    // sides differ.
     let few = Comparison::of_runs(&base[..2], &runs(13, 10.3e6, 2), &asked(0.02));
     let Outcome::CannotTell { effort, .. } = few.verdict else {
         panic!("{}", few.text());

@@ -1,5 +1,5 @@
-//! Tests of the rules that make findings. A rule holds only if its cause is present, and its verdict is unknown if the
-//! data it needs are missing.
+//! Tests of the rules for findings. A finding holds only if its cause is present, and is unknown if
+//! the data that its rule needs are missing.
 
 mod between;
 mod calls;
@@ -13,7 +13,8 @@ use synthetic::{Call, LAUNCH, MS, SyntheticLoop, US, WAIT, find_finding, report,
 use tllmprof_report::Verdict;
 use tllmprof_report::findings::RULES;
 
-/// Repeats calls `count` times. Each repetition begins `every` nanoseconds after the previous one.
+/// Returns calls that are repeated `count` times. A repetition begins `every` nanoseconds after the
+/// previous one.
 fn times(count: u64, every: u64, calls: &[Call]) -> Vec<Call> {
     (0..count)
         .flat_map(|n| {
@@ -30,7 +31,8 @@ fn kernels(count: u64, every: u64, length: u64) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Checks that exactly the expected findings hold for one process. Returns the evidence of the first finding.
+/// Checks that exactly the expected findings hold for the process of a simulated loop. Returns the
+/// evidence of the first finding.
 #[track_caller]
 fn finds(made: SyntheticLoop, expected: &[&str]) -> String {
     let report = report(&[made]);
@@ -108,7 +110,7 @@ fn batches_that_are_far_larger() {
 
 #[test]
 fn a_rule_that_mixes_the_work_of_two_steps() {
-    // The host waits for the previous step, and then computes a prompt and waits for it, too.
+    // The host waits for the previous step, then computes a prompt and waits for that too.
     let made = |rule, prompts: fn(u64) -> bool| SyntheticLoop {
         rule,
         prompts,
@@ -132,8 +134,8 @@ fn a_rule_that_mixes_the_work_of_two_steps() {
 
 #[test]
 fn no_time_is_lost_twice() {
-    // A collection between a wait and the next launch delays the launch. This time counts for the collection, not for
-    // the wait.
+    // A collection between a wait and the next launch delays the launch. The delay counts as an
+    // effect of the collection, not of the wait.
     let calls = [(LAUNCH, 0, 5 * US), (WAIT, 10 * US, MS)];
     let made = SyntheticLoop {
         calls: times(4, 2 * MS, &calls),
@@ -240,7 +242,8 @@ fn the_strongest_comes_first_and_symptoms_after_their_cause() {
     };
     let report = report(&[both]);
     assert_eq!(yes(&report), ["gil", "gc", "low-gpu-utilisation"]);
-    // The symptom (low utilisation) has no loss, because its causes already count the time.
+    // The symptom (low utilisation) has no loss, because its time is already in the losses of its
+    // causes.
     let symptom = &report.findings[2];
     assert_eq!((&*symptom.advice, symptom.loss), ("fix gil first", None));
     let losses: Vec<_> = report.findings[..2].iter().map(|f| f.loss).collect();

@@ -15,8 +15,8 @@ fn kernels_add_up_and_gpu_times_are_of_iterations_without_them() {
     let taken: Vec<_> = truths.iter().filter(|truth| truth.busy.is_some()).collect();
     let busy: u64 = taken.iter().filter_map(|truth| truth.busy).sum();
     let wall: u64 = taken.iter().map(|truth| truth.duration).sum();
-    // A step has five pieces of GPU work. After each but the last there is a gap of a quarter of the distance between
-    // two starts.
+    // A step has five pieces of GPU work. After each piece except the last, there is a gap of a
+    // quarter of the time between two starts.
     let gaps: u64 = taken
         .iter()
         .map(|truth| truth.gpu / 5 - truth.gpu / 5 * 3 / 4)
@@ -92,12 +92,13 @@ fn gpu_times_are_those_of_kernels_where_there_are_no_others() {
     }
 }
 
-/// Changes a record so that its GPU spans become events of an unknown kind.
+/// Changes the kind of a record's GPU spans (GPU times from CUDA events) to an unknown kind, so
+/// that readers skip them.
 fn without_gpu_spans(bytes: Vec<u8>) -> Vec<u8> {
     without(&[16], bytes)
 }
 
-/// Changes a record so that events of these kinds become events of an unknown kind.
+/// Changes the kind of the given events to an unknown kind, so that readers skip them.
 fn without(kinds: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
     let start = 64 * 1024;
     for chunk in bytes[start..].chunks_mut(64 * 1024) {
@@ -113,7 +114,7 @@ fn without(kinds: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn kernels_that_never_arrived_are_unknown_and_not_none() {
-    // 18, 19 and 20 are the numbers of the kinds for kernels, copies and memory sets.
+    // 18, 19 and 20 are the numbers of the kinds of events for kernels, copies and memory sets.
     let bytes = without(&[18, 19, 20], Server::rank(0).record().0.bytes());
     let report = Report::new(vec![process("a", &bytes)]);
     let found = &json(&report)["processes"][0];
@@ -128,7 +129,7 @@ fn kernels_that_never_arrived_are_unknown_and_not_none() {
     assert!(text.contains(line), "{text}");
     assert!(!text.contains("busy 0"), "{text}");
     fits(&text, 44);
-    // If the record shows no GPU work at all, the number of kernels is known: 0.
+    // If the record shows no GPU work at all, it is known that the number of kernels is 0.
     let report = Report::new(vec![process("a", &without_gpu_spans(bytes))]);
     assert_eq!(json(&report)["processes"][0]["kernel_window"]["kernels"], 0);
 }
@@ -192,7 +193,7 @@ fn gpu_metrics_go_to_the_processes_of_their_machine() {
     let start = truths[0].start;
     let end = truths[50].start + truths[50].duration;
     let metrics = process("b", &Server::rank(0).metrics(end + 3 * SAMPLE).bytes());
-    // In the mean over the window, each sample counts by the time for which it overlaps the window.
+    // In the mean of a window, the weight of a sample is the time for which it overlaps the window.
     let first = metrics.metrics.samples[0].start;
     let (mut sum, mut most) = (0.0, 0.0);
     for sample in 0..(end - first).div_ceil(SAMPLE) {
@@ -237,7 +238,8 @@ fn kernels_that_were_sampled_say_of_what_they_are() {
         name: 9,
         correlation: 0,
     };
-    // Two kernel samples, and between them a window that was requested.
+    // Of these three windows, the first and the last are opened periodically to record kernels
+    // (samples). The window in between was requested.
     for (first, is_sample) in [(1, true), (3, false), (6, true)] {
         let at = 1000 * first;
         for (edge, at, iteration) in [

@@ -1,4 +1,4 @@
-//! Tests of ranks in groups: how collectives are matched if the record names communicators or groups.
+//! Tests of ranks in groups: how collectives are matched if records name communicators or groups.
 
 use tllmprof_record::{CommunicatorId, Info};
 use tllmprof_report::{Arrivals, Report};
@@ -33,7 +33,8 @@ fn notes(report: &Report) -> &Arrivals {
     report.arrivals.as_ref().unwrap()
 }
 
-/// Returns the fact that a rank is in a communicator. The communicator's identifier is made from `name`.
+/// Returns the entry for a record that states that a rank is in a communicator. The communicator's
+/// identifier is made from `name`.
 fn communicator(name: &str, rank: u64, size: u64) -> (Info, String) {
     let id = CommunicatorId::from_bytes(name.as_bytes());
     (Info::Communicator, format!("{id} {rank} {size}"))
@@ -43,14 +44,14 @@ fn group(text: String) -> (Info, String) {
     (Info::Group, text)
 }
 
-/// Returns facts that put eight ranks into two groups of four. Each rank belongs to a single communicator of several
-/// ranks.
+/// Returns entries for a record that put eight ranks into two groups of four. Each rank belongs to
+/// only one communicator with several different ranks.
 fn halves(rank: u64) -> Vec<(Info, String)> {
     let half = rank / 4;
     vec![
         communicator(&format!("half {half}"), rank % 4, 4),
-        // These two do not change the group: a communicator of a single rank, and a second communicator with the same
-        // ranks.
+        // These two communicators do not change the group: one has a single rank, the other one has
+        // the same ranks as before.
         communicator(&format!("alone {rank}"), 0, 1),
         communicator(&format!("half {half} again"), rank % 4, 4),
     ]
@@ -58,7 +59,8 @@ fn halves(rank: u64) -> Vec<(Info, String)> {
 
 #[test]
 fn groups_that_keep_step_are_not_matched_with_each_other() {
-    // All eight ranks arrive together, like replicas that have the same batches.
+    // All eight ranks arrive at collectives together, like replicas with equal batches, so they
+    // look like one group.
     let job = Job::default();
     assert_eq!(found(&report(&job)), [(String::new(), (0..8).collect())]);
     let job = Job {
@@ -164,12 +166,14 @@ fn in_several_communicators_times_decide_and_it_is_said() {
         ..Job::default()
     };
     let all = report(&job);
-    // Each rank is also in a communicator of all ranks, so a kernel may belong to either.
+    // Each rank is also in a communicator of all ranks, so a kernel may belong to either of the two
+    // communicators.
     assert_eq!(found(&all), [(String::new(), (0..8).collect())]);
     let note = "rank 0, rank 1, rank 2, rank 3 and 4 more: in several communicators of NCCL; which one a kernel is of \
                 follows from its times alone";
     assert_eq!(notes(&all).notes, [note]);
-    // Without known communicators, groups are found by their times if they do not run in step.
+    // If communicators are not known, and groups do not run in step, the groups are found by their
+    // times.
     let apart = report(&Job { group: 4, ..job });
     assert_eq!(found(&apart)[1], (String::new(), vec![4, 5, 6, 7]));
 }
@@ -179,7 +183,7 @@ fn a_communicator_that_is_not_known_may_be_any() {
     let job = Job {
         groups: |rank| {
             let mut all = halves(rank);
-            // The call that created this communicator does not show its identifier.
+            // For this communicator, the call that created it did not show its identifier.
             all.push((
                 Info::Communicator,
                 format!("{} 0 0", CommunicatorId::UNKNOWN),
@@ -216,7 +220,7 @@ fn collectives_of_an_engines_own_are_of_the_group_that_it_has_them_in() {
         found(&report(&job)),
         [(tp(), vec![0, 1, 2, 3]), (tp(), vec![4, 5, 6, 7])]
     );
-    // The record does not say which ranks form these groups.
+    // These entries do not say which ranks form the groups.
     let unknown = Job {
         groups: |rank| vec![group(format!("TP {} 4 -", rank % 4))],
         ..job

@@ -1,5 +1,5 @@
-//! Tests of layers in a report and in a comparison. The kernels are those of a simulated graph, so their times and gaps
-//! are known.
+//! Tests of layers in reports and in comparisons. The kernels belong to a simulated graph, so their
+//! times and gaps are known.
 
 use crate::common::process;
 use serde_json::Value;
@@ -8,23 +8,25 @@ use tllmprof_record::{ClockKind, Edge, Event, GraphState, What};
 use tllmprof_report::{Comparison, Process, Report};
 
 const STEPS: u64 = 40;
-/// Length of an iteration, of a kernel, and of the gap between two kernels, in nanoseconds.
+/// Length of an iteration, in nanoseconds.
 const STEP: u64 = 1_000_000;
+/// Length of a kernel, in nanoseconds.
 const KERNEL: u64 = 10_000;
+/// Length of the gap between two kernels, in nanoseconds.
 const GAP: u64 = 1_000;
 
-/// A model of four layers. Each module of a layer has two kernels. One graph with all kernels is replayed in each
-/// iteration.
+/// A model with four layers. Each module of a layer has two kernels. A graph with all kernels is
+/// replayed in each iteration.
 struct Model {
     /// For each layer, the additional time of each kernel of its MLP, in nanoseconds.
     more: [u64; 4],
     attention: &'static str,
-    /// True if it is not known in which scope one node of the graph was captured.
+    /// True if the scope in which one node of the graph was captured is not known.
     lost: bool,
 }
 
-/// Returns a process whose model has a second layer with a slower MLP. Each of its kernels takes `more` nanoseconds
-/// longer.
+/// Returns a process with a model whose second layer has a slower MLP: each kernel of the MLP takes
+/// `more` nanoseconds longer.
 pub(crate) fn model(more: u64) -> Process {
     let model = Model {
         more: [0, more, 0, 0],
@@ -103,7 +105,7 @@ impl Model {
                 let layer = (node / 4) as usize;
                 let is_mlp = node / 2 % 2 == 1;
                 let more = self.more.get(layer).filter(|_| is_mlp).unwrap_or(&0);
-                // Kernels vary slightly in length.
+                // Make the kernels vary slightly in length.
                 let long = KERNEL + more + n % 5 * 10;
                 let what = What::GpuKernel {
                     device: 0,
@@ -148,7 +150,8 @@ fn a_layer_has_its_time_in_a_step_and_what_was_idle_between_its_kernels() {
     let process = &json["processes"][0];
     let mean = KERNEL + 20;
     for (list, name, layers, kernels, gaps) in [
-        // The last number counts the gaps between consecutive kernels of a layer, added up over the row's layers.
+        // The last number is the number of gaps between consecutive kernels of a layer, added up
+        // over the row's layers.
         ("layer_patterns", "model.layers.*", 4, 16, 4 * 3),
         ("layer_patterns", "model.layers.*.attn", 4, 8, 4),
         ("layer_patterns", "model.layers", 1, 16, 15),
@@ -176,7 +179,7 @@ fn a_layer_has_its_time_in_a_step_and_what_was_idle_between_its_kernels() {
         said("model.layers.*"),
         "4 16.0 160 µs 40.1 µs 12.0 µs 88.9 %"
     );
-    // The name in a row leaves out the name of the row around it.
+    // A row leaves out the part of the name that the row of the surrounding layer already has.
     assert_eq!(said(".mlp"), "4 8.00 80.2 µs 20.0 µs 4.00 µs 44.4 %");
     assert!(
         text.lines().all(|line| line.chars().count() <= 80),
@@ -207,8 +210,8 @@ fn the_innermost_layers_that_got_slower_are_named() {
     assert!((relative - 0.0998).abs() < 1e-3, "{relative}");
     let [low, high] = [0, 1].map(|end| change["interval"][end].as_f64().unwrap());
     assert!(low < relative && relative < high && low > 0.09, "{change}");
-    // Outer layers such as `model` have no row, because they add nothing. Nor have the four single layers, which are
-    // equally slower.
+    // There are no rows for outer layers such as `model`, which would add nothing, and for the four
+    // single layers, which are all slower by the same amount.
     let names: Vec<_> = rows
         .iter()
         .map(|row| row["name"].as_str().unwrap())

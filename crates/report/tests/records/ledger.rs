@@ -64,7 +64,7 @@ impl TwoIterations {
         self.put(MAIN, at, long, what);
     }
 
-    /// Writes kernels of the second iteration, given by their starts and lengths.
+    /// Writes the kernels of the second iteration. `times` contains their starts and lengths.
     fn kernels(&mut self, times: &[(u64, u64)]) {
         for (at, edge) in [(2000, Edge::Open), (3000, Edge::Close)] {
             let iteration = 6;
@@ -99,7 +99,7 @@ fn the_gpus_time_is_of_iterations_that_nothing_stretched() {
     let mut made = TwoIterations::new(1, 0);
     made.call(MAIN, 1100, 100, LAUNCH);
     made.call(MAIN, 1300, 400, WAIT);
-    // Calls of another thread and the time after the end of the last iteration do not belong to iterations.
+    // Calls of another thread, and time after the end of the last iteration, must not be counted.
     made.call(OTHER, 1100, 300, LAUNCH);
     made.call(OTHER, 2100, 300, LAUNCH);
     made.call(MAIN, 2900, 200, LAUNCH);
@@ -108,9 +108,9 @@ fn the_gpus_time_is_of_iterations_that_nothing_stretched() {
     made.kernels(&[(2000, 100), (2200, 200)]);
     let process = made.process();
     assert_eq!(process.sum.unwrap().gpu_share, Some(0.6));
-    // Both iterations launch the same work. So the GPU is assumed to work in the first one for as long as the kernels
-    // of the second one ran. In the second iteration, the GPU is idle for 600 of the 900 ns of code before the launch,
-    // and for all of the launch: 700 of 1000 ns in total.
+    // Both iterations launch the same work. So in the first, the GPU is assumed to work for as long
+    // as in the second. In the second, the GPU is idle for 600 of the 900 ns of code before the
+    // launch, and during the whole launch: for 700 of 1000 ns in total.
     let gpu = shares(&process.ledger.gpu);
     let share = |cause: &str| {
         gpu.iter()
@@ -210,7 +210,7 @@ fn processes_are_named_by_rank_where_ranks_differ() {
     };
     assert_eq!(report(&[1, 0]).names, ["rank 0", "rank 1"]);
     assert_eq!(report(&[0, 0]).names, ["pid 1", "pid 2"]);
-    // If all ranks take the same time, none of them is the slowest.
+    // If all ranks take equally long, none of them counts as the slowest.
     let report = report(&[0, 1, 2]);
     let skew = report.skew.as_ref().unwrap();
     assert_eq!((skew.most_often(), &skew.slowest[..]), (None, &[0; 3][..]));

@@ -1,4 +1,5 @@
-//! Tests of reports on simulated and stored records. They form a single binary, because building a binary takes long.
+//! Tests of reports on simulated and stored records. They form a single test binary, because
+//! building several would take long.
 
 mod batches;
 mod brief;

@@ -1,5 +1,5 @@
-//! Tests with odd records. No figure may claim data that were not measured, and each figure must state the iterations
-//! that it is based on if these are not all.
+//! Tests with unusual records. No figure may be given for data that were not measured. A figure
+//! that is not based on all iterations must say on how many it is based.
 
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
@@ -22,9 +22,9 @@ struct OddRecord {
     steps: u64,
     /// Returns the GPU time of a step; `None` if it was not measured.
     gpu: fn(u64) -> Option<u64>,
-    /// Number of steps at the beginning with recorded kernels, and the time of a kernel; 0 if the driver does not
-    /// report it.
+    /// Number of steps with recorded kernels, at the beginning of the record.
     kernels: u64,
+    /// Time of a kernel in nanoseconds; 0 if the driver does not report it.
     kernel: u64,
     excluded: fn(u64) -> bool,
     /// Returns the additional time of a step, in nanoseconds.
@@ -33,8 +33,8 @@ struct OddRecord {
     /// Returns true for steps that are missing from the record.
     missing: fn(u64) -> bool,
     command: &'static str,
-    /// Number of ranks, if a launcher set it. The source of the rank is then known, too. `None` if there is no
-    /// launcher.
+    /// Number of ranks, as a launcher sets it; the source of the rank is then known, too. `None` if
+    /// there is no launcher.
     world: Option<u64>,
 }
 
@@ -169,7 +169,7 @@ impl OddRecord {
     }
 }
 
-/// Returns the text of the report on some ranks, and the skew in its JSON.
+/// Returns the text of the report on some ranks, and the part `skew` of the report's JSON.
 fn ranks(ranks: &[OddRecord]) -> (String, Value) {
     let report = Report::new(ranks.iter().map(OddRecord::process).collect());
     let text = report.text();
@@ -192,7 +192,7 @@ fn times_of_kernels_that_the_driver_does_not_say_are_none() {
     for line in ["1.00 – – – gemm", "copies, in all: 3 HtoD of 12.0 KiB"] {
         assert!(lines.iter().any(|found| found == line), "{line}\n{text}");
     }
-    // Without times of kernels, GPU busy time is not known either.
+    // If the times of kernels are not known, the GPU's busy time is not known, either.
     assert!(!text.contains("GPU busy"), "{text}");
     assert_eq!(json["gpu_busy_share"], Value::Null);
     let kernel = &json["kernels"][0];
@@ -206,7 +206,7 @@ fn times_of_kernels_that_the_driver_does_not_say_are_none() {
         (&taken["kernels"], &taken["busy_ns"]),
         (&3.into(), &Value::Null)
     );
-    // A comparison does not compare kernels whose times are not known.
+    // Kernels whose times are not known are left out of comparisons.
     let text = Comparison::compare(&[odd.process()], &[odd.process()]).text();
     assert!(!text.contains("kernel, time"), "{text}");
     assert!(!text.contains("busy with kernels"), "{text}");
@@ -294,7 +294,7 @@ fn ranks_say_of_how_many_iterations_their_gpu_times_are() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    // There is no note if all iterations have a GPU time.
+    // If all iterations have a GPU time, there is no note.
     let (text, _) = ranks(&[rank(0, |_| Some(MS / 2)), rank(1, |_| Some(MS / 2))]);
     assert!(!text.contains("in which it was measured"), "{text}");
 }
@@ -319,7 +319,7 @@ fn findings_say_of_how_many_iterations_gpu_times_are() {
         finding("host-bound").contains("(measured in 8 of 24): "),
         "{json}"
     );
-    // The ledgers of windows have these numbers of iterations, too.
+    // The ledgers of single windows must have these numbers of iterations, too.
     let ledger = &json["processes"][0]["windows"][0]["ledger"];
     let counts = ["iterations", "host_iterations", "gpu_iterations"].map(|of| &ledger[of]);
     assert_eq!(counts, [24, 24, 8].map(Value::from).each_ref());
@@ -388,7 +388,7 @@ fn a_comparison_names_what_one_run_lacks() {
         said.contains("\nGPU times: OTHER alone has them\n"),
         "{said}"
     );
-    // A process without iterations is also shown by its name.
+    // A process without iterations is shown with its name, too.
     let nothing = process("nothing", &Builder::new(7, ClockKind::Monotonic).bytes());
     let said = Comparison::compare(&[with.process()], &[nothing]).text();
     assert!(said.contains("\nother  nothing\n"), "{said}");
@@ -459,7 +459,7 @@ fn unlike_programs_are_listed_and_not_compared() {
         "{text}"
     );
     assert!(!text.contains("rank"), "{text}");
-    // Processes of the same program are compared with each other.
+    // If processes run the same program, they are compared with each other.
     let same = read(&[commands[0]; 3]);
     assert!(!json(&same)["skew"].is_null());
     assert!(

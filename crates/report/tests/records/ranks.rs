@@ -1,5 +1,5 @@
-//! Tests of jobs with many ranks whose clocks differ: the last rank at collectives, its delay, and the causes of the
-//! delay.
+//! Tests of jobs with many ranks whose clocks differ: the last rank at collectives, its delay, and
+//! the causes of this delay.
 
 use crate::common::job::{Cause, FIRST, Job, Jump, MS, Plant, US};
 use crate::common::{fits, json, process};
@@ -117,8 +117,8 @@ fn of_two_ranks_the_late_one_has_its_cause() {
     }
 }
 
-/// CUPTI attaches at a different time on each rank, before the first iteration of the window. So ranks wait for each
-/// other in its first collective, which must not count.
+/// CUPTI attaches at a different time on each rank, before the first iteration of the window. So
+/// the ranks wait for each other in the window's first collective, which must be left out.
 #[test]
 fn the_first_collective_of_a_window_makes_no_rank_late() {
     let job = Job {
@@ -136,7 +136,8 @@ fn wait_and_transfer_are_all_of_the_collectives() {
     let job = Job::default();
     let report = report(&job);
     let found = arrivals(&report);
-    // 8 ranks have 40 iterations with 8 collectives each. Only the first collective of the window does not count.
+    // Each of the 8 ranks has 40 iterations with 8 collectives. Only the window's first collective
+    // is left out.
     assert_eq!(found.all.count, 8 * (40 * 8 - 1));
     assert_eq!(found.verdict, Bound::TransferBound, "{}", found.why);
     assert!(
@@ -175,7 +176,8 @@ fn clocks_of_hosts_are_aligned_by_the_ends_of_collectives() {
     assert_eq!(found.clocks.len(), 5);
     for (host, clock) in (0..).zip(&found.clocks) {
         let (offset, drift) = job.clock(host);
-        // The offset is given for the middle of the record, where the drift has changed it.
+        // The report gives the clock's offset for the middle of the record, where the drift has
+        // changed it.
         let middle = report.processes[clock.process].windows[0].iterations[100].start;
         let at = (middle as i64 - offset - 5_000 * MS as i64) as f64;
         let expected = offset + (at * drift / 1e6) as i64;
@@ -273,7 +275,8 @@ fn ranks_that_are_missing_leave_it_open_what_the_others_wait_for() {
         "{:?}",
         found.notes
     );
-    // The times that the remaining ranks wait for each other are known nevertheless.
+    // The record of one rank is missing, but the times that the other ranks wait for each other are
+    // known.
     let late = Job {
         plants: vec![plant(5, (0, 39), Cause::Gc, 3 * MS)],
         ..job
@@ -286,7 +289,7 @@ fn ranks_that_are_missing_leave_it_open_what_the_others_wait_for() {
 
 #[test]
 fn what_does_not_match_is_said_and_left_out() {
-    // An iteration in which one rank lost a collective is left out.
+    // An iteration is left out if a collective of one rank is missing in it.
     let job = Job {
         lost: Some((2, 17)),
         ..Job::default()
@@ -300,8 +303,8 @@ fn what_does_not_match_is_said_and_left_out() {
         "{:?}",
         found.notes
     );
-    // If a rank's record begins a little later, the earlier iterations of the other ranks are left out. If it begins
-    // much later, the rank is left out.
+    // If a rank's record begins a little later than the others, their earlier iterations are left
+    // out. If it begins much later, the rank is left out.
     for (later, steps, note) in [
         (5, 35, "have no match"),
         (30, 40, "rank 6: records of too few"),
@@ -325,7 +328,8 @@ fn what_does_not_match_is_said_and_left_out() {
 fn records_of_another_run_are_left_out() {
     let job = Job::default();
     let mut all = processes(&job, |rank| rank < 6);
-    // Ranks 6 and 7 come from another run of the job. Their collectives do not match those of ranks 0 to 5.
+    // Ranks 6 and 7 are taken from another run of the job, so their collectives do not match those
+    // of ranks 0 to 5.
     let other = Job {
         transfer: 90 * US,
         ..Job::default()
@@ -375,7 +379,8 @@ fn groups_are_ranks_whose_collectives_are_the_same_events() {
         ]
     );
     assert_eq!(found.slowest()[..2], [5, 13]);
-    // No collective includes both hosts, so the offset of their clocks is not known.
+    // The ranks of the two hosts have no collective in common, so the offset between the hosts'
+    // clocks is not known.
     assert_eq!(found.clocks[1].offset, None);
 }
 
@@ -481,7 +486,7 @@ fn a_finding_names_the_rank_that_comes_last() {
         found.evidence
     );
     assert!(found.loss.unwrap() > 0.5, "{found:?}");
-    // Here another rank is late in each iteration.
+    // In this test another rank is late in each iteration.
     let all: Vec<_> = (0..40)
         .map(|step| plant(step % 8, (step, step), Cause::Asleep, MS))
         .collect();

@@ -7,7 +7,8 @@ use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Counter, Edge, Event, Info, Metric, RangeKind, What};
 use tllmprof_report::{Report, Style, Verdict};
 
-/// Compares a text with a file in `tests/golden`. With `BLESS=1`, writes the file first.
+/// Checks that a text is the same as a file in `tests/golden`. With `BLESS=1`, writes the text to
+/// the file first.
 fn golden(name: &str, text: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/").to_owned() + name;
     if std::env::var_os("BLESS").is_some() {
@@ -119,10 +120,11 @@ fn json_adds_up() {
     durations.sort_unstable();
     assert_eq!(inside["time"]["p50_ns"], durations[25]);
     assert_eq!(inside["time"]["p90_ns"], durations[45]);
-    // 51 iterations in the window and 100 outside are too few for a 99th percentile.
+    // A 99th percentile needs more iterations than the 51 in the window and the 100 outside.
     assert!(inside["time"]["p99_ns"].is_null());
     assert_eq!(inside["launches"], 4.0);
-    // Recording kernels makes GPU times longer, so only the other iterations count.
+    // Recording kernels makes GPU times longer, so GPU times are computed from iterations without
+    // recorded kernels.
     let plain = truths.iter().filter(|truth| truth.busy.is_none());
     let (gpu, took) = plain.fold((0, 0), |(gpu, took), truth| {
         (gpu + truth.gpu, took + truth.duration)
@@ -205,7 +207,7 @@ fn ranks_are_compared_iteration_by_iteration() {
     assert_eq!(skew["spread"]["p50_ns"], MS);
 }
 
-/// The record has many entries for each part of the report.
+/// The record in this test has many entries for each part of the report.
 #[test]
 fn a_full_report_fits_a_screen() {
     let (mut builder, _) = Server::rank(0).record();
@@ -213,7 +215,7 @@ fn a_full_report_fits_a_screen() {
     let put =
         |builder: &mut Builder, at, long, what| builder.push(main, &Event::new(at, long, what));
     for n in 0..20_u64 {
-        // These moments are later than all other events. They are in ticks.
+        // These events are later than all others in the record. The times are in ticks.
         let (at, first) = (1_000_000 * n + 10_000 * MS, 1000 + 10 * n);
         put(
             &mut builder,
@@ -294,7 +296,7 @@ fn a_full_report_fits_a_screen() {
     ]) {
         assert!(text.contains(said), "{said}: {text}");
     }
-    // The text of a finding is never cut.
+    // The text of findings must not be cut.
     for finding in report
         .findings
         .iter()
@@ -305,11 +307,12 @@ fn a_full_report_fits_a_screen() {
             assert!(words.contains(&**said), "{said}: {text}");
         }
     }
-    // If the output is not a screen, the text has all rows, and no text is cut.
+    // If the output is not a screen, the text contains all rows, and no row is cut.
     let whole = report.styled(Style::whole());
     for n in 0..20 {
         let name = format!("a_function_with_a_long_name_{n}").repeat(3);
-        // A function, a range and a note of the record have this name.
+        // A function, a range and a note of the record have this name, so it occurs at least three
+        // times.
         assert!(whole.matches(&name).count() >= 3, "{name}: {whole}");
     }
     for said in [
@@ -324,7 +327,8 @@ fn a_full_report_fits_a_screen() {
     assert!(!whole.contains('…') && !whole.contains(" more)"), "{whole}");
 }
 
-/// The process was killed while its window was open, and all other data are missing, too.
+/// In this test the process was killed while its window was open, and its record lacks all other
+/// data.
 #[test]
 fn what_is_missing_is_said() {
     let mut builder = Builder::new(7, ClockKind::Monotonic);
@@ -403,7 +407,7 @@ fn an_empty_record_has_a_report() {
     assert!(report.text().contains("times are unsure"));
 }
 
-/// A report can be made from a record that is cut off at any point.
+/// A report can be made from a record that is cut off at any point, as after a crash.
 #[test]
 fn any_prefix_has_a_report() {
     let (builder, truths) = Server::rank(1).record();

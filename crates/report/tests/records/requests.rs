@@ -13,15 +13,15 @@ const WAIT: u8 = 1;
 const MAIN: u32 = 10;
 const OTHER: u32 = 11;
 
-/// The call or function in which iteration 7 waits for requests.
+/// The kind of activity in which the loop waits for requests in iteration 7.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Idle {
     Call,
     Function(&'static str),
 }
 
-/// A loop of 20 iterations of 4 ms. In the eighth iteration the thread also waits for requests for
-/// 25 ms.
+/// A loop of 20 iterations of 4 ms. In iteration 7, the eighth, the thread also waits for requests
+/// for 25 ms.
 struct IdleLoop {
     idle: Idle,
     gpu: bool,
@@ -66,7 +66,8 @@ impl IdleLoop {
                 }
                 now += long;
             }
-            // The last iteration is the slowest one, if waits for requests do not count.
+            // The last iteration takes 1 ms longer, so it is the slowest if waits for requests are
+            // not counted.
             let more = if n == 19 { MS } else { 0 };
             put(&mut builder, MAIN, now + 100 * US, 10 * US, call(LAUNCH));
             put(
@@ -144,7 +145,8 @@ fn it_is_apart_from_work() {
         assert_eq!(ns(gpu, "idle: waiting for requests"), 25 * MS);
         let yes = json["findings"].as_array().unwrap().iter();
         let yes: Vec<_> = yes.filter(|finding| finding["verdict"] == "yes").collect();
-        // Outside waits for requests, the GPU waits for the host's code for a fifth of the time.
+        // If waits for requests are not counted, the GPU waits for the host's code for a fifth of
+        // the time.
         let [code, note] = yes[..] else {
             panic!("{yes:?}")
         };

@@ -1,4 +1,4 @@
-//! Tests of the load balance of learned routers, in text and JSON.
+//! Tests of the load balance of learned routers (mixture of experts), in text and JSON.
 
 use crate::common::process;
 use crate::common::server::Server;
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tllmprof_record::{Event, Info, What};
 use tllmprof_report::{Report, Style};
 
-/// Returns a server's record with the loads of eight experts in each of two layers, as distributed
-/// by learned routers.
+/// Returns a server's record in which learned routers have distributed tokens over eight experts in
+/// each of two layers.
 pub(crate) fn record(rank: u64) -> Vec<u8> {
     let server = Server::rank(rank);
     let (mut builder, truths) = server.record();
@@ -53,7 +53,7 @@ fn the_latest_loads_of_each_layer() {
     ] {
         assert!(whole.lines().any(|found| found == line), "{line}\n{whole}");
     }
-    // The text that fits a screen also shows the mean over the layers.
+    // The text for a screen also contains the mean over the layers.
     let text = report.text();
     assert!(text.contains("\n  mean of 2 layers  "), "{text}");
     assert!(text.lines().count() <= 44, "{text}");
@@ -64,7 +64,8 @@ fn the_latest_loads_of_each_layer() {
     assert_eq!(layer["name"], "MixtralSparseMoeBlock.gate 0");
     assert_eq!(layer["experts"], json!([8, 0, 4, 4, 0, 0, 0, 0]));
     assert_eq!((&layer["idle"], &layer["tokens"]), (&json!(5), &json!(16)));
-    // Each GPU has consecutive experts: for two GPUs, the first four experts are on the first one.
+    // Each GPU has consecutive experts: with two GPUs, the first GPU has the first four of the
+    // eight experts.
     let gpus = json!([
         {"gpus": 2, "max_of_mean": 2.0},
         {"gpus": 4, "max_of_mean": 2.0},

@@ -1,5 +1,5 @@
-//! Tests with records that older versions of the library wrote. They are in the fuzzer's corpus and must remain
-//! readable.
+//! Tests with records that older versions of the library wrote, from the fuzzer's corpus. Such
+//! records must remain readable.
 
 #[path = "../../../../tests/fuzzed/src/packed.rs"]
 #[allow(unreachable_pub)] // `tests/fuzzed` is a library with this module

@@ -1,4 +1,5 @@
-//! Tests of the causes of slow iterations. The causes add up to the time by which an iteration is slower.
+//! Tests of the causes of slow iterations. The causes must add up to the time by which an iteration
+//! is slower.
 
 use crate::common::{json, process};
 use tllmprof_record::builder::Builder;
@@ -11,8 +12,9 @@ const WAIT: u8 = 1;
 const CAPTURE: u8 = 2;
 const MAIN: u32 = 10;
 
-/// Returns the report on 60 iterations of 300 µs, each with one launch and 188 µs of GPU work. Kernels are recorded in
-/// the first five, which take ten times as long. In iteration 41 a graph is captured again.
+/// Returns the report on 60 iterations of 300 µs with one launch and 188 µs of GPU work each.
+/// Kernels are recorded in the first five iterations, which take ten times as long. In iteration
+/// 41, the program captures a graph again.
 pub(crate) fn record() -> Report {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     let put = |builder: &mut Builder, at, long, what| {
@@ -126,7 +128,8 @@ fn a_graph_captured_anew_is_found_beside_iterations_with_kernels() {
         let sum = slow["causes"].as_array().unwrap().iter();
         let sum: i64 = sum.map(|cause| cause["more_ns"].as_i64().unwrap()).sum();
         assert_eq!(slow["more_ns"], sum, "{slow}");
-        // Iterations with recorded kernels are compared only with each other, so they do not appear slow.
+        // Iterations with recorded kernels are compared only with each other, so none of them is
+        // slow.
         assert!(
             slow["n"] == 41 || slow["more_ns"].as_i64().unwrap().abs() < 30 * us,
             "{slow}"

@@ -1,4 +1,5 @@
-//! Tests of sampled stacks, with enough samples to divide the ledger by functions, and with too few.
+//! Tests of sampled stacks: with enough samples to divide the ledger's time by function, and with
+//! too few.
 
 use std::fs;
 
@@ -15,19 +16,21 @@ const LAUNCH: u8 = 0;
 const WAIT: u8 = 1;
 
 const MS: u64 = 1_000_000;
-/// Number of iterations, and three lengths in nanoseconds: of an iteration, of the wait at its end, and of the launch
-/// before that wait.
+/// Number of iterations in the record.
 const ITERATIONS: u64 = 20;
+/// Length of an iteration, in nanoseconds.
 const LONG: u64 = 100 * MS;
+/// Length of the wait at the end of an iteration, in nanoseconds.
 const WAITS: u64 = 20 * MS;
+/// Length of the launch before the wait, in nanoseconds.
 const LAUNCHES: u64 = MS;
 
-/// The contents of a sample, without its time and thread.
+/// The contents of a sample of a stack, without its time and thread.
 #[derive(Clone, Copy)]
 struct SampleContents {
     taken: Taken,
     state: ThreadState,
-    /// The ID of the sample's frame, one of [`SampledLoop::frames`].
+    /// The ID of the innermost frame, which is one of [`SampledLoop::frames`].
     frame: u32,
 }
 
@@ -45,8 +48,8 @@ const SAMPLE: u32 = 3;
 const SLEEP: u32 = 4;
 const GEMM: u32 = 5;
 
-/// A record of iterations with samples of their thread. No event explains the code before each launch, so samples
-/// divide it.
+/// A record of iterations with samples of the thread that runs them. No event explains the code
+/// before each launch, so samples divide its time.
 struct SampledLoop {
     builder: Builder,
     samples: u64,
@@ -57,7 +60,8 @@ impl SampledLoop {
         Self::longer(0)
     }
 
-    /// Creates a record in which the last iteration's GPU work takes `more` nanoseconds longer.
+    /// Returns a record in which the GPU work of the last iteration takes `more` nanoseconds
+    /// longer.
     fn longer(more: u64) -> Self {
         let builder = Builder::new(7, ClockKind::Monotonic);
         let mut made = Self {
@@ -127,8 +131,9 @@ impl SampledLoop {
         self.samples += 1;
     }
 
-    /// Writes samples of an iteration: `many` at equal distances in its code, one in the launch, and one in the wait.
-    /// `each` returns the contents of each sample in the code, by its index.
+    /// Writes samples of iteration `n`: `many` at equal distances in its code, one in the launch,
+    /// and one in the wait. `each` returns the contents of a sample in the code; its argument is
+    /// the sample's index.
     fn samples(&mut self, n: u64, many: u64, each: impl Fn(u64) -> SampleContents) {
         let start = (n + 1) * LONG;
         let code = LONG - WAITS - LAUNCHES;
@@ -139,7 +144,7 @@ impl SampledLoop {
         self.sample(start + code + LAUNCHES + 10, MAIN, python(STEP));
     }
 
-    /// Writes the frames. In a record they come after the samples.
+    /// Writes the frames, which come after the samples in a record.
     fn frames(&mut self) {
         self.frame(STEP, 0, "Engine.step (/opt/engine/core.py:10)");
         self.frame(
@@ -174,7 +179,8 @@ fn sum(rows: &[LedgerRow]) -> u64 {
     rows.iter().map(|row| row.ns).sum()
 }
 
-/// Returns a sample: of 10 samples, 7 are in one function, 2 in another, and 1 sleeps in a third.
+/// Returns the sample with the index `place`: of 10 samples, 7 are in one function, 2 are in
+/// another, and 1 is of a sleep in a third.
 fn shares(place: u64) -> SampleContents {
     match place % 10 {
         0..7 => python(SCHEDULE),
@@ -192,11 +198,11 @@ fn code_is_divided_by_the_functions_that_ran() {
     for n in 0..ITERATIONS {
         made.samples(n, 20, shares);
     }
-    // Samples of another thread and samples outside iterations do not count.
+    // Samples of another thread, and samples outside iterations, must not be counted.
     made.sample(LONG + 5, MAIN + 1, python(SAMPLE));
     made.sample(LONG / 2, MAIN, python(SAMPLE));
     let process = made.process();
-    // 79 % of the time is code. The samples divide it into 70 %, 20 % and 10 %.
+    // Code takes 79 % of the time. The samples divide that time into 70 %, 20 % and 10 %.
     let expected = [
         ("Python: Scheduler.schedule (sched.py:211)", 0.553),
         ("waiting for the GPU: cuStreamSynchronize", 0.2),
@@ -216,7 +222,8 @@ fn code_is_divided_by_the_functions_that_ran() {
     let lines = [("Scheduler.schedule", 211), ("sample", 7), ("Lock.wait", 3)];
     let [schedule, sample, lock] = lines.map(|(function, line)| Some((function, Some(line))));
     assert_eq!(places, [schedule, None, sample, lock, None]);
-    // The GPU is idle during the code and the launch, with the same causes.
+    // The GPU is idle during the code and the launch. Its idle time is divided in the same way as
+    // the host's time.
     let gpu = [
         ("idle: Python: Scheduler.schedule (sched.py:211)", 0.553),
         ("from first work to last", 0.2),
@@ -277,7 +284,7 @@ fn code_is_divided_by_the_functions_that_ran() {
 #[test]
 fn few_samples_distinguish_no_functions() {
     let mut made = SampledLoop::new();
-    // This adds up to 199 samples, one less than needed.
+    // This gives 199 samples, one less than are needed to divide time by function.
     for n in 0..9 {
         made.samples(n, 20, shares);
     }
@@ -293,7 +300,8 @@ fn few_samples_distinguish_no_functions() {
     assert!(text.contains(line), "{text}");
     let found = &report.findings[0];
     assert_eq!(found.rule.name, "host-bound");
-    // The finding still names the function that most samples have in common, because that needs fewer samples.
+    // There are too few samples to divide time by function, but enough to name the function that
+    // most samples have in common.
     assert!(
         found.evidence.contains(" of that in "),
         "{}",
@@ -311,7 +319,8 @@ fn rejected_samples_divide_nothing_and_are_counted() {
                 taken: Taken::Torn,
                 ..python(0)
             },
-            // A frame ID that is not in the record counts as no Python function.
+            // The record has no frame with this ID, so the sample counts as one in no Python
+            // function.
             1 => python(4711),
             _ => python(SCHEDULE),
         });
@@ -326,7 +335,8 @@ fn rejected_samples_divide_nothing_and_are_counted() {
     assert!(text.lines().any(|other| other.starts_with(line)), "{text}");
 }
 
-/// 1000 Hz were requested, but the kernel's timer ticks at 250 Hz, and the samples have that rate.
+/// 1000 samples per second were requested, but the timer of the operating system's kernel ticks at
+/// 250 Hz, which limits the rate.
 #[test]
 fn the_rate_is_reported_that_was_achieved() {
     let mut made = SampledLoop::new();
@@ -365,7 +375,7 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
                 ..python(0)
             },
         });
-        // Native stacks are counted separately from other samples.
+        // Samples of native stacks are counted separately from other samples.
         let native = SampleContents {
             taken: Taken::Native,
             ..python(GEMM)
@@ -387,7 +397,7 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
     let outside = process.stacks.python.iter();
     let outside: Vec<_> = outside.filter(|node| node.parent.is_none()).collect();
     assert_eq!(outside[1].of.name, "in no Python function");
-    // The time in which the thread waits for a processor does not count as its code.
+    // Time in which the thread waits for a processor is not counted as its code.
     let report = Report::new(vec![process]);
     let found = &report.findings[0];
     let evidence = "the GPU has nothing to do 63.2 % of the time while the host runs code, \
@@ -399,8 +409,8 @@ fn off_the_processor_and_native_code_have_rows_of_their_own() {
     assert!((found.loss.unwrap() - 0.632).abs() < 1e-3, "{found:?}");
 }
 
-/// For half of the time in code, the thread sleeps in one of two functions. The kernel's counters confirm all of the
-/// sleep.
+/// In this test the thread sleeps in one of two functions for half of the time in code, and the
+/// operating system counted the same amount of sleep.
 #[test]
 fn sleeps_are_named_by_their_functions_and_native_stacks_divide_what_ran() {
     let mut made = SampledLoop::new();
@@ -462,13 +472,14 @@ fn sleeps_are_named_by_their_functions_and_native_stacks_divide_what_ran() {
     assert!((blocked - 0.395).abs() < 1e-3, "{blocked}");
 }
 
-/// The record comes from a library that samples only native stacks, which are never taken while a thread sleeps.
+/// The record comes from a library that samples only native stacks, and no native stack is sampled
+/// while a thread sleeps.
 #[test]
 fn without_samples_of_sleeps_native_stacks_divide_what_the_kernel_says_ran() {
     let mut made = SampledLoop::new();
     let code = LONG - WAITS - LAUNCHES;
     for n in 0..ITERATIONS {
-        // The thread runs for a quarter of the code, and during the launch.
+        // In this test the thread runs for a quarter of the time in code, and during the launch.
         let what = What::Used {
             what: Some(Used::Ran),
             iteration: n as u32,
@@ -490,7 +501,7 @@ fn without_samples_of_sleeps_native_stacks_divide_what_the_kernel_says_ran() {
         let rows = found.iter().filter(|(known, _)| *known == cause);
         rows.map(|(_, share)| share).sum::<f64>()
     };
-    // The first iteration's code comes before any call, so it has a separate row.
+    // In the first iteration no call precedes the code, so its sleep has a row of its own.
     let asleep = share(between) + share("asleep or blocked before cuGraphLaunch");
     assert!((asleep - 0.79 * 0.75).abs() < 0.02, "{found:?}");
     let native = share("native: libcpu.so+0x1a2b");
@@ -530,7 +541,8 @@ fn native_functions_have_their_names_where_the_files_are_here() {
     };
     let shown: String = name.chars().take(256).collect();
     assert_eq!(label(boot.trim()), shown);
-    // On another machine a file of the same name may be different, so the function is not looked up.
+    // The record was made on another machine, where a file of the same name may be different. So
+    // the function is not looked up.
     let elsewhere = label("another-boot");
     assert!(elsewhere.contains("+0x"), "{elsewhere}");
 }
@@ -601,7 +613,7 @@ fn runs_differ_by_functions_that_samples_distinguish() {
     let text = comparison.text();
     assert!(text.contains("host by samples, time a step"), "{text}");
     fits(&text, 44);
-    // A run has no differences when it is compared with itself.
+    // If a run is compared with itself, there are no differences.
     let same = Comparison::compare(&[run(8)], &[run(8)]).text();
     assert!(!same.contains("host by samples"), "{same}");
 }

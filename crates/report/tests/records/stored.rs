@@ -1,5 +1,6 @@
-//! Checks that all output for stored and simulated records is unchanged. `stored.txt` has a hash of each text, of each
-//! JSON and of each comparison. The hash of a JSON does not depend on the order of keys.
+//! Checks that all output for stored and simulated records is unchanged. `stored.txt` contains a
+//! hash of each text, JSON and comparison. The hash of a JSON text does not depend on the order of
+//! keys.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -19,7 +20,7 @@ use crate::common::job::{Cause, Job, Jump, MS, Plant};
 use crate::common::server::Server;
 use crate::common::{process, ranks};
 
-/// The outputs, each with its name.
+/// All outputs, each with a name.
 type Printed = Vec<(String, String)>;
 
 /// Returns the records of the page's test corpus, with their names.
@@ -39,7 +40,7 @@ pub(crate) fn corpus() -> Vec<(String, Vec<u8>)> {
         })
         .collect();
     records.sort();
-    // Add a truncated record.
+    // Add a record that is cut off.
     let (name, record) = &records[0];
     let part = (
         format!("a part of {name}"),
@@ -49,8 +50,8 @@ pub(crate) fn corpus() -> Vec<(String, Vec<u8>)> {
     records
 }
 
-/// Returns the records of a job on two hosts. Some ranks are late for known reasons. `groups` is true if the ranks form
-/// groups.
+/// Returns the records of a job on two hosts, in which some ranks are late for known reasons.
+/// `groups` is true if the ranks form groups.
 pub(crate) fn job(groups: bool) -> Vec<(String, Vec<u8>)> {
     let plant = |rank, from, cause| Plant {
         rank,
@@ -93,7 +94,7 @@ fn read(records: &[(String, Vec<u8>)]) -> Vec<Process> {
     records.map(|(name, bytes)| process(name, bytes)).collect()
 }
 
-/// Returns a JSON text with its keys in alphabetical order.
+/// Returns a JSON text in which the keys are in alphabetical order.
 fn in_order(json: &[u8]) -> String {
     serde_json::from_slice::<Value>(json).unwrap().to_string()
 }
@@ -164,7 +165,7 @@ fn reports() -> Vec<(String, Report)> {
     reports
 }
 
-/// Returns all output for all records.
+/// Returns all output (text, JSON and comparisons) for all records.
 fn printed() -> Printed {
     let mut printed = Printed::new();
     let reports = reports();
@@ -183,7 +184,7 @@ fn printed() -> Printed {
     printed
 }
 
-/// Checks that each heading is followed by a row. Headings are bold.
+/// Checks that a row follows each heading of a text. Headings are bold.
 fn has_rows(name: &str, text: &str) {
     const BOLD: &str = "\x1b[1m";
     let lines: Vec<_> = text.lines().collect();
@@ -232,7 +233,7 @@ fn a_table_has_rows_and_a_text_that_is_no_screen_has_all_of_them() {
         let of = &process.calls;
         let named = of.calls.iter().chain(&of.functions).map(|one| &one.name);
         let kernels = process.kernels.totals.iter().map(|one| &one.short_name);
-        // A long name may continue on the next line, so compare texts without spaces.
+        // A long name may continue on the next line, so compare texts without their spaces.
         let squeezed = |text: &str| text.split_whitespace().collect::<String>();
         let all = squeezed(&whole);
         // A very long name is shortened in its middle, so compare only the first characters.
@@ -296,7 +297,7 @@ fn sort_keys(schema: &mut Value) {
     }
 }
 
-/// Returns the FNV-1a hash.
+/// Returns the FNV-1a hash of a text.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -314,7 +315,7 @@ fn what_is_printed_of_stored_records_is_as_it_was() {
     if std::env::var_os("BLESS").is_some() {
         fs::write(&path, &hashes).unwrap();
     }
-    // Keep the outputs, so that they can be compared with the outputs of another version.
+    // Store the outputs, so that they can be compared with those of another version.
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("printed");
     fs::create_dir_all(&folder).unwrap();
     for (name, text) in &printed {
@@ -332,7 +333,8 @@ fn what_is_printed_of_stored_records_is_as_it_was() {
     );
 }
 
-/// The record was written by an old version, which did not mark an iteration that the end of the process cut off.
+/// This record was written by an old version. That version did not mark an iteration that was cut
+/// off by the end of the process.
 #[test]
 fn a_shutdown_in_the_last_iteration_is_not_a_finding() {
     let records = corpus();

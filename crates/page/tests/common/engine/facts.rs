@@ -1,4 +1,4 @@
-//! Facts of the simulated engine's record: its command, calls and routers.
+//! Data about the process in the simulated engine's record: its command, calls and routers.
 
 use tllmprof_record::{Anchor, CallKind, Event, Info, What};
 

@@ -1,5 +1,5 @@
-//! The record of a simulated inference engine. All its ranges, calls, kernels, copies, garbage collections and holds of
-//! the GIL are known.
+//! The record of a simulated inference engine. Tests know all its ranges, calls, kernels, copies,
+//! garbage collections and holds of the GIL.
 
 #![allow(dead_code)] // each test file uses only a part of this module
 
@@ -26,7 +26,8 @@ const WAIT: u8 = 8;
 const MAIN: u64 = 7;
 const SIDE: u64 = 14;
 
-/// The name of a kernel that would end an element of a page or run a script if it were not escaped.
+/// The name of a kernel. If it were not escaped, it would end an element of the page or run a
+/// script.
 pub(crate) const HOSTILE: &str = "evil</script><script>alert(1)</script>\u{2028}<!-- & \"quoted\" \u{202e}\n\x1b[31m<img onerror=alert(1)>";
 
 const KERNELS: [(&str, u64); 6] = [
@@ -59,32 +60,34 @@ const KERNELS: [(&str, u64); 6] = [
 /// A rank of the simulated engine, and the contents of its record.
 pub(crate) struct Engine {
     pub rank: u64,
-    /// Windows, each given by its first and its last iteration.
+    /// The windows, each as the numbers of its first and its last iteration.
     pub windows: Vec<(u64, u64)>,
     /// Number of layers of the rank's model. Each layer launches six kernels.
     pub layers: u64,
-    /// Number of iterations with recorded kernels in each window; 0 if CUPTI was refused.
+    /// Number of iterations with recorded kernels in each window; 0 if CUPTI could not be attached.
     pub kernels: u64,
-    /// True if one kernel has a name that would harm a page: [`HOSTILE`].
+    /// True if one kernel has the name [`HOSTILE`], which would harm a page if it were not escaped.
     pub hostile: bool,
     /// Number of experts in each layer; 0 if the model has none.
     pub experts: u16,
-    /// True if the record says that routers were replaced in the windows.
+    /// True if the record says that balanced routers replaced the learned ones inside windows.
     pub replaced: bool,
     /// True if the batches of iterations are known.
     pub batches: bool,
-    /// Rate at which the main thread's stack is sampled in windows, in Hz; 0 if it is not sampled.
+    /// Rate at which the main thread's stack is sampled inside windows, in Hz; 0 if it is not
+    /// sampled.
     pub stacks: u64,
-    /// True if the rank waits for requests before the work of every tenth iteration.
+    /// True if the rank waits for requests at the beginning of every tenth iteration.
     pub pauses: bool,
-    /// A window consists of blocks of eight iterations. Of this number of consecutive blocks, only the first one has
-    /// recorded GPU times.
+    /// GPU times are recorded in the first of this many consecutive blocks of eight iterations.
     pub timed: u64,
-    /// True if the scopes of kernels are known, except for one kernel of the graph.
+    /// True if the scopes of kernels are known. The scope of one kernel of the graph is unknown
+    /// even then.
     pub scopes: bool,
 }
 
-/// Returns the record of a GPU's metrics, which the command writes in addition to the process's record.
+/// Returns the record of a GPU's metrics, which the `tllmprof` command writes in addition to the
+/// process's record.
 pub(crate) fn metrics(iterations: u64) -> Builder {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     let value = u64::from(builder.string(1, "a-boot"));
@@ -109,7 +112,7 @@ pub(crate) fn metrics(iterations: u64) -> Builder {
     builder
 }
 
-/// IDs of the innermost frames of samples, for each part of an iteration.
+/// For each part of an iteration, the ID of the innermost frame of its samples.
 mod sampled {
     pub(crate) const IDLE: u32 = 9;
     pub(crate) const SCHEDULE: [u32; 2] = [3, 4];
@@ -118,7 +121,7 @@ mod sampled {
     pub(crate) const SAMPLE: [u32; 1] = [8];
 }
 
-/// The length of a wait for requests.
+/// The length of a wait for requests, in nanoseconds.
 pub(crate) const PAUSE: u64 = 25 * MS;
 
 const RANGES: [&str; 6] = [
@@ -172,7 +175,7 @@ impl Engine {
         }
     }
 
-    /// Returns the record, and the number of its events that a timeline shows.
+    /// Returns the record, and the number of its events that a timeline can show.
     pub(crate) fn record(&self) -> (Builder, u64) {
         let main = self.pid();
         let mut builder = Builder::new(main, ClockKind::Monotonic);
@@ -245,8 +248,8 @@ impl Engine {
         (writer.builder, writer.events)
     }
 
-    /// Writes an iteration and returns its end. `kernels` is true if kernels are recorded in it, `is_timed` if its GPU
-    /// time is.
+    /// Writes an iteration and returns its end. `kernels` is true if kernels are recorded in the
+    /// iteration, and `is_timed` is true if its GPU time is recorded.
     fn iteration(
         &self,
         to: &mut RecordWriter,
@@ -296,7 +299,8 @@ impl Engine {
             for (kernel, (_, long)) in KERNELS.iter().enumerate() {
                 to.enter(now, scope_of(layer, kernel));
                 to.call(now, 5 * US, KERNEL);
-                // Rank 2 computes slowly. On all ranks, the GPU does its work later than the host launches it.
+                // The code of rank 2 is slow. On all ranks the GPU does its work later than the
+                // host launches it.
                 let slow = if self.rank == 2 { 12 } else { 10 };
                 let long = long * US * slow / 10 + noise / 40;
                 gpu = gpu.max(now + 9 * US);
@@ -320,7 +324,7 @@ impl Engine {
         }
         gpu = (gpu + 8 * US).max(sample + 46 * US);
         if kernels {
-            // These kernels are launched by the graph.
+            // The graph launches these kernels.
             to.kernel(gpu, 3 * US, 2);
             to.node(gpu, 0);
             to.kernel(gpu + 4 * US, 2 * US, 3);
@@ -375,8 +379,8 @@ impl Engine {
         end + 6 * US
     }
 
-    /// Writes samples of the main thread between two moments, which have the given functions in turn. Some samples are
-    /// torn: the stack changed while it was read.
+    /// Writes samples of the main thread from one time to another. They are in the functions
+    /// `frames`, in turn. Some samples are rejected, because the stack changed while it was read.
     fn sampled(&self, to: &mut RecordWriter, from: u64, until: u64, frames: &[u32], asleep: bool) {
         let Some(every) = (1000 * MS).checked_div(self.stacks) else {
             return;

@@ -1,4 +1,4 @@
-//! Writes the events of the simulated engine's record.
+//! Writes the events of the simulated inference engine's record.
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{CopyKind, Edge, Event, GraphState, RangeKind, StringId, What};
@@ -20,12 +20,12 @@ pub(crate) struct RecordWriter {
     pub names: NameIds,
     pub main: u32,
     pub events: u64,
-    /// Number of launches that were written so far.
+    /// Number of launches that have been written.
     pub launches: u32,
     pub has_scopes: bool,
 }
 
-/// The modules of a layer that launch its kernels, in the order of the kernels.
+/// The modules of a layer. Module n launches the layer's kernel n.
 const MODULES: [&str; 6] = [
     "self_attn.attn",
     "mlp.down_proj",
@@ -35,15 +35,16 @@ const MODULES: [&str; 6] = [
     "self_attn.rotary_emb",
 ];
 
-/// The scope of the graph's first kernel. The scope of the graph's second kernel is not known.
+/// The scope of the graph's first kernel. The scope of its second kernel is not known.
 const SAMPLE: u32 = 1;
 
-/// Returns the scope of a layer's kernel.
+/// Returns the scope of a kernel, given by its layer and its index in the layer.
 pub(crate) const fn scope_of(layer: u64, kernel: usize) -> u32 {
     SAMPLE + 1 + (layer * MODULES.len() as u64) as u32 + kernel as u32
 }
 
-/// Functions of sampled stacks, each with the ID of its caller; 0 for the outermost function.
+/// Functions of sampled stacks, each with the ID of the caller's frame; 0 for a function without a
+/// caller.
 const FRAMES: [(&str, u32); 9] = [
     (
         "EngineCoreProc.run_engine_core (vllm/v1/engine/core.py:870)",
@@ -81,7 +82,7 @@ impl RecordWriter {
             .push(self.main + thread * 100, &Event::new(start, duration, what));
     }
 
-    /// Writes the frames of sampled stacks. In the record they come after the samples.
+    /// Writes the frames of sampled stacks. In records they come after the samples.
     pub(crate) fn frames(&mut self) {
         for (id, (name, parent)) in (1..).zip(FRAMES) {
             let sampler = self.main + 200;
@@ -111,7 +112,8 @@ impl RecordWriter {
         }
     }
 
-    /// Sets the scope of the main thread's next launches.
+    /// Writes that the main thread is in a scope from the time `at`, which then applies to its
+    /// launches.
     pub(crate) fn enter(&mut self, at: u64, scope: u32) {
         if self.has_scopes {
             let what = What::InScope { scope };
@@ -119,7 +121,7 @@ impl RecordWriter {
         }
     }
 
-    /// Writes that the latest kernel is a node of the graph.
+    /// Writes that the latest kernel was a node of the graph.
     pub(crate) fn node(&mut self, start: u64, node: u32) {
         if self.has_scopes {
             let what = What::KernelNode {

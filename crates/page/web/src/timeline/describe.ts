@@ -1,4 +1,4 @@
-// Describes an event of the timeline in words.
+// Describes an event of the timeline in words, for the status line and tooltips.
 
 import { above, isTimed } from "../data";
 import { bytes, count, time } from "../format";
@@ -7,7 +7,7 @@ import { batchText } from "../phases";
 import { lengthOf, Scene, Spot, startOf } from "./draw";
 import { Links } from "./links";
 
-/** Returns the parts of an event's description. The first part is the event's name. */
+/** Returns the parts of an event's description, of which the first is the event's name. */
 export function describe(scene: Scene, links: () => Links, place: Spot): string[] {
     const { iterations } = scene;
     const start = startOf(place);
@@ -51,8 +51,10 @@ export function describe(scene: Scene, links: () => Links, place: Spot): string[
     return [scene.names[track.names[place.event]], parts.join(" · ")];
 }
 
-/** Returns the parts of a description that concern the launch: the launch of a kernel, or the
- * kernels that a call launched. */
+/**
+ * Returns the parts of an event's description that are about its launch: for a kernel its launching
+ * call, for a call the kernels that it launched.
+ */
 function launched(scene: Scene, links: Links, place: Spot): string[] {
     const track = place.row.track;
     const launch = Links.launch(place);

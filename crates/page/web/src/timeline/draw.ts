@@ -1,5 +1,5 @@
-// Draws a timeline. Events narrower than a pixel are merged with their neighbours. The smaller the part of a pixel that they
-// fill, the paler the pixel is, so that gaps remain visible at any zoom.
+// Draws a timeline. Events that are narrower than a pixel are merged. The smaller the part of a
+// pixel that they cover, the paler the pixel, so that gaps remain visible at any zoom.
 
 import { above, isTimed, Iterations, Lane, Metric, Track } from "../data";
 import { colour } from "../dom";
@@ -8,8 +8,10 @@ import { Place } from "../kinds";
 import { AXIS, Row } from "./rows";
 import { isFound } from "./search";
 
-/** The visible time span and its position on the canvas: `from` is drawn at `left`, and `to` at `left + width`. Times are in
- * ns, lengths in CSS pixels. */
+/**
+ * The visible time span, and its position on the canvas: `from` is drawn at `left`, and `to` at
+ * `left + width`. Times are in ns; lengths are in CSS pixels.
+ */
 export interface View { from: number; to: number; left: number; width: number; height: number; top: number }
 
 export interface Scene {
@@ -19,26 +21,29 @@ export interface Scene {
     labels: string[];
     /** True if the layers of kernels are known. */
     layered: boolean;
-    /** The moment that the axis shows as 0. */
+    /** The time, in ns, that the axis shows as 0. */
     origin: number;
     hovered: Spot | null;
     selected: Spot | null;
-    /** Arrows from a launching call to its kernels. If the selected event is a kernel, there is only the arrow to that kernel. */
+    /**
+     * Arrows from a launching call to the kernels that it launched. If a kernel is selected, there
+     * is only the arrow to that kernel.
+     */
     arrows: Arrow[];
-    /** For each name, 1 if the search found it; `null` if there is no search. */
+    /** For each name, 1 if it matches the search; `null` if there is no search. */
     found: Uint8Array | null;
 }
 
 export interface Arrow { call: Spot; kernel: Spot }
 
-/** An event, with its row, its lane and its index in the lane. */
+/** An event: its row, its lane, its index in the lane, and its index in the track. */
 export interface Spot { row: Row; lane: Lane; at: number; event: number }
 
 const WIDE = 1.5;
 const LEVELS = 8;
 const FONT = "11px system-ui, sans-serif";
 
-/** Draws the timeline. Returns the number of visible arrows. */
+/** Draws the timeline. Returns the number of arrows that were drawn. */
 export function draw(context: CanvasRenderingContext2D, view: View, scene: Scene): number {
     const { left, width, height, top } = view;
     context.globalAlpha = 1;
@@ -88,7 +93,7 @@ function events(
     const end = left + width;
     const searching = scene.found;
     const faint = searching ? 0.25 : 1;
-    // Neighbouring pixels with the same colour and opacity are drawn as one rectangle.
+    // Draw neighbouring pixels with the same colour and opacity as one rectangle.
     let run = 0, run_end = -1, run_look = -1;
     const flush = () => {
         if (run_look >= 0) {
@@ -120,7 +125,7 @@ function events(
         }
         const pixel = Math.floor(x);
         let next = Math.max(at + 1, above(starts, from + (pixel + 1 - left) / scale, at));
-        // Only the last event that begins in this pixel can extend beyond it.
+        // Of the events that begin in this pixel, only the last can extend beyond it.
         if (next - 1 > at && dur[places[next - 1]] * scale >= WIDE) next--;
         const part = Math.min(1, (sums[next] - sums[at]) * scale);
         let longest = event;
@@ -141,7 +146,10 @@ function events(
     if (searching) matches(context, view, scene, track, lane, searching, y, height);
 }
 
-/** Writes an event's name on its bar, if there is room. If the bar begins left of the view, the name begins at the view's edge. */
+/**
+ * Writes an event's name on its bar, if there is room. If the bar begins to the left of the visible
+ * part, the name begins at the edge of that part.
+ */
 function name(context: CanvasRenderingContext2D, view: View, text: string, x0: number, x1: number, y: number, height: number) {
     const x = Math.max(x0, view.left) + 4;
     if (x1 - x < 26 || height < 11) return;
@@ -149,7 +157,7 @@ function name(context: CanvasRenderingContext2D, view: View, text: string, x0: n
     label(context, text, x, y + height / 2 + 0.5, x1 - x - 4);
 }
 
-/** Marks the events that a search found. A mark is at least two pixels wide. */
+/** Draws marks on the events that match the search. A mark is at least two pixels wide. */
 function matches(
     context: CanvasRenderingContext2D, view: View, scene: Scene, track: Track, lane: Lane, found: Uint8Array, y: number, height: number,
 ) {
@@ -181,7 +189,8 @@ function iterationRow(
         const x = left + (lane.starts[at] - from) * scale;
         const wide = iterations.dur[event] * scale;
         if (wide < 2) {
-            // An iteration narrower than two pixels is drawn as one bar together with its neighbours.
+            // Draw iterations that are narrower than two pixels together with their neighbours, as
+            // one bar.
             const next = above(lane.starts, lane.starts[at] + 4 / scale, at);
             context.fillStyle = colour("iteration");
             context.fillRect(x, y, Math.max(1, (lane.starts[next - 1] - lane.starts[at]) * scale + wide), height);
@@ -203,12 +212,17 @@ function iterationRow(
     }
 }
 
-/** Returns the value at the top of a metric's curve: 100 for percentages, else the maximum value. */
+/**
+ * Returns the value at the top of a metric's curve: 100 for percentages, otherwise the maximum
+ * value.
+ */
 export function metricTop(metric: Metric): number {
     return metric.unit === "%" ? 100 : metric.value.reduce((most, value) => Math.max(most, value), 1e-9);
 }
 
-/** Draws a metric as steps. A step spans the time of one sample, whose value is a mean over that time. */
+/**
+ * Draws a metric as steps. A step is as long as the time over which the sample's value is a mean.
+ */
 function curve(context: CanvasRenderingContext2D, view: View, metric: Metric, y: number, height: number) {
     const { from, to, left, width } = view;
     const scale = width / (to - from);
@@ -224,12 +238,14 @@ function curve(context: CanvasRenderingContext2D, view: View, metric: Metric, y:
     }
 }
 
-/** Marks times whose events are missing, because they are not on the page or were not recorded. */
+/**
+ * Marks the times whose events are missing, because they are not on the page or were not recorded.
+ */
 function missing(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { iterations, rows } = scene;
     const top = rows[0].y + rows[0].height - view.top;
     cover(context, view, scene, (i) => !iterations.shown[i], top, view.height - top, "not on this page");
-    // Kernels are recorded only in the first iterations of a window.
+    // Kernels may be recorded only in the first iterations of a window.
     for (const row of rows) {
         if (row.track?.place !== Place.Stream) continue;
         const not_taken = (i: number) => iterations.shown[i] === 1 && Number.isNaN(iterations.busy[i]);
@@ -237,7 +253,10 @@ function missing(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     }
 }
 
-/** Marks iterations without measured GPU time. The marks lie at the back of spans that began earlier. */
+/**
+ * Marks iterations whose GPU time was not measured. Spans that began earlier are drawn over these
+ * marks.
+ */
 function untimed(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { iterations, rows } = scene;
     const is_untimed = (i: number) => iterations.shown[i] === 1 && !isTimed(iterations, i);
@@ -246,7 +265,10 @@ function untimed(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     }
 }
 
-/** Covers the iterations for which `which` returns true, and writes the reason on them. */
+/**
+ * Covers the iterations for which `which` returns true, and writes on the cover why their events
+ * are missing.
+ */
 function cover(
     context: CanvasRenderingContext2D, view: View, scene: Scene, which: (i: number) => boolean, y: number, height: number, why: string,
 ) {
@@ -270,7 +292,10 @@ function cover(
     }
 }
 
-/** Draws a line at the start of each visible iteration, at the back of everything; none if there are too many. */
+/**
+ * Draws a line at the start of each visible iteration, which everything else covers. No lines are
+ * drawn if there would be too many.
+ */
 function grid(context: CanvasRenderingContext2D, view: View, scene: Scene) {
     const { from, to, left, width, height } = view;
     const scale = width / (to - from);
@@ -352,7 +377,7 @@ function outline(context: CanvasRenderingContext2D, view: View, scene: Scene, pl
     context.strokeRect(x0 - 0.5, y - 0.5, x1 - x0, place.row.lane - 0.5);
 }
 
-/** Draws the arrows whose two ends are in view. Returns the number of these arrows. */
+/** Draws those arrows whose two ends are both visible. Returns the number of drawn arrows. */
 function arrows(context: CanvasRenderingContext2D, view: View, scene: Scene): number {
     const { from, to, left, width, height, top } = view;
     const scale = width / (to - from);
@@ -364,13 +389,13 @@ function arrows(context: CanvasRenderingContext2D, view: View, scene: Scene): nu
     let drawn = 0, last_x = -Infinity, last_y = 0;
     for (const { call, kernel } of scene.arrows) {
         const [x1, y1] = [at(kernel), middle(kernel)];
-        // An arrow goes from the visible part of the call to the beginning of the kernel.
+        // An arrow begins at the visible part of the call and ends at the start of the kernel.
         const x0 = Math.max(left, Math.min(at(call) + (lengthOf(scene, call) * scale) / 2, Math.max(at(call), x1)));
         const begins = at(call) + lengthOf(scene, call) * scale >= left;
         const side = middle(call) > y1 ? -1 : 1;
         const y0 = middle(call) + (side * call.row.lane) / 2;
         if (!begins || !in_sight(x0, y0) || !in_sight(x1, y1)) continue;
-        // Kernels that begin in nearly the same place share an arrow.
+        // Draw only one arrow to kernels that begin in nearly the same place.
         if (y1 === last_y && x1 - last_x < 4) continue;
         [last_x, last_y] = [x1, y1];
         drawn++;
@@ -401,7 +426,9 @@ function measure(context: CanvasRenderingContext2D, text: string): number {
     return width;
 }
 
-/** Writes as much of a text as fits into `room`. Returns the width that it takes. */
+/**
+ * Writes as much of a text as fits into the width `room`. Returns the width of the written text.
+ */
 function label(context: CanvasRenderingContext2D, text: string, x: number, y: number, room: number): number {
     const whole = measure(context, text);
     if (whole <= room) {
@@ -409,7 +436,8 @@ function label(context: CanvasRenderingContext2D, text: string, x: number, y: nu
         return whole;
     }
     let fit = Math.floor((text.length * (room - measure(context, "…"))) / whole);
-    // The estimate uses the mean width of a character. The beginning may be wider, so measure it.
+    // The number of characters was estimated from the mean width of a character. The beginning of
+    // the text may be wider, so measure it.
     while (fit > 1 && measure(context, text.slice(0, fit) + "…") > room) fit--;
     if (fit > 1) context.fillText(text.slice(0, fit) + "…", x, y);
     return room;

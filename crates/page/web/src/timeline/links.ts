@@ -1,4 +1,4 @@
-// Links between launching calls and kernels, if both are on the page.
+// Links between launching calls and the kernels that they launched, if both are on the page.
 
 import { above } from "../data";
 import { Place } from "../kinds";
@@ -6,12 +6,16 @@ import { Spot } from "./draw";
 import { Row } from "./rows";
 
 export class Links {
-    /** For each launch, its call: the index of the row plus 1, and the event in it. The index is 0 if the call is not on the
-     * page. */
+    /**
+     * For each launch, the index of its call's row plus 1 (0 if the call is not on the page), and
+     * the call's event in that row.
+     */
     private readonly call_row: Uint32Array;
     private readonly call: Uint32Array;
-    /** For each launch, the index at which its kernels begin in the two columns below. The last entry is the end of the last
-     * launch's kernels. */
+    /**
+     * For each launch, the index at which its kernels begin in `kernel_row` and `kernel`. One more
+     * entry marks the end of the last launch's kernels.
+     */
     private readonly from: Uint32Array;
     private readonly kernel_row: Uint32Array;
     private readonly kernel: Uint32Array;
@@ -47,7 +51,10 @@ export class Links {
         });
     }
 
-    /** Returns the number of an event's launch plus 1; 0 if the event has no launch or the launch is not known. */
+    /**
+     * Returns the number of the launch that an event belongs to, plus 1; 0 if there is none or if
+     * it is not known.
+     */
     static launch(place: Spot): number {
         const track = place.row.track;
         return track && track.kinds[track.kind[place.event]].end ? track.value[place.event] : 0;
@@ -62,7 +69,10 @@ export class Links {
         return this.from[launch + 1] - this.from[launch];
     }
 
-    /** Returns the kernels of a launch, stream by stream, and in their order on each stream. */
+    /**
+     * Returns the kernels of a launch, stream by stream; on each stream they are in the order of
+     * time.
+     */
     kernelsOf(launch: number): Spot[] {
         const found: Spot[] = [];
         for (let at = this.from[launch]; at < this.from[launch + 1]; at++) {
@@ -76,7 +86,8 @@ export class Links {
         const row = this.rows[at];
         const start = row.track?.start[event] ?? 0;
         for (const lane of row.lanes) {
-            // Several events of a lane may have the same start. They are next to each other.
+            // Several events of a lane may have the same start. They are next to each other, so
+            // look at all of them.
             for (let place = above(lane.starts, start) - 1; place >= 0 && lane.starts[place] === start; place--) {
                 if (lane.events[place] === event) return { row, lane, at: place, event };
             }

@@ -1,4 +1,4 @@
-// The rows of a timeline, from top to bottom.
+// The rows of a timeline, in their order from top to bottom.
 
 import { Iterations, Lane, Metric, Timeline, Track } from "../data";
 import { Place } from "../kinds";
@@ -6,17 +6,20 @@ import { Place } from "../kinds";
 export interface Row {
     y: number;
     height: number;
-    /** Text in the margin on the left. A row without text belongs to the row above it. */
+    /** Text in the margin to the left. A row without a text belongs to the row above. */
     label: string;
     detail: string;
     /** The height of each lane in pixels. */
     lane: number;
-    /** The track that the row shows; `null` for the row of iterations and for a metric's curve. */
+    /**
+     * The track whose events the row shows; `null` for the row of iterations and for the curve of a
+     * metric.
+     */
     track: Track | null;
     lanes: Lane[];
     /** The metric whose curve the row shows; `null` for other rows. */
     metric: Metric | null;
-    /** True for the first row of a device or a thread. */
+    /** True for the first row of a GPU or a thread. */
     begins: boolean;
 }
 
@@ -25,7 +28,7 @@ const GAP = 5;
 const LANE = 18;
 const CURVE = 28;
 
-/** Returns the iterations of a process as a lane. They do not overlap. */
+/** Returns the iterations of a process as a lane, which is possible because they do not overlap. */
 export function iterationLane(iterations: Iterations): Lane {
     const events = Uint32Array.from(iterations.n, (_, i) => i);
     events.sort((a, b) => iterations.start[a] - iterations.start[b]);
@@ -35,8 +38,11 @@ export function iterationLane(iterations: Iterations): Lane {
     return { events, starts, sums };
 }
 
-/** Returns the rows from top to bottom. After the iterations come GPUs, next to the iterations that wait for them,
- * and then the threads, first those that make iterations. */
+/**
+ * Returns the rows from top to bottom: the iterations, then the GPUs, so that they are next to the
+ * iterations that wait for them, and then the threads, of which those that run iterations come
+ * first.
+ */
 export function rows(iterations: Iterations, lane: Lane, timeline: Timeline | null): { rows: Row[]; height: number } {
     const found: Row[] = [];
     let y = AXIS;
@@ -82,8 +88,10 @@ export function rows(iterations: Iterations, lane: Lane, timeline: Timeline | nu
     return { rows: found, height: y + GAP };
 }
 
-/** Returns the IDs of threads in the order of their rows. Threads that end iterations come first, then those with the
- * most events. */
+/**
+ * Returns the IDs of threads in the order of their rows: first the threads that run iterations,
+ * then the threads with the most events.
+ */
 function threads(iterations: Iterations, tracks: Track[]): number[] {
     const ended = new Map<number, number>();
     for (const tid of iterations.thread) ended.set(tid, (ended.get(tid) ?? 0) + 1);

@@ -1,4 +1,4 @@
-// The search for events by name.
+// The search for events of the timeline by name.
 
 import { Timeline, Track } from "../data";
 import { Spot } from "./draw";
@@ -7,23 +7,26 @@ import { Row } from "./rows";
 export interface Matches {
     /** For each name, 1 if it matches the search. */
     found: Uint8Array;
-    /** The first matches, in the order of their starts. */
+    /** The first events that match the search, in the order of their starts. */
     places: Spot[];
-    /** The number of all matches. It may be larger than the length of `places`. */
+    /** The number of all matching events, which may be larger than the length of `places`. */
     count: number;
 }
 
-/** Maximum length of `places`. */
+/** Maximum number of matching events in `places`. */
 const LISTED = 50_000;
 
-/** Returns true if a search found an event by its name, or by the layer that it was launched in. */
+/** Returns true if the search matches an event's name, or the layer in which it was launched. */
 export function isFound(found: Uint8Array, { names, scopes }: Track, event: number): boolean {
     const scope = scopes.length ? scopes[event] : 0;
     return !!found[names[event]] || (scope > 0 && !!found[scope - 1]);
 }
 
-/** Returns a function that is true for the names that a search text finds. These are the names that contain the text or, if the
- * text is `layer:NAME`, the layer NAME and the layers inside it. `*` in NAME stands for any number. */
+/**
+ * Returns a function that is true for the names that the search text matches: names that contain
+ * the text or, for `layer:NAME`, the layer NAME and the layers inside it. In NAME, `*` stands for
+ * any number.
+ */
 function finds(text: string): (name: string) => boolean {
     const layer = text.startsWith("layer:") ? text.slice(6).trim() : "";
     if (!layer) return (name) => name.toLowerCase().includes(text);

@@ -1,4 +1,4 @@
-// The timeline on the page: its visible part, and how keys, the wheel and the pointer move it.
+// The timeline on the page: its visible part, and the keys, wheel and pointer that move it.
 
 import { above, Iterations, Timeline } from "../data";
 import { button, el, onTheme } from "../dom";
@@ -35,7 +35,7 @@ export class TimelineView {
     private goal: [number, number] | null = null;
     private scene: Scene | null = null;
     private timeline: Timeline | null = null;
-    /** Links between calls and kernels, created when they are first needed. */
+    /** Links between calls and kernels. They are computed only when they are needed. */
     private links: Links | null = null;
     private matches: Matches | null = null;
     private match = -1;
@@ -65,8 +65,10 @@ export class TimelineView {
         this.listen();
     }
 
-    /** Shows the timeline of a process. `timeline` is `null` if its events are not on the page or have not been read
-     * yet. */
+    /**
+     * Shows the timeline of a process. `timeline` is `null` if the process's events are not on the
+     * page or have not been read yet.
+     */
     set(iterations: Iterations, timeline: Timeline | null, names: string[], note: string) {
         const lane = iterationLane(iterations);
         const made = rows(iterations, lane, timeline);
@@ -89,8 +91,10 @@ export class TimelineView {
         this.showFirst();
     }
 
-    /** Shows the slowest iteration of all windows. If kernels were recorded, it is the slowest iteration with
-     * recorded kernels. */
+    /**
+     * Shows the slowest iteration of all windows; if kernels were recorded, the slowest iteration
+     * with recorded kernels.
+     */
     private showFirst() {
         const { iterations } = this;
         const all = [...(iterations?.n.keys() ?? [])];
@@ -105,7 +109,10 @@ export class TimelineView {
         return this.scene?.iterations;
     }
 
-    /** Shows the iteration at an index with `around` iterations on each side, and selects it. */
+    /**
+     * Shows the iteration at the index `place`, with `around` iterations before and after it, and
+     * selects it.
+     */
     showIteration(place: number, around = 1) {
         const { scene } = this;
         if (!scene) return;
@@ -156,8 +163,10 @@ export class TimelineView {
         this.go(start - (until - start) * 0.01, until + (until - start) * 0.01);
     }
 
-    /** Returns the start and the end of the selected window. Without iterations, these are the times of the first and
-     * the last event. */
+    /**
+     * Returns the start and the end of the selected window. If there are no iterations, they are
+     * the times of the first and the last event.
+     */
     private extent(): [number, number] {
         const [from, to] = this.window();
         const { iterations, timeline } = this;
@@ -176,7 +185,7 @@ export class TimelineView {
         return until > start ? [start, until] : [0, 1e6];
     }
 
-    /** Returns the colours of the events that the timeline has, with their meanings. */
+    /** Returns the colours that occur in the timeline, with their meanings. */
     private used(): (readonly [string, string])[] {
         const seen = new Set<string>();
         for (const { kind, kinds } of this.timeline?.tracks ?? []) for (const number of new Set(kind)) seen.add(kinds[number].colour);
@@ -198,7 +207,7 @@ export class TimelineView {
         this.redraw();
     }
 
-    /** Returns the earliest and the latest moment that can be shown, over all windows. */
+    /** Returns the earliest and the latest time that can be shown, over all windows. */
     private bounds(): [number, number] {
         const lane = this.scene?.rows[0].lanes[0];
         const [start, until] = this.extent();
@@ -300,7 +309,10 @@ export class TimelineView {
         return (this.links ??= new Links(this.scene?.rows ?? []));
     }
 
-    /** Selects the launch of the selected kernel, or the first kernel of the selected launch. */
+    /**
+     * Follows the link of the selected event: from a kernel to its launching call, or from a call
+     * to its first kernel.
+     */
     private follow() {
         const place = this.scene?.selected;
         const launch = place && Links.launch(place);
@@ -311,14 +323,17 @@ export class TimelineView {
         const to = is_kernel ? this.launches().callOf(launch) : kernels()[0];
         if (!to || !this.scene) return;
         this.see(to, false);
-        // Show the launch and the kernel together.
+        // Move the visible part so that both the call and the kernel are visible.
         const [call, kernel] = is_kernel ? [to, place] : [place, to];
         const [start, end] = [startOf(call), startOf(kernel) + lengthOf(this.scene, kernel)];
         const [from, until] = this.goal ?? [this.view.from, this.view.to];
         if (start < from || end > until) this.go(start - (end - start) * 0.1, end + (end - start) * 0.1);
     }
 
-    /** Returns the text of the tooltip for a metric's curve at a position; `null` if there is no curve. */
+    /**
+     * Returns the text of the tooltip for the metric's curve at a position; `null` if there is no
+     * curve at that position.
+     */
     private metricAt(x: number, y: number): string[] | null {
         const { scene, view } = this;
         const below = y + view.top;
@@ -407,7 +422,7 @@ export class TimelineView {
         this.redraw();
     }
 
-    /** Searches for events and shows the first match. */
+    /** Searches for events and shows the first one that matches. */
     search(text: string) {
         this.box.value = text;
         this.find();

@@ -1,4 +1,4 @@
-//! The frames of sampled stacks.
+//! The frames of sampled stacks. A frame is a function together with the chain of its callers.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,19 +13,21 @@ use crate::events::facts::{Facts, name};
 /// Maximum number of frames to keep. Further frames are only counted.
 const MAX_FRAMES: usize = 1 << 22;
 
-/// Maximum depth of a stack. In a damaged record frames may form a cycle, which this limit ends.
+/// Maximum depth of a stack. In a damaged record the callers of a frame may form a cycle, which
+/// this limit ends.
 const MAX_DEPTH: usize = 512;
 
-/// A node of the call tree: a function, as called by its caller.
+/// A node of the call tree: a function, together with the chain of its callers.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
-    /// ID of the caller; 0 if there is none.
+    /// ID of the caller's frame; 0 if there is no caller.
     pub parent: u32,
-    /// Index in [`Frames::functions`].
+    /// Index of the function in [`Frames::functions`].
     pub function: u32,
 }
 
-/// Frames while they are collected: the parent and the name of each, by ID.
+/// Frames while a record is read. The key is a frame's ID; the value is the ID of the caller's
+/// frame and the name of the function.
 #[derive(Debug, Default)]
 pub(crate) struct RawFrames(HashMap<u32, (u32, StringId)>);
 
@@ -33,14 +35,14 @@ pub(crate) struct RawFrames(HashMap<u32, (u32, StringId)>);
 #[derive(Debug, Default)]
 pub struct Frames {
     by_id: HashMap<u32, Frame>,
-    /// The functions, each only once.
+    /// The functions that occur in frames, each only once.
     pub functions: Vec<Function>,
-    /// Sleeps of threads. Samples refer to them by index.
+    /// The different sleeps of threads. Samples refer to them by index in this list.
     pub sleeps: Vec<Sleep>,
 }
 
 impl RawFrames {
-    /// Adds a frame. Returns false if there was no room for it.
+    /// Adds a frame. Returns false if the limit is reached.
     pub(crate) fn add(&mut self, id: u32, parent: u32, name: StringId) -> bool {
         let has_room = self.0.len() < MAX_FRAMES || self.0.contains_key(&id);
         if has_room && id != 0 {
@@ -49,7 +51,8 @@ impl RawFrames {
         has_room
     }
 
-    /// Resolves the names. `native` has the IDs of the innermost frames of native stacks.
+    /// Returns the frames with the functions' names. `native` contains the IDs of the innermost
+    /// frames of native stacks.
     pub(crate) fn finish(self, native: HashSet<u32>, facts: &Facts, strings: &Strings) -> Frames {
         let mut all_native = HashSet::new();
         for mut id in native {
@@ -89,7 +92,7 @@ impl Frames {
         self.by_id.get(&id).copied()
     }
 
-    /// Returns the functions of a stack, the outermost first. `innermost` is the ID of its
+    /// Returns the functions of a stack, the outermost first. `innermost` is the ID of the stack's
     /// innermost frame.
     #[must_use]
     pub fn stack(&self, innermost: u32) -> Vec<u32> {
@@ -105,34 +108,34 @@ impl Frames {
         stack
     }
 
-    /// Returns the name of the function of a frame.
+    /// Returns the name of the function of the frame `id`; `?` if the frame is unknown.
     #[must_use]
     pub fn innermost(&self, id: u32) -> &str {
         self.get(id).map_or("?", |frame| self.name(frame.function))
     }
 
-    /// Returns the name of a function.
+    /// Returns the name of a function, which is given by its index.
     #[must_use]
     pub fn name(&self, function: u32) -> &str {
         let known = self.functions.get(function as usize);
         known.map_or("?", |function| &function.name)
     }
 
-    /// Returns the location of a function's code.
+    /// Returns the location (file, line and name) of a function's code.
     #[must_use]
     pub fn location(&self, function: u32) -> Option<Location> {
         let known = self.functions.get(function as usize);
         known.map(Function::location)
     }
 
-    /// Returns the label of a function: its name with only the last part of the file's path.
+    /// Returns a function's name for display, with only the last part of the file's path.
     pub fn label(&self, function: u32) -> &str {
         let known = self.functions.get(function as usize);
         known.map_or("?", |function| &function.label)
     }
 }
 
-/// Returns a Python function, parsed from `QUALNAME (FILE:LINE)`.
+/// Parses a Python function from a text of the form `QUALNAME (FILE:LINE)`.
 fn python(text: &str) -> Function {
     let label = match text.rsplit_once(" (") {
         Some((qualified, place)) => {

@@ -5,22 +5,22 @@ use super::location::Location;
 /// A function that occurs in sampled stacks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Function {
-    /// The name as recorded, which may be unprintable. For a native function it is the symbol, if
-    /// one was found.
+    /// The name as recorded, which may contain unprintable characters. For a native function it is
+    /// the symbol if one was found, otherwise the module and the offset.
     pub name: String,
     /// The name, with only the last part of the file's path.
     pub label: String,
     pub origin: Origin,
 }
 
-/// The origin of a function.
+/// The kind of code that a function belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Origin {
-    /// The program, or a third-party library.
+    /// The program itself, or a third-party library.
     Program,
     /// The C library.
     C,
-    /// The runtime library of a language, such as C++ or Rust, or tllmprof itself.
+    /// The runtime library of a language such as C++ or Rust, or tllmprof's library.
     Runtime,
     /// The Python interpreter.
     Interpreter,
@@ -31,8 +31,8 @@ pub enum Origin {
 }
 
 impl Function {
-    /// Returns the location of the function's code. File and line are known only if its name
-    /// contains them.
+    /// Returns the location of the function's code. The file and the line are known only if the
+    /// function's name contains them.
     #[must_use]
     pub fn location(&self) -> Location {
         let python = self.name.split_once(" (").and_then(|(function, place)| {

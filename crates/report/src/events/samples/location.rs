@@ -1,4 +1,4 @@
-//! The location of a function's code.
+//! The location of a function's code: its file, line and name.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -15,7 +15,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// Returns the location of a function of which only the name is known.
+    /// Returns the location of a function whose file and line are unknown.
     #[must_use]
     pub fn native(function: &str) -> Self {
         Self {

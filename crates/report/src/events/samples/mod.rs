@@ -1,4 +1,4 @@
-//! Samples of stacks, from the record.
+//! Samples of the stacks of threads, from the record.
 
 mod frames;
 mod function;
@@ -24,7 +24,7 @@ pub(crate) use sleep::SleepKind;
 use sleeps::{Asleep, Sleeps};
 use workers::Workers;
 
-/// Minimum number of samples that are enough to compare functions.
+/// Minimum number of samples that is enough to compare functions by their shares.
 pub const ENOUGH: u64 = 200;
 
 /// Maximum number of samples to keep. Further samples are only counted.
@@ -40,29 +40,32 @@ pub struct StackSample {
     pub thread: u32,
     pub taken: Taken,
     pub state: Option<ThreadState>,
-    /// ID of the innermost frame.
+    /// ID of the innermost frame of the sampled stack.
     pub frame: u32,
-    /// The sleep of the thread, as an index in [`Frames::sleeps`]; `None` if it did not sleep, or if that is not known.
+    /// The sleep of the thread, as an index in [`Frames::sleeps`]; `None` if the thread did not
+    /// sleep, or if the sleep is not known.
     pub sleep: Option<u32>,
 }
 
-/// The state of a thread in a sample. Functions are indexes in [`Frames::functions`].
+/// The state of a thread at the time of a sample. A function is an index in [`Frames::functions`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SampledState {
     Python(u32),
-    /// The thread was in an unknown lock or system call. The value is its Python function, or `None` if it was in none.
+    /// The thread slept, but the lock or system call is not known. The field is the thread's Python
+    /// function, or `None` if it was in none.
     Asleep(Option<u32>),
-    /// The thread was in a known sleep: an index in [`Frames::sleeps`].
+    /// The thread slept, and the sleep is known. The field is its index in [`Frames::sleeps`].
     AsleepIn(u32),
     /// The thread was ready to run but had no processor.
     Waiting,
-    /// The thread ran in no Python function.
+    /// The thread ran, but in no Python function.
     Outside,
     Native(u32),
 }
 
 impl SampledState {
-    /// Returns true if the sample is of a native stack. Such samples are taken separately.
+    /// Returns true if the sample is one of a native stack. Samples of native stacks are separate
+    /// from those of Python stacks.
     pub const fn is_native(self) -> bool {
         matches!(self, Self::Native(_))
     }
@@ -77,25 +80,25 @@ impl SampledState {
         matches!(self, Self::Python(_) | Self::Outside | Self::Native(_))
     }
 
-    /// Returns true if the thread was in a Python function.
+    /// Returns true if the innermost function in the sample is a Python function.
     pub const fn is_python(self) -> bool {
         matches!(self, Self::Python(_) | Self::Asleep(Some(_)))
     }
 }
 
-/// Frames and samples while they are collected.
+/// Frames and samples while a record is read.
 #[derive(Debug, Default)]
 pub(crate) struct RawStacks {
     frames: RawFrames,
     samples: Vec<StackSample>,
-    /// Sleeps of threads, by thread and time of the sample in ticks.
+    /// Data about sleeping threads. The key is the thread and the time of its sample in ticks.
     asleep: HashMap<(u32, u64), Asleep>,
     workers: Workers,
     pub left_out: u64,
 }
 
 impl RawStacks {
-    /// Adds an event if it belongs to sampled stacks.
+    /// Adds an event, if it is part of a sample of a stack.
     pub(crate) fn take(&mut self, clock: &Clock, event: &Event) {
         match event.what {
             What::Frame { id, parent, name } => {
@@ -135,14 +138,14 @@ impl RawStacks {
         }
     }
 
-    /// Adds a call of a thread that gives the GPU work.
+    /// Adds a thread's call that gives the GPU work.
     pub(crate) fn take_work(&mut self, clock: &Clock, thread: u32, event: &Event) {
         let end = event.start.saturating_add(event.duration);
         let (start, end) = (clock.ns(event.start), clock.ns(end));
         self.workers.add(thread, Span { start, end });
     }
 
-    /// Returns the samples by thread and time, and the frames with their names.
+    /// Returns the samples, sorted by thread and time, and the frames with their names.
     pub(crate) fn finish(mut self, facts: &Facts, strings: &Strings) -> Sampled {
         self.samples
             .sort_by_key(|sample| (sample.thread, sample.at));
@@ -172,7 +175,7 @@ impl RawStacks {
     }
 }
 
-/// Samples by thread and time, and their frames.
+/// The samples of a record, sorted by thread and time, and their frames.
 #[derive(Debug, Default)]
 pub struct Sampled {
     pub samples: Vec<StackSample>,
@@ -180,7 +183,8 @@ pub struct Sampled {
 }
 
 impl Sampled {
-    /// Returns the state in a sample, or `None` if the sample was rejected or its frame is missing.
+    /// Returns the thread's state in a sample, or `None` if the sample was rejected or its frame is
+    /// missing.
     pub fn seen(&self, sample: &StackSample) -> Option<SampledState> {
         let function = || self.frames.get(sample.frame).map(|frame| frame.function);
         match (sample.taken, sample.state) {
@@ -218,7 +222,7 @@ pub struct SampleCounts {
 }
 
 impl SampleCounts {
-    /// Counts a sample.
+    /// Counts a sample. `seen` is the thread's state, or `None` for a rejected sample.
     pub const fn count(&mut self, seen: Option<SampledState>) {
         match seen {
             None => self.rejected += 1,
@@ -232,18 +236,19 @@ impl SampleCounts {
         self.samples.max(self.native) >= ENOUGH
     }
 
-    /// Returns the share of samples that were rejected, as a part of 1.
+    /// Returns the share of samples that were rejected, as a fraction.
     #[must_use]
     pub fn rejected_share(self) -> f64 {
         self.rejected as f64 / (self.samples + self.rejected).max(1) as f64
     }
 }
 
-/// The figures that include a sample: those of its window, those of all windows, or neither.
+/// The figures in which a sample is counted: those of its window, those of all windows, or neither.
 #[derive(Clone, Copy, Debug)]
 pub struct SamplePlace {
     pub window: usize,
-    /// `in_window` is true if the figures of the sample's window include it, `in_all` if the figures of all windows do.
+    /// True if the figures of the sample's own window include the sample.
     pub in_window: bool,
+    /// True if the figures of all windows include the sample.
     pub in_all: bool,
 }

@@ -1,7 +1,8 @@
-//! The names of native functions. A record contains each as `MODULE+0xOFFSET`.
+//! The names of native functions. Records contain a native function as `MODULE+0xOFFSET`.
 //!
-//! The function is looked up in the module's file only if the record was made on this machine since its last boot: on
-//! another machine a file of the same name may be different.
+//! The function's name is looked up in the module's file only if the record was made on this
+//! machine since the last boot, because on another machine a file of the same name may be
+//! different.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,27 +13,27 @@ use tllmprof_symbols::{Image, demangle};
 use super::function::{Function, Origin};
 use crate::events::facts::{Facts, name};
 
-/// Maximum number of modules to read.
+/// Maximum number of modules (programs and libraries) whose symbols are read.
 const MAX_MODULES: usize = 64;
 
-/// The functions of the modules that were read so far.
+/// The symbols of the modules that were read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
     is_here: bool,
     known: HashMap<String, Vec<Symbol>>,
 }
 
-/// A function in a file, with its address in the file.
+/// A function in a module's file, with its address in that file.
 #[derive(Debug)]
 struct Symbol {
     start: u64,
     end: u64,
-    /// The mangled name.
+    /// The function's mangled name.
     name: Vec<u8>,
 }
 
 impl Modules {
-    /// Creates an empty table for a record.
+    /// Returns a table without symbols, for a record of the process that `facts` describes.
     pub(crate) fn new(facts: &Facts) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let is_here = boot.is_ok_and(|boot| !facts.boot.is_empty() && boot.trim() == facts.boot);
@@ -42,7 +43,7 @@ impl Modules {
         }
     }
 
-    /// Returns the native function at an offset in a module, from `MODULE+0xOFFSET`.
+    /// Returns the native function for a text of the form `MODULE+0xOFFSET`.
     pub(crate) fn function(&mut self, text: &str) -> Function {
         let found = text.rsplit_once("+0x").and_then(|(module, offset)| {
             let offset = u64::from_str_radix(offset, 16).ok()?;
@@ -81,7 +82,7 @@ impl Modules {
     }
 }
 
-/// Returns the origin of a module's functions, by the module's file name.
+/// Returns the kind of code in a module, which is recognized by the module's file name.
 fn origin(module: &str) -> Origin {
     const ROWS: [(Origin, &[&str]); 4] = [
         (
@@ -125,7 +126,8 @@ fn origin(module: &str) -> Origin {
     row.map_or(Origin::Program, |(origin, _)| *origin)
 }
 
-/// Returns true if a function belongs to the library of a language. Parts of such libraries are compiled into programs.
+/// Returns true if a function belongs to the standard library of a language. Parts of such
+/// libraries are compiled into other programs, so the module does not show it.
 fn is_of_language(name: &str) -> bool {
     const PREFIXES: [&str; 7] = [
         "absl::",
@@ -140,7 +142,8 @@ fn is_of_language(name: &str) -> bool {
     let mut plain = String::new();
     for character in name.chars() {
         match character {
-            // A leading `<`, as in `<std::…::Mutex>::lock`, encloses the type itself, not template arguments.
+            // A `<` at the beginning, as in `<std::…::Mutex>::lock`, encloses a type and not
+            // template arguments.
             '<' if plain.is_empty() => {}
             '<' => depth += 1,
             '>' => depth = depth.saturating_sub(1),
@@ -149,12 +152,13 @@ fn is_of_language(name: &str) -> bool {
             _ => {}
         }
     }
-    // The return type of a template precedes its name.
+    // In the name of a template's instance, the return type comes first; remove it.
     let plain = plain.rsplit(' ').next().unwrap_or_default();
     PREFIXES.iter().any(|prefix| plain.starts_with(prefix))
 }
 
-/// Returns the functions of a file in the order of their addresses; none if the file cannot be read.
+/// Returns the functions in a file, in the order of their addresses. The list is empty if the file
+/// cannot be read.
 fn symbols(file: &Path) -> Vec<Symbol> {
     let Ok(image) = Image::open(file) else {
         return Vec::new();

@@ -1,23 +1,25 @@
-//! Sleeps of threads, by what they wait for.
+//! Sleeps of threads, classified by what the thread waits for.
 
 use super::location::Location;
 
-/// The kind of a sleep.
+/// The kind of a sleep, by what the thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum SleepKind {
     /// The thread waits for a lock that another thread holds.
     Lock,
-    /// The thread waits for an event, such as new work, without a time limit. Such a wait is not a fault by itself.
+    /// The thread waits, without a time limit, for an event such as new work. Such a wait is not a
+    /// problem in itself.
     Work,
-    /// The thread waits for another thread of the process, which gives the GPU work meanwhile.
+    /// The thread waits for another thread of the process, which gives the GPU work during that
+    /// time.
     Worker,
     /// The thread sleeps for a given time.
     Sleep,
     /// The thread waits for a file or a disk.
     File,
-    /// The thread waits for the GPU, in its driver.
+    /// The thread waits for the GPU, in a function of the CUDA driver.
     Gpu,
-    /// Another wait, or a wait that ends by an event or by its time limit.
+    /// Any other wait, or a wait that ends by an event or after a time limit.
     Other,
 }
 
@@ -25,15 +27,16 @@ pub enum SleepKind {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sleep {
     pub kind: SleepKind,
-    /// The kind in words, with the sleeping function and the function that it called. The ledger shows this text as a
-    /// cause.
+    /// The kind of the sleep in words, with the program's sleeping function and the function that
+    /// it called. The ledger (the table of times by cause) shows this text.
     pub cause: String,
-    /// The innermost function of the program that is asleep; `None` if it is not known.
+    /// The innermost function of the program on the sleeping thread's stack; `None` if it is not
+    /// known.
     pub location: Option<Location>,
 }
 
 impl Sleep {
-    /// Makes a wait for work a wait for another thread that gives the GPU work.
+    /// Changes a wait for work into a wait for another thread that gives the GPU work.
     pub fn is_for_worker(&mut self) {
         self.kind = SleepKind::Worker;
         if let Some(place) = self.cause.strip_prefix(FOR_WORK) {
@@ -42,6 +45,7 @@ impl Sleep {
     }
 }
 
-/// Beginnings of the causes of waits for work, and of waits for another thread that gives the GPU work.
+/// Beginning of the text for the cause of a wait for work.
 pub(super) const FOR_WORK: &str = "waiting for work";
+/// Beginning of the text for the cause of a wait for another thread that gives the GPU work.
 const FOR_WORKER: &str = "waiting for another thread, which launches work,";

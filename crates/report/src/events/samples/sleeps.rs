@@ -1,4 +1,4 @@
-//! Finds out what a sleeping thread waits for, from its system call and its stacks.
+//! Classifies what a sleeping thread waits for, by its system call and its stacks.
 
 use std::collections::HashMap;
 
@@ -8,17 +8,17 @@ use super::frames::Frames;
 use super::function::{Function, Origin};
 use super::sleep::{FOR_WORK, Sleep, SleepKind};
 
-/// The data in a sample of a sleeping thread, from which its sleep is classified.
+/// The data in a sample of a sleeping thread by which the sleep is classified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Asleep {
     pub call: Option<SystemCall>,
     pub has_timeout: bool,
-    /// IDs of the innermost frames of the thread's native stack and of its Python stack; 0 for a stack that is missing.
+    /// ID of the innermost frame of the thread's native stack; 0 if that stack is missing.
     pub native: u32,
     pub python: u32,
 }
 
-/// The sleeps of a record, each only once.
+/// The different sleeps of a record, each only once.
 #[derive(Debug, Default)]
 pub(crate) struct Sleeps {
     known: HashMap<Asleep, u32>,
@@ -47,13 +47,14 @@ impl Sleeps {
     }
 }
 
-/// The stacks of a sleeping thread.
+/// The native stack and the Python stack of a sleeping thread.
 struct Stacks<'a> {
-    /// Native functions between the system call and the program's innermost native function, the innermost first.
+    /// Native functions on the stack between the system call and the program's innermost native
+    /// function, the innermost first.
     inner: Vec<&'a Function>,
-    /// The innermost native function of the program.
+    /// The innermost native function that belongs to the program.
     native: Option<&'a Function>,
-    /// Python functions, the innermost first.
+    /// Python functions on the stack, the innermost first.
     python: Vec<&'a Function>,
 }
 
@@ -66,7 +67,8 @@ impl<'a> Stacks<'a> {
         Self::from(asleep, functions(asleep.native), functions(asleep.python))
     }
 
-    /// Creates the stacks. Both iterators yield the innermost function first.
+    /// Returns the stacks from lists of functions. Both iterators yield the innermost function
+    /// first.
     fn from(
         asleep: &Asleep,
         native: impl Iterator<Item = &'a Function>,
@@ -81,8 +83,8 @@ impl<'a> Stacks<'a> {
             }
             inner.push(function);
         }
-        // If frames of the interpreter come first, this native function called Python, so it does not belong between
-        // the Python function and the system call.
+        // If frames of the interpreter lie between the system call and this native function, the
+        // native function called Python. So it is not what the Python function called.
         let is_behind = inner.iter().any(|it| it.origin == Origin::Interpreter);
         Self {
             inner,
@@ -112,7 +114,7 @@ impl<'a> Stacks<'a> {
         }
     }
 
-    /// Returns the label of the program's function that sleeps.
+    /// Returns the label of the program's function that sleeps, with its Python caller.
     fn place(&self) -> String {
         match (self.native, self.python()) {
             (Some(native), Some(python)) => format!("{}, called by {}", native.label, python.label),
@@ -122,15 +124,16 @@ impl<'a> Stacks<'a> {
         }
     }
 
-    /// Returns the program's innermost Python function, or else the innermost one of any origin.
+    /// Returns the innermost Python function that belongs to the program; if there is none, the
+    /// innermost Python function.
     fn python(&self) -> Option<&'a Function> {
         let own = |function: &&&Function| function.origin == Origin::Program;
         let found = self.python.iter().find(own).or(self.python.first());
         found.copied()
     }
 
-    /// Returns the kind of a sleep, and the name of what the program called: a function of the C library, or else the
-    /// system call.
+    /// Returns the kind of a sleep, and the name of the function that the program called to sleep:
+    /// a function of the C library or, if none is known, the system call.
     fn kind(&self, asleep: &Asleep) -> (SleepKind, String) {
         use SystemCall as Call;
         let call = asleep.call.unwrap_or(Call::Other);
@@ -179,7 +182,8 @@ impl<'a> Stacks<'a> {
         (kind, name())
     }
 
-    /// Classifies a wait on a futex by the functions on the stack that wait for it.
+    /// Classifies a wait on a futex by the functions on the stack. `ends_by_event` is the kind of a
+    /// wait for an event.
     fn futex(&self, asleep: &Asleep, ends_by_event: SleepKind) -> (SleepKind, String) {
         if let Some((waits, gives_work)) = self.python_waits() {
             let kind = match gives_work {
@@ -201,8 +205,9 @@ impl<'a> Stacks<'a> {
         (kind, name.to_owned())
     }
 
-    /// Returns the name of the standard library's function that waits for another thread, and true if that thread may
-    /// give the waiting thread work. If several such functions are on the stack, it is the one that the program called.
+    /// Returns the name of the function of Python's standard library that waits for another thread,
+    /// and true if that thread may give the waiting thread work. If several such functions are on
+    /// the stack, the result is the one that the program called.
     fn python_waits(&self) -> Option<(&'static str, bool)> {
         let of_library = |function: &&&Function| function.origin == Origin::PythonLibrary;
         let library = self.python.iter().take_while(of_library);
@@ -221,20 +226,21 @@ impl<'a> Stacks<'a> {
         })
     }
 
-    /// Returns true if any function with one of these names is between the program and the system call.
+    /// Returns true if a function with one of these names was on the stack between the program and
+    /// the system call.
     fn calls(&self, names: &[&str]) -> bool {
         let mut inner = self.inner.iter();
         inner.any(|function| names.contains(&plain(&function.name)))
     }
 
-    /// Returns true if a function whose name begins with `library` and contains `part` is between the program and the
-    /// system call.
+    /// Returns true if a function whose name begins with `library` and contains `part` was on the
+    /// stack between the program and the system call.
     fn calls_part(&self, library: &str, part: &str) -> bool {
         let is_it = |name: &str| name.starts_with(library) && name.contains(part);
         self.inner.iter().any(|function| is_it(&function.name))
     }
 
-    /// Returns the function of the C library that was called from outside this library.
+    /// Returns the function of the C library that was called by code outside the C library.
     fn called(&self) -> Option<&str> {
         let of_library = |function: &&&Function| function.origin == Origin::C;
         let last = self.inner.iter().take_while(of_library).last()?;
@@ -244,13 +250,13 @@ impl<'a> Stacks<'a> {
     }
 }
 
-/// Returns a function's name without its version, leading underscores and arguments.
+/// Returns a function's name without its version suffix, leading underscores and arguments.
 fn plain(name: &str) -> &str {
     let name = name.split(['@', '(']).next().unwrap_or_default();
     name.trim_start_matches('_')
 }
 
-/// Functions of the interpreter that wait for the GIL.
+/// Functions of the Python interpreter in which a thread waits for the GIL.
 const GIL_WAITS: [&str; 4] = [
     "take_gil",
     "PyEval_RestoreThread",
@@ -287,7 +293,7 @@ const WAITS: [&str; 8] = [
     "std::thread::park",
 ];
 
-/// Functions of the interpreter that take a Python lock.
+/// Functions of the Python interpreter in which a thread waits for a Python lock.
 const PYTHON_LOCKS: [&str; 4] = [
     "PyThread_acquire_lock",
     "PyThread_acquire_lock_timed",
@@ -295,9 +301,9 @@ const PYTHON_LOCKS: [&str; 4] = [
     "PyMutex_LockTimed",
 ];
 
-/// Functions of Python's standard library that wait for another thread: their file, their name, their name in the
-/// report, and true if that thread may give the waiting thread work. If false, the other thread does the program's own
-/// work.
+/// Functions of Python's standard library that wait for another thread. Each row has the function's
+/// file, its name, its name in the report, and true if the other thread may give the waiting thread
+/// work. If false, the other thread does work of the program.
 const PYTHON_WAITS: [(&str, &str, &str, bool); 8] = [
     ("thread.py", "_worker", "an executor's queue", true),
     ("queue.py", "get", "queue.get", true),
@@ -326,8 +332,8 @@ mod tests {
         }
     }
 
-    /// Returns the kind and the cause of a sleep in these native functions, called by these Python functions. Both
-    /// lists have the innermost function first.
+    /// Returns the kind and the cause of a sleep. `native` and `python` are the stacks' functions,
+    /// the innermost first.
     fn sleep(
         call: SystemCall,
         has_timeout: bool,
@@ -406,7 +412,7 @@ mod tests {
             sleep(SystemCall::Fsync, false, &[], &[]),
             found(SleepKind::File, "waiting for a file in native code: fsync")
         );
-        // Without a known function, only the system call is known.
+        // If no function on the stack is known as a wait, the cause names only the system call.
         let (kind, cause) = sleep(SystemCall::Futex, false, &[MAIN], &[]);
         assert_eq!(
             (kind, &*cause),
@@ -442,7 +448,7 @@ mod tests {
                 "waiting for work in step (engine.py:3): queue.get"
             )
         );
-        // The thread waits for the result of a function that another thread runs for it.
+        // In this test the thread waits for the result of a function that another thread runs.
         let result = ("Future.result (_base.py:401)", PythonLibrary);
         assert_eq!(
             of_futex(false, &[wait, result, STEP]),
@@ -451,7 +457,7 @@ mod tests {
                 "blocked in step (engine.py:3): concurrent.futures.result"
             )
         );
-        // Before Python 3.11 a function's name does not include its class.
+        // Before Python 3.11, recorded function names do not include the class.
         let old = ("wait (threading.py:288)", PythonLibrary);
         let (kind, cause) = of_futex(true, &[old, STEP]);
         assert_eq!(

@@ -1,7 +1,8 @@
-//! Waits for other threads of the process that give the GPU work meanwhile.
+//! Waits for other threads of the process that give the GPU work during that time.
 //!
-//! A wait on a condition variable looks alike whether a request ends it or another thread of the same step, such as
-//! the thread of PyTorch that runs the backward pass. The calls of other threads tell these apart.
+//! A wait on a condition variable looks the same if it ends by a request and if it ends by another
+//! thread of the same step, such as PyTorch's thread for the backward pass. The two are
+//! distinguished by the calls of other threads during the wait.
 
 use std::collections::HashMap;
 
@@ -9,18 +10,20 @@ use super::StackSample;
 use super::sleep::{Sleep, SleepKind};
 use crate::events::spans::Span;
 
-/// Maximum time between two calls of a thread that is at work between them, in nanoseconds.
+/// Maximum time between two calls of a thread, in nanoseconds, for which the thread is regarded as
+/// at work between them.
 const MAX_APART_NS: u64 = 1_000_000;
-/// Maximum number of spans of work to keep.
+/// Maximum number of time spans in which threads were at work.
 const MAX_SPANS: usize = 1 << 20;
-/// Minimum number of samples of a wait that must be known.
+/// Minimum number of samples of a wait, for a decision whether it is a wait for another thread.
 const MIN_SAMPLES: u64 = 8;
-/// Minimum share of these samples, as a part of 1, in which another thread works, and the maximum share of the
-/// thread's other samples. A thread that works all the time does not work for this one.
+/// Minimum share of a wait's samples, as a fraction, in which another thread must be at work.
 const MIN_AT_WORK: f64 = 0.5;
+/// Maximum share of the thread's other samples, as a fraction, in which another thread may be at
+/// work. A thread that works all the time does not work for the waiting thread.
 const MAX_AT_WORK_OTHERWISE: f64 = 0.25;
 
-/// The spans of time in which each thread gave the GPU work, in nanoseconds and in order.
+/// The times in which each thread gave the GPU work, in nanoseconds and in order.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
     spans: HashMap<u32, Vec<Span>>,
@@ -28,7 +31,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Adds a call of a thread that gives the GPU work.
+    /// Adds a thread's call that gives the GPU work.
     pub(super) fn add(&mut self, thread: u32, call: Span) {
         let spans = self.spans.entry(thread).or_default();
         match spans.last_mut() {
@@ -43,7 +46,8 @@ impl Workers {
         }
     }
 
-    /// Returns true if a thread other than this one is at work at a moment.
+    /// Returns true if any thread other than `thread` was at work at the time `at`, which is in
+    /// nanoseconds.
     fn has_other(&self, thread: u32, at: u64) -> bool {
         let mut others = self.spans.iter().filter(|(other, _)| **other != thread);
         others.any(|(_, spans)| {
@@ -52,13 +56,14 @@ impl Workers {
         })
     }
 
-    /// Changes the kind of sleeps that are waits for another thread that gives the GPU work. `samples` are of all
-    /// threads.
+    /// Changes the kind of those sleeps that are waits for another thread that gives the GPU work.
+    /// `samples` contains the samples of all threads.
     pub(super) fn name_waits(&self, samples: &[StackSample], sleeps: &mut [Sleep]) {
         if self.spans.len() < 2 || sleeps.iter().all(|sleep| sleep.kind != SleepKind::Work) {
             return;
         }
-        // For each thread, and for each wait of a thread: the number of samples, and of those with another worker.
+        // `threads` counts the samples of each thread outside waits, and `waits` those of each wait
+        // of a thread. Both also count the samples in which another thread was at work.
         let mut threads: HashMap<u32, AtWork> = HashMap::new();
         let mut waits: HashMap<(u32, u32), AtWork> = HashMap::new();
         for sample in samples {
@@ -86,7 +91,7 @@ impl Workers {
     }
 }
 
-/// Number of samples, and of those in which another thread gave the GPU work.
+/// Number of all samples, and number of those in which another thread gave the GPU work.
 #[derive(Clone, Copy, Debug, Default)]
 struct AtWork {
     all: u64,
@@ -120,8 +125,8 @@ mod tests {
     const WORKER: u32 = 2;
     const STEP_NS: u64 = 20_000_000;
 
-    /// Returns a thread's samples of 40 steps, one each millisecond. In the first half of a step the thread runs, in
-    /// the second half it waits.
+    /// Returns samples of a thread that runs 40 steps of 20 ms, one sample each millisecond. The
+    /// thread runs in the first half of a step and waits in the second half.
     fn samples() -> Vec<StackSample> {
         let times = (0..40 * 20).map(|n| (n * 1_000_000, n % 20 >= 10));
         let sample = |(at, waits): (u64, bool)| StackSample {
@@ -151,8 +156,8 @@ mod tests {
         }
     }
 
-    /// Returns the kind and the cause of the thread's waits if another thread calls at these times of each step, in
-    /// nanoseconds.
+    /// Returns the kind and the cause of the thread's waits. `calls` adds the calls of another
+    /// thread in the step that begins at the given time, in nanoseconds.
     fn named(calls: impl Fn(&mut Workers, u64)) -> Sleep {
         let mut workers = Workers::default();
         for step in 0..40 {

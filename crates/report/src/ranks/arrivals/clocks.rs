@@ -1,5 +1,6 @@
-//! The clocks of the ranks. Ranks of one host share a clock. The clocks of several hosts are aligned by the ends of
-//! collectives. All ranks reach such an end at nearly the same time; they differ only by the tail of the transfer.
+//! The clocks of the ranks. Ranks on one host share a clock. The clocks of several hosts are
+//! aligned by the ends of collectives, which all ranks reach at nearly the same time: the ends
+//! differ only by the last part of the transfer.
 
 use std::path::Path;
 
@@ -10,11 +11,13 @@ use super::fit::{Fit, Jump, median};
 use super::matching::{Group, Matched};
 use crate::ranks::Rank;
 
-/// Maximum number of events of a group that are used to align clocks.
+/// Maximum number of a group's collectives that are used to align clocks.
 const MAX_EVENTS: usize = 4096;
-/// Error between the times of two processes that read the same host's clock, in nanoseconds.
+/// Maximum error between the times of two processes that read the same host's clock, in
+/// nanoseconds.
 const SHARED_CLOCK_ERROR_NS: u64 = 1_000;
-/// Maximum difference in nanoseconds between two jumps that are regarded as the same jump.
+/// Maximum difference in size, in nanoseconds, between two clocks' jumps that are regarded as one
+/// and the same jump of their common reference clock.
 const MAX_JUMP_DIFFERENCE_NS: i64 = 25_000;
 
 /// The clock of a host, compared with the clock of a reference host.
@@ -61,7 +64,7 @@ pub struct ClockJump {
     pub by: i64,
 }
 
-/// The clocks of processes, aligned to the clock of the first host.
+/// The clocks of processes, with their offsets from the clock of the first host.
 #[derive(Debug)]
 pub(crate) struct Clocks {
     /// For each process, the index of its host in `fits`.
@@ -69,14 +72,15 @@ pub(crate) struct Clocks {
     /// For each host, the index of one of its processes.
     first: Vec<usize>,
     fits: Vec<Option<Fit>>,
-    /// Additional offset of each process, used if only this process's times jump.
+    /// For each process, an offset in addition to its host's. It is used if the times of that
+    /// process jump, but not those of its host's other processes.
     own: Vec<Fit>,
     pub jumps: Vec<ClockJump>,
 }
 
-/// Returns the index of each process's host. Processes share a host if the boot IDs of their machines are equal or,
-/// without a boot ID, if the names of the hosts are. In traces of other profilers, only the processes of one file share
-/// a clock.
+/// Returns the index of each process's host. Two processes are on one host if the boot IDs of their
+/// machines are equal or, without boot IDs, if the names of their hosts are equal. In traces of
+/// other profilers, only processes in the same file share a clock.
 pub(crate) fn hosts(processes: &[Rank<'_>]) -> Vec<usize> {
     let mut known: Vec<(&str, &str, &Path)> = Vec::new();
     let mut hosts = Vec::with_capacity(processes.len());
@@ -96,7 +100,7 @@ pub(crate) fn hosts(processes: &[Rank<'_>]) -> Vec<usize> {
 }
 
 impl Clocks {
-    /// Aligns the clocks by the events of the groups in `matched`.
+    /// Returns the clocks, aligned by the ends of the matched collectives.
     pub(crate) fn new(hosts: Vec<usize>, matched: &Matched<'_>) -> Self {
         let count = hosts.iter().max().map_or(0, |most| most + 1);
         let first = (0..count).map(|host| hosts.iter().position(|one| *one == host).unwrap_or(0));
@@ -130,8 +134,8 @@ impl Clocks {
         clocks
     }
 
-    /// Aligns hosts of a group that are not aligned yet with hosts of the group that are. Returns true if it aligned
-    /// any.
+    /// Aligns hosts of a group that are not aligned yet with hosts of the group that are. Returns
+    /// true if at least one host was aligned.
     fn align(&mut self, group: &Group<'_>) -> bool {
         let mut by_host: Vec<Vec<usize>> = vec![Vec::new(); self.fits.len()];
         for (at, lane) in group.lanes.iter().enumerate() {
@@ -147,7 +151,8 @@ impl Clocks {
         let points = self.offsets(group, &by_host, &known, &new);
         let fits: Vec<_> = points.iter().map(|points| Fit::through(points)).collect();
         let jumps: Vec<_> = fits.iter().map(Fit::jumps).collect();
-        // If the clocks of several hosts make the same jump relative to one reference clock, the reference has jumped.
+        // If the clocks of several hosts make the same jump relative to one reference clock, it was
+        // the reference clock that jumped.
         let is_theirs = |jump: &Jump, by: &Jump| (jump.by - by.by).abs() < MAX_JUMP_DIFFERENCE_NS;
         let shared = match (&jumps[..], &known[..]) {
             ([first, others @ ..], [_]) if !others.is_empty() => {
@@ -190,8 +195,8 @@ impl Clocks {
         true
     }
 
-    /// Returns for each of the `new` hosts the ends of events, and their offsets from the same events' ends on `known`
-    /// hosts.
+    /// Returns, for each of the `new` hosts, the times at which collectives ended and their offsets
+    /// from the times at which the same collectives ended on the `known` hosts.
     fn offsets(
         &self,
         group: &Group<'_>,
@@ -227,8 +232,8 @@ impl Clocks {
         points
     }
 
-    /// Finds ranks whose times jump although the clock of their host does not. The driver's GPU times of one process
-    /// may jump.
+    /// Finds processes whose times jump although their host's clock does not. The GPU times that
+    /// the driver gives to one process may jump.
     fn own_jumps(&mut self, group: &Group<'_>, known: &mut [bool]) {
         for host in 0..self.fits.len() {
             let lanes = group.lanes.iter().enumerate();
@@ -246,7 +251,8 @@ impl Clocks {
                     .map(|at| group.lanes[*at].get(event[*at]).end() as i64)
                     .collect();
                 let middle = match own.len() {
-                    // With two ranks it is not known which one jumps, so the first serves as the reference.
+                    // With two ranks it is not known which of them jumps, so the first rank serves
+                    // as the reference.
                     2 => ends[0],
                     _ => median(&mut ends.clone()),
                 };
@@ -275,14 +281,14 @@ impl Clocks {
         }
     }
 
-    /// Converts a moment of a process's record to the clock of the first host.
+    /// Converts a time in the record of the process `place` to the clock of the first host.
     pub(crate) fn aligned(&self, place: usize, moment: u64) -> i64 {
         let moment = moment as i64;
         let fit = self.fits[self.hosts[place]].as_ref();
         moment - fit.map_or(0, |fit| fit.at(moment)) - self.own[place].at(moment)
     }
 
-    /// Returns the error between moments of a group's different ranks, in nanoseconds.
+    /// Returns the maximum error between times of different ranks of a group, in nanoseconds.
     pub(crate) fn error(&self, group: &Group<'_>) -> u64 {
         let mut hosts: Vec<_> = group
             .lanes
@@ -300,7 +306,7 @@ impl Clocks {
         }
     }
 
-    /// Returns the clock of each host, with its offset in the middle of the record.
+    /// Returns the clock of each host for the report, with its offset in the middle of the record.
     pub(crate) fn shown(&self, processes: &[Rank<'_>]) -> Vec<HostClock> {
         let fits = self.fits.iter().zip(&self.first);
         fits.map(|(fit, first)| {
@@ -318,7 +324,8 @@ impl Clocks {
     }
 }
 
-/// Returns the number of the iteration in which a lane has its first event at or after a moment; 0 if there is none.
+/// Returns the number of the iteration in which a process has its first collective of the group at
+/// or after a moment; 0 if there is none.
 fn step_of(group: &Group<'_>, lane: usize, moment: i64) -> u32 {
     let lane_of = &group.lanes[lane];
     let mut events = group.events().map(|event| lane_of.get(event[lane]));

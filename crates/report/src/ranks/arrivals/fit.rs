@@ -1,41 +1,43 @@
-//! Offset between two clocks, computed from events whose time is known on both clocks. The offset is a straight line
-//! over time, or several lines if a clock jumps.
+//! The offset between two clocks, computed from events whose time is known on both clocks. The
+//! offset is a straight line over time, or several lines if a clock jumps.
 
-/// Minimum number of points in a block, and maximum number of blocks. A block is represented by the median of its
-/// points.
+/// Minimum number of points (times of events with their offsets) in a block. Each block is
+/// represented by the median of its points.
 const MIN_BLOCK_POINTS: usize = 8;
+/// Maximum number of blocks.
 const MAX_BLOCKS: usize = 64;
-/// Minimum number of blocks from which a drift is computed.
+/// Minimum number of blocks for which a drift of the clock is computed.
 const MIN_DRIFT_BLOCKS: usize = 4;
-/// Minimum change of the offset between neighbouring blocks that counts as a jump, in nanoseconds.
+/// Minimum difference in offset between neighbouring blocks that is regarded as a jump of a clock,
+/// in nanoseconds.
 const MIN_JUMP_NS: f64 = 50_000.0;
-/// Minimum size of a jump as a multiple of the noise of the points within blocks.
+/// Minimum ratio of a jump's size to the noise of the points within blocks.
 const MIN_JUMP_TO_NOISE: f64 = 10.0;
 
-/// Maximum offset between clocks, in nanoseconds.
+/// Maximum valid offset between two clocks, in nanoseconds.
 const MAX_OFFSET_NS: i64 = 1 << 60;
 
-/// A straight line: the offset between two clocks over time.
+/// A straight line: the offset between two clocks as a function of time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct OffsetLine {
-    /// First moment at which the line applies.
+    /// The first time at which the line applies, in nanoseconds.
     from: i64,
     at: i64,
     offset: f64,
-    /// Growth of the offset in nanoseconds per nanosecond.
+    /// Growth of the offset, in nanoseconds per nanosecond.
     drift: f64,
 }
 
-/// The offset of a clock from another clock over time. Subtracting it from a moment of the clock gives the moment on
-/// the other clock.
+/// The offset of a clock from a reference clock, as a function of time. A time on the clock minus
+/// the offset is the time on the reference clock.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Fit {
     lines: Vec<OffsetLine>,
-    /// Distance in nanoseconds from the lines within which 9 of 10 points lie.
+    /// Distance from the lines, in nanoseconds, within which 9 of 10 points lie.
     pub error: u64,
 }
 
-/// A jump of a clock: its moment and its size, in nanoseconds.
+/// A jump of a clock: the time at which it occurs, and its size. Both are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Jump {
     pub at: i64,
@@ -43,8 +45,8 @@ pub(crate) struct Jump {
 }
 
 impl Fit {
-    /// Fits lines to points. Each point is a moment and the clock's offset from the other clock. Points must be in the
-    /// order of their moments.
+    /// Fits straight lines to points. A point is a time and the clock's offset from the reference
+    /// clock at that time. Points must be in the order of their times.
     pub(crate) fn through(points: &[(i64, i64)]) -> Self {
         if points.is_empty() {
             return Self::default();
@@ -71,7 +73,7 @@ impl Fit {
         fit
     }
 
-    /// Returns the offset from the other clock at a moment, in nanoseconds.
+    /// Returns the offset from the reference clock at a time, in nanoseconds.
     pub(crate) fn at(&self, moment: i64) -> i64 {
         let after = self.lines.partition_point(|line| line.from <= moment);
         let line = self.lines.get(after.saturating_sub(1));
@@ -92,19 +94,20 @@ impl Fit {
         pairs.collect()
     }
 
-    /// Returns the drift of the first line in parts per million.
+    /// Returns the drift of the clock in parts per million, from the first line.
     pub(crate) fn drift(&self) -> f64 {
         self.lines.first().map_or(0.0, |line| line.drift * 1e6)
     }
 
-    /// Returns the smallest absolute offset among the lines, in nanoseconds.
+    /// Returns the smallest absolute offset of all lines, in nanoseconds.
     pub(crate) fn least(&self) -> u64 {
         let offsets = self.lines.iter().map(|line| line.offset.abs() as u64);
         offsets.min().unwrap_or(0)
     }
 }
 
-/// Divides points into blocks. Returns the index of the first point and the number of points of each block.
+/// Divides points into blocks of neighbouring points. Returns the index of each block's first point
+/// and the number of its points.
 fn blocks(points: &[(i64, i64)]) -> impl Iterator<Item = (usize, usize)> {
     let count = (points.len() / MIN_BLOCK_POINTS).clamp(1, MAX_BLOCKS);
     let edge = move |block: usize| block * points.len() / count;
@@ -132,7 +135,7 @@ fn centre(points: &[(i64, i64)]) -> (i64, i64) {
     (at, median(&mut ahead))
 }
 
-/// Returns the index of the first point after each jump.
+/// Returns the index of the first point after each jump of the clock.
 fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
     let of = |(from, length): &(usize, usize)| &points[*from..from + length];
     let centres: Vec<_> = blocks.iter().map(|block| centre(of(block))).collect();
@@ -164,8 +167,9 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
     after
         .into_iter()
         .map(|block| {
-            // Find the jump within the two blocks. Points before it must be nearest to the center of the first block,
-            // and points after it nearest to the center of the second.
+            // The jump is somewhere in these two blocks. Find the index that divides the points
+            // best: those before it are nearest to the first block's center, those from it on to
+            // the second block's center.
             let (from, until) = (blocks[block].0, blocks[block + 1].0 + blocks[block + 1].1);
             let (before, behind) = (centres[block].1, centres[block + 1].1);
             let mut cost: i128 = points[from..until]
@@ -187,7 +191,7 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
         })
 }
 
-/// Fits one line to points that contain no jump.
+/// Fits one straight line to points without a jump.
 fn line(points: &[(i64, i64)]) -> OffsetLine {
     let centres: Vec<_> = blocks(points)
         .map(|(from, length)| centre(&points[from..from + length]))
@@ -219,7 +223,7 @@ fn line(points: &[(i64, i64)]) -> OffsetLine {
 mod tests {
     use super::*;
 
-    /// Returns reproducible noise between `-most` and `most`.
+    /// Returns a number between `-most` and `most` that looks random but is the same in each run.
     fn noise(n: i64, most: i64) -> i64 {
         (n * 7_919 + n * n * 104_729).rem_euclid(2 * most + 1) - most
     }
@@ -229,7 +233,8 @@ mod tests {
         let points: Vec<_> = (0..1000)
             .map(|n| {
                 let at = n * 1_000_000;
-                // The drift is 20 parts per million, and every tenth point is half a millisecond late.
+                // In this test the drift is 20 parts per million, and every tenth point is half a
+                // millisecond late.
                 let late = if n % 10 == 3 { 500_000 } else { 0 };
                 (at, 7_000_000 + at / 50_000 + noise(n, 4_000) + late)
             })

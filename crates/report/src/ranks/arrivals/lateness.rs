@@ -1,5 +1,5 @@
-//! Causes of a rank's lateness at a collective: activities since the previous collective that took longer on this rank
-//! than on the median of the other ranks.
+//! Causes of a rank's late arrival at a collective: activities since the previous collective that
+//! took longer on this rank than on the median of the other ranks.
 
 use std::collections::HashMap;
 
@@ -21,35 +21,39 @@ const HOST_CAUSE_NAMES: [&str; HOST_CAUSES] = [
     cause::LAUNCHING,
 ];
 
-/// Minimum ratio of a rank's tokens or kernels to those of the median rank, for the rank to have more work.
+/// Minimum ratio of a rank's number of tokens or kernels to that of the median rank, for the
+/// conclusion that the rank has more work.
 const MIN_WORK_RATIO: f64 = 1.1;
 
-/// Causes of a rank's lateness, in nanoseconds. They add up to the lateness.
+/// Causes of a rank's late arrivals, in nanoseconds. They and an unexplained rest add up to `late`.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LatenessCauses {
     pub late: u64,
     host: [u64; HOST_CAUSES],
-    /// Time for which the GPU was busy with other work longer than on the median rank.
+    /// Time for which the rank's GPU was busy with other work, minus that time of the median rank.
     work: u64,
-    /// Time for which the GPU was idle and none of the causes above explains it.
+    /// Time for which the GPU was idle, as far as no other cause explains it.
     launch: u64,
-    /// Numbers of tokens and of kernels, each of the rank and of the median rank. Set only if the GPU's work is a
+    /// Number of tokens of this rank, and of the median rank. It is set only if the GPU's work is a
     /// cause.
     tokens: [u64; 2],
+    /// Number of kernels of this rank, and of the median rank. It is set only if the GPU's work is
+    /// a cause.
     kernels: [u64; 2],
 }
 
-/// Times of a rank's host by cause, in nanoseconds, and the number of tokens of its last batch.
+/// Times of a rank's host by cause in nanoseconds, and the number of tokens in its last batch.
 type HostActivity = ([i64; HOST_CAUSES], i64);
 
-/// The iterations of all processes, by number.
+/// The iterations of all processes, for look-ups by number.
 #[derive(Debug)]
 pub(crate) struct KnownIterations<'a> {
     by_number: Vec<Vec<(u32, &'a Iteration)>>,
     usual: HashMap<(usize, usize, u32, u32), HostActivity>,
-    /// For each process, the numbers of the first iterations of its windows, in order.
+    /// For each process, the numbers of the first iterations of its windows, in ascending order.
     first: Vec<Vec<u32>>,
-    /// Times by cause that already explain some lateness, by index of the process and number of the iteration.
+    /// Times by cause that already serve to explain a late arrival. The key is the index of the
+    /// process and the number of the iteration.
     spent: HashMap<(usize, u32), [u64; HOST_CAUSES]>,
 }
 
@@ -80,7 +84,8 @@ impl<'a> KnownIterations<'a> {
         Some(all[at].1)
     }
 
-    /// Returns true if a window of the process begins after iteration `after`, but not after iteration `to`.
+    /// Returns true if a window of the process `place` begins in an iteration after `after` and up
+    /// to `to`.
     pub(crate) fn opens(&self, place: usize, after: u32, to: u32) -> bool {
         let first = &self.first[place];
         let next = first.partition_point(|first| *first <= after);
@@ -110,8 +115,8 @@ impl<'a> KnownIterations<'a> {
         (host, tokens)
     }
 
-    /// Returns the median host activity of a group's other ranks from one iteration to another. `at` is the group's
-    /// index.
+    /// Returns the medians, over a group's other ranks, of the host's times by cause from one
+    /// iteration to another. `at` is the group's index.
     fn usual(
         &mut self,
         (at, group): (usize, &Group<'_>),
@@ -136,14 +141,15 @@ impl<'a> KnownIterations<'a> {
     }
 }
 
-/// Returns the lanes of a group except `lane`, with their indexes.
+/// Returns the processes ("lanes") of a group except the one at the index `lane`, with their
+/// indexes.
 fn others<'a>(group: &'a Group<'_>, lane: usize) -> impl Iterator<Item = (usize, &'a Lane<'a>)> {
     let lanes = group.lanes.iter().enumerate();
     lanes.filter(move |(at, _)| *at != lane)
 }
 
-/// Returns the causes for which a lane's rank arrived at a collective later than the median of the other ranks. `at` is
-/// the group's index.
+/// Returns the causes for which a rank arrived at a collective later than the median of the other
+/// ranks. `lane` is the rank's index in the group, and `at` is the group's index.
 pub(crate) fn find_causes(
     known: &mut KnownIterations<'_>,
     (at, group): (usize, &Group<'_>),
@@ -166,7 +172,8 @@ pub(crate) fn find_causes(
     };
     let before = group.lanes[lane].before(event[lane]);
     let from = before.map_or(own.step, |before| before.step);
-    // Without a previous collective, the start of the period to compare is not known.
+    // Without a previous collective, it is not known from which time on the rank must be compared
+    // with the others.
     if before.is_none() || !is_work_known {
         return causes;
     }
@@ -210,7 +217,8 @@ impl LatenessCauses {
         }
     }
 
-    /// Returns the causes, the greatest first and the unexplained part last. They add up to the lateness of the rank.
+    /// Returns the causes of the rank's late arrival, the greatest first and the unexplained rest
+    /// last. They add up to the lateness.
     pub fn differences(&self) -> Vec<Difference> {
         let host = HOST_CAUSE_NAMES
             .iter()

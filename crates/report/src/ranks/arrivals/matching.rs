@@ -1,4 +1,4 @@
-//! Finds out which collectives of several ranks are the same event.
+//! Finds out which collectives in the records of several ranks are the same collective.
 
 use std::collections::BTreeMap;
 
@@ -7,51 +7,59 @@ use crate::collectives::{Collective, ROWS};
 use crate::ranks::Rank;
 use crate::ranks::groups::Members;
 
-/// Maximum number of events used to compare two ranks, and minimum number that a comparison needs.
+/// Maximum number of collectives by which two ranks are compared.
 const MAX_COMPARED: usize = 256;
+/// Minimum number of collectives that are needed to compare two ranks.
 const MIN_COMPARED: usize = 3;
-/// Minimum share of events in which no rank ends before another has begun, as a part of 1.
+/// Minimum share of collectives in which no rank ends before another rank has begun, as a fraction,
+/// for the conclusion that two ranks run the same collectives.
 const MIN_FITTING_SHARE: f64 = 0.9;
-/// Maximum offset between the times of processes that share a clock, and maximum errors between processes of one host
-/// and of two hosts. All are in nanoseconds.
+/// Maximum offset between the times of processes that share a clock, in nanoseconds. With a larger
+/// offset, their collectives are not the same.
 const MAX_SHARED_CLOCK_OFFSET_NS: u64 = 100_000;
+/// Maximum error between the times of two processes on one host, in nanoseconds.
 const MAX_ERROR_ON_HOST_NS: i64 = 20_000;
+/// Maximum error between the aligned times of processes on two hosts, in nanoseconds.
 const MAX_ERROR_BETWEEN_HOSTS_NS: i64 = 50_000;
-/// Minimum number of iterations of a rank, as a part of the median number of the group's ranks.
+/// Minimum ratio of a rank's number of iterations to the median number of the group's ranks.
 const MIN_ITERATION_SHARE: f64 = 0.5;
 
-/// The collectives of one operation and library in one process, in their order.
+/// The collectives of one operation and library in one process, in order. The lanes of several
+/// processes are compared to find collectives that are the same.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
-    /// Index of the process.
+    /// Index of the process among all processes.
     pub place: usize,
     all: &'a [Collective],
     of: Vec<u32>,
-    /// The iterations in order: the number of each, and the first and the end index in `of` of its collectives.
+    /// The iterations in order: the number of each iteration, and the range of its collectives, as
+    /// a start index and an end index in `of`.
     steps: Vec<(u32, u32, u32)>,
 }
 
-/// Ranks that take part in the same collectives of one operation and library. Each collective is one event of the
-/// group.
+/// Processes that take part in the same collectives of one operation and library. Each collective
+/// of all of them together is called an event.
 #[derive(Debug)]
 pub(crate) struct Group<'a> {
     pub row: u8,
     pub lanes: Vec<Lane<'a>>,
-    /// For each event, one index for each lane: the lane's collective in that event, as an index in the lane's `of`.
+    /// For each event (a collective of all lanes), one index per lane: the lane's collective in
+    /// this event, as an index in the lane's `of`.
     events: Vec<u32>,
 }
 
-/// Results of the matching.
+/// Result of finding out which collectives of several processes are the same.
 #[derive(Debug, Default)]
 pub(crate) struct Matched<'a> {
     pub groups: Vec<Group<'a>>,
-    /// Number of collectives in which no rank can end before all have begun, and number of those that were matched to
-    /// an event.
+    /// Number of collectives in which no rank can end before all ranks have begun. Only such
+    /// collectives are matched.
     pub all: u64,
+    /// Number of those collectives that were matched with collectives of other ranks.
     pub matched: u64,
-    /// Indexes of processes that have too few of the iterations of their group.
+    /// Indexes of the processes that have too few of the iterations of their group.
     pub few: Vec<usize>,
-    /// Indexes of processes with collectives that no other process shares.
+    /// Indexes of the processes with collectives in which no other process takes part.
     pub alone: Vec<usize>,
 }
 
@@ -66,8 +74,8 @@ impl<'a> Lane<'a> {
             }
         }
         steps.sort_unstable();
-        // An iteration number that occurs twice comes from a restarted count, so both iterations are ambiguous: remove
-        // them.
+        // If a count of iterations is restarted, one number can stand for two iterations. Such
+        // numbers are ambiguous, so remove them.
         let twice: Vec<_> = steps
             .windows(2)
             .filter(|pair| pair[0].0 == pair[1].0)
@@ -86,7 +94,7 @@ impl<'a> Lane<'a> {
         &self.all[self.of[at as usize] as usize]
     }
 
-    /// Returns the process's previous collective, of any operation; `at` is an index in `of`.
+    /// Returns the process's previous collective, of any operation. `at` is an index in `of`.
     pub(crate) fn before(&self, at: u32) -> Option<&'a Collective> {
         let before = (self.of[at as usize] as usize).checked_sub(1)?;
         self.all.get(before)
@@ -110,30 +118,32 @@ impl<'a> Lane<'a> {
 }
 
 impl Group<'_> {
-    /// Returns the number of the iteration that an event belongs to.
+    /// Returns the number of the iteration that an event (a matched collective) belongs to.
     pub(crate) fn step(&self, event: &[u32]) -> u32 {
         self.lanes[0].get(event[0]).step
     }
 
-    /// Returns the numbers of all iterations in which the group has events.
+    /// Returns the numbers of all iterations in which the group has collectives.
     pub(crate) fn steps(&self) -> impl Iterator<Item = u32> {
         self.lanes[0].all_steps()
     }
 
-    /// Returns the events. Each is a list with one index for each lane, which identifies the lane's collective.
+    /// Returns the events (matched collectives). An event is a list with one index per lane, which
+    /// identifies the lane's collective.
     pub(crate) fn events(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.events.chunks_exact(self.lanes.len().max(1))
     }
 
-    /// Returns about `most` of the events, evenly spaced, or all if there are fewer.
+    /// Returns about `most` events (matched collectives), evenly spaced; all events if there are
+    /// fewer.
     pub(crate) fn some(&self, most: usize) -> impl Iterator<Item = &[u32]> {
         let each = self.events().len().div_ceil(most.max(1)).max(1);
         self.events().step_by(each)
     }
 }
 
-/// Matches the collectives of some processes, no two of which may have the same rank. `hosts` has the host of each
-/// process. `members` has the processes that may be in one group.
+/// Matches the collectives of several processes, no two of which may have the same rank. `hosts`
+/// contains the host of each process, and `members` shows which processes may be in one group.
 pub(crate) fn matched<'a>(
     processes: &'a [Rank<'a>],
     places: &[usize],
@@ -195,7 +205,8 @@ pub(crate) fn matched<'a>(
     found
 }
 
-/// Removes the first lane, and the lanes with the same collectives, from `lanes` and returns them.
+/// Removes the first lane, and all lanes that have the same collectives, from `lanes`. Returns the
+/// removed lanes. A lane is the collectives of one operation and library in one process.
 fn take_group<'a>(
     lanes: &mut Vec<Lane<'a>>,
     hosts: &[usize],
@@ -212,7 +223,8 @@ fn take_group<'a>(
     group
 }
 
-/// Separates the lanes that have far fewer iterations than the others. Returns the other lanes first.
+/// Separates the lanes that have far fewer iterations than the median lane. Returns the other lanes
+/// first. A lane is the collectives of one operation and library in one process.
 fn without_late(group: Vec<Lane<'_>>) -> (Vec<Lane<'_>>, Vec<Lane<'_>>) {
     let mut counts: Vec<_> = group.iter().map(|lane| lane.steps.len()).collect();
     counts.sort_unstable();
@@ -221,9 +233,10 @@ fn without_late(group: Vec<Lane<'_>>) -> (Vec<Lane<'_>>, Vec<Lane<'_>>) {
     group.into_iter().partition(is_whole)
 }
 
-/// Matches the collectives of some lanes to events. If all lanes have the same first and last iteration and the same
-/// number of collectives, the n-th collectives of all lanes are one event. Otherwise only iterations in which all lanes
-/// have the same number of collectives are matched.
+/// Matches the collectives of several lanes (one for each process). If all lanes have the same
+/// first and last iteration and the same number of collectives, the n-th collectives of all lanes
+/// are one event. Otherwise, only iterations in which all lanes have the same number of collectives
+/// are matched.
 fn events(lanes: &[&Lane<'_>]) -> Vec<u32> {
     let Some((first, others)) = lanes.split_first() else {
         return Vec::new();
@@ -252,8 +265,9 @@ fn events(lanes: &[&Lane<'_>]) -> Vec<u32> {
     found
 }
 
-/// Returns true if the collectives of two lanes are the same events: with the right offset of their clocks, neither
-/// lane ends a collective before the other has begun it. On one host this offset must be nearly 0.
+/// Returns true if the collectives of two lanes (one for each process) are the same: for a suitable
+/// offset between their clocks, neither process ends a collective before the other has begun it. On
+/// one host this offset must be nearly 0.
 fn are_same(one: &Lane<'_>, other: &Lane<'_>, is_here: bool) -> bool {
     let events = events(&[one, other]);
     let pairs = events.chunks_exact(2);

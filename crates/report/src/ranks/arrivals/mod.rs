@@ -1,5 +1,5 @@
-//! The collectives of several ranks together: time spent waiting for the last rank, transfer time, and the causes of
-//! the last rank's lateness.
+//! The collectives of several ranks together: the time spent waiting for the last rank, the time of
+//! the transfers, and the causes for which the last rank was late.
 
 mod clocks;
 mod fit;
@@ -24,12 +24,16 @@ use sums::{NONE, Sums};
 pub use sums::{RankSum, StepSum};
 pub(crate) use view::{ArrivalsView, CollectiveSum};
 
-/// Share of waiting in the time of collectives above which waiting dominates, and share below which the transfer
+/// Minimum share of waiting in the time of collectives, as a fraction, for the verdict that waiting
 /// dominates.
 const MIN_DOMINANT_SHARE: f64 = 2.0 / 3.0;
+/// Maximum share of waiting in the time of collectives, as a fraction, for the verdict that the
+/// transfer dominates.
 const MAX_MINOR_SHARE: f64 = 1.0 / 3.0;
-/// Minimum number of iterations for a verdict on all time, and minimum share of collectives that must be matched.
+/// Minimum number of iterations for a verdict on the time of all collectives.
 const MIN_ITERATIONS: usize = 5;
+/// Minimum share of collectives, as a fraction, that must be matched between the ranks for a
+/// verdict.
 const MIN_MATCHED_SHARE: f64 = 0.5;
 
 /// The verdict on the time of collectives: transfer of data, or waiting for the last rank.
@@ -58,13 +62,13 @@ impl Bound {
         }
     }
 
-    /// Returns the verdict on the time in `sum`. `is_whole` is true if there is a record of each rank. If a rank is
-    /// missing, others may wait for it unseen.
+    /// Returns the verdict on the time in `sum`. `is_whole` is true if there is a record of each
+    /// rank. If not, the other ranks may wait for a rank without a record.
     fn judge(sum: &Sum, is_whole: bool) -> Self {
         let all = (sum.wait + sum.transfer).max(1) as f64;
         let off = sum.unsure as f64 / all;
         match sum.share() {
-            // If the error of the clocks is this large, any verdict may be wrong.
+            // The error of the clocks is so large that any verdict might be wrong.
             _ if off > MAX_MINOR_SHARE => Self::Inconclusive,
             share if share > MIN_DOMINANT_SHARE => Self::ArrivalSkew,
             _ if !is_whole => Self::Inconclusive,
@@ -74,34 +78,34 @@ impl Bound {
     }
 }
 
-/// Ranks that take part in the same collectives of one operation and library.
+/// Processes that take part in the same collectives of one operation and library.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CollectiveGroup {
     /// The name of the operation and of the library, such as `all-reduce (NCCL)`.
     pub name: String,
-    /// The name and size of the ranks' group; `None` if it is not known.
+    /// The name and size of the group of ranks, such as `TP`; `None` if it is not known.
     pub group: Option<GroupName>,
-    /// Indexes of the group's processes.
+    /// Indexes of the processes in this group.
     pub processes: Vec<usize>,
     pub events: u64,
-    /// Sums of the group's events that count.
+    /// Sums over the group's collectives, except those that are left out.
     pub sum: Sum,
 }
 
-/// The collectives of several ranks together.
+/// The results of comparing the collectives of several ranks.
 #[derive(Debug)]
 pub struct Arrivals {
     pub verdict: Bound,
-    /// The reason why the verdict is inconclusive; empty if it is not.
+    /// The reason why the verdict is inconclusive; empty for other verdicts.
     pub why: String,
     pub all: Sum,
-    /// Sums of each process.
+    /// Sums over the collectives of each process.
     pub ranks: Vec<RankSum>,
     pub steps: Vec<StepSum>,
     pub groups: Vec<CollectiveGroup>,
     pub clocks: Vec<HostClock>,
     pub jumps: Vec<ClockJump>,
-    /// Notes on data that are left out, and why.
+    /// Notes on data that are left out, with the reasons.
     pub notes: Vec<String>,
     /// True if there is a record of each rank of the job.
     is_whole: bool,
@@ -110,7 +114,8 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// Compares the collectives of some processes. Returns `None` if fewer than two processes have collectives.
+    /// Compares the collectives of several processes. Returns `None` if fewer than two processes
+    /// have collectives. `names` are the names of the processes.
     pub fn find(processes: &[Rank<'_>], names: &[String]) -> Option<Self> {
         let with: Vec<_> = (0..processes.len())
             .filter(|place| !processes[*place].collectives.all.is_empty())
@@ -153,28 +158,29 @@ impl Arrivals {
         })
     }
 
-    /// Returns the sums of a process's matched collectives of one operation and library, given by its row in the table
-    /// of kernel names.
+    /// Returns the sums over a process's matched collectives of one operation and library. `row` is
+    /// their row in the table of kernel names.
     pub fn kind(&self, process: usize, row: u8) -> Option<&Sum> {
         self.kinds.get(process)?.get(&row)
     }
 
-    /// Returns the verdict on the time of an iteration's collectives.
+    /// Returns the verdict on the time of the collectives of one iteration.
     #[must_use]
     pub fn bound(&self, step: &StepSum) -> Bound {
         Bound::judge(&step.sum, self.is_whole)
     }
 
-    /// Returns for each process, by its index, the time by which it arrived later than the median rank at the
-    /// collectives of an iteration, in microseconds; `None` if none of its collectives was matched.
+    /// Returns, for each process, its lateness in one iteration: the time in microseconds by which
+    /// it arrived at collectives later than the median rank; `None` if none of its collectives in
+    /// this iteration was matched.
     pub fn late(&self, step: usize) -> impl Iterator<Item = Option<u32>> {
         let ranks = self.ranks.len();
         let of = self.late.iter().skip(step * ranks).take(ranks);
         of.map(|late| (*late != NONE).then_some(*late))
     }
 
-    /// Returns the indexes of the ranks that held up the others. The first one is the rank whose punctual arrival would
-    /// save the most time.
+    /// Returns the indexes of the processes for which the others waited. The first is the one whose
+    /// punctual arrival would save the most time.
     #[must_use]
     pub fn slowest(&self) -> Vec<usize> {
         let mut places: Vec<_> = (0..self.ranks.len())
@@ -184,8 +190,8 @@ impl Arrivals {
         places
     }
 
-    /// Returns two mean times of the matched iterations, in nanoseconds: as recorded, and as estimated if a rank
-    /// arrived together with the others.
+    /// Returns the mean time of the matched iterations in nanoseconds: first as recorded, then as
+    /// estimated for the case that the process arrived at collectives together with the others.
     #[must_use]
     pub fn step_without(&self, process: usize) -> (u64, u64) {
         let steps = self.steps.iter();
@@ -195,22 +201,22 @@ impl Arrivals {
         (all / count, all.saturating_sub(saved) / count)
     }
 
-    /// Returns the share of the matched iterations' time that would be saved if a rank arrived together with the
-    /// others, as a part of 1.
+    /// Returns the share of the matched iterations' time, as a fraction, that would be saved if the
+    /// process arrived at collectives together with the others.
     #[must_use]
     pub fn gain(&self, process: usize) -> f64 {
         let (now, then) = self.step_without(process);
         (now - then) as f64 / now.max(1) as f64
     }
 
-    /// Returns a time as a share of the matched iterations' time, averaged over the ranks, as a part of 1.
+    /// Returns a time as a fraction of the matched iterations' time, averaged over the ranks.
     #[must_use]
     pub fn part(&self, ns: u64) -> f64 {
         let took = |step: &StepSum| step.took as f64 * f64::from(step.ranks);
         ns as f64 / self.steps.iter().map(took).sum::<f64>().max(1.0)
     }
 
-    /// Returns the causes of a rank's lateness.
+    /// Returns the causes for which the process arrived late at collectives.
     #[must_use]
     pub fn causes(&self, process: usize) -> Vec<Difference> {
         let rank = self.ranks.get(process);
@@ -232,14 +238,14 @@ impl CollectiveGroup {
 }
 
 impl StepSum {
-    /// Returns the causes of the lateness of the iteration's last rank.
+    /// Returns the causes for which the last rank of this iteration arrived late.
     #[must_use]
     pub fn causes(&self) -> Vec<Difference> {
         self.why.differences()
     }
 }
 
-/// Returns the indexes of the processes whose rank number no other process has.
+/// Returns the indexes of the processes that do not share their rank number with another process.
 fn own_ranks(processes: &[Rank<'_>], with: &[usize], notes: &mut Vec<String>) -> Vec<usize> {
     let mut by_rank: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for place in with {
@@ -267,7 +273,8 @@ fn own_ranks(processes: &[Rank<'_>], with: &[usize], notes: &mut Vec<String>) ->
     own.flatten().collect()
 }
 
-/// Returns the ranks of the world that have no record of collectives; none if the size of the world is not known.
+/// Returns the ranks of the job that have no record with collectives; an empty list if the number
+/// of ranks in the job is not known.
 fn missing(processes: &[Rank<'_>], own: &[usize]) -> Vec<u64> {
     let size = own
         .iter()
@@ -277,7 +284,7 @@ fn missing(processes: &[Rank<'_>], own: &[usize]) -> Vec<u64> {
         .iter()
         .map(|place| processes[*place].facts.rank)
         .collect();
-    // Limit the size of the world, in case the record is damaged.
+    // Limit the number of ranks, because in a damaged record it may be enormous.
     let size = size.unwrap_or(0).min(1 << 20);
     (0..size).filter(|rank| !there.contains(rank)).collect()
 }
@@ -292,7 +299,7 @@ fn list(names: impl ExactSizeIterator<Item = String>) -> String {
     text
 }
 
-/// Returns notes on data that are left out, and on faults of clocks.
+/// Returns notes on data that are left out, and on clocks that jump or disagree.
 fn said(
     processes: &[Rank<'_>],
     names: &[String],
@@ -366,8 +373,8 @@ fn said(
     }
 }
 
-/// Adds a note on ranks that are in several communicators. For these the record does not say which communicator a
-/// kernel belongs to.
+/// Adds a note on processes that are in several communicators. For such a process the record does
+/// not say which communicator a kernel used.
 fn in_several(
     members: &Members<'_>,
     matched: &matching::Matched<'_>,

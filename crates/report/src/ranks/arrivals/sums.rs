@@ -1,4 +1,4 @@
-//! Waiting time and transfer time of collectives: for each collective, iteration and rank.
+//! Time in collectives, divided into waiting and transfer: for each collective, iteration and rank.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,73 +10,82 @@ use crate::collectives::ROWS;
 use crate::events::iteration::Iteration;
 use crate::ranks::Rank;
 
-/// Minimum lateness relative to the median rank, in nanoseconds, for which causes are searched.
+/// Minimum lateness of a rank relative to the median rank, in nanoseconds, for which causes are
+/// searched.
 const MIN_LATENESS_NS: u64 = 5_000;
-/// Minimum share of an iteration's time by which a rank must hold it up to be reported, as a part of 1.
+/// Minimum share of an iteration's time, as a fraction, that a rank must cost the others to be
+/// reported as the iteration's last rank.
 const MIN_HELD_SHARE: f64 = 0.01;
-/// Maximum time, in nanoseconds, by which one rank may seem to end a collective before another rank begins it.
+/// Maximum time, in nanoseconds, by which one rank may seem to end a collective before another rank
+/// begins it. A larger time shows that it is not the same collective.
 const MAX_OVERLAP_ERROR_NS: u64 = 5_000;
 
-/// Sums of collectives over ranks. Times are in nanoseconds.
+/// Sums of the time in collectives, over all their ranks. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Sum {
-    /// Number of collectives. Each collective counts once for each rank.
+    /// Number of collectives, multiplied by the number of their ranks.
     pub count: u64,
-    /// Time until the last rank arrived (`wait`), and time after its arrival (`transfer`).
+    /// Time from a rank's arrival until the last rank's arrival at the collective.
     pub wait: u64,
+    /// Time from the last rank's arrival to the end of the collective.
     pub transfer: u64,
-    /// Error of `wait` and `transfer` in total, because the clocks are aligned only within an error.
+    /// Part of `wait` and `transfer` that may be wrong, because the clocks are aligned only
+    /// approximately.
     pub unsure: u64,
 }
 
-/// Sums of a rank's collectives. Times are in nanoseconds.
+/// Sums of one rank's collectives. Times are in nanoseconds.
 #[derive(Clone, Default, Debug)]
 pub struct RankSum {
     pub sum: Sum,
-    /// Number of iterations in which this rank held up the others longest.
+    /// Number of iterations in which the others waited for this rank longer than for any other.
     pub last: u64,
-    /// Lateness relative to the median rank, summed over the collectives at which this rank arrived last.
+    /// Sum of this rank's lateness relative to the median rank, over the collectives at which this
+    /// rank arrived last.
     pub late: u64,
-    /// `lost` is the time that the other ranks waited for this rank, summed over them. `saved` is the time by which
-    /// collectives would have begun sooner if this rank had not been late.
+    /// Time that the other ranks waited for this rank, summed over these ranks.
     pub lost: u64,
+    /// Time by which collectives would have begun sooner if this rank had not been late.
     pub saved: u64,
     pub why: LatenessCauses,
 }
 
-/// Sums of an iteration over the ranks. Times are in nanoseconds.
+/// Sums of one iteration's collectives over all ranks. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct StepSum {
     pub n: u32,
     pub ranks: u32,
     pub sum: Sum,
-    /// Mean time of the iteration over the ranks.
+    /// Mean duration of the iteration over the ranks.
     pub took: u64,
-    /// The index of the process that held up the others longest, and the time by which collectives would have begun
-    /// sooner if it had not been late; `None` if that time is less than a hundredth of the iteration.
+    /// The index of the process for which the others waited longest, and the time by which
+    /// collectives would have begun sooner if that process had not been late; `None` if this time
+    /// is less than a hundredth of the iteration.
     pub last: Option<(usize, u64)>,
     pub why: LatenessCauses,
 }
 
-/// Sums over all events.
+/// Sums over all matched collectives.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     pub all: Sum,
     /// Sums of each process's collectives.
     pub ranks: Vec<RankSum>,
     pub steps: Vec<StepSum>,
-    /// Sums of each process's collectives, by row of the table of kernel names.
+    /// For each process, sums by operation and library. The key is their row in the table of kernel
+    /// names.
     pub kinds: Vec<BTreeMap<u8, Sum>>,
-    /// Lateness of each process in each of `steps`, relative to the median rank, in microseconds; [`NONE`] if the
-    /// process took part in no matched collective of that iteration.
+    /// Lateness of each process in each iteration of `steps`, relative to the median rank, in
+    /// microseconds; [`NONE`] if the process took part in no matched collective of that iteration.
     pub late: Vec<u32>,
-    /// Sums of each matched group.
+    /// Sums over the collectives of each matched group.
     pub groups: Vec<Sum>,
-    /// Number of events in which one rank ends before another begins. Such events cannot be one collective.
+    /// Number of matched collectives in which one rank ends before another begins, which is
+    /// impossible for a single collective.
     pub impossible: u64,
 }
 
-/// The value for a lateness that is not known.
+/// Stands for a lateness that is not known.
 pub(crate) const NONE: u32 = u32::MAX;
 
 impl Sum {
@@ -87,24 +96,24 @@ impl Sum {
         self.unsure += more.unsure;
     }
 
-    /// Returns the share of waiting in the collectives' time, as a part of 1.
+    /// Returns the share of waiting in the time of the collectives, as a fraction.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.wait as f64 / (self.wait + self.transfer).max(1) as f64
     }
 }
 
-/// A table of figures with one cell for each iteration and rank.
+/// A table of figures, with a cell for each combination of an iteration and a rank.
 struct Cells {
     ranks: usize,
-    /// Numbers of the iterations, in order.
+    /// Numbers of the iterations, in ascending order.
     steps: Vec<u32>,
     sums: Vec<Sum>,
-    /// Lateness and saved time of each cell, in nanoseconds. The lateness is `UNKNOWN` if the rank took part in no
-    /// matched collective of the iteration.
+    /// Lateness of each cell (an iteration of a rank), in nanoseconds; `UNKNOWN` if the rank took
+    /// part in no matched collective of the iteration.
     late: Vec<u64>,
     saved: Vec<u64>,
-    /// Causes of lateness, by index of the cell.
+    /// Causes of the lateness, by index of the cell (an iteration of a rank).
     why: HashMap<usize, LatenessCauses>,
 }
 
@@ -192,15 +201,16 @@ struct CollectiveEvents<'a> {
     clocks: &'a Clocks,
     error: u64,
     is_work_known: bool,
-    /// Start and end of the current event on each lane, on one clock.
+    /// Start of the current collective in each process, on a common clock.
     begins: Vec<i64>,
     ends: Vec<i64>,
     each: Vec<Sum>,
 }
 
 impl CollectiveEvents<'_> {
-    /// Returns true if each rank has an earlier collective in the same window. The first collective of a window does
-    /// not count, because ranks wait in it for each other while CUPTI attaches, which takes 8 to 32 ms on each rank.
+    /// Returns true if each process has an earlier collective in the same window. The first
+    /// collective of a window is left out, because in it the ranks wait for each other while CUPTI
+    /// attaches, which takes 8 to 32 ms on each rank.
     fn follows(&self, event: &[u32], known: &KnownIterations<'_>) -> bool {
         let mut lanes = self.group.lanes.iter().zip(event);
         lanes.all(|(lane, at)| {
@@ -209,7 +219,8 @@ impl CollectiveEvents<'_> {
         })
     }
 
-    /// Reads the times of an event into the buffers. Returns true if the times can belong to a single collective.
+    /// Reads the times of a matched collective into the buffers. Returns true if these times are
+    /// possible for a single collective.
     fn begin(&mut self, event: &[u32]) -> bool {
         self.begins.clear();
         self.ends.clear();
@@ -241,8 +252,8 @@ impl CollectiveEvents<'_> {
         let others = || begins.clone().filter(|one| one.0 != lane).map(|one| one.1);
         let second = others().max().unwrap_or(last);
         let middle = median(&mut others().collect::<Vec<_>>());
-        // The time of each wait during which the rank's GPU did no other work. A wait costs nothing while other work
-        // overlaps it.
+        // For each rank that waits, the part of the wait in which its GPU did no other work. The
+        // rest of the wait costs nothing, because other work overlaps it.
         let mut exposed = Vec::with_capacity(event.len());
         let mut lost = 0;
         let row = step * cells.ranks;
@@ -268,7 +279,8 @@ impl CollectiveEvents<'_> {
         }
         let place = self.group.lanes[lane].place;
         let ahead = (last - second) as u64;
-        // If two ranks arrive at the same time, within the error of the clocks, it is not known which one is last.
+        // If two ranks arrive at the same time, within the error of the clocks, it is not known
+        // which of them is last.
         if ahead <= self.error {
             return;
         }

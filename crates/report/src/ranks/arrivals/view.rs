@@ -1,4 +1,4 @@
-//! The collectives of several ranks as JSON.
+//! The comparison of the collectives of several ranks, in the form in which it is written as JSON.
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -151,7 +151,7 @@ struct StepView {
     late: Vec<Option<u32>>,
 }
 
-/// The iterations, converted to JSON one by one to save memory.
+/// The iterations, which are converted to JSON one by one to save memory.
 #[derive(Debug)]
 struct StepRows<'a>(Option<&'a Arrivals>);
 
@@ -180,7 +180,8 @@ impl StepView {
 }
 
 impl CollectiveSum {
-    /// Returns the collectives of the process at index `place`, a row for each operation and library.
+    /// Returns the collectives of the process at the index `place`, with a row for each operation
+    /// and library.
     pub(crate) fn of_process(
         process: &Rank<'_>,
         place: usize,

@@ -1,12 +1,12 @@
-//! Tests of comparisons of GPU times and other figures that only some iterations have.
+//! Tests of comparisons of GPU times and other figures that are known only for some iterations.
 
 use tllmprof_record::Batch;
 use tllmprof_report::Comparison;
 
 use super::{Run, compare, json};
 
-/// Returns the figures of a comparison of GPU times: the two means, the relative change, and the two numbers of
-/// iterations.
+/// Returns the figures of a comparison of GPU times: the means of both runs, the relative change,
+/// and the numbers of iterations of both runs.
 fn gpu(comparison: &Comparison) -> [f64; 5] {
     let json = json(comparison);
     let measures = json["measures"].as_array().unwrap();
@@ -24,7 +24,8 @@ fn gpu(comparison: &Comparison) -> [f64; 5] {
 
 #[test]
 fn gpu_times_are_compared_of_iterations_that_both_runs_have_them_of() {
-    // In one of three blocks of eight iterations, the GPU takes a fifth of the time that it takes in the others.
+    // In one of each three blocks of eight iterations, the GPU takes a fifth of the time that it
+    // takes in the other two.
     const fn time(n: u64) -> u64 {
         if n % 24 < 8 { 1_000_000 } else { 5_000_000 }
     }
@@ -39,7 +40,8 @@ fn gpu_times_are_compared_of_iterations_that_both_runs_have_them_of() {
     let text = comparison.text();
     assert!(text.contains("\nGPU time, mean (72)  "), "{text}");
     assert!(!text.contains("not the same ones"), "{text}");
-    // If too few iterations have GPU times in both runs, all are compared, and a note says that the iterations differ.
+    // Too few iterations have GPU times in both runs. So all GPU times are compared, and a note
+    // says that they are not from the same iterations.
     let others = of(|n| (n % 24 >= 8 && n % 24 < 16).then(|| time(n)));
     let comparison = compare(&some, &others);
     assert_eq!(gpu(&comparison), [1e6, 5e6, 4.0, 72.0, 64.0]);
@@ -47,7 +49,7 @@ fn gpu_times_are_compared_of_iterations_that_both_runs_have_them_of() {
     assert!(text.contains("\nGPU time, mean (72, 64)  "), "{text}");
     let note = "GPU times were taken in some iterations, not the same ones\n";
     assert!(text.contains(note), "{text}");
-    // If all iterations have times, there is no note.
+    // If all iterations have GPU times, there is no note.
     let text = compare(&all, &all).text();
     assert!(text.contains("\nGPU time, mean  "), "{text}");
 }

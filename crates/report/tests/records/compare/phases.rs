@@ -5,8 +5,8 @@ use tllmprof_report::Outcome;
 
 use super::{Run, compare, fits, json};
 
-/// Returns a prompt of 4000 tokens for one in `MANY` iterations, and decodes of 16 tokens for the
-/// others.
+/// Returns a batch with a prompt of 4000 tokens for one in `MANY` iterations, and a batch of 16
+/// decodes for the others.
 fn every<const MANY: u64>(n: u64) -> Option<Batch> {
     match n.is_multiple_of(MANY) {
         true => Batch::new(1, 4000, 4000),
@@ -27,15 +27,16 @@ fn a_different_mix_of_phases_is_named_and_each_phase_compared() {
     let note = "batches differ, so times may: 10.0 % and 33.5 % are prefill";
     assert!(text.lines().any(|line| line == note), "{text}");
     assert!(!text.contains("tokens a step"), "{text}");
-    // An iteration takes 10 ms, and with a prompt about 4 ms more. 10 % of iterations have a prompt
-    // in one run, 33.5 % in the other.
+    // An iteration takes 10 ms, and about 4 ms more with a prompt. In one run 10 % of iterations
+    // have a prompt, in the other 33.5 %.
     let alone = "with the batches of OTHER, steps of BASE would be ";
     let alone = text.lines().find_map(|line| line.strip_prefix(alone));
     let (part, rest) = alone.unwrap().split_once(' ').unwrap();
     assert_eq!(rest, "% longer in the mean");
     let part: f64 = part.parse().unwrap();
     assert!((part - 9.0).abs() < 1.0, "{part}");
-    // The runs differ in time, but the times of each phase do not.
+    // The runs differ in their mean time, but each phase (prefill, decode) takes the same time in
+    // both.
     assert!(matches!(comparison.verdict, Outcome::Slower(..)), "{text}");
     let json = json(&comparison);
     let measures = json["measures"].as_array().unwrap();
@@ -63,10 +64,10 @@ fn different_sizes_of_batches_are_named() {
     let text = compare(&run(small, 1), &run(large, 2)).text();
     let note = "decode batches differ, so times may: 3.00 and 16.0 tokens a step";
     assert!(text.lines().any(|line| line == note), "{text}");
-    // There is no estimate, because most of the other run's batches are in size classes that this
-    // run does not have.
+    // There is no estimate of the effect of batches, because most of the other run's batches belong
+    // to size classes that the base does not have.
     assert!(!text.contains("with the batches of OTHER"), "{text}");
-    // If there is only one phase, the phase has no row of its own.
+    // If all batches are in one phase, there is no separate row for the phase.
     assert!(!text.contains("decode, mean"), "{text}");
 }
 
@@ -74,7 +75,8 @@ fn different_sizes_of_batches_are_named() {
 fn runs_of_the_same_mix_have_no_note_of_it() {
     let mut noted = 0;
     for seed in 1..=50 {
-        // Batches are random. In the second case, neighbouring iterations have similar batches.
+        // Both functions return random batches. With the second, neighbouring iterations have
+        // similar batches.
         let batch: [fn(u64) -> _; 2] = [
             |n| match n * 7919 % 97 {
                 0..10 => Batch::new(1, 900, 900),
@@ -94,7 +96,7 @@ fn runs_of_the_same_mix_have_no_note_of_it() {
         noted += u32::from(compare(&run(0), &run(1)).text().contains("batches differ"));
     }
     assert!(noted <= 2, "{noted}");
-    // The batches of one of the runs are not known.
+    // For one of the two runs, the batches are not known.
     let known = Run {
         batch: every::<10>,
         ..Run::default()

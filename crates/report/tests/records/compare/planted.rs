@@ -11,41 +11,45 @@ use tllmprof_report::{Comparison, ComparisonOptions, Outcome, Process};
 use super::{json, process};
 
 const US: f64 = 1e3;
-/// Number of runs on each side, and number of iterations in a run.
+/// Number of runs on each side of a comparison.
 const RUNS: u64 = 6;
+/// Number of iterations in a run.
 const ITERATIONS: u64 = 120;
 /// Number of iterations at the end of a run in which kernels are recorded.
 const TAKEN: u64 = 30;
-/// Relative standard deviation of the time of iterations within a run, and of the time of whole runs. Then the maximum
-/// relative drift from the first iteration of a run to the last.
+/// Relative standard deviation of the iterations' times within a run.
 const NOISE: f64 = 0.03;
+/// Relative standard deviation of the mean times of whole runs.
 const BETWEEN: f64 = 0.004;
+/// Maximum relative drift of the times from the first iteration of a run to the last.
 const DRIFT: f64 = 0.004;
-/// Additional time of the planted change in an iteration, in nanoseconds: 2 % of an iteration.
+/// Additional time in each iteration due to the planted change, in nanoseconds: 2 % of an
+/// iteration.
 const MORE: f64 = 200.0 * US;
-/// Number of layers of the model, and number of launches in an iteration.
+/// Number of layers of the simulated model.
 const LAYERS: u32 = 4;
+/// Number of launches in an iteration.
 const LAUNCHES: u64 = 20;
 
 /// The change that is planted on one of the two sides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Plant {
     Nothing,
-    /// The code between two calls takes longer.
+    /// The host's code between two calls takes longer.
     HostCode,
     Collections,
     GilWaits,
-    /// The call that copies takes longer.
+    /// The call that copies to the GPU or the host takes longer.
     Copies,
     /// Each launch takes longer.
     SlowLaunches,
     MoreLaunches,
     SlowKernel,
     NewKernel,
-    /// A kernel is missing, so iterations are shorter.
+    /// A kernel is missing, so iterations are shorter than in the base.
     KernelGone,
     OneLayer,
-    /// An option in the command line differs, and the code takes longer.
+    /// The command lines differ in an option, and the host's code takes longer.
     Command,
     /// Batches have more tokens.
     Batches,
@@ -67,8 +71,9 @@ const KINDS: [Plant; 12] = [
 ];
 
 impl Plant {
-    /// Returns the list of the comparison in which the cause must come first, and the cause's name there. For the list
-    /// of notes, a part of the note.
+    /// Returns the list of the comparison in which the planted cause must come first, and the
+    /// cause's name in that list. For the list of notes, returns a part of the note's text instead
+    /// of a name.
     const fn cause(self) -> (&'static str, &'static str) {
         match self {
             Self::Nothing => ("", ""),
@@ -97,7 +102,7 @@ struct Random(u64);
 impl Random {
     fn new(seed: u64) -> Self {
         let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        // Skip the first numbers, because they are similar if the seeds are similar.
+        // Skip the first numbers, because similar seeds give similar first numbers.
         (0..8).for_each(|_| {
             random.uniform();
         });
@@ -111,7 +116,7 @@ impl Random {
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns a number with nearly a normal distribution: mean 0, standard deviation 1.
+    /// Returns a number that is nearly normally distributed, with mean 0 and standard deviation 1.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
@@ -134,7 +139,8 @@ impl RecordWriter {
         self.put(0.0, 0.0, What::Info { key, value });
     }
 
-    /// Writes the facts, the table of calls, and a graph with the kernels of `LAYERS` layers.
+    /// Writes the data about the process, the table of calls, and a graph with the kernels of all
+    /// layers.
     fn facts(&mut self, plant: Plant) -> Names {
         let block = if plant == Plant::Command { 32 } else { 16 };
         self.info(
@@ -170,7 +176,8 @@ impl RecordWriter {
     }
 }
 
-/// The times of the parts of an iteration, in nanoseconds.
+/// The times of the parts of an iteration, in nanoseconds. A planted change makes one of them
+/// longer.
 struct Parts {
     code: f64,
     collection: f64,
@@ -178,7 +185,7 @@ struct Parts {
     copy: f64,
     launches: u64,
     launch: f64,
-    /// Times of the kernels outside layers, and time of the two kernels of each layer.
+    /// Times of the four kernels outside layers.
     outside: [f64; 4],
     layers: [f64; LAYERS as usize],
     tokens: i64,
@@ -187,7 +194,8 @@ struct Parts {
 impl Parts {
     fn new(plant: Plant, tokens: i64) -> Self {
         let mut parts = Self {
-            // This code must be longer than 20 launches. The ledger adds shorter code to the launches.
+            // The code must be longer than 20 launches, because the ledger adds shorter code to the
+            // launches.
             code: 1_600.0 * US,
             collection: 300.0 * US,
             gil: 300.0 * US,
@@ -210,7 +218,7 @@ impl Parts {
             Plant::NewKernel => parts.outside[3] += MORE,
             Plant::KernelGone => parts.outside[2] = 0.0,
             Plant::OneLayer => parts.layers[2] += MORE,
-            // The option affects the code, as an example: an option may affect anything.
+            // An option may affect anything; in this test it makes the host's code longer.
             Plant::Command => parts.code += MORE,
             Plant::Batches => {
                 parts.tokens *= 2;
@@ -241,7 +249,7 @@ impl Parts {
             .for_each(|part| *part = (*part * by).round());
     }
 
-    /// Writes an iteration that starts at `begin`. Returns its end.
+    /// Writes iteration `n`, which starts at `begin`. Returns its end.
     fn write(&self, n: u64, begin: f64, names: &Names, writer: &mut RecordWriter) -> f64 {
         let call = |row| {
             let (capturing, stream) = (false, 1);
@@ -323,7 +331,8 @@ impl Parts {
     }
 }
 
-/// Returns a run with random variation: of each iteration, of the whole run, and a drift during the run.
+/// Returns a run with random variation of each iteration and of the whole run, and with a drift
+/// during the run.
 fn run(seed: u64, plant: Plant) -> Vec<Process> {
     let mut random = Random::new(seed);
     let mut writer = RecordWriter(Builder::new(7, ClockKind::Monotonic));
@@ -350,13 +359,14 @@ fn run(seed: u64, plant: Plant) -> Vec<Process> {
         }
         at = end;
     }
-    // In a record this event comes at the moment at which the graph's state ends.
+    // In a record, an event about a graph's state is written when that state ends.
     let (state, exec, graph) = (Some(GraphState::Known), 5, 1);
     writer.put(at, 0.0, What::GraphExec { state, exec, graph });
     vec![process("record", &writer.0.bytes())]
 }
 
-/// Compares runs without a change to runs with a planted change. Each run has a different seed.
+/// Returns the comparison of runs without a change to runs with a planted change. Each run has
+/// another seed.
 fn pair(seed: u64, plant: Plant) -> Comparison {
     let side = |side: u64, plant| {
         let seeds = (0..RUNS).map(|n| (seed * 2 + side) * RUNS + n + 1);
@@ -369,7 +379,7 @@ fn pair(seed: u64, plant: Plant) -> Comparison {
     )
 }
 
-/// Returns true if the verdict has the direction of the planted change.
+/// Returns true if the verdict (faster or slower) fits the planted change.
 fn is_found(comparison: &Comparison, plant: Plant) -> bool {
     match plant {
         Plant::KernelGone => matches!(comparison.verdict, Outcome::Faster(..)),
@@ -377,7 +387,8 @@ fn is_found(comparison: &Comparison, plant: Plant) -> bool {
     }
 }
 
-/// Returns true if the planted cause is the first row of its list whose change is certain.
+/// Returns true if the planted cause is the first row with a certain change in the list where it is
+/// expected.
 fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     let json = json(comparison);
     let (list, name) = plant.cause();
@@ -390,17 +401,19 @@ fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     let is_certain = |row: &&Value| {
         let interval = &row["change"]["interval"];
         let bound = |place: usize| interval[place].as_f64();
-        // A row that only one side has counts as certain.
+        // If only one side has a row, its change counts as certain.
         let is_one_sided = row["change"].is_null();
         is_one_sided || bound(0) > Some(0.0) || bound(1).is_some_and(|high| high < 0.0)
     };
     let first = match list {
-        // A change affects several times in this list, so only the row with the cause's name is checked.
+        // The planted change affects several rows of this list, so check only the row with the
+        // cause's name.
         "measures" => rows
             .iter()
             .find(|row| row["name"] == name)
             .filter(is_certain),
-        // Skip rows for several layers, which come before the row of the layer that causes most of the change.
+        // Skip rows that combine several layers; they precede the row of the layer with most of the
+        // change.
         "layers" => {
             let is_one = |row: &&Value| !row["name"].as_str().unwrap().contains('*');
             rows.iter().filter(is_one).find(is_certain)
@@ -410,7 +423,8 @@ fn is_named(comparison: &Comparison, plant: Plant) -> bool {
     first.is_some_and(|row| row["name"] == name)
 }
 
-/// Returns true if the first cause in the explanation is the planted one, and the causes add up to the change.
+/// Returns true if the explanation's first cause is the planted one, and all its causes add up to
+/// the change.
 fn is_explained(comparison: &Comparison, plant: Plant) -> bool {
     let json = json(comparison);
     let why = &json["why"];
@@ -440,7 +454,7 @@ fn is_explained(comparison: &Comparison, plant: Plant) -> bool {
     [&first["kind"], &first["name"], &first["what"]] == [kind, name, what]
 }
 
-/// Returns the number of comparisons for each kind of change.
+/// Returns the number of comparisons that the test makes for each kind of planted change.
 fn each() -> u64 {
     let each = std::env::var("TLLMPROF_TEST_PLANTED");
     each.map_or(1, |each| each.parse().unwrap())

@@ -1,4 +1,5 @@
-//! Tests of causes between calls: code, sleeps, waits for requests, and the kernel's counters of the thread.
+//! Tests of causes between calls: code, sleeps, waits for requests, and the thread's figures from
+//! the operating system.
 
 use tllmprof_record::Used;
 use tllmprof_report::Verdict;
@@ -14,14 +15,16 @@ fn code_that_the_gpu_waits_for() {
         ..SyntheticLoop::default()
     };
     let report = report(std::slice::from_ref(&made));
-    // GPU spans by CUDA events do not show how long the GPU is busy, so no finding on utilization holds.
+    // GPU times from CUDA events do not show how long the GPU is busy, so no finding on utilization
+    // holds.
     assert_eq!(yes(&report), ["host-bound"]);
     let code = "code between cuStreamSynchronize and cuLaunchKernel";
     let share = 0.6;
     let first = &report.findings[0];
     assert!(first.evidence.contains(code), "{}", first.evidence);
     assert!((first.loss.unwrap() - share).abs() < 1e-9, "{first:?}");
-    // If the host waits for the GPU until the end of the iteration, its code is not the cause.
+    // If the host waits for the GPU until the end of the iteration, the GPU does not wait for the
+    // host's code.
     let waits = SyntheticLoop {
         calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9500 * US)],
         ..made.clone()
@@ -33,8 +36,8 @@ fn code_that_the_gpu_waits_for() {
 
 #[test]
 fn a_host_that_the_gpu_never_keeps_waiting_decides_how_long_a_step_takes() {
-    // It was not measured how long the GPU is busy. But the host waits only 10 µs for it, so the GPU has nearly always
-    // finished before.
+    // In this test it is unknown how long the GPU is busy. But the host waits only 10 µs for the
+    // GPU, so the GPU has nearly always finished before.
     let made = |wait| SyntheticLoop {
         calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 9900 * US - wait, 9900 * US)],
         gpu: Some((0, 9900 * US)),
@@ -51,9 +54,9 @@ fn a_host_that_the_gpu_never_keeps_waiting_decides_how_long_a_step_takes() {
         report.findings[0].loss, None,
         "the GPU may end shortly before"
     );
-    // If the host waits a millisecond for the GPU, the GPU determines the length of a step.
+    // If the host waits for the GPU for a millisecond, the GPU decides how long a step takes.
     says(made(MS), "host-bound", Verdict::No);
-    // Here kernels show that the GPU is busy nearly all the time.
+    // In this case recorded kernels show that the GPU is busy nearly all the time.
     let busy = SyntheticLoop {
         kernels: vec![(0, 9900 * US)],
         ..made(10 * US)
@@ -66,7 +69,8 @@ fn a_host_that_the_gpu_never_keeps_waiting_decides_how_long_a_step_takes() {
     says(asleep, "host-blocked", Verdict::Yes);
 }
 
-/// A loop with a kernel of 4 ms in 10 ms and a wait for it. `used` has the thread's use of the machine.
+/// Returns a loop in which each iteration of 10 ms has a kernel of 4 ms and a wait for it. `used`
+/// contains what the operating system counted for the thread.
 fn waits_for_the_host(used: &[(Used, u64, u32)]) -> SyntheticLoop {
     SyntheticLoop {
         calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 4 * MS)],
@@ -78,7 +82,8 @@ fn waits_for_the_host(used: &[(Used, u64, u32)]) -> SyntheticLoop {
 
 #[test]
 fn a_host_that_sleeps() {
-    // The thread sleeps during its wait for the GPU, and in its code.
+    // The thread was on a processor for only 1 ms, so it slept both during its wait for the GPU and
+    // in its code.
     let made = waits_for_the_host(&[(Used::Ran, MS, 9)]);
     let report = report(std::slice::from_ref(&made));
     assert_eq!(yes(&report), ["host-blocked"]);
@@ -86,17 +91,19 @@ fn a_host_that_sleeps() {
     let said = "asleep or blocked: between cuStreamSynchronize and cuLaunchKernel (48.8 %)";
     assert!(first.evidence.contains(said), "{}", first.evidence);
     assert!((first.loss.unwrap() - 0.5).abs() < 0.01, "{first:?}");
-    // If the thread may have run during its wait for the GPU, it is not certain that it slept in its code.
+    // The thread may have been on a processor during its wait for the GPU, so it is not certain
+    // that it slept in its code.
     let runs = [(Used::Ran, 6 * MS, 9)];
     says(waits_for_the_host(&runs), "host-blocked", Verdict::No);
-    // It is known that the thread ran during its waits, so it did sleep in its code.
+    // The thread was on a processor during its measured waits for the GPU, so it must have slept in
+    // its code.
     let spins = [runs[0], (Used::Waits, 4 * MS, 4000)];
     says(waits_for_the_host(&spins), "host-blocked", Verdict::Yes);
 }
 
 #[test]
 fn the_longest_sleep_is_named_first() {
-    // The thread sleeps for 1 ms between two launches, and for 6 ms after the wait.
+    // In this loop the thread sleeps for 1 ms between two launches, and for 6 ms after the wait.
     let made = SyntheticLoop {
         calls: vec![
             (LAUNCH, 0, 5 * US),
@@ -125,7 +132,8 @@ fn an_engine_that_sleeps_between_steps_waits_for_requests() {
         evidence,
         "it waits for requests or other work 58.5 % of the time, 6.00 ms at the longest; other findings are about the rest"
     );
-    // The thread was on a processor for too long to have slept all the time between its calls.
+    // The thread was on a processor for too long: it cannot have slept for all the time between its
+    // calls.
     let busy = made("llama.cpp, linked in", MS);
     says(busy, "no-requests", Verdict::No);
     says(made("vLLM V1", 300 * US), "no-requests", Verdict::No);
@@ -147,7 +155,7 @@ fn a_thread_without_a_processor() {
         evidence,
         "another thread was given the processor 3.00 times a step: 11.0 % of the time"
     );
-    // A delay during a wait for the GPU costs nothing.
+    // A wait for a processor costs nothing if it happens while the thread waits for the GPU.
     let waits = SyntheticLoop {
         used: used.to_vec(),
         ..SyntheticLoop::default()
@@ -198,7 +206,8 @@ fn what_takes_long_without_a_processor_is_lost_once() {
     );
 }
 
-/// Returns a loop that waits for the GPU but launches no work. `used` is the time that its thread is on a processor.
+/// Returns a loop that waits for the GPU but launches no work. `used` is the time per iteration
+/// that its thread is on a processor, in nanoseconds.
 fn only_waits(used: u64) -> SyntheticLoop {
     SyntheticLoop {
         calls: vec![(WAIT, 9_950 * US, 10 * MS)],
@@ -214,23 +223,24 @@ fn a_loop_that_gives_the_gpu_nothing_to_do() {
     let said = "no work is launched; the host is outside CUDA calls 99.5 % of the time: asleep or blocked between \
                 cuStreamSynchronize and cuStreamSynchronize (96.0 %), ";
     assert!(evidence.starts_with(said), "{evidence}");
-    // Here the thread is on a processor all the time.
+    // In this case the thread is on a processor all the time.
     let evidence = finds(only_waits(10 * MS), &["no-gpu-work"]);
     let code = "time: code between cuStreamSynchronize and cuStreamSynchronize (97.0 %), code before cuStreamSynchronize (2.5 %)";
     assert!(evidence.ends_with(code), "{evidence}");
-    // Every kind of call that gives the GPU work counts, so the rule does not hold.
+    // Each of these kinds of call gives the GPU work, so the rule on a process without work does
+    // not hold.
     for call in [LAUNCH, COPY, COPY_ASYNC] {
         let mut some = only_waits(100 * US);
         some.calls.insert(0, (call, 0, US));
         says(some, "no-gpu-work", Verdict::No);
     }
-    // Events are missing, and any of them may have been a launch.
+    // An event is missing from the record, and it may have been a launch.
     let cut = SyntheticLoop {
         dropped: 1,
         ..only_waits(100 * US)
     };
     says(cut, "no-gpu-work", Verdict::Unknown);
-    // The thread waits inside its calls, which take long although the stream has no work.
+    // The thread waits inside its calls, which take long although their stream is empty.
     let in_calls = SyntheticLoop {
         calls: vec![(WAIT, 10 * US, 9_900 * US)],
         ..only_waits(100 * US)

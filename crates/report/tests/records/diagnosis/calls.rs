@@ -7,7 +7,7 @@ use super::synthetic::{
 };
 use super::{finds, kernels, says, times};
 
-/// Returns a loop of 1000 launches, which take 9 ms of 10 ms.
+/// Returns a loop with 1000 launches in each iteration, which take 9 of 10 ms.
 fn small_kernels() -> SyntheticLoop {
     SyntheticLoop {
         calls: times(1000, 9900, &[(LAUNCH, 0, 9000)]),
@@ -15,8 +15,8 @@ fn small_kernels() -> SyntheticLoop {
     }
 }
 
-/// Returns a loop that repeats four times: a kernel of 1 ms, a wait for it, and 1 ms of code.
-/// `waits` is the row of the wait.
+/// Returns a loop whose iterations repeat four times: a kernel of 1 ms, a wait for it, and 1 ms of
+/// code. `waits` is the row of the waiting function in the table of calls.
 fn host_waits(waits: u8) -> SyntheticLoop {
     let calls = [(LAUNCH, 0, 5 * US), (waits, 10 * US, MS)];
     SyntheticLoop {
@@ -32,18 +32,19 @@ fn launches_that_take_the_time() {
         evidence,
         "1000 launches a step of 9.00 µs each are 90.0 % of the time, waits 0.0 %"
     );
-    // Here each launch may have to wait for room in a full queue, so the verdict is unknown.
+    // Each of these launches may be slow because it waits for room in a full queue, so the verdict
+    // is unknown.
     let full = SyntheticLoop {
         calls: times(400, 24 * US, &[(LAUNCH, 0, 23 * US)]),
         ..SyntheticLoop::default()
     };
     says(full.clone(), "launch-bound", Verdict::Unknown);
-    // If the GPU has nothing left to do at the end of the iteration, the queue was not full. The
-    // launches themselves are slow, for example because the machine is busy.
+    // The GPU has finished before the end of the iteration, so the queue was not full. The launches
+    // themselves are slow, for example because the machine is busy.
     let mut busy = full;
     busy.calls.push((WAIT, 9800 * US, 9801 * US));
     finds(busy, &["launch-bound"]);
-    // The host launches work faster than the GPU does it.
+    // The host launches work faster than the GPU can do it, so launches are not the cause.
     let mut calls = times(1000, US, &[(LAUNCH, 0, 900)]);
     calls.push((WAIT, 2 * MS, 9 * MS));
     let ahead = SyntheticLoop {
@@ -68,25 +69,26 @@ fn kernels_show_whether_launches_hold_them_up() {
         "{evidence}"
     );
     finds(with(kernels(200, 49 * US, 48 * US)), &[]);
-    // Kernels of 30 µs are too long for launches to be the cause of the gaps between them.
+    // Kernels of 30 µs are longer than a launch, so launches do not cause the gaps between them.
     says(
         with(kernels(200, 49 * US, 30 * US)),
         "launch-bound",
         Verdict::No,
     );
-    // These kernels were launched by 25 graph launches, so the launches are not the cause.
+    // These 200 kernels were launched by 25 graph launches, so launches are not the cause.
     let graphs = SyntheticLoop {
         calls: times(25, 300 * US, &[(LAUNCH, 0, 4 * US)]),
         ..with(kernels(200, 49 * US, 10 * US))
     };
     says(graphs, "launch-bound", Verdict::No);
-    // After each launch the host waits and then runs short code. The code counts for the wait.
+    // After each launch the host waits, and then runs short code. Idle time during that code counts
+    // as an effect of the wait.
     let waits = |every| SyntheticLoop {
         calls: times(24, every, &[(LAUNCH, 0, 4 * US), (WAIT, 5 * US, 20 * US)]),
         ..with(kernels(24, every, 15 * US))
     };
     says(waits(90 * US), "host-waits", Verdict::Yes);
-    // If the code between two calls is longer, the cause is `host-bound` instead.
+    // If the code after a wait is longer, the cause is the code (`host-bound`), not the wait.
     says(waits(400 * US), "host-waits", Verdict::No);
     let queue_is_full = SyntheticLoop {
         kernels: kernels(1000, 9900, 9800),
@@ -116,11 +118,12 @@ fn host_waits_that_leave_the_gpu_idle() {
         kernels: kernels(4, 2 * MS, MS),
         ..others
     };
-    // Here kernels show that the GPU is idle during the code after the waits, which is long.
+    // In this case recorded kernels show that the GPU is idle during long code after the waits, not
+    // because of the waits.
     says(idle, "host-waits", Verdict::No);
     // A wait for an event need not wait for the last work of its stream.
     says(host_waits(EVENT_WAIT), "host-waits", Verdict::No);
-    // The next launch follows the wait at once.
+    // In this case the next launch follows the wait at once, so no time is lost.
     let at_once = SyntheticLoop {
         calls: times(
             4,
@@ -201,7 +204,8 @@ fn graphs_that_are_captured_anew() {
         ..made.clone()
     };
     says(cheap, "graph-recapture", Verdict::No);
-    // In iterations with both a capture and a collection, the additional time counts only once.
+    // Some iterations have both a capture and a collection; their additional time must count only
+    // once.
     let collects = SyntheticLoop {
         python: true,
         settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
@@ -233,7 +237,8 @@ fn small_copies() {
     says(large, "small-copies", Verdict::No);
 }
 
-/// Returns a loop with the given calls in the first 4.5 ms, in which the GPU has no work yet.
+/// Returns a loop with the given calls in the first 4.5 ms of an iteration, during which the GPU
+/// has no work.
 fn before_work(mut calls: Vec<Call>) -> SyntheticLoop {
     calls.extend([(LAUNCH, 4500 * US, 4505 * US), (WAIT, 4510 * US, 9900 * US)]);
     SyntheticLoop {
@@ -245,7 +250,7 @@ fn before_work(mut calls: Vec<Call>) -> SyntheticLoop {
 
 #[test]
 fn short_code_around_small_copies_counts_as_theirs() {
-    // Each copy is followed by 40 µs of code.
+    // In this loop each copy is followed by 40 µs of code.
     let copies = times(100, 45 * US, &[(COPY_ASYNC, 0, 5 * US)]);
     let evidence = finds(before_work(copies), &["small-copies"]);
     assert_eq!(
@@ -257,7 +262,8 @@ fn short_code_around_small_copies_counts_as_theirs() {
 
 #[test]
 fn waits_are_named_where_copies_follow_them() {
-    // The next work after each wait is a copy, so no time passes between the wait and that work.
+    // After each wait, a copy gives the GPU new work at once, so no time passes between the wait
+    // and the next work.
     let each = [(COPY_ASYNC, 0, 5 * US), (WAIT, 6 * US, 10 * US)];
     let evidence = finds(before_work(times(50, 90 * US, &each)), &["host-waits"]);
     assert_eq!(

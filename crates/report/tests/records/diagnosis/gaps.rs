@@ -1,4 +1,4 @@
-//! Tests of GPU idle time: one long gap, and many short gaps.
+//! Tests of GPU idle time that consists of one long gap or of many short gaps.
 
 use tllmprof_report::{Report, Verdict};
 
@@ -6,7 +6,7 @@ use super::synthetic::{LAUNCH, MS, SyntheticLoop, US, WAIT, find_finding, report
 use super::{kernels, times};
 use crate::common::json;
 
-/// Returns a report on a loop in which kernels are recorded in a quarter of the iterations.
+/// Returns the report on a loop in which kernels are recorded in only a quarter of the iterations.
 fn recorded(made: SyntheticLoop) -> Report {
     let kernel_steps = Some(10);
     report(&[SyntheticLoop {
@@ -15,14 +15,14 @@ fn recorded(made: SyntheticLoop) -> Report {
     }])
 }
 
-/// Returns the share of the time in which the GPU is busy, as a part of 1.
+/// Returns the share of time in which the GPU is busy, as a fraction.
 fn busy(report: &Report) -> f64 {
     let json = json(report);
     json["processes"][0]["gpu_busy_share"].as_f64().unwrap()
 }
 
-/// Returns a loop with a few kernels at both ends of an iteration. Between them the host runs a function that makes no
-/// call.
+/// Returns a loop whose iterations have a few kernels at the beginning and at the end. In between
+/// the host runs a function that makes no calls.
 fn one_long_gap() -> SyntheticLoop {
     let later = |(row, from, to)| (row, from + 9_300 * US, to + 9_300 * US);
     let burst = |count| times(count, 8 * US, &[(LAUNCH, 0, 4 * US)]);
@@ -55,7 +55,7 @@ fn a_gpu_that_is_busy_for_a_moment_is_not_as_busy_as_its_span_is_long() {
     };
     ends("    GPU span ", " 99.0 %");
     ends("    GPU busy ", " 2.0 %");
-    // The three shares of the time of iterations with kernels add up to 1.
+    // The three shares of the time of iterations with recorded kernels add up to 1.
     let whole = "kernels of 10 steps: busy 1.0 %, gaps 46.1 %, before and after work 52.9 %\n";
     assert!(text.contains(whole), "{text}");
     assert_eq!(yes(&report), ["host-bound", "low-gpu-utilisation"]);
@@ -86,7 +86,8 @@ fn many_short_gaps_are_launch_bound() {
 
 #[test]
 fn findings_claim_no_more_than_the_gpu_is_idle() {
-    // After each kernel has ended, the host still waits for a while, and then runs code.
+    // In this loop the host still waits for a while after each kernel has ended, and then runs
+    // code.
     let waits = SyntheticLoop {
         calls: times(4, 2 * MS, &[(LAUNCH, 0, 5 * US), (WAIT, 10 * US, MS)]),
         kernels: kernels(4, 2 * MS, 600 * US),

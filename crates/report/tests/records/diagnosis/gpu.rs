@@ -18,7 +18,7 @@ fn routing_imbalance_beyond_chance() {
          experts are balanced, outside steps are not recorded"
     );
     finds(with(vec![1100, 1000, 900, 1000]), &[]);
-    // Few tokens are never distributed evenly, so they are no finding.
+    // A small number of tokens is never distributed evenly, so this is not a finding.
     let mut few = vec![1; 8];
     few[3] = 4;
     finds(with(few), &[]);
@@ -57,7 +57,8 @@ fn a_gpu_that_is_idle_half_the_time() {
         gpu,
         ..SyntheticLoop::default()
     };
-    // GPU spans by CUDA events show when the GPU is idle, but not how long it is busy within them.
+    // GPU times from CUDA events show when the GPU is idle, but not how long it is busy between its
+    // first and its last work.
     let evidence = finds(with(Some((0, 4 * MS))), &["gpu-idle"]);
     let said = "the GPU has nothing to do 60.0 % of the time; meanwhile the host: waiting for the GPU: cuStreamSynchronize (55.0 %)";
     assert!(evidence.starts_with(said), "{evidence}");
@@ -75,13 +76,15 @@ fn a_gpu_that_is_idle_half_the_time() {
     finds(older(40.0), &["low-gpu-utilisation"]);
     says(older(60.0), "low-gpu-utilisation", Verdict::No);
     says(older(40.0), "compute-bound", Verdict::Unknown);
-    // The GPU's own utilization may include other programs, so it proves nothing about this one.
+    // The utilization that the GPU reports may be caused by other programs, so it does not show
+    // that this program uses the GPU.
     let others = SyntheticLoop {
         gpu_util: Some(99.0),
         ..with(Some((0, 4 * MS)))
     };
     finds(others, &["gpu-idle"]);
-    // Spans reach from the first work to the last. Kernels also show the gaps inside.
+    // GPU times from CUDA events reach from the first to the last work; recorded kernels also show
+    // the gaps in between.
     let kernels = SyntheticLoop {
         kernels: vec![(100 * US, 2 * MS), (8 * MS, 9 * MS)],
         ..SyntheticLoop::default()
@@ -92,8 +95,8 @@ fn a_gpu_that_is_idle_half_the_time() {
         ..kernels
     };
     says(half_of_them, "low-gpu-utilisation", Verdict::Unknown);
-    // Recording kernels slows the host down, so some idle time of the GPU exists only because of
-    // the recording.
+    // Recording kernels slows the host down, so a part of the GPU's idle time is caused by the
+    // recording.
     let slowed = SyntheticLoop {
         kernels: vec![(100 * US, 9 * MS)],
         kernel_steps: Some(20),

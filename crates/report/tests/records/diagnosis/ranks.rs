@@ -27,7 +27,7 @@ fn a_slow_rank_whose_own_causes_are_known_loses_nothing_twice() {
 
 #[test]
 fn a_slow_rank_and_its_own_causes_claim_what_it_takes_longer_and_no_more() {
-    // All ranks wait for the GIL, and rank 1 waits longest.
+    // In this test all ranks wait for the GIL, and rank 1 waits longest.
     let ranks = [0, 1, 2, 3].map(|rank| SyntheticLoop {
         rank,
         python: true,
@@ -40,8 +40,9 @@ fn a_slow_rank_and_its_own_causes_claim_what_it_takes_longer_and_no_more() {
     let report = report(&ranks);
     assert_eq!(yes(&report), ["slow-rank", "gil", "routing-imbalance"]);
     let losses: Vec<_> = report.findings[..3].iter().map(|one| one.loss).collect();
-    // Rank 1 waits 3 ms of 20 ms for the GIL, and the others 1 ms of 11 ms. The finding on the GIL claims the waits of
-    // rank 1. The finding on the slow rank claims the rest of the 9 ms by which it is slower.
+    // Rank 1 waits for the GIL for 3 of 20 ms, and the other ranks for 1 of 11 ms. The finding on
+    // the GIL explains the waits of rank 1. The finding on the slow rank explains the rest of the 9
+    // ms by which rank 1 is slower.
     let [slow, gil] = [losses[0].unwrap(), losses[1].unwrap()];
     assert!((gil - 0.15).abs() < 1e-6, "{losses:?}");
     assert!(
@@ -93,7 +94,8 @@ fn one_slow_rank() {
         (finding.loss.unwrap() - 2.0 / 12.0).abs() < 1e-6,
         "{finding:?}"
     );
-    // If another rank is nearly as slow, making the slowest rank faster would gain little.
+    // If another rank is nearly as slow as the slowest, a fix for the slowest rank would save
+    // little.
     let mut two = ranks.clone();
     two[2].longer = |_| 1900 * US;
     let four = [
@@ -114,10 +116,10 @@ fn one_slow_rank() {
     );
     let one = synthetic::report(&ranks[1..2]);
     assert_eq!(find_finding(&one, "slow-rank").verdict, Verdict::Unknown);
-    // Two processes with the same rank number cannot be ranks of one run.
+    // Two processes with the same rank number cannot be ranks of the same run.
     let same = synthetic::report(&[ranks[1].clone(), ranks[1].clone()]);
     assert_eq!(find_finding(&same, "slow-rank").verdict, Verdict::Unknown);
-    // Here the slowest rank changes from iteration to iteration.
+    // In this test the slowest rank changes from iteration to iteration.
     let mut some = [ranks[0].clone(), ranks[2].clone()];
     some[0].longer = |n| if n % 20 < 11 { 2 * MS } else { 0 };
     assert_eq!(

@@ -1,4 +1,5 @@
-//! The record of a made-up loop with one stream, 40 iterations of 10 ms, and faults that a test chooses.
+//! The record of a simulated loop with one stream and 40 iterations of 10 ms. Tests choose its
+//! faults.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ const LENGTH: u64 = 10 * MS;
 const MAIN: u32 = 7;
 const OTHER: u32 = 8;
 
-/// Rows of the loop's table of calls.
+/// Numbers of rows in the loop's table of calls.
 pub(crate) const LAUNCH: u8 = 0;
 pub(crate) const WAIT: u8 = 1;
 pub(crate) const COPY: u8 = 2;
@@ -30,55 +31,62 @@ pub(crate) const COPY_ASYNC: u8 = 6;
 /// A call: its row in the table of calls, and its start and end in nanoseconds from the start of the iteration.
 pub(crate) type Call = (u8, u64, u64);
 
-/// A made-up loop. By default each iteration has a kernel of 9 ms and a wait for it.
+/// A simulated loop. By default, each iteration has a kernel of 9 ms and a wait for that kernel.
 #[derive(Clone)]
 pub(crate) struct SyntheticLoop {
     pub rank: u64,
     pub iterations: u64,
     pub calls: Vec<Call>,
-    /// The streams of launches. Launches use them in turn.
+    /// Handles of the streams on which work is launched. Launches use them in turn.
     pub streams: Vec<u64>,
-    /// Start and end of the GPU's work in an iteration, as CUDA events measure it; `None` if they do not.
+    /// Start and end of the GPU's work in an iteration, as CUDA events measure it; `None` if CUDA
+    /// events do not measure it.
     pub gpu: Option<(u64, u64)>,
-    /// Start and end of the recorded kernels and of the recorded copies in an iteration.
+    /// Start and end of each recorded kernel in an iteration, in nanoseconds.
     pub kernels: Vec<(u64, u64)>,
+    /// Start and end of each recorded copy in an iteration, in nanoseconds.
     pub copies: Vec<(u64, u64)>,
-    /// Number of iterations with recorded kernels. Each of them takes twice as long. `None` if kernels are recorded in
-    /// all iterations without making them longer.
+    /// Number of iterations with recorded kernels, each of which takes twice as long. For `None`,
+    /// kernels are recorded in all iterations and do not make them longer.
     pub kernel_steps: Option<u64>,
-    /// Number of events that are missing from the record.
+    /// Number of events that the record reports as missing.
     pub dropped: u64,
     pub python: bool,
     /// True if tllmprof recorded the process, false if nsys did.
     pub by_library: bool,
     pub settings: Vec<&'static str>,
-    /// Return the additional time of an iteration: for a garbage collection, and for a wait for the GIL.
+    /// Returns the time of a garbage collection that makes an iteration longer, in nanoseconds.
     pub gc: fn(u64) -> u64,
+    /// Returns the time of a wait for the GIL that makes an iteration longer, in nanoseconds.
     pub gil: fn(u64) -> u64,
-    /// Returns the additional time of an iteration for which there is no known cause.
+    /// Returns the additional time of an iteration for which the record shows no cause, in
+    /// nanoseconds.
     pub longer: fn(u64) -> u64,
     /// Returns true for iterations in which a graph is captured.
     pub captures: fn(u64) -> bool,
-    /// The use of the machine by the thread in each iteration: times in nanoseconds, and counts.
+    /// Values that the operating system counted for the thread in each iteration: times in
+    /// nanoseconds, and numbers.
     pub used: Vec<(Used, u64, u32)>,
-    /// Returns true for iterations that launch more work at their end and wait for it, as for a prompt.
+    /// Returns true for iterations that launch further work at their end and wait for it, as for a
+    /// prompt.
     pub prompts: fn(u64) -> bool,
     /// Returns the number of tokens in an iteration's batch; `None` if batches are not known.
     pub tokens: Option<fn(u64) -> i64>,
     pub engine: &'static str,
-    /// The rule that counts iterations.
+    /// The rule by which iterations are counted.
     pub rule: &'static str,
-    /// Time of a garbage collection on another thread while the main thread waits.
+    /// Time of a garbage collection on another thread while the main thread waits, in nanoseconds.
     pub hidden_gc: u64,
     /// SM utilization and memory bandwidth of each GPU, in per cent.
     pub metrics: Vec<(f64, Option<f64>)>,
-    /// The utilization that a GPU reports if it has no SM metrics, in per cent.
+    /// The utilization that a GPU without SM metrics reports, in per cent.
     pub gpu_util: Option<f64>,
-    /// Numbers of tokens of each expert, by layer.
+    /// Number of tokens that each expert received, by layer.
     pub experts: Vec<Vec<u64>>,
-    /// True if the record's table of calls includes calls that allocate memory.
+    /// True if the record's table of calls contains functions that allocate memory.
     pub counts_allocations: bool,
-    /// Calls of marked functions in each iteration: name, start and end.
+    /// Calls of marked functions in each iteration: name, and start and end in nanoseconds from the
+    /// start of the iteration.
     pub functions: Vec<(&'static str, u64, u64)>,
 }
 
@@ -210,7 +218,7 @@ impl SyntheticLoop {
         let prompt = prompt.iter().filter(|_| (self.prompts)(n));
         let mut functions = self.functions.iter().peekable();
         for (place, (row, from, to)) in self.calls.iter().chain(prompt).enumerate() {
-            // In a record, events are in the order of their ends.
+            // Records contain events in the order of their ends.
             while let Some((name, from, to)) = functions.next_if(|(_, _, end)| end <= to) {
                 let name = writer.string(name);
                 writer.put(MAIN, start + from, to - from, What::Function { name });
@@ -248,7 +256,7 @@ impl SyntheticLoop {
             };
             writer.put(MAIN, start + duration, *ns, what);
         }
-        // The additional time is spent at the end of the iteration.
+        // Spend the additional time at the end of the iteration.
         let (gc, gil) = ((self.gc)(n), (self.gil)(n));
         if gc > 0 {
             let (generation, collected) = (2, 1);
@@ -346,14 +354,14 @@ impl SyntheticLoop {
     }
 }
 
-/// Returns the report on some processes. Checks that the losses of all findings add up to at most 1, and that all
-/// findings with a loss are of the same kind.
+/// Returns the report on processes. Checks that the losses of all findings add up to at most 1, and
+/// that all findings with a loss are of one kind.
 #[track_caller]
 pub(crate) fn report(all: &[SyntheticLoop]) -> Report {
     let report = Report::new(all.iter().map(SyntheticLoop::process).collect());
     let losses: f64 = report.findings.iter().filter_map(|one| one.loss).sum();
     assert!(losses <= 1.0 + 1e-9, "{:#?}", report.findings);
-    // Only the kind of the first finding has losses, and causes come before other kinds.
+    // Causes come before symptoms, and only findings of the same kind as the first one have losses.
     let losing = || report.findings.iter().filter(|one| one.loss.is_some());
     let kinds: BTreeSet<_> = losing().map(|one| one.rule.kind).collect();
     assert!(kinds.len() <= 1, "{:#?}", report.findings);
@@ -361,7 +369,7 @@ pub(crate) fn report(all: &[SyntheticLoop]) -> Report {
     report
 }
 
-/// Returns the finding of a rule.
+/// Returns the finding of the rule with the name `rule`.
 #[track_caller]
 pub(crate) fn find_finding<'a>(report: &'a Report, rule: &str) -> &'a Finding {
     let mut findings = report.findings.iter();
