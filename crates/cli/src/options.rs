@@ -333,6 +333,11 @@ impl Options {
         self.has("--gpu-metrics")
     }
 
+    /// Returns whether the user wants only times and calls.
+    pub fn is_light(&self) -> bool {
+        self.has("--light")
+    }
+
     /// Returns the settings that the library will read: those of this environment, overridden by the typed options.
     ///
     /// # Errors

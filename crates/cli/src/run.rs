@@ -4,6 +4,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
@@ -16,7 +17,7 @@ use tllmprof_config::{Level, RunId, variable};
 use crate::background::{self, Left};
 use crate::doctor::{NOT_A_PROGRAM, NOT_EXECUTABLE, NOT_FOUND};
 use crate::failure::{usage, with_status, worded};
-use crate::metrics::Sampler;
+use crate::metrics::{Sampled, Sampler};
 use crate::options::{Measures, Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
@@ -178,18 +179,28 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         return Err(cannot_start(command.get_program(), &error));
     }
-    let sampler = if options.gpu_metrics() {
+    let wanted = match &records {
+        _ if options.gpu_metrics() => Some(Sampled::All),
+        Some(records) if records.are_of_run() && settings.gpu_state && !options.is_light() => {
+            Some(Sampled::State)
+        }
+        _ => None,
+    };
+    let mut sampler = if let Some(sampled) = wanted {
         let folder = match (&records, &settings.trace) {
             (Some(records), _) => records.folder(),
             (None, Some(trace)) => trace.folder(),
             (None, None) => PathBuf::new(),
         };
-        Sampler::start(&folder, &run, settings.trace_max, settings.log)
+        Sampler::start(&folder, &run, settings.trace_max, settings.log, sampled)
     } else {
         None
     };
     let mut watch = None;
     let mut status = supervised::run(&held, &mut command, || {
+        if let Some(sampler) = &mut sampler {
+            sampler.begin();
+        }
         // A profiler's processes also load the driver without the library, so the watch would report them.
         if !is_profiled && settings.log >= Level::Warn {
             watch = ProgramWatch::start(library);
@@ -216,7 +227,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     // Removes control sockets that processes of this run left when they were killed.
     live::sweep();
-    let metrics = sampler.and_then(Sampler::finish);
+    let mut metrics = sampler.and_then(Sampler::finish);
+    if let (Some(Sampled::State), Some(path), Some(records)) = (wanted, &metrics, &records)
+        && records.written().is_empty()
+    {
+        // Without a record of the program these samples say nothing.
+        let _ = fs::remove_file(path);
+        metrics = None;
+    }
     let Some(records) = records else {
         return status
             .map(end_as)

@@ -290,6 +290,8 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         }
         // This event concerns the whole process.
         What::OutsideBefore { .. } => return None,
+        // Findings are made from these events.
+        What::GpuProcess { .. } | What::ThreadNode { .. } => return None,
         // Samples get the names of their functions from these events.
         What::Frame { .. } => return None,
         // The sample that was taken at the same moment is shown instead.

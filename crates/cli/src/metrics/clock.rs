@@ -8,6 +8,11 @@ pub fn monotonic() -> u64 {
     read(ClockId::Monotonic)
 }
 
+/// Returns the time of day in microseconds since 1970, which is NVML's clock.
+pub fn unix_us() -> u64 {
+    read(ClockId::Realtime) / 1000
+}
+
 /// Returns an anchor for the current time. It relates the record's clock, nanoseconds of
 /// `CLOCK_MONOTONIC`, to the time of day.
 pub fn anchor() -> Anchor {

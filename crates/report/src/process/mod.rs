@@ -30,7 +30,7 @@ use crate::kernels::Kernels;
 use crate::layers::{self, Layers};
 use crate::ledger::Ledger;
 use crate::ledger::slow::Slow;
-use crate::metrics::{self, Metrics};
+use crate::metrics::{Measured, Metrics, Sampled};
 use crate::numbers::units::of_some;
 use crate::python::Python;
 use crate::routing::LayerLoad;
@@ -146,7 +146,7 @@ impl Process {
 
     /// Returns true if the record has metrics of a GPU but no iterations, because no program was profiled.
     pub fn is_metrics_alone(&self) -> bool {
-        !self.metrics.samples.is_empty() && self.sum.is_none()
+        !self.metrics.samples.samples.is_empty() && self.sum.is_none()
     }
 
     /// Adds metrics from other records of the same boot, which have the same clock.
@@ -154,9 +154,21 @@ impl Process {
         let is_same =
             |other: &&Self| !other.facts.boot.is_empty() && other.facts.boot == self.facts.boot;
         let others = measured.iter().filter(is_same);
-        let samples = others.flat_map(|other| &other.metrics.samples);
-        let samples = self.metrics.samples.iter().chain(samples);
-        self.metrics.sums = metrics::inside(samples, &self.windows);
+        let others = others.map(|other| Sampled {
+            pid: other.pid,
+            run: &other.facts.run,
+            samples: &other.metrics.samples,
+            gpu_nodes: &other.facts.gpu_nodes,
+            refused: &other.facts.asked.refused,
+        });
+        let others: Vec<_> = others.collect();
+        let of = Measured {
+            pid: self.pid,
+            parent: self.parent,
+            run: &self.facts.run,
+            windows: &self.windows,
+        };
+        self.metrics.attach(of, &others);
     }
 
     /// Returns the estimated share of the windows' time that another profiler took, as a part of 1; `None` if there is

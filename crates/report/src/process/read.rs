@@ -22,7 +22,7 @@ use crate::iterations::outside::Outside;
 use crate::iterations::sum::Sum;
 use crate::iterations::unqualified::{Others, unqualified};
 use crate::ledger::{Ledger, LedgerKind};
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
 use crate::python::Python;
 
 /// Minimum time, in nanoseconds, over which a processor's counter must be compared with `CLOCK_MONOTONIC` for durations
@@ -100,10 +100,7 @@ pub fn read(file: PathBuf, recording: &impl Recording, records: usize) -> io::Re
         kernels,
         layers,
         collectives,
-        metrics: Metrics {
-            sums: metrics::inside(samples.iter(), &windows),
-            samples,
-        },
+        metrics: Metrics::new(samples, &windows),
         experts,
         facts,
         windows,
