@@ -17,7 +17,7 @@ use core::ffi::{CStr, c_void};
 use tllmprof_platform::resolve;
 
 /// Type of the unwinder's functions. They have at most three arguments, each of which fits into a register.
-type Function = unsafe extern "C-unwind" fn(usize, usize, usize) -> usize;
+type UnwinderFunction = unsafe extern "C-unwind" fn(usize, usize, usize) -> usize;
 
 /// The results `_URC_FATAL_PHASE1_ERROR` and `_URC_END_OF_STACK` of the Itanium C++ ABI.
 const NOT_RAISED: usize = 3;
@@ -27,14 +27,14 @@ const END_OF_STACK: usize = 5;
 // Otherwise that frame would call the unwinder again.
 #[cold]
 #[inline(never)]
-fn find(name: &CStr) -> Option<Function> {
+fn find(name: &CStr) -> Option<UnwinderFunction> {
     let found = resolve::next(name).or_else(|| {
         // SAFETY: loading this library runs no code that could do harm.
         let opened = unsafe { libc::dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_NOW) };
         (!opened.is_null()).then(|| resolve::next(name)).flatten()
     })?;
     // SAFETY: this is the unwinder's function of that name. It ignores arguments that it does not have.
-    Some(unsafe { core::mem::transmute::<*mut c_void, Function>(found) })
+    Some(unsafe { core::mem::transmute::<*mut c_void, UnwinderFunction>(found) })
 }
 
 #[cfg(target_arch = "x86_64")]

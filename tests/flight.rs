@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 
 use common::load::{Load, iterations, windows};
 use serde_json::Value;
-use tllmprof_control::{Capture, Event, Request};
+use tllmprof_control::{Capture, ControlEvent, Request};
 
 /// Starts the loop, and returns once it has made all its steps and waits to be killed.
 fn waits(load: &Load, planted: &str, variables: &[(&str, &str)]) -> Option<Child> {
@@ -163,7 +163,7 @@ fn a_window_on_demand_takes_its_past_with_it() {
         loop {
             let mut line = Vec::new();
             peer.read_until(b'\n', &mut line).unwrap();
-            if let Event::Closed(closed) = Event::from_line(&line).unwrap() {
+            if let ControlEvent::Closed(closed) = ControlEvent::from_line(&line).unwrap() {
                 return closed.steps.unwrap();
             }
         }

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 
 use common::{run, shim, skipped, standin};
 use place::{Peer, Place, TEST_TIMEOUT, of_steps, server, switches, wait_until};
-use tllmprof_control::{Capture, Event, Phase, Request};
+use tllmprof_control::{Capture, ControlEvent, Phase, Request};
 
 const NOBODY: u32 = 65534;
 
@@ -136,11 +136,11 @@ fn a_window_by_time_closes_and_so_does_one_of_a_server_that_idles() {
         ..Capture::default()
     });
     let accepted = peer.ask(&request);
-    let Event::Accepted { first, last: None } = accepted else {
+    let ControlEvent::Accepted { first, last: None } = accepted else {
         panic!("{accepted:?}");
     };
-    assert_eq!(peer.hear(), Event::Opened { first });
-    let Event::Closed(closed) = peer.hear() else {
+    assert_eq!(peer.hear(), ControlEvent::Opened { first });
+    let ControlEvent::Closed(closed) = peer.hear() else {
         panic!()
     };
     let (from, until) = closed.steps.unwrap();
@@ -148,9 +148,9 @@ fn a_window_by_time_closes_and_so_does_one_of_a_server_that_idles() {
     // A second client stops the first client's window while the server makes no steps.
     assert!(matches!(
         peer.ask(&of_steps(1_000_000)),
-        Event::Accepted { .. }
+        ControlEvent::Accepted { .. }
     ));
-    assert!(matches!(peer.hear(), Event::Opened { .. }));
+    assert!(matches!(peer.hear(), ControlEvent::Opened { .. }));
     fs::write(place.path("pause"), "").unwrap();
     sleep(Duration::from_millis(100));
     let stopped = place.tllmprof(&format!("stop {}", server.pid()));
@@ -159,7 +159,7 @@ fn a_window_by_time_closes_and_so_does_one_of_a_server_that_idles() {
         "{}",
         stopped.err()
     );
-    let Event::Closed(second) = peer.hear() else {
+    let ControlEvent::Closed(second) = peer.hear() else {
         panic!()
     };
     let stopped = place.tllmprof(&format!("stop {}", server.pid()));
@@ -195,7 +195,10 @@ fn hostile_clients_do_no_harm() {
         b"{\"do\":\"capture\",\"steps\":1e9}\n",
     ] {
         peer.say(line);
-        assert!(matches!(peer.hear(), Event::Refused { .. }), "{line:?}");
+        assert!(
+            matches!(peer.hear(), ControlEvent::Refused { .. }),
+            "{line:?}"
+        );
     }
     // This client sends a line of 1 GB.
     let mut long = Peer::to(&server.socket());
@@ -229,11 +232,11 @@ fn hostile_clients_do_no_harm() {
     drop(many);
     let mut peer = server.connect();
     wait_until("a window of our own", || match peer.ask(&of_steps(3)) {
-        Event::Accepted { .. } => true,
-        Event::Refused { .. } => false,
+        ControlEvent::Accepted { .. } => true,
+        ControlEvent::Refused { .. } => false,
         other => panic!("{other:?}"),
     });
-    while !matches!(peer.hear(), Event::Closed(_)) {}
+    while !matches!(peer.hear(), ControlEvent::Closed(_)) {}
     drop(peer);
     wait_until("descriptors", || server.count("fd") <= descriptors + 1);
     assert_eq!(server.count("task"), threads);
@@ -306,7 +309,7 @@ fn an_operator_is_told_why_not() {
     let mut peer = server.connect();
     assert!(matches!(
         peer.ask(&of_steps(1_000_000)),
-        Event::Accepted { .. }
+        ControlEvent::Accepted { .. }
     ));
     wait_until("the window", || peer.status_or_event());
     refused(&format!("capture {pid} --steps 5"), "is open");

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tllmprof_control::{Capture, Event, Phase, Request, Status};
+use tllmprof_control::{Capture, ControlEvent, Phase, Request, Status};
 
 use crate::common::{
     Built, Output, Scratch, build_once, built_command, command, read_log, run, shim, standin,
@@ -265,20 +265,20 @@ impl Peer {
         self.0.get_mut().write_all(line).unwrap();
     }
 
-    pub fn hear(&mut self) -> Event {
+    pub fn hear(&mut self) -> ControlEvent {
         let mut line = Vec::new();
         self.0.read_until(b'\n', &mut line).unwrap();
-        Event::from_line(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
+        ControlEvent::from_line(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
     }
 
-    pub fn ask(&mut self, request: &Request) -> Event {
+    pub fn ask(&mut self, request: &Request) -> ControlEvent {
         self.say(request.to_line().as_bytes());
         self.hear()
     }
 
     pub fn status(&mut self) -> Status {
         match self.ask(&Request::Status) {
-            Event::Status(status) => *status,
+            ControlEvent::Status(status) => *status,
             other => panic!("{other:?}"),
         }
     }
@@ -287,16 +287,16 @@ impl Peer {
     /// accepted, and those that it captured.
     pub fn capture(&mut self, steps: u64) -> ((u64, u64), (u64, u64)) {
         let accepted = self.ask(&of_steps(steps));
-        let Event::Accepted {
+        let ControlEvent::Accepted {
             first,
             last: Some(last),
         } = accepted
         else {
             panic!("{accepted:?}");
         };
-        assert_eq!(self.hear(), Event::Opened { first });
+        assert_eq!(self.hear(), ControlEvent::Opened { first });
         match self.hear() {
-            Event::Closed(closed) => ((first, last), closed.steps.unwrap()),
+            ControlEvent::Closed(closed) => ((first, last), closed.steps.unwrap()),
             other => panic!("{other:?}"),
         }
     }
@@ -329,7 +329,7 @@ impl Peer {
     pub fn status_or_event(&mut self) -> bool {
         self.say(Request::Status.to_line().as_bytes());
         loop {
-            if let Event::Status(status) = self.hear() {
+            if let ControlEvent::Status(status) = self.hear() {
                 return status.phase == Phase::Open;
             }
         }

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::thread::sleep;
 use std::time::Duration;
 
-use tllmprof_control::Event;
+use tllmprof_control::ControlEvent;
 
 use crate::lockstep::ranks;
 use crate::place::{Place, of_steps, wait_until};
@@ -99,7 +99,7 @@ fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_b
     top.wait_for(&pid);
     assert!(matches!(
         peer.ask(&of_steps(1_000_000)),
-        Event::Accepted { .. }
+        ControlEvent::Accepted { .. }
     ));
     wait_until("the window", || top.text().contains("open"));
     // Other tests' processes may be listed, too, so the test presses DOWN until this one is

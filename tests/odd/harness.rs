@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use tllmprof_record::{Error, Reader};
+use tllmprof_record::{Reader, RecordError};
 use tllmprof_report::{Process, State};
 
 use crate::common::{
@@ -165,7 +165,7 @@ impl Case<'_> {
         for path in files(&scratch.path("records")) {
             match Reader::open(&path) {
                 Ok(reader) => records.push(Process::read(path, &reader).unwrap()),
-                Err(Error::Empty(_)) => empty += 1,
+                Err(RecordError::Empty(_)) => empty += 1,
                 Err(error) => panic!("{}: {error}\n{said}", path.display()),
             }
         }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use tllmprof_record::{Ended, Error, Reader};
+use tllmprof_record::{Ended, Reader, RecordError};
 use tllmprof_report::{Process, State};
 
 use crate::counts::{Counts, kills, moments, rounds};
@@ -66,7 +66,7 @@ fn has_unnamed_files(folder: &Path) -> bool {
 fn check(path: &Path) -> Option<usize> {
     let reader = match Reader::open(path) {
         Ok(reader) => reader,
-        Err(Error::Empty(_)) if !has_unnamed_files(path.parent().unwrap()) => return None,
+        Err(RecordError::Empty(_)) if !has_unnamed_files(path.parent().unwrap()) => return None,
         Err(error) => panic!("{}: {error}", path.display()),
     };
     assert_eq!(reader.header().ended, Some(Ended::Not));

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use tllmprof_record::{
-    CallKind, Counter, Damage, Edge, Entry, Error, Event, Header, Info, NO_STRING, RangeKind,
-    Reader, Strings, What,
+    CallKind, Counter, Damage, Edge, Entry, Event, Header, Info, NO_STRING, RangeKind, Reader,
+    RecordError, Strings, What,
 };
 
 /// An NVTX range in a record. Times are in ticks of the record's clock.
@@ -70,7 +70,7 @@ impl Read {
                 path.extension()
                     .is_some_and(|extension| extension == "tllmprof")
             })
-            .filter(|path| !matches!(Reader::open(path), Err(Error::Empty(_))))
+            .filter(|path| !matches!(Reader::open(path), Err(RecordError::Empty(_))))
             .map(|path| Self::open(&path))
             .collect()
     }

@@ -15,7 +15,7 @@ use std::path::Path;
 use crate::elf::Module;
 use crate::memory::ProcessMemory;
 use crate::process;
-use crate::refusal::Refusal;
+use crate::refusal::AttachRefusal;
 use crate::stub::{self, MADE};
 
 /// The source from which the process loads the library.
@@ -40,13 +40,13 @@ impl LibrarySource {
         memory: &ProcessMemory,
         modules: &[Module],
         library: &Path,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, AttachRefusal> {
         if let Some(module) = modules.iter().find(|module| module.path == MADE) {
             const ENTRY: &str = "tllmprof_attach";
             let entry = module.functions(memory, &[ENTRY]).remove(ENTRY);
             return match entry {
                 Some(entry) if is_copy(memory, module, library) => Ok(Self::Loaded(entry.address)),
-                _ => Err(Refusal::AnotherLibrary(MADE.to_owned())),
+                _ => Err(AttachRefusal::AnotherLibrary(MADE.to_owned())),
             };
         }
         if process::has_file(pid, library) {
@@ -54,7 +54,7 @@ impl LibrarySource {
         }
         match process::has_proc(pid) {
             true => Ok(Self::File),
-            false => Err(Refusal::NoProc),
+            false => Err(AttachRefusal::NoProc),
         }
     }
 }
@@ -78,10 +78,10 @@ pub fn write(
     memory: &ProcessMemory,
     region: u64,
     library: &Path,
-) -> Result<bool, Refusal> {
+) -> Result<bool, AttachRefusal> {
     let descriptor = match memory.word(region + stub::FILE).map(u64::cast_signed) {
         None | Some(0) => return Ok(false),
-        Some(error @ ..0) => return Err(Refusal::NoFile((-error) as i32)),
+        Some(error @ ..0) => return Err(AttachRefusal::NoFile((-error) as i32)),
         Some(number) => number - 1,
     };
     let written = fill(pid, descriptor, library);
@@ -99,7 +99,7 @@ pub fn write(
         memory.write_all_at(path.as_bytes(), region + stub::PATH)?;
         memory.write_all_at(&value.to_le_bytes(), region + stub::READY)
     };
-    let failed = |error: io::Error| Refusal::NotWritten(error.to_string());
+    let failed = |error: io::Error| AttachRefusal::NotWritten(error.to_string());
     match written {
         Ok(()) => answer(stub::WRITTEN).map_err(failed).map(|()| true),
         Err(error) => {

@@ -11,7 +11,7 @@ use crate::filters;
 use crate::library::{Attached, Library};
 use crate::memory::{self, Mapping, ProcessMemory};
 use crate::places::Places;
-use crate::refusal::Refusal;
+use crate::refusal::AttachRefusal;
 use crate::stub::{self, Constants};
 use crate::traced::{NotStopped, Stopped, resumed, was_cut_short};
 use crate::{process, safe, unwind};
@@ -50,13 +50,13 @@ enum Tried {
     Injected(u64),
     NotSafe(safe::UnsafeReason),
     NotStopped(NotStopped),
-    Refused(Refusal),
+    Refused(AttachRefusal),
 }
 
-pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
+pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, AttachRefusal> {
     match stub::state() {
         Some(size) if size <= stub::MAX_STATE => {}
-        _ => return Err(Refusal::NoXsave),
+        _ => return Err(AttachRefusal::NoXsave),
     }
     await_others(pid)?;
     let target = ProcessFacts::new(pid, library)?;
@@ -77,10 +77,10 @@ fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
 }
 
 impl ProcessFacts {
-    fn new(pid: i32, library: Library<'_>) -> Result<Self, Refusal> {
+    fn new(pid: i32, library: Library<'_>) -> Result<Self, AttachRefusal> {
         let system = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::PermissionDenied => process::not_permitted(),
-            _ => Refusal::System(format!("/proc/{pid}: {error}")),
+            _ => AttachRefusal::System(format!("/proc/{pid}: {error}")),
         };
         let memory = ProcessMemory::open(pid).map_err(system)?;
         let maps = memory::maps(pid).map_err(system)?;
@@ -90,7 +90,7 @@ impl ProcessFacts {
         if let (Some(has), Some(needs)) = (places.glibc, library.glibc)
             && has < needs
         {
-            return Err(Refusal::OldGlibc { has, needs });
+            return Err(AttachRefusal::OldGlibc { has, needs });
         }
         let source = LibrarySource::select(pid, &memory, &modules, library.path)?;
         let mut texts = Vec::new();
@@ -108,8 +108,8 @@ impl ProcessFacts {
         let room = places.room(&memory, &modules, stub::size(), texts.len());
         let room = match room {
             Some(room) => room,
-            None if texts.len() > 1024 => return Err(Refusal::TooLong),
-            None => return Err(Refusal::NoRoom),
+            None if texts.len() > 1024 => return Err(AttachRefusal::TooLong),
+            None => return Err(AttachRefusal::NoRoom),
         };
         Ok(Self {
             pid,
@@ -126,13 +126,13 @@ impl ProcessFacts {
 
     /// Tries one thread after another, repeatedly, until one continues at the stub. Returns the address of that
     /// stub's region.
-    fn try_all(&self, attached: &mut Attached) -> Result<u64, Refusal> {
+    fn try_all(&self, attached: &mut Attached) -> Result<u64, AttachRefusal> {
         let since = Instant::now();
         let (mut why, mut late) = ("it has none", true);
         loop {
             let threads = process::threads(self.pid);
             if threads.is_empty() {
-                return Err(Refusal::Ended);
+                return Err(AttachRefusal::Ended);
             }
             let is_alone = threads.len() == 1;
             for tid in threads {
@@ -145,7 +145,7 @@ impl ProcessFacts {
                 // when it ends.
                 let tried = thread::scope(|scope| scope.spawn(|| self.try_one(tid)).join());
                 let Ok((tried, stopped)) = tried else {
-                    return Err(Refusal::System(
+                    return Err(AttachRefusal::System(
                         "an internal error (please report it)".to_owned(),
                     ));
                 };
@@ -155,14 +155,14 @@ impl ProcessFacts {
                     Tried::Refused(refusal) => return Err(refusal),
                     Tried::NotSafe(reason) => (why, late) = (reason, false),
                     Tried::NotStopped(NotStopped::NotPermitted) => return Err(self.not_permitted()),
-                    Tried::NotStopped(NotStopped::ByASignal) => return Err(Refusal::Stopped),
+                    Tried::NotStopped(NotStopped::ByASignal) => return Err(AttachRefusal::Stopped),
                     Tried::NotStopped(NotStopped::Gone | NotStopped::Late) => {}
                 }
                 if since.elapsed() > SAFE_POINT_TIMEOUT {
                     let tries = attached.tries;
                     return Err(match late {
-                        true => Refusal::Uninterruptible,
-                        false => Refusal::NeverSafe { tries, why },
+                        true => AttachRefusal::Uninterruptible,
+                        false => AttachRefusal::NeverSafe { tries, why },
                     });
                 }
             }
@@ -172,10 +172,10 @@ impl ProcessFacts {
 
     /// Returns the reason why tracing is not permitted. One possible reason is that another process has started to
     /// trace this one in the meantime.
-    fn not_permitted(&self) -> Refusal {
+    fn not_permitted(&self) -> AttachRefusal {
         let path = process::folder(self.pid);
-        match process::Status::read(&path) {
-            Ok(status) if status.tracer() != 0 => Refusal::Traced(status.tracer()),
+        match process::ProcStatus::read(&path) {
+            Ok(status) if status.tracer() != 0 => AttachRefusal::Traced(status.tracer()),
             _ => process::not_permitted(),
         }
     }
@@ -209,7 +209,7 @@ impl ProcessFacts {
     fn examine(&self, stopped: &Stopped, registers: libc::user_regs_struct) -> Tried {
         const CODE_64: u64 = 0x33;
         if registers.cs != CODE_64 {
-            return Tried::Refused(Refusal::Bits32);
+            return Tried::Refused(AttachRefusal::Bits32);
         }
         let Ok(maps) = memory::maps(self.pid) else {
             return Tried::NotStopped(NotStopped::Gone);
@@ -222,7 +222,7 @@ impl ProcessFacts {
             true => &self.modules,
             false => {
                 if !self.stays(&code) {
-                    return Tried::Refused(Refusal::Ended);
+                    return Tried::Refused(AttachRefusal::Ended);
                 }
                 changed = elf::modules(&self.memory, &maps);
                 &changed
@@ -239,10 +239,10 @@ impl ProcessFacts {
             return Tried::NotSafe("a thread was in a restartable sequence");
         }
         if process::is_filtered(stopped.tid()) && !filters::are_harmless(stopped) {
-            return Tried::Refused(Refusal::Seccomp);
+            return Tried::Refused(AttachRefusal::Seccomp);
         }
         let Some(region) = memory::free(&maps, stub::REGION) else {
-            return Tried::Refused(Refusal::NoRoom);
+            return Tried::Refused(AttachRefusal::NoRoom);
         };
         let (stub, texts) = self.room;
         let bytes = stub::assemble(&self.constants(&resumed(registers), region));
@@ -258,7 +258,7 @@ impl ProcessFacts {
             && self.memory.some(stub, bytes.len()) == Some(bytes)
             && self.memory.some(texts, self.texts.len()).as_ref() == Some(&self.texts);
         if !is_there {
-            return Tried::Refused(Refusal::NotPermitted(
+            return Tried::Refused(AttachRefusal::NotPermitted(
                 "its code cannot be written".to_owned(),
             ));
         }
@@ -337,7 +337,7 @@ impl ProcessFacts {
 
     /// Waits until the stub has run and the library has started. Returns the result of the library's
     /// `tllmprof_attach`.
-    fn await_answer(&self, region: u64, library: &Path) -> Result<i32, Refusal> {
+    fn await_answer(&self, region: u64, library: &Path) -> Result<i32, AttachRefusal> {
         let word = |offset| self.memory.word(region + offset);
         let since = Instant::now();
         let mut is_written = self.source != LibrarySource::File;
@@ -345,7 +345,7 @@ impl ProcessFacts {
             let is_created = word(stub::STUB) == Some(stub::CREATED);
             match word(stub::ERROR) {
                 Some(error) if is_created && error != 0 => {
-                    return Err(Refusal::NoThread(error as i32));
+                    return Err(AttachRefusal::NoThread(error as i32));
                 }
                 _ => {}
             }
@@ -356,15 +356,15 @@ impl ProcessFacts {
                 Some(stub::ANSWERED) => {
                     return Ok(word(stub::ANSWER).map_or(0, |answer| answer as i32));
                 }
-                Some(stub::FAILED) => return Err(Refusal::NotLoaded(self.text(region))),
+                Some(stub::FAILED) => return Err(AttachRefusal::NotLoaded(self.text(region))),
                 _ => {}
             }
             if !process::is_there(self.pid) {
-                return Err(Refusal::Ended);
+                return Err(AttachRefusal::Ended);
             }
             match is_created {
-                false if since.elapsed() > STUB_TIMEOUT => return Err(Refusal::NotRun),
-                true if since.elapsed() > START_TIMEOUT => return Err(Refusal::NotStarted),
+                false if since.elapsed() > STUB_TIMEOUT => return Err(AttachRefusal::NotRun),
+                true if since.elapsed() > START_TIMEOUT => return Err(AttachRefusal::NotStarted),
                 _ => thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -388,11 +388,11 @@ fn is_own(pid: i32, tid: i32) -> bool {
 
 /// Waits until the attaching thread that another command has created in the process ends. Otherwise the library
 /// could be loaded twice, each time from another file.
-fn await_others(pid: i32) -> Result<(), Refusal> {
+fn await_others(pid: i32) -> Result<(), AttachRefusal> {
     let since = Instant::now();
     while process::is_being_attached(pid) {
         if since.elapsed() > START_TIMEOUT {
-            return Err(Refusal::NotStarted);
+            return Err(AttachRefusal::NotStarted);
         }
         thread::sleep(RETRY_INTERVAL);
     }

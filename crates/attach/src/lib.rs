@@ -44,9 +44,9 @@ mod unwind;
 mod view;
 
 pub use library::{Attached, Hooked, Library};
-pub use process::{Status, Turn, is_there};
-pub use refusal::Refusal;
-pub use view::{Frame, ProcessView};
+pub use process::{ProcStatus, Turn, is_there};
+pub use refusal::AttachRefusal;
+pub use view::{NativeFrame, ProcessView};
 
 use std::path::Path;
 
@@ -55,21 +55,21 @@ use std::path::Path;
 ///
 /// # Errors
 /// Returns the reason why the library was not loaded, or why it is unknown whether it was.
-pub fn attach(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
+pub fn attach(pid: i32, library: Library<'_>) -> Result<Attached, AttachRefusal> {
     load(pid, library).map_err(|refusal| match refusal {
-        Refusal::NoProcess | Refusal::Zombie | Refusal::Kernel => refusal,
+        AttachRefusal::NoProcess | AttachRefusal::Zombie | AttachRefusal::Kernel => refusal,
         // A check may fail with any reason if the process ends meanwhile, because its memory then reads as empty.
-        _ if process::is_ending(pid) => Refusal::Ended,
+        _ if process::is_ending(pid) => AttachRefusal::Ended,
         _ => refusal,
     })
 }
 
-fn load(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
+fn load(pid: i32, library: Library<'_>) -> Result<Attached, AttachRefusal> {
     process::check(pid, library.path)?;
     #[cfg(target_arch = "x86_64")]
     return inject::inject(pid, library);
     #[cfg(not(target_arch = "x86_64"))]
-    Err(Refusal::Architecture)
+    Err(AttachRefusal::Architecture)
 }
 
 /// Writes the jumps that the loaded library has prepared at the entries of the driver's functions, except those

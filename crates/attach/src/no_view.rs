@@ -4,18 +4,18 @@
 use std::io;
 
 /// The memory and modules of a process. It cannot be opened on this architecture.
-pub struct View(());
+pub struct ProcessView(());
 
 /// A frame of a native stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Frame {
+pub struct NativeFrame {
     /// Path of the module that contains the code, as the process sees it.
     pub path: String,
     /// Address of the instruction in the module's file.
     pub address: u64,
 }
 
-impl View {
+impl ProcessView {
     /// Opens a process.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl View {
 
     /// Always returns an empty list: stacks are read only on x86-64.
     #[must_use]
-    pub const fn frames(&self, _: u64, _: u64) -> Vec<Frame> {
+    pub const fn frames(&self, _: u64, _: u64) -> Vec<NativeFrame> {
         Vec::new()
     }
 

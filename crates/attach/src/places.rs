@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::elf::{Module, Symbol};
 use crate::memory::ProcessMemory;
-use crate::refusal::Refusal;
+use crate::refusal::AttachRefusal;
 use crate::stub::MADE;
 
 /// Beginnings of the file names of glibc's libraries. Old versions consist of several files whose names contain
@@ -114,15 +114,15 @@ impl Places {
         memory: &ProcessMemory,
         modules: &[Module],
         program: &str,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, AttachRefusal> {
         let main = modules.iter().find(|module| module.path == program);
         let main = main.ok_or_else(|| {
-            Refusal::System(
+            AttachRefusal::System(
                 "its program was not found in its memory: it may be another by now".to_owned(),
             )
         })?;
         if !main.has_interpreter() {
-            return Err(Refusal::Static);
+            return Err(AttachRefusal::Static);
         }
         let mut functions = HashMap::new();
         let mut names = vec![
@@ -148,7 +148,7 @@ impl Places {
                 is_ifunc: false,
                 ..
             }) => Ok(*address),
-            _ => Err(Refusal::CLibrary(name)),
+            _ => Err(AttachRefusal::CLibrary(name)),
         };
         let functions_called = Functions {
             pthread_create: function("pthread_create")?,
@@ -175,14 +175,14 @@ impl Places {
                 .iter()
                 .find(|(function, _)| found.contains_key(function))
             {
-                return Err(Refusal::Sanitizer(name));
+                return Err(AttachRefusal::Sanitizer(name));
             }
             if found.contains_key("malloc") && !is_c_library(module) && !is_loader(module) {
                 allocators.push(module.range.clone());
             }
         }
         if allocators.contains(&main.range) {
-            return Err(Refusal::Allocator);
+            return Err(AttachRefusal::Allocator);
         }
         let needed = main.needed(memory);
         let stays = |module: &Module| {
@@ -322,6 +322,6 @@ mod tests {
     fn a_program_that_is_not_there_is_refused() {
         let (memory, modules) = here();
         let places = Places::find(&memory, &modules, "/no/such/program");
-        assert!(matches!(places.err(), Some(Refusal::System(_))));
+        assert!(matches!(places.err(), Some(AttachRefusal::System(_))));
     }
 }

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
-use crate::refusal::Refusal;
+use crate::refusal::AttachRefusal;
 
 /// Fields of `/proc/PID/status` that are needed here.
 #[derive(Debug, Default)]
-pub struct Status {
+pub struct ProcStatus {
     pub state: char,
     /// The process id. For a thread, this is the id of its process.
     pub process: i32,
@@ -29,7 +29,7 @@ pub struct Status {
     filters: Option<u32>,
 }
 
-impl Status {
+impl ProcStatus {
     /// Returns the id of the process that traces this one; 0 if none does.
     #[cfg(target_arch = "x86_64")]
     pub const fn tracer(&self) -> i32 {
@@ -84,11 +84,11 @@ impl Turn {
     ///
     /// # Errors
     /// Returns an error if another command holds the lock.
-    pub fn take(pid: i32) -> Result<Self, Refusal> {
+    pub fn take(pid: i32) -> Result<Self, AttachRefusal> {
         let lock = match fs::File::open(folder(pid)) {
             Ok(folder) => {
                 let locked = Flock::lock(folder, FlockArg::LockExclusiveNonblock);
-                Some(locked.map_err(|_| Refusal::Busy)?)
+                Some(locked.map_err(|_| AttachRefusal::Busy)?)
             }
             Err(_) => None,
         };
@@ -102,8 +102,8 @@ const STRICT: u32 = 1;
 /// Returns true if the thread has more system call filters than this process.
 #[cfg(target_arch = "x86_64")]
 pub fn is_filtered(tid: i32) -> bool {
-    let own = Status::read(Path::new("/proc/self")).unwrap_or_default();
-    Status::from_pid(tid).is_ok_and(|status| status.has_more_filters(&own))
+    let own = ProcStatus::read(Path::new("/proc/self")).unwrap_or_default();
+    ProcStatus::from_pid(tid).is_ok_and(|status| status.has_more_filters(&own))
 }
 
 /// Returns the path of the process's folder in `/proc`.
@@ -130,7 +130,8 @@ pub fn await_untraced(pid: i32) {
     const TIMEOUT: Duration = Duration::from_secs(1);
     const POLL_INTERVAL: Duration = Duration::from_micros(30);
     let since = Instant::now();
-    while Status::from_pid(pid).is_ok_and(|status| status.tracer != 0) && since.elapsed() < TIMEOUT
+    while ProcStatus::from_pid(pid).is_ok_and(|status| status.tracer != 0)
+        && since.elapsed() < TIMEOUT
     {
         thread::sleep(POLL_INTERVAL);
     }
@@ -213,58 +214,58 @@ fn mask(status: &str, name: &str) -> Option<u64> {
 ///
 /// # Errors
 /// Returns the reason why the process cannot be attached to.
-pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
+pub fn check(pid: i32, library: &Path) -> Result<(), AttachRefusal> {
     let folder = folder(pid);
-    let status = Status::from_pid(pid).map_err(|_| Refusal::NoProcess)?;
+    let status = ProcStatus::from_pid(pid).map_err(|_| AttachRefusal::NoProcess)?;
     if status.process != pid {
-        return Err(Refusal::Thread(status.process));
+        return Err(AttachRefusal::Thread(status.process));
     }
     match status.state {
-        'Z' | 'X' => return Err(Refusal::Zombie),
-        't' | 'T' if status.tracer == 0 => return Err(Refusal::Stopped),
+        'Z' | 'X' => return Err(AttachRefusal::Zombie),
+        't' | 'T' if status.tracer == 0 => return Err(AttachRefusal::Stopped),
         _ => {}
     }
     if status.tracer != 0 {
-        return Err(Refusal::Traced(status.tracer));
+        return Err(AttachRefusal::Traced(status.tracer));
     }
     let us = geteuid();
     if !us.is_root()
         && let Some(user) = status.users.iter().find(|user| **user != us.as_raw())
     {
-        return Err(Refusal::AnotherUser(*user));
+        return Err(AttachRefusal::AnotherUser(*user));
     }
     let maps = match fs::read(folder.join("maps")) {
-        Ok(maps) if maps.is_empty() => return Err(Refusal::Kernel),
+        Ok(maps) if maps.is_empty() => return Err(AttachRefusal::Kernel),
         Ok(maps) => maps,
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(not_permitted()),
-        Err(error) => return Err(Refusal::System(format!("/proc/{pid}/maps: {error}"))),
+        Err(error) => return Err(AttachRefusal::System(format!("/proc/{pid}/maps: {error}"))),
     };
     // The filters of another process can be read as root, if this process has no filters.
-    let own = Status::read(Path::new("/proc/self")).unwrap_or_default();
+    let own = ProcStatus::read(Path::new("/proc/self")).unwrap_or_default();
     let is_read = us.is_root() && own.seccomp == 0;
     if status.seccomp == STRICT || status.has_more_filters(&own) && !is_read {
-        return Err(Refusal::Seccomp);
+        return Err(AttachRefusal::Seccomp);
     }
     check_machine(&folder)?;
     if !library.is_file() {
         let library = library.display();
-        return Err(Refusal::System(format!("{library} is not there")));
+        return Err(AttachRefusal::System(format!("{library} is not there")));
     }
     other_library(&maps, library)
 }
 
 /// Returns the likely reason why the system does not permit an access.
-pub fn not_permitted() -> Refusal {
+pub fn not_permitted() -> AttachRefusal {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let scope = scope.and_then(|text| text.trim().parse().ok());
     match scope {
-        Some(scope @ 1..) => Refusal::Yama(scope),
-        _ => Refusal::NotPermitted("operation not permitted".to_owned()),
+        Some(scope @ 1..) => AttachRefusal::Yama(scope),
+        _ => AttachRefusal::NotPermitted("operation not permitted".to_owned()),
     }
 }
 
 /// Checks that the process's program is built for this processor.
-fn check_machine(folder: &Path) -> Result<(), Refusal> {
+fn check_machine(folder: &Path) -> Result<(), AttachRefusal> {
     const X86_64: [u8; 2] = [62, 0];
     const I386: [u8; 2] = [3, 0];
     let mut header = [0; 20];
@@ -273,14 +274,14 @@ fn check_machine(folder: &Path) -> Result<(), Refusal> {
     if let Err(error) = read {
         return Err(match error.kind() {
             ErrorKind::PermissionDenied => not_permitted(),
-            _ => Refusal::NoProcess,
+            _ => AttachRefusal::NoProcess,
         });
     }
     match [header[18], header[19]] {
-        _ if header[4] == 1 => Err(Refusal::Bits32),
-        I386 => Err(Refusal::Bits32),
+        _ if header[4] == 1 => Err(AttachRefusal::Bits32),
+        I386 => Err(AttachRefusal::Bits32),
         X86_64 if cfg!(target_arch = "x86_64") => Ok(()),
-        _ => Err(Refusal::Architecture),
+        _ => Err(AttachRefusal::Architecture),
     }
 }
 
@@ -307,7 +308,7 @@ pub fn has_proc(pid: i32) -> bool {
 }
 
 /// Checks that no other copy of the library is loaded in the process.
-fn other_library(maps: &[u8], library: &Path) -> Result<(), Refusal> {
+fn other_library(maps: &[u8], library: &Path) -> Result<(), AttachRefusal> {
     let real = fs::canonicalize(library).unwrap_or_else(|_| library.to_owned());
     let name = b"libtllmprof.so";
     for line in maps.split(|byte| *byte == b'\n') {
@@ -318,7 +319,7 @@ fn other_library(maps: &[u8], library: &Path) -> Result<(), Refusal> {
         let file = path.rsplit(|byte| *byte == b'/').next();
         if file.is_some_and(|file| file.starts_with(name)) && path != real.as_os_str().as_bytes() {
             let path = String::from_utf8_lossy(path).into_owned();
-            return Err(Refusal::AnotherLibrary(path));
+            return Err(AttachRefusal::AnotherLibrary(path));
         }
     }
     Ok(())
@@ -327,7 +328,7 @@ fn other_library(maps: &[u8], library: &Path) -> Result<(), Refusal> {
 /// Returns true if there is a process with this id that has not ended.
 #[must_use]
 pub fn is_there(pid: i32) -> bool {
-    Status::from_pid(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
+    ProcStatus::from_pid(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
 }
 
 /// Returns true if the process has ended or is ending. A process that ends first frees its memory, so its list of
@@ -343,11 +344,11 @@ mod tests {
     #[test]
     fn a_status_is_read_with_or_without_what_old_kernels_lack() {
         let text = "Name:\ta: b\nState:\tt (tracing stop)\nTracerPid:\t42\nUid:\t1\t2\t3\t4\nSeccomp:\t2\n";
-        let status = Status::parse(text);
+        let status = ProcStatus::parse(text);
         assert_eq!((status.state, status.tracer), ('t', 42));
         assert_eq!(status.users, [1, 2, 3, 4]);
         assert_eq!((status.seccomp, status.filters), (2, None));
-        let with = Status::parse(&format!("{text}Seccomp_filters:\t3\n"));
+        let with = ProcStatus::parse(&format!("{text}Seccomp_filters:\t3\n"));
         assert_eq!(with.filters, Some(3));
     }
 
@@ -383,7 +384,7 @@ mod tests {
     fn one_command_at_a_time_attaches() {
         let here = std::process::id().cast_signed();
         let turn = Turn::take(here).unwrap();
-        assert_eq!(Turn::take(here).err(), Some(Refusal::Busy));
+        assert_eq!(Turn::take(here).err(), Some(AttachRefusal::Busy));
         drop(turn);
         assert!(Turn::take(here).is_ok() && Turn::take(i32::MAX).is_ok());
     }
@@ -396,16 +397,22 @@ mod tests {
         assert_eq!(check("/l/libtllmprof.so"), Ok(()));
         assert_eq!(check("/m/libother.so"), Ok(()));
         for other in ["/m/libtllmprof.so", "/l/libtllmprof.so (deleted)"] {
-            assert_eq!(check(other), Err(Refusal::AnotherLibrary(other.to_owned())));
+            assert_eq!(
+                check(other),
+                Err(AttachRefusal::AnotherLibrary(other.to_owned()))
+            );
         }
     }
 
     #[test]
     fn a_process_that_is_not_there_is_refused() {
         let library = std::env::current_exe().unwrap();
-        assert_eq!(check(i32::MAX, &library), Err(Refusal::NoProcess));
+        assert_eq!(check(i32::MAX, &library), Err(AttachRefusal::NoProcess));
         let missing = Path::new("/no/such/library.so");
         let here = std::process::id().cast_signed();
-        assert!(matches!(check(here, missing), Err(Refusal::System(_))));
+        assert!(matches!(
+            check(here, missing),
+            Err(AttachRefusal::System(_))
+        ));
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 /// A reason why a process cannot be attached to. In a message, its text follows the process's
 /// number.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum AttachRefusal {
     NoProcess,
     /// The process has ended, but its parent has not waited for it yet.
     Zombie,
@@ -67,7 +67,7 @@ pub enum Refusal {
     System(String),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for AttachRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoProcess => f.write_str("there is no such process here"),
@@ -186,4 +186,4 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for AttachRefusal {}

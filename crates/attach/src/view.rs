@@ -14,7 +14,7 @@ pub struct ProcessView {
 
 /// A frame of a native stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Frame {
+pub struct NativeFrame {
     /// Path of the module that contains the code, as the process sees it.
     pub path: String,
     /// Address in the module's file: of the current instruction, or of the last byte of the call that is in progress.
@@ -35,7 +35,7 @@ impl ProcessView {
     /// Returns the stack of a sleeping thread, the innermost frame first, as far as it is known. The caller reads the
     /// two registers from `/proc/PID/task/TID/syscall`.
     #[must_use]
-    pub fn frames(&self, stack_pointer: u64, instruction: u64) -> Vec<Frame> {
+    pub fn frames(&self, stack_pointer: u64, instruction: u64) -> Vec<NativeFrame> {
         let mut addresses = Vec::new();
         let registers = unwind::start(stack_pointer, instruction);
         let _ = unwind::follow(&self.memory, &self.modules, registers, &mut addresses);
@@ -45,7 +45,7 @@ impl ProcessView {
                 .modules
                 .iter()
                 .find(|module| module.contains(address))?;
-            Some(Frame {
+            Some(NativeFrame {
                 path: module.path.clone(),
                 address: address.wrapping_sub(module.base),
             })

@@ -2,7 +2,7 @@
 
 /// The purpose of a CUDA call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum CallPurpose {
     /// Launches a CUDA graph. Opens an iteration when the call is entered.
     GraphLaunch,
     /// Launches a kernel. `handle` is the index of the argument with the kernel's handle. Opens an iteration when the
@@ -60,7 +60,7 @@ pub enum Direction {
     Other,
 }
 
-/// The work of a call of type [`Kind::DeviceWork`].
+/// The work of a call of type [`CallPurpose::DeviceWork`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceWork {
     Copy,
@@ -100,7 +100,7 @@ pub enum Stream {
     Configured(u8),
 }
 
-impl Kind {
+impl CallPurpose {
     /// Returns true if a step rule can name a call of this kind, so that the call is counted.
     #[must_use]
     #[inline]

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
 
-pub use kind::{Destroyed, DeviceWork, Direction, GraphCall, Kind, Stream, Wait};
+pub use kind::{CallPurpose, Destroyed, DeviceWork, Direction, GraphCall, Stream, Wait};
 pub use table::{CALLS, CUPTI_CALLS, Call, CallInfo, CuptiCall, LOOK_UPS, NCCL_CALLS, NcclCall};
 
 /// The library that a CUDA function belongs to.
@@ -38,7 +38,7 @@ impl Call {
     /// Returns the call's purpose.
     #[must_use]
     #[inline]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> CallPurpose {
         self.info().kind
     }
 
@@ -115,7 +115,7 @@ looked_up! {
 /// Returns the purpose of the function with this name, or `None` if the function is unknown. It need not be
 /// intercepted. A HIP function has the purpose of the corresponding CUDA function.
 #[must_use]
-pub fn kind_of(name: &str) -> Option<Kind> {
+pub fn kind_of(name: &str) -> Option<CallPurpose> {
     let name = &*cuda_name(name);
     let other = || {
         let name = base(name);
@@ -167,9 +167,9 @@ pub fn is_called_in_context(name: &CStr) -> bool {
 
 /// A set of calls, as a bit mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Calls(u64);
+pub struct CallSet(u64);
 
-impl Calls {
+impl CallSet {
     /// The empty set.
     pub const NONE: Self = Self(0);
     /// The set of all calls.
@@ -196,7 +196,7 @@ impl Calls {
         self.0
     }
 
-    /// Returns the set from a result of [`Calls::bits`].
+    /// Returns the set from a result of [`CallSet::bits`].
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -316,7 +316,7 @@ mod tests {
             if kind.captures() {
                 assert_eq!(*stream, [Stream::Word(0); 2], "{call}");
             }
-            if let Kind::KernelLaunch { handle } = kind {
+            if let CallPurpose::KernelLaunch { handle } = kind {
                 assert!(
                     *handle < 2,
                     "{call}: the library has handlers for the first two arguments"
@@ -328,9 +328,9 @@ mod tests {
 
     #[test]
     fn what_is_not_intercepted_is_known_by_any_of_its_names() {
-        let copy = Some(Kind::AsyncCopy(Direction::Other));
+        let copy = Some(CallPurpose::AsyncCopy(Direction::Other));
         assert_eq!(kind_of("cuMemcpy2DAsync_v2_ptsz"), copy);
-        assert_eq!(kind_of("cudaMallocManaged"), Some(Kind::Memory));
+        assert_eq!(kind_of("cudaMallocManaged"), Some(CallPurpose::Memory));
         assert_eq!(kind_of("cudaMemcpy3D"), None);
         let mut seen = std::collections::HashSet::new();
         for name in table::OTHERS.iter().flat_map(|(_, names)| *names) {
@@ -346,7 +346,7 @@ mod tests {
         for name in ["hipLaunchKernel", "hipExtModuleLaunchKernel", "cudaLaunch"] {
             assert_eq!(kind_of(name), launch, "{name}");
         }
-        let wait = |name| kind_of(name).and_then(Kind::waits_for);
+        let wait = |name| kind_of(name).and_then(CallPurpose::waits_for);
         assert_eq!(wait("hipStreamSynchronize"), Some(Wait::Stream));
         assert_eq!(wait("hipEventSynchronize"), Some(Wait::Event));
         assert_eq!(wait("hipMemcpyWithStream"), Some(Wait::CopyToHost));

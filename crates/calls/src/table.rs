@@ -1,13 +1,13 @@
 //! The table of CUDA calls.
 
-use crate::kind::Destroyed::{Context, Primary};
-use crate::kind::Direction::{Other, ToDevice, ToHost};
-use crate::kind::Kind::{
+use crate::kind::CallPurpose::{
     AsyncCopy, CaptureBegin, CaptureEnd, Destroys, DeviceWork as Within, Graph, GraphLaunch,
     KernelLaunch, Memory, Profiler,
 };
+use crate::kind::Destroyed::{Context, Primary};
+use crate::kind::Direction::{Other, ToDevice, ToHost};
 use crate::kind::Stream::{Configured, Word};
-use crate::kind::{Destroyed, DeviceWork, GraphCall, Kind, Stream, Wait};
+use crate::kind::{CallPurpose, Destroyed, DeviceWork, GraphCall, Stream, Wait};
 
 /// One row of the table: a call with all facts about it.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct CallInfo {
     /// The call that this row describes.
     pub call: Call,
     /// The purpose of the call.
-    pub kind: Kind,
+    pub kind: CallPurpose,
     /// Symbols of libcuda for the call. Messages use the first one.
     pub driver: &'static [&'static str],
     /// Symbols of libcudart for the call. Messages use the first one.
@@ -89,7 +89,7 @@ macro_rules! cuda_calls {
                 [cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoHAsync]
                 [cudaMemcpyAsync cudaMemcpyAsync_ptsz]
                 { stream: [Word(3), Word(4)], device_to_host_only: true };
-            MemcpyDtoH = Kind::Wait(Wait::CopyToHost),
+            MemcpyDtoH = CallPurpose::Wait(Wait::CopyToHost),
                 [cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyDtoH]
                 [cudaMemcpy cudaMemcpy_ptds]
                 { device_to_host_only: true };
@@ -106,14 +106,14 @@ macro_rules! cuda_calls {
                 [cuMemsetD8Async cuMemsetD8Async_ptsz cuMemsetD16Async cuMemsetD16Async_ptsz
                  cuMemsetD32Async cuMemsetD32Async_ptsz] []
                 { stream: [Word(3), Stream::None] };
-            StreamSynchronize = Kind::Wait(Wait::Stream),
+            StreamSynchronize = CallPurpose::Wait(Wait::Stream),
                 [cuStreamSynchronize cuStreamSynchronize_ptsz]
                 [cudaStreamSynchronize cudaStreamSynchronize_ptsz]
                 { stream: [Word(0); 2] };
-            EventSynchronize = Kind::Wait(Wait::Event),
+            EventSynchronize = CallPurpose::Wait(Wait::Event),
                 [cuEventSynchronize]
                 [cudaEventSynchronize] {};
-            CtxSynchronize = Kind::Wait(Wait::Context),
+            CtxSynchronize = CallPurpose::Wait(Wait::Context),
                 [cuCtxSynchronize cuCtxSynchronize_v2]
                 [cudaDeviceSynchronize] {};
             StreamBeginCapture = CaptureBegin,
@@ -265,7 +265,7 @@ cuda_calls!(table);
 /// `_v2` and without the suffixes for the per-thread default stream.
 ///
 /// Source: `cuda.h` and `cuda_runtime_api.h` of CUDA 13.2 and, for functions that it no longer has, of CUDA 12.
-pub const OTHERS: &[(Kind, &[&str])] = &[
+pub const OTHERS: &[(CallPurpose, &[&str])] = &[
     (
         AsyncCopy(Other),
         &[
@@ -296,7 +296,7 @@ pub const OTHERS: &[(Kind, &[&str])] = &[
         ],
     ),
     (
-        Kind::Wait(Wait::Context),
+        CallPurpose::Wait(Wait::Context),
         &["cudaExecutionCtxSynchronize", "cudaThreadSynchronize"],
     ),
     (

@@ -1,6 +1,6 @@
 //! The interface of add-ons: components, other than the profiler, that are switched on and off with each window.
 
-use tllmprof_config::Window;
+use tllmprof_config::IterationRange;
 use tllmprof_session::Place;
 
 /// A component that is switched on and off with each window, such as the PyTorch profiler or the balanced routers.
@@ -9,8 +9,8 @@ use tllmprof_session::Place;
 pub trait AddOn: Sync {
     /// Called before a window opens, before anything has been switched on.
     fn window_opens(&self, _: &Place<'_>) {}
-    /// Called after a window has opened. The `Window` argument is the window as the user requested it.
-    fn window_is_open(&self, _: Window, _: &Place<'_>) {}
+    /// Called after a window has opened. The `IterationRange` argument is the window as the user requested it.
+    fn window_is_open(&self, _: IterationRange, _: &Place<'_>) {}
     /// Called when an iteration begins on the calling thread, inside or outside of a window. Must not wait.
     fn iteration_begins(&self) {}
     /// Called when a span has begun on the calling thread. While the step is still unknown, such a span of time

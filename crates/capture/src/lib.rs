@@ -28,7 +28,7 @@ use tllmprof_platform::driver::Driver;
 use tllmprof_platform::injection;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
-use tllmprof_session::{End, Facts, Place};
+use tllmprof_session::{EndReason, Place, SessionFacts};
 use tllmprof_steps::trigger::Spent;
 use tllmprof_steps::window::Edge as Switched;
 use tllmprof_steps::window::Point;
@@ -285,12 +285,12 @@ impl tllmprof_session::Sink for Profilers {
         takes_kernels(settings)
     }
 
-    fn begin_record(&self, settings: &'static Settings, facts: &Facts<'_>) -> bool {
+    fn begin_record(&self, settings: &'static Settings, facts: &SessionFacts<'_>) -> bool {
         recorder::begin(settings, facts);
         recorder::is_on()
     }
 
-    fn rule_is_known(&self, facts: &Facts<'_>) {
+    fn rule_is_known(&self, facts: &SessionFacts<'_>) {
         recorder::write_rule(facts);
     }
 
@@ -342,7 +342,7 @@ impl tllmprof_session::Sink for Profilers {
         switch(place, edge);
     }
 
-    fn ends(&self, iterations: u64, capturing: bool, by: End) {
+    fn ends(&self, iterations: u64, capturing: bool, by: EndReason) {
         if let Some(mut state) = STATE.lock_for(EXIT_TIMEOUT) {
             state.ended = Some(Instant::now());
             let is_cut = recorder::open_iteration().is_some_and(|open| open < iterations);

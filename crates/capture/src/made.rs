@@ -5,7 +5,7 @@ use std::fs::File;
 use tllmprof_config::Settings;
 use tllmprof_record::contents::Record;
 use tllmprof_recorder as recorder;
-use tllmprof_session::Facts;
+use tllmprof_session::SessionFacts;
 
 /// Returns the settings that these environment variables result in.
 pub fn settings(variables: &[(&str, &str)]) -> Settings {
@@ -26,7 +26,7 @@ fn begin_here() -> File {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("record.tlm");
     let settings = settings(&[("TLLMPROF_TRACE", path.to_str().unwrap())]);
-    let facts = Facts {
+    let facts = SessionFacts {
         rank: None,
         python: None,
         rule: &"auto",

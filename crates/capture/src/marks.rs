@@ -10,7 +10,7 @@ use ::nvtx::domain::{LocalRange, Range};
 use once_cell::race::OnceBox;
 use tllmprof_platform::lifecycle;
 
-use super::nvtx::{Text, domain};
+use super::nvtx::{RegisteredText, domain};
 use tllmprof_platform::injection;
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::Label;
@@ -21,9 +21,9 @@ use tllmprof_sync::Published;
 
 /// A registered name for ranges and marks.
 #[derive(Clone, Copy)]
-pub struct Name {
+pub struct RegisteredName {
     /// The name registered with the NVTX tool. `None` if no tool is attached.
-    nvtx: Option<&'static Text>,
+    nvtx: Option<&'static RegisteredText>,
     /// The type of event as which the record keeps pushed ranges with this name. `None` if it does not keep them.
     kept: Option<MarkKind>,
 }
@@ -57,7 +57,7 @@ impl MarkKind {
 
 /// A range that ends on the thread on which it began.
 pub struct Pushed {
-    name: Name,
+    name: RegisteredName,
     shown: Shown,
     /// The record's window in which the range began, and the time of its begin in ticks. Both are 0 if it is not
     /// recorded.
@@ -95,7 +95,7 @@ lifecycle::global! {
     static ANY_PUSHED: Published<AnyPushed> = Published::none();
 }
 
-/// Ends the most recent range that [`Name::push_until_pop`] began on this thread.
+/// Ends the most recent range that [`RegisteredName::push_until_pop`] began on this thread.
 pub fn pop() {
     if let Some(any) = ANY_PUSHED.get() {
         // SAFETY: the original is never dropped and owns no memory. Dropping a copy pops one range off the calling
@@ -113,7 +113,7 @@ pub fn are_wanted() -> bool {
         && injection::has_tool()
 }
 
-impl Name {
+impl RegisteredName {
     /// Registers `text` as a name. Loads the NVTX tool if it is not loaded yet, so a hook must not call this. Returns
     /// `None` if no tool is attached.
     pub fn new(text: &str) -> Option<Self> {
@@ -121,13 +121,13 @@ impl Name {
         are_wanted().then(|| Self::register(text))
     }
 
-    /// Registers a name like [`Name::new`], for calls of a function that the record also keeps. Returns `None` if
+    /// Registers a name like [`RegisteredName::new`], for calls of a function that the record also keeps. Returns `None` if
     /// neither a tool nor the record uses it.
     pub fn of_function(text: &str) -> Option<Self> {
         Self::kept_as(text, MarkKind::Function)
     }
 
-    /// Registers a name like [`Name::new`], for ranges that the record also keeps. Returns `None` if neither a tool
+    /// Registers a name like [`RegisteredName::new`], for ranges that the record also keeps. Returns `None` if neither a tool
     /// nor the record uses it.
     pub fn of_range(text: &str) -> Option<Self> {
         Self::kept_as(text, MarkKind::Range)
@@ -139,10 +139,10 @@ impl Name {
         (nvtx.is_some() || kept.is_some()).then_some(Self { nvtx, kept })
     }
 
-    /// Registers `text` like [`Name::new`], without a check for a tool.
+    /// Registers `text` like [`RegisteredName::new`], without a check for a tool.
     pub fn register(text: CString) -> Self {
         Self {
-            nvtx: Some(Text::register(text)),
+            nvtx: Some(RegisteredText::register(text)),
             kept: None,
         }
     }
@@ -159,7 +159,7 @@ impl Name {
         self.begin(self.nested())
     }
 
-    /// Begins a range like [`Name::push`], but one that may end before ranges that began later. An NVTX tool receives
+    /// Begins a range like [`RegisteredName::push`], but one that may end before ranges that began later. An NVTX tool receives
     /// it as a start/end range.
     #[must_use = "the range ends when it is dropped"]
     pub fn push_apart(self) -> Pushed {

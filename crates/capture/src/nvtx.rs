@@ -30,7 +30,7 @@ pub fn domain() -> &'static Domain {
 }
 
 /// A text that is registered with the NVTX tool, once in each process.
-pub struct Text {
+pub struct RegisteredText {
     text: CString,
     registered: Published<Registered>,
 }
@@ -45,7 +45,7 @@ unsafe impl Send for Registered {}
 // SAFETY: a registered string never changes, and the tool accepts it from all threads.
 unsafe impl Sync for Registered {}
 
-impl Text {
+impl RegisteredText {
     /// Registers `text` and keeps it for the life of the process.
     pub fn register(text: CString) -> &'static Self {
         let new = Self {
@@ -74,7 +74,7 @@ impl Text {
 
 /// The NVTX ranges that are open, and what is needed to open more.
 pub struct Ranges {
-    capture: &'static Text,
+    capture: &'static RegisteredText,
     name: NvtxName,
     text: String,
     window: Option<Range<'static>>,
@@ -89,7 +89,7 @@ impl Ranges {
     /// Registers the domain and the name of the capture range with the tool.
     pub fn new(name: &NvtxName) -> Self {
         Self {
-            capture: Text::register(c"capture".to_owned()),
+            capture: RegisteredText::register(c"capture".to_owned()),
             name: name.clone(),
             text: String::new(),
             window: None,

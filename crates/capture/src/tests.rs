@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Once;
 use std::thread;
 
-use tllmprof_config::Window;
+use tllmprof_config::IterationRange;
 use tllmprof_record::contents::{Contents, on_a_thread};
 use tllmprof_record::{Counter, Info, What};
 use tllmprof_session::Sink;
@@ -13,7 +13,7 @@ use tllmprof_steps::window::Taken;
 
 use super::*;
 use crate::cupti::PLAN;
-use crate::cupti::plan::Event;
+use crate::cupti::plan::PlanEvent;
 use crate::made::{record, settings};
 
 /// Number of jobs that the worker has finished.
@@ -37,7 +37,7 @@ fn start_once() {
     });
 }
 
-const ASKED: Window = Window {
+const ASKED: IterationRange = IterationRange {
     first: 5,
     last: Some(6),
 };
@@ -45,7 +45,7 @@ const ASKED: Window = Window {
 /// Returns the requested window 5-6 as it was captured: two iterations, from `first` on.
 fn taken(first: u64) -> Taken {
     let last = Some(first + 1);
-    Taken::new(ASKED, Window { first, last })
+    Taken::new(ASKED, IterationRange { first, last })
 }
 
 fn place(point: Point) -> Place<'static> {
@@ -133,7 +133,7 @@ fn what_a_window_held_is_one_figure_though_later_iterations_have_begun() {
     start_once();
     let thread = on_a_thread(|| {
         let bounded = Taken {
-            window: Window {
+            window: IterationRange {
                 first: 5,
                 last: Some(6),
             },
@@ -184,7 +184,7 @@ fn a_window_that_the_end_of_the_process_finds_open_is_closed_by_the_worker() {
     let thread = on_a_thread(|| {
         reach(Point::In(5), None, Some(taken(5)));
         assert!(!Profilers.has_edge_at(Point::In(5)) && !Profilers.has_edge_at(Point::Start));
-        Profilers.ends(6, false, tllmprof_session::End::Exit);
+        Profilers.ends(6, false, tllmprof_session::EndReason::Exit);
         assert!(STATE.lock().open.is_some());
         Profilers.finish(6, true, false);
         assert!(STATE.lock().open.is_none());
@@ -219,9 +219,9 @@ fn calls_are_counted_now_and_then() {
 #[test]
 fn ranges_of_the_librarys_own_are_in_the_record() {
     let record = record();
-    let function = marks::Name::of_function("engine.step").unwrap();
-    let range = marks::Name::of_range("wait for the GIL").unwrap();
-    assert!(marks::Name::new("nobody listens").is_none());
+    let function = marks::RegisteredName::of_function("engine.step").unwrap();
+    let range = marks::RegisteredName::of_range("wait for the GIL").unwrap();
+    assert!(marks::RegisteredName::new("nobody listens").is_none());
     let thread = on_a_thread(|| {
         drop(function.push());
         recorder::window_opens(5, false);
@@ -294,13 +294,13 @@ fn the_worker_works_and_takes_no_signals() {
 fn a_process_without_a_driver_has_no_kernels_and_says_why_once() {
     let record = record();
     start_once();
-    PLAN.lock().on(Event::Opens);
+    PLAN.lock().on(PlanEvent::Opens);
     assert!(cupti::has_edge_at(0));
     assert!(!cupti::reach(5, false));
     assert!(!cupti::has_edge_at(6) && !cupti::reach(6, false));
     cupti::window_closes(7);
     cupti::window_has_closed(7, false);
-    PLAN.lock().on(Event::Opens);
+    PLAN.lock().on(PlanEvent::Opens);
     assert!(!cupti::reach(8, false));
     cupti::finish(9, false);
     let contents = record.read();

@@ -4,11 +4,11 @@ use core::fmt;
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_config::{KernelSamples, Settings, Window};
+use tllmprof_config::{IterationRange, KernelSamples, Settings};
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
-use tllmprof_session::{End, Place};
+use tllmprof_session::{EndReason, Place};
 use tllmprof_steps::window::Taken;
 
 use super::add_on::add_ons;
@@ -39,7 +39,7 @@ pub struct CaptureState {
 /// An open window.
 pub struct OpenWindow {
     /// The window as the user requested it. Messages show it in this form.
-    pub window: Window,
+    pub window: IterationRange,
     pub iteration: u64,
     /// Time at which the window's first iteration began, as in the record.
     pub since: Instant,
@@ -56,7 +56,7 @@ pub struct WindowTotals {
     pub elapsed: Duration,
     /// The end of the process that cut off the window's last iteration. The record's figures leave such an iteration
     /// out. `None` if it was complete.
-    pub cut_by: Option<End>,
+    pub cut_by: Option<EndReason>,
 }
 
 impl fmt::Display for WindowTotals {

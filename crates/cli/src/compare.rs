@@ -7,10 +7,10 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use tllmprof_config::Step;
 use tllmprof_config::error::shown;
-use tllmprof_report::{Asked, Comparison, Condition, Met, Process, Report};
+use tllmprof_report::{Comparison, ComparisonOptions, Condition, Met, Process, Report};
 
 use crate::failure::usage;
-use crate::processes::Reading;
+use crate::processes::ReadOptions;
 use crate::{baseline, manners, output, processes, runs};
 
 /// Exit statuses: a condition of `--fail-if` is exceeded, or the runs are too few or too noisy to decide.
@@ -23,13 +23,13 @@ const CANNOT_TELL: u8 = 4;
     after_help = "Intervals are 95 % confidence intervals of the true difference. With several runs on each side, they \
                   include the variation from run to run."
 )]
-pub struct Arguments {
+pub struct CompareArguments {
     /// Print the comparison as JSON
     #[arg(long)]
     json: bool,
     /// Print the comparison in this format; json is the same as --json, and junit is JUnit XML [default: text]
     #[arg(long, value_name = "FORMAT", conflicts_with = "json")]
-    format: Option<Format>,
+    format: Option<ComparisonFormat>,
     /// Treat runs that differ by no more than this as equal
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = percent)]
     within: f64,
@@ -63,7 +63,7 @@ pub struct Arguments {
 
 /// The format of a printed comparison.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum ComparisonFormat {
     Text,
     Json,
     Csv,
@@ -82,7 +82,7 @@ pub fn percent(text: &str) -> Result<f64, String> {
     Ok(percent / 100.0)
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     let Some(folder) = &arguments.baseline else {
         let (base, other) = sides(arguments)?;
         return show(base, other, arguments);
@@ -107,10 +107,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Returns the exit status for new runs while the baseline folder is still empty: success if they can be read.
-fn check_readable(runs: &[PathBuf], arguments: &Arguments) -> Result<ExitCode> {
+fn check_readable(runs: &[PathBuf], arguments: &CompareArguments) -> Result<ExitCode> {
     for run in runs {
         let files = processes::find_files(run)?;
-        let reading = Reading::with_step(arguments.step.as_ref(), &files)?;
+        let reading = ReadOptions::with_step(arguments.step.as_ref(), &files)?;
         if read(run, &files, reading, arguments.merge)?.is_none() {
             return Ok(ExitCode::FAILURE);
         }
@@ -119,7 +119,7 @@ fn check_readable(runs: &[PathBuf], arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Returns the runs of the two sides: the base and the other runs.
-fn sides(arguments: &Arguments) -> Result<(&[PathBuf], &[PathBuf])> {
+fn sides(arguments: &CompareArguments) -> Result<(&[PathBuf], &[PathBuf])> {
     match (&arguments.base[..], &arguments.other[..]) {
         ([base, other], []) => Ok((std::slice::from_ref(base), std::slice::from_ref(other))),
         ([.., last], []) => {
@@ -139,11 +139,11 @@ fn sides(arguments: &Arguments) -> Result<(&[PathBuf], &[PathBuf])> {
 }
 
 /// Compares the runs, prints the comparison, and returns the exit status.
-fn show(base: &[PathBuf], other: &[PathBuf], arguments: &Arguments) -> Result<ExitCode> {
-    let wanted = Wanted {
+fn show(base: &[PathBuf], other: &[PathBuf], arguments: &CompareArguments) -> Result<ExitCode> {
+    let wanted = CompareRequest {
         step: arguments.step.as_ref(),
         merge: arguments.merge,
-        asked: Asked {
+        asked: ComparisonOptions {
             within: arguments.within,
             conditions: arguments.fail_if.clone(),
         },
@@ -152,15 +152,15 @@ fn show(base: &[PathBuf], other: &[PathBuf], arguments: &Arguments) -> Result<Ex
         return Ok(ExitCode::FAILURE);
     };
     let format = arguments.format.unwrap_or(match arguments.json {
-        true => Format::Json,
-        false => Format::Text,
+        true => ComparisonFormat::Json,
+        false => ComparisonFormat::Text,
     });
     match format {
-        Format::Text => output::text(&comparison.styled(manners::stdout()))?,
-        Format::Json => output::write(|to| comparison.json(to))?,
-        Format::Csv => output::write(|to| comparison.csv(to))?,
-        Format::Markdown => output::text(&comparison.markdown())?,
-        Format::Junit => output::write(|to| comparison.junit(to))?,
+        ComparisonFormat::Text => output::text(&comparison.styled(manners::stdout()))?,
+        ComparisonFormat::Json => output::write(|to| comparison.json(to))?,
+        ComparisonFormat::Csv => output::write(|to| comparison.csv(to))?,
+        ComparisonFormat::Markdown => output::text(&comparison.markdown())?,
+        ComparisonFormat::Junit => output::write(|to| comparison.junit(to))?,
     }
     let results = comparison.conditions.iter().map(|checked| checked.result);
     Ok(match results.max() {
@@ -171,12 +171,12 @@ fn show(base: &[PathBuf], other: &[PathBuf], arguments: &Arguments) -> Result<Ex
 }
 
 /// Options for reading and comparing runs.
-pub struct Wanted<'a> {
+pub struct CompareRequest<'a> {
     /// The rule for iterations in traces of other profilers.
     pub step: Option<&'a Step>,
     /// True if the records of several runs in a folder count as one run.
     pub merge: bool,
-    pub asked: Asked,
+    pub asked: ComparisonOptions,
 }
 
 /// A comparison, and the exit status that follows from the state of its records (such as damaged).
@@ -192,14 +192,14 @@ pub struct Compared {
 pub fn compare(
     base: &[PathBuf],
     other: &[PathBuf],
-    wanted: &Wanted<'_>,
+    wanted: &CompareRequest<'_>,
 ) -> Result<Option<Compared>> {
     let files_of = |runs: &[PathBuf]| -> Result<Vec<_>> {
         runs.iter().map(|run| processes::find_files(run)).collect()
     };
     let files = [files_of(base)?, files_of(other)?];
     let all: Vec<_> = files.iter().flatten().flatten().cloned().collect();
-    let reading = Reading::with_step(wanted.step, &all)?;
+    let reading = ReadOptions::with_step(wanted.step, &all)?;
     let read_all = |runs: &[PathBuf], files: &[Vec<PathBuf>]| -> Result<Option<Vec<_>>> {
         let runs = runs.iter().zip(files);
         runs.map(|(run, files)| read(run, files, reading, wanted.merge))
@@ -219,7 +219,7 @@ pub fn compare(
 fn read(
     path: &Path,
     files: &[PathBuf],
-    reading: Reading<'_>,
+    reading: ReadOptions<'_>,
     merge: bool,
 ) -> Result<Option<Vec<Process>>> {
     let (processes, failed) = processes::read_all(files, reading);

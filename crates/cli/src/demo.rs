@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use tllmprof_config::error::shown;
-use tllmprof_config::{Windows, variable, variable_names};
+use tllmprof_config::{WindowList, variable, variable_names};
 use tllmprof_report::Report;
 
 use crate::failure::usage;
@@ -28,7 +28,7 @@ const STAND_IN_WORK: &str = "100000";
 The example runs on the GPU if there is one, otherwise on a stand-in for CUDA. At the end, the command prints
 the report of the captured window.
 Exit status: 0 if exactly the window was captured.")]
-pub struct Arguments {
+pub struct DemoArguments {
     /// Number of iterations that the example runs
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = crate::live::count)]
     steps: u64,
@@ -41,13 +41,13 @@ struct Demo {
     engine: PathBuf,
     steps: u64,
     window: String,
-    windows: Windows,
+    windows: WindowList,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &DemoArguments) -> Result<ExitCode> {
     let window = arguments.window.as_deref().unwrap_or(WINDOW);
     let typed = shown(window.as_ref());
-    let windows = Windows::parse(window)
+    let windows = WindowList::parse(window)
         .map_err(|problem| usage(format_args!("--window \"{typed}\": {problem}")))?;
     if windows.is_empty() || windows.is_steady() {
         return Err(usage(format_args!(

@@ -13,7 +13,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
-use tllmprof_export::{Exported, FORMATS, Format, FormatWriter, Output, PASSES, Record};
+use tllmprof_export::{ExportFormat, Exported, FORMATS, FormatWriter, Output, PASSES, Record};
 use ureq::http::Uri;
 
 use crate::failure::{usage, worded};
@@ -25,9 +25,9 @@ use crate::progress::Progress;
 use crate::runs;
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct ExportArguments {
     #[arg(long, value_name = "FORMAT", value_parser = formats(), help = what_to_write(), required_unless_present = "otlp")]
-    to: Option<&'static Format>,
+    to: Option<&'static ExportFormat>,
     /// File or folder to write; the file is compressed if its name ends in .gz, and - means standard output
     #[arg(short, long, value_name = "OUT", required_unless_present = "otlp")]
     output: Option<PathBuf>,
@@ -46,7 +46,7 @@ pub struct Arguments {
     files: Vec<PathBuf>,
 }
 
-fn formats() -> impl TypedValueParser<Value = &'static Format> {
+fn formats() -> impl TypedValueParser<Value = &'static ExportFormat> {
     let named = |name: String| FORMATS.iter().find(|format| format.name == name);
     PossibleValuesParser::new(FORMATS.iter().map(|format| format.name))
         .try_map(move |name| named(name).ok_or("no format"))
@@ -60,7 +60,7 @@ fn what_to_write() -> String {
     format!("Output format: {}", each.join("; "))
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &ExportArguments) -> Result<ExitCode> {
     let files = runs::named(&arguments.files)?;
     processes::are_different(&files)?;
     let (out, counts, write) = match (arguments.to, &arguments.output, &arguments.otlp) {
@@ -146,7 +146,7 @@ type Writing = Box<dyn FnOnce(&[Record]) -> Result<Exported>>;
 
 /// Returns the function that writes records to a file, a folder or standard output.
 fn to_file(
-    format: &'static Format,
+    format: &'static ExportFormat,
     output: &Path,
     force: bool,
     files: &[PathBuf],

@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::which::{Found, line_of_script, which};
+use crate::which::{CommandLookup, line_of_script, which};
 
 /// Signals for which this process no longer has the inherited disposition. Rust's runtime ignores SIGPIPE. SIGCHLD gets
 /// its default action, because a process that ignores it cannot wait for its children.
@@ -283,7 +283,7 @@ impl ProgramImage {
                 .map_or(ptr::null_mut(), |string| string.as_ptr().cast_mut()))
         };
         let binary = match which(command.get_program()) {
-            Found::Program(path) if matches!(line_of_script(&path), Ok(None)) => {
+            CommandLookup::Program(path) if matches!(line_of_script(&path), Ok(None)) => {
                 Some(add(path.into_os_string().into_vec())?.cast_const())
             }
             _ => None,

@@ -75,47 +75,47 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Verb {
     /// Run a program: count its iterations, record or profile windows of them, and print a summary
-    Run(run::Arguments),
+    Run(run::RunArguments),
     /// Print the variables for a launcher: shell, Docker, mpirun, Kubernetes and others
-    Env(env::Arguments),
+    Env(env::EnvArguments),
     /// Show the contents of records: speed, where time was spent, and findings; as text, JSON or a page
-    Report(report::Arguments),
+    Report(report::ReportArguments),
     /// Compare two runs and give a verdict
-    Compare(compare::Arguments),
+    Compare(compare::CompareArguments),
     /// Convert records for chrome://tracing, Perfetto or speedscope, or to Parquet tables
-    Export(export::Arguments),
+    Export(export::ExportArguments),
     /// List the processes on this machine that run with the library and can be captured
-    Ps(live::ps::Arguments),
+    Ps(live::ps::PsArguments),
     /// Capture the next iterations of running processes
-    Capture(live::capture::Arguments),
+    Capture(live::capture::CaptureArguments),
     /// Close the open window of running processes
-    Stop(live::stop::Arguments),
+    Stop(live::stop::StopArguments),
     /// Load the library into a process that was started without it, and capture its next iterations
-    Attach(live::attach::Arguments),
+    Attach(live::attach::AttachArguments),
     /// Remove the library's patches from a process that the library was attached to
-    Detach(live::detach::Arguments),
+    Detach(live::detach::DetachArguments),
     /// Show running processes live on the terminal: iterations per second, their times, and waits
-    Top(live::top::Arguments),
+    Top(live::top::TopArguments),
     /// Find out why running ranks are stuck: which rank, which collective, which function
-    Hang(hang::Arguments),
+    Hang(hang::HangArguments),
     /// Serve metrics of running processes to Prometheus
-    ServeMetrics(live::metrics::Arguments),
+    ServeMetrics(live::metrics::MetricsArguments),
     /// Answer questions of AI assistants about runs, with the Model Context Protocol
-    Mcp(mcp::Arguments),
+    Mcp(mcp::McpArguments),
     /// Check a program before a run: which CUDA calls would be intercepted, and which would not
-    Doctor(doctor::Arguments),
+    Doctor(doctor::DoctorArguments),
     /// Replay recorded call streams through the step learner (for developers)
     #[command(hide = true)]
-    Streams(streams::Arguments),
+    Streams(streams::StreamsArguments),
     /// List the functions that a sym: rule can name
-    Symbols(symbols::Arguments),
+    Symbols(symbols::SymbolsArguments),
     /// Capture iterations 5 to 9 of the bundled example
-    Demo(demo::Arguments),
+    Demo(demo::DemoArguments),
     /// Print completions for a shell
     Completions(manual::Completions),
     /// Write the manual pages into a folder (for packages)
     #[command(hide = true)]
-    Manual(manual::Arguments),
+    Manual(manual::ManualArguments),
 }
 
 fn main() -> ExitCode {

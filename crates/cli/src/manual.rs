@@ -23,7 +23,7 @@ pub struct Completions {
 }
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct ManualArguments {
     /// Folder to write to, which is created if it does not exist
     folder: PathBuf,
 }
@@ -36,7 +36,7 @@ pub fn completions(arguments: &Completions, mut command: Command) -> Result<Exit
 }
 
 /// Writes a manual page for the command, and one for each visible verb.
-pub fn run(arguments: &Arguments, mut command: Command) -> Result<ExitCode> {
+pub fn run(arguments: &ManualArguments, mut command: Command) -> Result<ExitCode> {
     fs::create_dir_all(&arguments.folder)
         .with_context(|| arguments.folder.display().to_string())?;
     // `build` changes the names of verbs to those that users type, so it runs before they are read.

@@ -9,7 +9,7 @@ use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use tllmprof_config::error::{BadValue, shown};
 use tllmprof_config::{
-    Control, Placeholders, Ranked, SETTINGS, Setting, Settings, Value, settings, variable,
+    Control, Placeholders, Ranked, SETTINGS, Setting, Settings, ValueForm, settings, variable,
 };
 
 use crate::failure::{usage, worded};
@@ -123,9 +123,9 @@ fn argument(row: &'static Setting, of_attach: bool) -> Arg {
         argument.value_parser(ValueParser::os_string())
     };
     match row.value {
-        Value::Flag => argument.action(ArgAction::SetTrue),
-        Value::Named(name) => with_value(argument, name),
-        Value::Optional(name) => with_value(argument, name)
+        ValueForm::Flag => argument.action(ArgAction::SetTrue),
+        ValueForm::Named(name) => with_value(argument, name),
+        ValueForm::Optional(name) => with_value(argument, name)
             .num_args(0..=1)
             .require_equals(true)
             .default_missing_value("1"),
@@ -146,7 +146,7 @@ impl<const OF_ATTACH: bool> FromArgMatches for Options<OF_ATTACH> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let typed = Self::rows().filter_map(|setting| {
             let value = match setting.value {
-                Value::Flag => matches
+                ValueForm::Flag => matches
                     .get_flag(setting.option)
                     .then(|| setting.switched().into()),
                 _ => matches.get_one::<OsString>(setting.option).cloned(),
@@ -237,7 +237,7 @@ impl Options {
             .iter()
             .filter(|typed| options.contains(&typed.setting.option));
         let typed = typed.map(|typed| match typed.setting.value {
-            Value::Flag => typed.setting.option.to_owned(),
+            ValueForm::Flag => typed.setting.option.to_owned(),
             _ => format!("{} \"{}\"", typed.setting.option, shown(&typed.value)),
         });
         let typed = typed.collect::<Vec<_>>().join(" ");
@@ -372,7 +372,8 @@ impl Options {
         let name = name.to_str().filter(|name| !name.is_empty())?;
         let takes = |typed: &&Typed| {
             let variable = typed.setting.variable();
-            let is_bare = matches!(typed.setting.value, Value::Optional(_)) && typed.value == "1";
+            let is_bare =
+                matches!(typed.setting.value, ValueForm::Optional(_)) && typed.value == "1";
             is_bare && Settings::from_env(|of| (Some(of) == variable).then(|| name.into())).is_ok()
         };
         let typed = self.0.iter().find(takes)?;
@@ -517,9 +518,9 @@ mod tests {
             .filter(|_| option == AT_MOST)
             .map_or(example, |(n, _)| n);
         match row.value {
-            Value::Flag => vec![option],
-            Value::Named(_) => vec![option, example.to_owned()],
-            Value::Optional(_) => vec![format!("{option}={example}")],
+            ValueForm::Flag => vec![option],
+            ValueForm::Named(_) => vec![option, example.to_owned()],
+            ValueForm::Optional(_) => vec![format!("{option}={example}")],
         }
     }
 
@@ -582,7 +583,7 @@ mod tests {
     fn an_option_without_its_value_is_the_variable_switched_on() {
         for row in SETTINGS
             .iter()
-            .filter(|row| matches!(row.value, Value::Optional(_)) && !row.option.is_empty())
+            .filter(|row| matches!(row.value, ValueForm::Optional(_)) && !row.option.is_empty())
         {
             let given = typed::<false>(&[row.option.to_owned()]).given(Measures::Nothing);
             let value = given

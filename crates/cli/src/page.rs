@@ -4,12 +4,12 @@ use std::io::{BufWriter, Write};
 
 use anyhow::Result;
 use tllmprof_export::Output;
-use tllmprof_nsys::Process as Exported;
+use tllmprof_nsys::ExportProcess;
 use tllmprof_page::{EVENTS, Timeline};
 use tllmprof_report::{MetricSample, Process, Recording, Report};
 
 use crate::chosen::Chosen;
-use crate::processes::Reading;
+use crate::processes::ReadOptions;
 use crate::progress::Counted;
 use crate::{output, parallel, processes, traces};
 
@@ -43,7 +43,7 @@ pub fn write(
     measured: &Measured,
     target: Option<Output>,
     are_some: bool,
-    reading: Reading<'_>,
+    reading: ReadOptions<'_>,
 ) -> Result<()> {
     let room = EVENTS / report.processes.len().max(1) as u64;
     let timelines = parallel::each(&report.processes, |process| {
@@ -66,7 +66,7 @@ fn timeline(
     measured: &Measured,
     room: u64,
     are_some: bool,
-    reading: Reading<'_>,
+    reading: ReadOptions<'_>,
 ) -> Option<Timeline> {
     let file = &process.file;
     let timeline = if processes::is_json(file).ok()? {
@@ -75,7 +75,7 @@ fn timeline(
         Timeline::read(process, &trace, room)
     } else if processes::is_of_nsys(file).ok()? {
         let recorded = processes::exported(file, reading).ok()?;
-        let own = |one: &&Exported| Recording::header(*one).pid == process.pid;
+        let own = |one: &&ExportProcess| Recording::header(*one).pid == process.pid;
         let one = recorded.iter().find(own)?;
         let counted = Counted::new(one, processes::activity("drawing", file), 2 * one.rows());
         Timeline::read(process, &counted, room)

@@ -10,25 +10,25 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use tllmprof_config::{Problem, Step};
-use tllmprof_nsys::Scopes;
-use tllmprof_record::{Error, Reader};
+use tllmprof_nsys::GraphScopes;
+use tllmprof_record::{Reader, RecordError};
 use tllmprof_report::{Process, State};
 
 use crate::failure::{self, usage};
 use crate::profiler::NSYS;
-use crate::progress::{Counted, Progress, Watched};
+use crate::progress::{Counted, Progress, ProgressSource};
 use crate::{output, parallel, traces};
 
 /// Options for reading traces of other profilers.
 #[derive(Clone, Copy, Default)]
-pub struct Reading<'a> {
+pub struct ReadOptions<'a> {
     /// The layers of CUDA graphs, from a record of the same program. nsys exports do not contain them.
-    pub scopes: Option<&'a Scopes>,
+    pub scopes: Option<&'a GraphScopes>,
     /// The rule that says what an iteration is, for traces that have none of their own.
     pub step: Option<&'a Step>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ReadOptions<'a> {
     /// Returns the options for reading these files, after a check that the rule of `--step` can be used with them.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ pub fn step(text: &str) -> Result<Step, Problem> {
 /// other file has a process.
 pub fn read_all<'a>(
     files: impl IntoIterator<Item = &'a PathBuf>,
-    reading: Reading<'_>,
+    reading: ReadOptions<'_>,
 ) -> (Vec<Process>, bool) {
     let files: Vec<_> = files.into_iter().collect();
     let mut processes = Vec::new();
@@ -83,7 +83,7 @@ pub fn read_all<'a>(
 }
 
 /// Reads the processes of each file, in the order of the files. Several files are read in parallel.
-fn read_each(files: &[&PathBuf], reading: Reading<'_>) -> Vec<Result<Vec<Process>>> {
+fn read_each(files: &[&PathBuf], reading: ReadOptions<'_>) -> Vec<Result<Vec<Process>>> {
     let read = |file: &PathBuf, show| {
         output::detail(format_args!("reads {}", file.display()));
         read_file(file, files.len(), show, reading)
@@ -102,8 +102,8 @@ fn read_each(files: &[&PathBuf], reading: Reading<'_>) -> Vec<Result<Vec<Process
 }
 
 /// Returns whether an error means that the record was created but nothing was written to it.
-pub const fn is_empty(error: &Error) -> bool {
-    matches!(error, Error::Empty(_))
+pub const fn is_empty(error: &RecordError) -> bool {
+    matches!(error, RecordError::Empty(_))
 }
 
 /// Returns the exit status: a failure if a file could not be read or a record is damaged.
@@ -207,13 +207,13 @@ pub fn read(path: &Path) -> Result<Process> {
 ///
 /// # Errors
 /// The file cannot be read, or is not a record.
-pub fn open(path: &Path, verb: &str) -> Result<Reader<Watched<File>>, Error> {
+pub fn open(path: &Path, verb: &str) -> Result<Reader<ProgressSource<File>>, RecordError> {
     let (file, length) = open_file(path)?;
-    Reader::new(Watched::new(file, activity(verb, path), 2 * length))
+    Reader::new(ProgressSource::new(file, activity(verb, path), 2 * length))
 }
 
 /// Opens a snapshot of a file that may be a record. Returns the snapshot and its length in bytes.
-fn open_file(path: &Path) -> Result<(File, u64), Error> {
+fn open_file(path: &Path) -> Result<(File, u64), RecordError> {
     let file = tllmprof_record::open_still(path)?;
     let length = file.metadata()?.len();
     Ok((file, length))
@@ -221,7 +221,12 @@ fn open_file(path: &Path) -> Result<(File, u64), Error> {
 
 /// Reads the processes of a record, an nsys export or a PyTorch trace. `files` is the total number of files that are
 /// read. `show`: whether to show a progress line.
-fn read_file(file: &Path, files: usize, show: bool, reading: Reading<'_>) -> Result<Vec<Process>> {
+fn read_file(
+    file: &Path,
+    files: usize,
+    show: bool,
+    reading: ReadOptions<'_>,
+) -> Result<Vec<Process>> {
     let path = || file.to_owned();
     if is_json(file)? {
         let shown = show.then(|| activity("reading", file));
@@ -251,12 +256,12 @@ fn read_file(file: &Path, files: usize, show: bool, reading: Reading<'_>) -> Res
 /// Reads the processes of an nsys export, or of an nsys report if nsys is installed.
 pub fn exported(
     file: &Path,
-    Reading { scopes, step }: Reading<'_>,
-) -> Result<Vec<tllmprof_nsys::Process>, tllmprof_nsys::Error> {
+    ReadOptions { scopes, step }: ReadOptions<'_>,
+) -> Result<Vec<tllmprof_nsys::ExportProcess>, tllmprof_nsys::ExportError> {
     let nsys = match tllmprof_nsys::is_report(file) {
         true => NSYS
             .find()
-            .map_err(|error| tllmprof_nsys::Error::WrongNsys(error.to_string()))?,
+            .map_err(|error| tllmprof_nsys::ExportError::WrongNsys(error.to_string()))?,
         false => None,
     };
     let nsys = nsys.unwrap_or_else(|| NSYS.name.into());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::failure::usage;
-use crate::which::{Found, which};
+use crate::which::{CommandLookup, which};
 
 /// A profiler: the name of its command, and the folders where it is installed if it is not on `PATH`.
 pub struct Profiler {
@@ -58,7 +58,7 @@ impl Profiler {
     pub fn find(&self) -> Result<Option<PathBuf>> {
         if let Some(given) = env::var_os(self.variable).filter(|path| !path.is_empty()) {
             return match which(&given) {
-                Found::Program(path) => Ok(Some(path)),
+                CommandLookup::Program(path) => Ok(Some(path)),
                 _ => Err(usage(format_args!(
                     "{}=\"{}\": there is no such program (wanted: the path of {})",
                     self.variable,
@@ -67,7 +67,7 @@ impl Profiler {
                 ))),
             };
         }
-        if let Found::Program(path) = which(self.name.as_ref()) {
+        if let CommandLookup::Program(path) = which(self.name.as_ref()) {
             return Ok(Some(path));
         }
         Ok(self.search(Path::new("/opt/nvidia"), Path::new("/usr/local")))
@@ -105,7 +105,7 @@ impl Profiler {
         installed
             .chain(toolkits)
             .chain(along.into_iter().flatten())
-            .find(|file| matches!(which(file.as_os_str()), Found::Program(_)))
+            .find(|file| matches!(which(file.as_os_str()), CommandLookup::Program(_)))
     }
 }
 

@@ -86,12 +86,12 @@ impl<W: Write> Drop for Progress<W> {
 }
 
 /// A record's bytes. Reading them advances the progress.
-pub struct Watched<S> {
+pub struct ProgressSource<S> {
     source: S,
     progress: RefCell<Progress>,
 }
 
-impl<S> Watched<S> {
+impl<S> ProgressSource<S> {
     /// Wraps a source of bytes. `bytes` is the total number of bytes that will be read, for the
     /// percentage.
     pub fn new(source: S, what: String, bytes: u64) -> Self {
@@ -100,7 +100,7 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: Source> Source for Watched<S> {
+impl<S: Source> Source for ProgressSource<S> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let length = self.source.read_at(buffer, offset)?;
         self.progress.borrow_mut().advance(length as u64);

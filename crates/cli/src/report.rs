@@ -8,23 +8,23 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use tllmprof_config::{RunId, Step};
 use tllmprof_export::Output;
-use tllmprof_nsys::Scopes;
+use tllmprof_nsys::GraphScopes;
 use tllmprof_report::{Process, Report, Style};
 
 use crate::failure::usage;
 use crate::page::{self, Measured};
-use crate::processes::Reading;
+use crate::processes::ReadOptions;
 use crate::{manners, output, processes, query, runs};
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct ReportArguments {
     /// Print the report as JSON, with every iteration
     #[arg(long)]
     json: bool,
     /// Print the report in this format; json is the same as --json, csv prints the tables, and html prints the page of
     /// --html [default: text]
     #[arg(long, value_name = "FORMAT", conflicts_with = "json")]
-    format: Option<Format>,
+    format: Option<ReportFormat>,
     /// Show all rows of all tables, with whole names; the default for a pipe or a file
     #[arg(long, conflicts_with = "brief")]
     full: bool,
@@ -69,14 +69,14 @@ pub struct Arguments {
 
 /// The format of a printed report.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum ReportFormat {
     Text,
     Json,
     Csv,
     Html,
 }
 
-impl Format {
+impl ReportFormat {
     /// Returns the option that selects this format, for messages.
     const fn option(self) -> &'static str {
         match self {
@@ -95,12 +95,12 @@ fn parse_rows(text: &str) -> Result<usize, &'static str> {
 /// The file name that stands for standard output.
 const STDOUT: &str = "-";
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &ReportArguments) -> Result<ExitCode> {
     if arguments.schema {
         output::write(|to| writeln!(to, "{:#}", Report::schema()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    if arguments.format == Some(Format::Html) && io::stdout().is_terminal() {
+    if arguments.format == Some(ReportFormat::Html) && io::stdout().is_terminal() {
         return Err(usage(format_args!(
             "--format html: standard output is a terminal (wanted: a pipe or a file, or --html OUT)"
         )));
@@ -112,7 +112,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let page = match &arguments.html {
         Some(out) if out == Path::new(STDOUT) => {
-            if arguments.format() != Format::Text {
+            if arguments.format() != ReportFormat::Text {
                 return Err(usage(format_args!(
                     "--html -: {} goes to standard output (wanted: a file's name, or without it)",
                     arguments.asks_for()
@@ -132,17 +132,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let scopes = arguments.scopes.as_deref();
     let scopes = scopes.map(|record| scopes_of(record, &files)).transpose()?;
-    let reading = Reading {
+    let reading = ReadOptions {
         scopes: scopes.as_ref(),
-        ..Reading::with_step(arguments.step.as_ref(), &files)?
+        ..ReadOptions::with_step(arguments.step.as_ref(), &files)?
     };
     let (processes, failed) = processes::read_all(&files, reading);
     let status = processes::status(failed, &processes);
     let mut groups = runs::apart(processes, arguments.merge);
     let format = arguments.format();
-    if format != Format::Text || page.is_some() {
+    if format != ReportFormat::Text || page.is_some() {
         let option = match format {
-            Format::Text => "--html",
+            ReportFormat::Text => "--html",
             _ => arguments.asks_for(),
         };
         groups = vec![runs::expect_one(groups, option)?];
@@ -175,7 +175,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 ///
 /// # Errors
 /// The record cannot be read or has no layers, or none of the files is an export of nsys.
-fn scopes_of(record: &Path, files: &[PathBuf]) -> Result<Scopes> {
+fn scopes_of(record: &Path, files: &[PathBuf]) -> Result<GraphScopes> {
     let option = || format!("--scopes {}", record.display());
     let is_export = |file: &PathBuf| processes::is_of_nsys(file).unwrap_or(false);
     if !files.iter().any(is_export) {
@@ -185,7 +185,7 @@ fn scopes_of(record: &Path, files: &[PathBuf]) -> Result<Scopes> {
         )));
     }
     let reader = processes::open(record, "reading").with_context(option)?;
-    let scopes = Scopes::read(record.to_owned(), &reader).with_context(option)?;
+    let scopes = GraphScopes::read(record.to_owned(), &reader).with_context(option)?;
     scopes.with_context(|| {
         format!(
             "{}: it has no layers (wanted: a record of tllmprof run --layers)",
@@ -197,8 +197,8 @@ fn scopes_of(record: &Path, files: &[PathBuf]) -> Result<Scopes> {
 fn show(
     processes: Vec<Process>,
     page: Option<(&PathBuf, Option<Output>)>,
-    reading: Reading<'_>,
-    arguments: &Arguments,
+    reading: ReadOptions<'_>,
+    arguments: &ReportArguments,
 ) -> Result<()> {
     let measured = Measured::from_processes(&processes);
     let report = Report::new(processes);
@@ -214,21 +214,21 @@ fn show(
         }
     }
     match format {
-        Format::Text if has_page => (),
-        Format::Text => output::text(&arguments.text(&report)?)?,
-        Format::Json => output::write(|to| report.json(to))?,
-        Format::Csv => output::write(|to| report.csv(to))?,
-        Format::Html => page::write(&report, &measured, None, false, reading)?,
+        ReportFormat::Text if has_page => (),
+        ReportFormat::Text => output::text(&arguments.text(&report)?)?,
+        ReportFormat::Json => output::write(|to| report.json(to))?,
+        ReportFormat::Csv => output::write(|to| report.csv(to))?,
+        ReportFormat::Html => page::write(&report, &measured, None, false, reading)?,
     }
     Ok(())
 }
 
-impl Arguments {
+impl ReportArguments {
     /// Returns the format in which the report is printed.
-    fn format(&self) -> Format {
+    fn format(&self) -> ReportFormat {
         match self.format {
-            None if self.json => Format::Json,
-            format => format.unwrap_or(Format::Text),
+            None if self.json => ReportFormat::Json,
+            format => format.unwrap_or(ReportFormat::Text),
         }
     }
 
@@ -236,7 +236,7 @@ impl Arguments {
     fn asks_for(&self) -> &'static str {
         match self.format {
             None if self.json => "--json",
-            format => format.unwrap_or(Format::Text).option(),
+            format => format.unwrap_or(ReportFormat::Text).option(),
         }
     }
 
@@ -279,7 +279,7 @@ pub fn finding_ids(report: &Report) -> String {
 /// Prints a short summary of a run's records on standard error. Returns true if there are iterations that a page could
 /// show.
 pub fn summarise(files: &[PathBuf], run: &RunId) -> bool {
-    let (processes, _) = processes::read_all(files, Reading::default());
+    let (processes, _) = processes::read_all(files, ReadOptions::default());
     let processes = runs::only(processes, run);
     let has_iterations = processes.iter().any(|process| process.sum.is_some());
     if !processes.is_empty() {

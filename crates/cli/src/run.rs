@@ -17,13 +17,13 @@ use tllmprof_config::{Level, RunId, variable};
 use crate::background::{self, Left};
 use crate::doctor::{NOT_A_PROGRAM, NOT_EXECUTABLE, NOT_FOUND};
 use crate::failure::{usage, with_status, worded};
-use crate::metrics::{Sampled, Sampler};
+use crate::metrics::{SampleScope, Sampler};
 use crate::options::{Measures, Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
 use crate::supervised::HeldSignals;
 use crate::unreached::ProgramWatch;
-use crate::which::{Found, which};
+use crate::which::{CommandLookup, which};
 use crate::{doctor, inherited, library, live, manners, output, report, runs, supervised};
 
 #[derive(clap::Args)]
@@ -39,7 +39,7 @@ cannot be executed; 127: there is no such program.
 
 nsys needs about 90 ms between two windows and may miss a window that starts sooner."
 )]
-pub struct Arguments {
+pub struct RunArguments {
     #[command(flatten)]
     options: Options,
     /// Run the program under nsys, which captures the windows, or the whole program with --window none; ARGS are passed
@@ -57,7 +57,7 @@ pub struct Arguments {
     command: Vec<OsString>,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     let measures = match is_profiled {
         true => Measures::Nothing,
@@ -122,7 +122,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let admitted = doctor::admit(&arguments.command, &library, settings.log);
     admitted.map_err(|error| match arguments.options.meant(name) {
-        Some(meant) if which(name) == Found::Nothing => {
+        Some(meant) if which(name) == CommandLookup::Nothing => {
             with_status(NOT_FOUND, format_args!("{error} (did you mean {meant}?)"))
         }
         _ => error,
@@ -180,9 +180,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Err(cannot_start(command.get_program(), &error));
     }
     let wanted = match &records {
-        _ if options.gpu_metrics() => Some(Sampled::All),
+        _ if options.gpu_metrics() => Some(SampleScope::All),
         Some(records) if records.are_of_run() && settings.gpu_state && !options.is_light() => {
-            Some(Sampled::State)
+            Some(SampleScope::State)
         }
         _ => None,
     };
@@ -228,7 +228,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Removes control sockets that processes of this run left when they were killed.
     live::sweep();
     let mut metrics = sampler.and_then(Sampler::finish);
-    if let (Some(Sampled::State), Some(path), Some(records)) = (wanted, &metrics, &records)
+    if let (Some(SampleScope::State), Some(path), Some(records)) = (wanted, &metrics, &records)
         && records.written().is_empty()
     {
         // Without a record of the program these samples say nothing.
@@ -369,7 +369,7 @@ fn end_as(status: ExitStatus) -> ExitCode {
 }
 
 fn cannot_start(name: &OsStr, error: &io::Error) -> anyhow::Error {
-    let is_there = matches!(which(name), Found::Program(_));
+    let is_there = matches!(which(name), CommandLookup::Program(_));
     let name = name.display();
     match error.kind() {
         _ if error.raw_os_error() == Some(libc::ENOEXEC) => {

@@ -17,7 +17,7 @@ mod replay;
 use replay::{Boundaries, Replay, replay};
 
 #[derive(Args)]
-pub struct Arguments {
+pub struct StreamsArguments {
     /// Print one JSON line for each file
     #[arg(long)]
     json: bool,
@@ -26,7 +26,7 @@ pub struct Arguments {
     files: Vec<PathBuf>,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &StreamsArguments) -> Result<ExitCode> {
     let mut status = ExitCode::SUCCESS;
     for file in &arguments.files {
         let replayed = open(file)

@@ -21,7 +21,7 @@ use crate::{failure, output};
 
 #[derive(Args)]
 #[command(override_usage = "tllmprof symbols [--json] <BINARY>... [REGEX]")]
-pub struct Arguments {
+pub struct SymbolsArguments {
     /// Print one JSON line for each function
     #[arg(long)]
     json: bool,
@@ -32,7 +32,7 @@ pub struct Arguments {
 }
 
 /// The pattern that the user typed: a regex for functions, and optionally one for their library.
-struct Wanted {
+struct FunctionQuery {
     text: String,
     pattern: Pattern,
     library: Option<Regex>,
@@ -44,7 +44,7 @@ struct Binary {
 }
 
 /// A function in the list.
-struct Row<'a> {
+struct FunctionRow<'a> {
     binary: &'a Binary,
     function: Function<'a>,
     reach: Reach,
@@ -52,7 +52,7 @@ struct Row<'a> {
     shown: String,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &SymbolsArguments) -> Result<ExitCode> {
     let (files, wanted) = split(&arguments.arguments)?;
     let mut status = ExitCode::SUCCESS;
     let mut binaries = Vec::new();
@@ -79,7 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         ));
         return Ok(ExitCode::FAILURE);
     }
-    let names = Names::new(&binaries);
+    let names = NameCounts::new(&binaries);
     let mut text = String::new();
     if arguments.json {
         for row in &rows {
@@ -102,7 +102,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Splits the arguments into files and a regex. The last argument is the regex if it is not a file.
-fn split(arguments: &[OsString]) -> Result<(Vec<&Path>, Option<Wanted>)> {
+fn split(arguments: &[OsString]) -> Result<(Vec<&Path>, Option<FunctionQuery>)> {
     let mut files: Vec<&Path> = arguments.iter().map(Path::new).collect();
     let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
     if let [first, rest @ ..] = files.as_slice()
@@ -136,7 +136,7 @@ fn split(arguments: &[OsString]) -> Result<(Vec<&Path>, Option<Wanted>)> {
     let Step::Symbol { name, library, .. } = Step::parse(&rule).map_err(wrong)? else {
         return Err(failure::usage(format_args!("{text:?} is not a sym: rule")));
     };
-    let wanted = Wanted {
+    let wanted = FunctionQuery {
         text: text.to_owned(),
         pattern: Pattern::new(&name),
         library,
@@ -144,7 +144,7 @@ fn split(arguments: &[OsString]) -> Result<(Vec<&Path>, Option<Wanted>)> {
     Ok((files, Some(wanted)))
 }
 
-fn rows<'a>(binaries: &'a [Binary], wanted: Option<&Wanted>) -> Vec<Row<'a>> {
+fn rows<'a>(binaries: &'a [Binary], wanted: Option<&FunctionQuery>) -> Vec<FunctionRow<'a>> {
     let mut rows = Vec::new();
     for binary in binaries {
         let functions = match wanted {
@@ -163,7 +163,7 @@ fn rows<'a>(binaries: &'a [Binary], wanted: Option<&Wanted>) -> Vec<Row<'a>> {
         let mut progress = Progress::new(what, functions.len() as u64);
         rows.extend(functions.into_iter().map(|function| {
             progress.advance(1);
-            Row {
+            FunctionRow {
                 binary,
                 reach: reach(&function, &binary.image),
                 shown: shown(function.names.first().copied().unwrap_or_default()),
@@ -183,7 +183,7 @@ fn shown(name: &[u8]) -> String {
 }
 
 /// Returns the message for an empty list.
-fn describe_nothing(binaries: &[Binary], wanted: Option<&Wanted>) -> String {
+fn describe_nothing(binaries: &[Binary], wanted: Option<&FunctionQuery>) -> String {
     let paths = binaries.iter().map(|b| b.path.display().to_string());
     let paths = paths.collect::<Vec<_>>().join(", ");
     let mut text = match wanted {
@@ -206,8 +206,8 @@ fn describe_nothing(binaries: &[Binary], wanted: Option<&Wanted>) -> String {
     text
 }
 
-fn table(text: &mut String, binaries: &[Binary], rows: &[Row<'_>]) {
-    let means: Vec<_> = rows.iter().map(Row::means).collect();
+fn table(text: &mut String, binaries: &[Binary], rows: &[FunctionRow<'_>]) {
+    let means: Vec<_> = rows.iter().map(FunctionRow::means).collect();
     let width = means.iter().map(String::len).max().unwrap_or(0);
     let mut of = None;
     // Errors of `writeln` are ignored below, because writing to a string does not fail.
@@ -254,7 +254,7 @@ fn sources(sources: Sources) -> Vec<&'static str> {
     known.map(|(_, name)| name).collect()
 }
 
-impl Row<'_> {
+impl FunctionRow<'_> {
     fn means(&self) -> String {
         let word = self.reach.word();
         match self.reach {
@@ -280,7 +280,7 @@ impl Row<'_> {
         format!("  = {}", others.join(" = "))
     }
 
-    fn json(&self, names: &Names<'_>) -> String {
+    fn json(&self, names: &NameCounts<'_>) -> String {
         let string = |text: &str| output::json(text);
         let or_null = |text: Option<String>| text.unwrap_or_else(|| "null".to_owned());
         let list = |items: Vec<String>| format!("[{}]", items.join(", "));
@@ -317,9 +317,9 @@ impl Row<'_> {
 }
 
 /// The number of functions with each name, in all binaries.
-struct Names<'a>(HashMap<&'a [u8], usize>);
+struct NameCounts<'a>(HashMap<&'a [u8], usize>);
 
-impl<'a> Names<'a> {
+impl<'a> NameCounts<'a> {
     fn new(binaries: &'a [Binary]) -> Self {
         let mut counts = HashMap::new();
         for binary in binaries {
@@ -344,8 +344,8 @@ impl<'a> Names<'a> {
     }
 
     /// Returns a line that suggests a rule for the first listed function that can be counted.
-    fn advice(&self, rows: &[Row<'_>]) -> String {
-        let reached = |row: &&Row<'_>| !matches!(row.reach, Reach::No(_));
+    fn advice(&self, rows: &[FunctionRow<'_>]) -> String {
+        let reached = |row: &&FunctionRow<'_>| !matches!(row.reach, Reach::No(_));
         let Some(row) = rows.iter().find(reached) else {
             return "none of them can be counted\n".to_owned();
         };

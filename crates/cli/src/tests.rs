@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
-use tllmprof_config::{Reader, SETTINGS, Setting, Settings, Value};
+use tllmprof_config::{Reader, SETTINGS, Setting, Settings, ValueForm};
 
 use crate::mistyped;
 use crate::options::{Measures, Options};
@@ -98,14 +98,14 @@ fn every_option_refuses_hostile_values_by_its_name() {
     let mut cases = 0;
     for row in SETTINGS
         .iter()
-        .filter(|row| !row.option.is_empty() && row.value != Value::Flag)
+        .filter(|row| !row.option.is_empty() && row.value != ValueForm::Flag)
     {
         for hostile in Hostile::ALL {
             let [apart, together] = typed(row.option, &hostile.value());
             // These options take a value only in the same word, after an equals sign. A separate word would be the
             // program.
             let lines = match row.value {
-                Value::Optional(_) => vec![together],
+                ValueForm::Optional(_) => vec![together],
                 _ => vec![apart, together],
             };
             for words in lines {
@@ -129,7 +129,7 @@ fn every_option_refuses_hostile_values_by_its_name() {
 fn flags_take_no_value_and_say_what_they_need() {
     for row in SETTINGS
         .iter()
-        .filter(|row| !row.option.is_empty() && row.value == Value::Flag)
+        .filter(|row| !row.option.is_empty() && row.value == ValueForm::Flag)
     {
         let [_, together] = typed(row.option, OsStr::new("1"));
         is_refused(refusal(&together).as_deref(), row.option, &together);
@@ -160,7 +160,7 @@ fn every_variable_refuses_hostile_values_by_its_name() {
                 if let Empty | Blank = hostile {
                     // An empty variable counts as not set, because launchers set empty values for settings that they do
                     // not use. For a flag an empty value means off.
-                    let is_unset = row.value != Value::Flag || row.default != "1";
+                    let is_unset = row.value != ValueForm::Flag || row.default != "1";
                     assert_eq!(read.is_ok_and(|read| read == none), is_unset, "{name}");
                 } else if hostile.is_one_of(row) {
                     assert!(read.is_ok(), "{name} {hostile:?}");

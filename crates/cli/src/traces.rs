@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use tllmprof_config::Step;
-use tllmprof_kineto::{Error, Process};
+use tllmprof_kineto::{TraceError, TraceProcess};
 
 use crate::progress::Progress;
 
@@ -28,24 +28,28 @@ pub fn is_trace(file: &Path, beginning: &[u8]) -> bool {
 ///
 /// # Errors
 /// The file cannot be read, or is not a trace.
-pub fn read(file: &Path, step: Option<&Step>, activity: Option<String>) -> Result<Process, Error> {
+pub fn read(
+    file: &Path,
+    step: Option<&Step>,
+    activity: Option<String>,
+) -> Result<TraceProcess, TraceError> {
     let source = File::open(file)?;
     let length = fs::metadata(file)?.len();
     let Some(activity) = activity else {
         return tllmprof_kineto::read(source, file, step.cloned());
     };
     let progress = Progress::new(activity, length);
-    let watched = Watched { source, progress };
+    let watched = ProgressFile { source, progress };
     tllmprof_kineto::read(watched, file, step.cloned())
 }
 
 /// A file that advances the progress when it is read.
-struct Watched {
+struct ProgressFile {
     source: File,
     progress: Progress,
 }
 
-impl Read for Watched {
+impl Read for ProgressFile {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let length = self.source.read(to)?;
         self.progress.advance(length as u64);

@@ -40,13 +40,13 @@ struct Image {
 
 /// A process: its name, its parent and its program.
 #[derive(PartialEq, Eq, Debug)]
-struct Status {
+struct ProcessSummary {
     name: String,
     parent: u64,
     image: Image,
 }
 
-impl Status {
+impl ProcessSummary {
     fn new(status: ProcessStatus) -> Option<Self> {
         Some(Self {
             parent: status.parent()?,
@@ -116,7 +116,7 @@ impl Processes {
     /// Processes below another `tllmprof run` are left out, because that command watches them.
     fn look(&mut self, command: u64, library: &Path) {
         let all: HashMap<_, _> = process_numbers()
-            .filter_map(|number| Some((number, Status::read(number)?)))
+            .filter_map(|number| Some((number, ProcessSummary::read(number)?)))
             .collect();
         let started = |number| all.get(&number).map(|status| status.image.started);
         let mut ours: HashSet<u64> = self.running.keys().copied().collect();
@@ -124,7 +124,7 @@ impl Processes {
         loop {
             let before = ours.len();
             let is_child =
-                |status: &Status| ours.contains(&status.parent) || status.parent == command;
+                |status: &ProcessSummary| ours.contains(&status.parent) || status.parent == command;
             let children = all
                 .iter()
                 .filter(|(_, status)| is_child(status) && status.name != COMMAND);
@@ -147,7 +147,7 @@ impl Processes {
             .collect();
     }
 
-    fn examine(&mut self, number: u64, status: &Status, library: &[u8]) -> Mapped {
+    fn examine(&mut self, number: u64, status: &ProcessSummary, library: &[u8]) -> Mapped {
         let Ok(maps) = fs::read(format!("/proc/{number}/maps")) else {
             return Mapped::Neither;
         };
@@ -226,20 +226,20 @@ impl ProgramWatch {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<_> = found.iter().map(|one| (one.clone(), one.runs())).collect();
         found.sort_by_key(|(one, _)| one.number);
-        (!found.is_empty()).then(|| Line(&found).to_string())
+        (!found.is_empty()).then(|| UnreachedMessage(&found).to_string())
     }
 }
 
 impl Unreached {
     fn runs(&self) -> bool {
-        Status::read(self.number).is_some_and(|now| now.image == self.image)
+        ProcessSummary::read(self.number).is_some_and(|now| now.image == self.image)
     }
 }
 
 /// Formats the message about these processes. The flag says whether a process is still running.
-struct Line<'a>(&'a [(Unreached, bool)]);
+struct UnreachedMessage<'a>(&'a [(Unreached, bool)]);
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for UnreachedMessage<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(all) = self;
         let is_one = all.len() == 1;
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn a_status_has_a_name_a_parent_and_an_image() {
         let fields: Vec<_> = (4..=52).map(|number| number.to_string()).collect();
-        let parse = |stat: &str| Status::new(ProcessStatus::parse(stat)?);
+        let parse = |stat: &str| ProcessSummary::new(ProcessStatus::parse(stat)?);
         let status = parse(&format!("7 (a) b (c)) S {}\n", fields.join(" ")));
         let image = Image {
             started: 22,
@@ -290,14 +290,14 @@ mod tests {
         };
         assert_eq!(
             status,
-            Some(Status {
+            Some(ProcessSummary {
                 name: "a) b (c)".to_owned(),
                 parent: 4,
                 image
             })
         );
         assert_eq!(parse("7 (a) S 4 5\n"), None);
-        let own = Status::read(u64::from(std::process::id())).unwrap();
+        let own = ProcessSummary::read(u64::from(std::process::id())).unwrap();
         assert!(own.image.places.iter().all(|place| *place > 0), "{own:?}");
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum CommandLookup {
     Program(PathBuf),
     /// The file exists, but is not executable.
     NotExecutable(PathBuf),
@@ -18,27 +18,29 @@ pub enum Found {
 
 /// Looks up a command as a shell does: as a path if it contains a slash, otherwise in the folders
 /// of `PATH`.
-pub fn which(command: &OsStr) -> Found {
+pub fn which(command: &OsStr) -> CommandLookup {
     match env::var_os("PATH") {
         Some(path) => which_in(command, &path),
         None => which_in(command, OsStr::new("/bin:/usr/bin")),
     }
 }
 
-fn which_in(command: &OsStr, path: &OsStr) -> Found {
+fn which_in(command: &OsStr, path: &OsStr) -> CommandLookup {
     if command.is_empty() {
-        return Found::Nothing;
+        return CommandLookup::Nothing;
     }
     if command.as_bytes().contains(&b'/') {
         let path = Path::new(command);
         return match path.metadata() {
             // A part of the path cannot be entered, for example because it is a file instead of a
             // folder.
-            Err(error) if error.kind() != ErrorKind::NotFound => Found::NotExecutable(path.into()),
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                CommandLookup::NotExecutable(path.into())
+            }
             _ => look(path),
         };
     }
-    let mut found = Found::Nothing;
+    let mut found = CommandLookup::Nothing;
     for folder in env::split_paths(path) {
         // In `PATH`, an empty entry means the current folder.
         let folder = if folder.as_os_str().is_empty() {
@@ -47,22 +49,22 @@ fn which_in(command: &OsStr, path: &OsStr) -> Found {
             folder
         };
         match look(&folder.join(command)) {
-            program @ Found::Program(_) => return program,
-            other if found == Found::Nothing => found = other,
+            program @ CommandLookup::Program(_) => return program,
+            other if found == CommandLookup::Nothing => found = other,
             _ => {}
         }
     }
     found
 }
 
-fn look(file: &Path) -> Found {
+fn look(file: &Path) -> CommandLookup {
     match file.metadata() {
         Ok(metadata) if metadata.is_file() && is_executable(file) => {
-            Found::Program(file.to_owned())
+            CommandLookup::Program(file.to_owned())
         }
-        Ok(metadata) if metadata.is_dir() => Found::Folder(file.to_owned()),
-        Ok(_) => Found::NotExecutable(file.to_owned()),
-        Err(_) => Found::Nothing,
+        Ok(metadata) if metadata.is_dir() => CommandLookup::Folder(file.to_owned()),
+        Ok(_) => CommandLookup::NotExecutable(file.to_owned()),
+        Err(_) => CommandLookup::Nothing,
     }
 }
 
@@ -106,7 +108,7 @@ fn is_text(line: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn find(command: &str, path: &str) -> Found {
+    fn find(command: &str, path: &str) -> CommandLookup {
         which_in(OsStr::new(command), OsStr::new(path))
     }
 
@@ -114,29 +116,32 @@ mod tests {
     fn along_the_path() {
         assert_eq!(
             find("sh", "/nowhere:/bin"),
-            Found::Program("/bin/sh".into())
+            CommandLookup::Program("/bin/sh".into())
         );
         assert_eq!(
             find("passwd", "/etc"),
-            Found::NotExecutable("/etc/passwd".into())
+            CommandLookup::NotExecutable("/etc/passwd".into())
         );
         assert_eq!(
             find("passwd", "/etc:/usr/bin"),
-            Found::Program("/usr/bin/passwd".into())
+            CommandLookup::Program("/usr/bin/passwd".into())
         );
-        assert_eq!(find("sh", "/nowhere"), Found::Nothing);
-        assert_eq!(find("", "/bin"), Found::Nothing);
+        assert_eq!(find("sh", "/nowhere"), CommandLookup::Nothing);
+        assert_eq!(find("", "/bin"), CommandLookup::Nothing);
     }
 
     #[test]
     fn by_path() {
-        assert_eq!(find("/bin/sh", ""), Found::Program("/bin/sh".into()));
-        assert_eq!(find("/bin", "/"), Found::Folder("/bin".into()));
-        assert_eq!(find("bin", "/"), Found::Folder("/bin".into()));
-        assert_eq!(find("./nothing", "/bin"), Found::Nothing);
+        assert_eq!(
+            find("/bin/sh", ""),
+            CommandLookup::Program("/bin/sh".into())
+        );
+        assert_eq!(find("/bin", "/"), CommandLookup::Folder("/bin".into()));
+        assert_eq!(find("bin", "/"), CommandLookup::Folder("/bin".into()));
+        assert_eq!(find("./nothing", "/bin"), CommandLookup::Nothing);
         assert_eq!(
             find("/bin/sh/x", "/"),
-            Found::NotExecutable("/bin/sh/x".into())
+            CommandLookup::NotExecutable("/bin/sh/x".into())
         );
     }
 }

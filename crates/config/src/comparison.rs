@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Comparison {
+pub enum ComparisonOperator {
     Is,
     IsNot,
     Less,
@@ -13,16 +13,16 @@ pub enum Comparison {
 }
 
 /// The comparison signs. Longer ones come first, so that `<=` is not read as `<`.
-const SIGNS: [(&str, Comparison); 6] = [
-    ("==", Comparison::Is),
-    ("!=", Comparison::IsNot),
-    ("<=", Comparison::LessOrEqual),
-    (">=", Comparison::MoreOrEqual),
-    ("<", Comparison::Less),
-    (">", Comparison::More),
+const SIGNS: [(&str, ComparisonOperator); 6] = [
+    ("==", ComparisonOperator::Is),
+    ("!=", ComparisonOperator::IsNot),
+    ("<=", ComparisonOperator::LessOrEqual),
+    (">=", ComparisonOperator::MoreOrEqual),
+    ("<", ComparisonOperator::Less),
+    (">", ComparisonOperator::More),
 ];
 
-impl Comparison {
+impl ComparisonOperator {
     /// Returns the comparison sign at the beginning of the text, and its comparison.
     pub(crate) fn at_start(text: &str) -> Option<(&'static str, Self)> {
         SIGNS.into_iter().find(|(sign, _)| text.starts_with(sign))

@@ -19,15 +19,15 @@ mod tests;
 
 use std::fmt;
 
-use crate::comparison::Comparison;
+use crate::comparison::ComparisonOperator;
 use crate::error::{Problem, shown};
-use parser::{Names, Parser};
+use parser::{Parser, Vocabulary};
 
 /// Maximum number of comparisons in a condition.
 pub const PARTS: usize = 16;
 
-/// The names that comparisons can use, in this order: the fields of [`Facts`], the phase, and the fields of
-/// [`Times`].
+/// The names that comparisons can use, in this order: the fields of [`BatchFacts`], the phase, and the fields of
+/// [`IterationDurations`].
 const NAMES: [&str; 9] = [
     "requests",
     "tokens",
@@ -48,7 +48,7 @@ const PHASE_OF_ANOTHER: u32 = 0;
 
 /// Known facts about the batch of an iteration. `None` means that a fact is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Facts {
+pub struct BatchFacts {
     pub requests: Option<u32>,
     pub tokens: Option<u32>,
     pub prefill_tokens: Option<u32>,
@@ -56,7 +56,7 @@ pub struct Facts {
     pub is_draft: Option<bool>,
 }
 
-impl Facts {
+impl BatchFacts {
     fn decode_tokens(self) -> Option<u32> {
         self.tokens?.checked_sub(self.prefill_tokens?)
     }
@@ -73,13 +73,13 @@ impl Facts {
 
     /// Returns the kind of the batch. Batches of the same kind take about the same time.
     #[must_use]
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> BatchClass {
         let phase = self.value(PHASE);
         let size = match phase {
             Some(1) => self.requests.or(self.tokens),
             _ => self.tokens.or(self.requests),
         };
-        Kind {
+        BatchClass {
             phase: phase.map_or(PHASES.len(), |phase| phase as usize),
             size: size.map_or(0, |size| (u32::BITS - size.leading_zeros()) as usize),
         }
@@ -101,17 +101,17 @@ impl Facts {
 /// batch is twice as large as another. The size is the number of tokens; for batches that only decode, the number
 /// of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Kind {
+pub struct BatchClass {
     phase: usize,
     /// Number of significant bits of the size; 0 if the size is 0 or unknown.
     size: usize,
 }
 
-impl Kind {
+impl BatchClass {
     /// Number of different kinds.
     pub const COUNT: usize = (PHASES.len() + 1) * SIZES;
 
-    /// Returns the index of the kind in a table with [`Kind::COUNT`] entries.
+    /// Returns the index of the kind in a table with [`BatchClass::COUNT`] entries.
     #[must_use]
     pub const fn place(self) -> usize {
         self.phase * SIZES + self.size
@@ -120,7 +120,7 @@ impl Kind {
 
 const SIZES: usize = u32::BITS as usize + 1;
 
-impl fmt::Display for Kind {
+impl fmt::Display for BatchClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(phase) = PHASES.get(self.phase) else {
             return f.write_str("batch unknown");
@@ -145,7 +145,7 @@ impl fmt::Display for Kind {
 
 /// Duration of an iteration and of its parts, in nanoseconds. `None` means unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Times {
+pub struct IterationDurations {
     pub iteration: Option<u64>,
     pub gc: Option<u64>,
     pub gil: Option<u64>,
@@ -154,7 +154,7 @@ pub struct Times {
     pub p50: Option<u64>,
 }
 
-impl Times {
+impl IterationDurations {
     const fn value(self, name: usize) -> Option<u64> {
         match name - FIRST_TIME {
             0 => self.iteration,
@@ -178,12 +178,12 @@ enum With {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ConditionPart {
     name: usize,
-    comparison: Comparison,
+    comparison: ComparisonOperator,
     with: With,
 }
 
 impl ConditionPart {
-    fn holds(self, facts: Facts, times: &Times) -> Option<bool> {
+    fn holds(self, facts: BatchFacts, times: &IterationDurations) -> Option<bool> {
         let (value, with) = match self.with {
             // A comparison with `draft` can be decided even if nothing else is known about the batch.
             With::Number(DRAFT) if self.name == PHASE && facts.is_draft.is_some() => {
@@ -242,7 +242,7 @@ impl Condition {
     /// # Errors
     /// Returns the problem if the text does not parse, with its position.
     pub fn parse(text: &str) -> Result<Self, Problem> {
-        Self::parse_of(text, Names::Batch)
+        Self::parse_of(text, Vocabulary::Batch)
     }
 
     /// Parses a condition that can also depend on times.
@@ -250,10 +250,10 @@ impl Condition {
     /// # Errors
     /// Returns the problem if the text does not parse, with its position.
     pub fn parse_with_times(text: &str) -> Result<Self, Problem> {
-        Self::parse_of(text, Names::All)
+        Self::parse_of(text, Vocabulary::All)
     }
 
-    fn parse_of(text: &str, names: Names) -> Result<Self, Problem> {
+    fn parse_of(text: &str, names: Vocabulary) -> Result<Self, Problem> {
         let (parts, node) = Parser::new(text, names).parse()?;
         Ok(Self {
             parts,
@@ -264,14 +264,14 @@ impl Condition {
 
     /// Returns true if the condition holds for a batch. Returns `None` if too little is known to decide.
     #[must_use]
-    pub fn holds(&self, facts: Facts) -> Option<bool> {
-        self.holds_for(facts, &Times::default())
+    pub fn holds(&self, facts: BatchFacts) -> Option<bool> {
+        self.holds_for(facts, &IterationDurations::default())
     }
 
     /// Returns true if the condition holds for an iteration with this batch and these times. Returns `None` if too
     /// little is known to decide.
     #[must_use]
-    pub fn holds_for(&self, facts: Facts, times: &Times) -> Option<bool> {
+    pub fn holds_for(&self, facts: BatchFacts, times: &IterationDurations) -> Option<bool> {
         self.value(&self.node, &|part| part.holds(facts, times))
     }
 
@@ -343,10 +343,10 @@ pub struct Held {
 
 impl Held {
     /// Counts an iteration with this batch. Returns true if `condition` holds for it.
-    pub fn count(&mut self, condition: &Condition, facts: Facts) -> bool {
+    pub fn count(&mut self, condition: &Condition, facts: BatchFacts) -> bool {
         self.asked += 1;
         for (held, part) in self.parts.iter_mut().zip(&condition.parts) {
-            *held += u64::from(part.holds(facts, &Times::default()) == Some(true));
+            *held += u64::from(part.holds(facts, &IterationDurations::default()) == Some(true));
         }
         let holds = condition.holds(facts);
         self.unknown += u64::from(holds.is_none());

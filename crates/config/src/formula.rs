@@ -16,7 +16,7 @@
 
 use std::fmt;
 
-use crate::comparison::Comparison;
+use crate::comparison::ComparisonOperator;
 
 /// Maximum number of different arguments in a set of formulas, and maximum number of variables in nested sums.
 pub const ARGUMENTS: usize = 4;
@@ -43,7 +43,7 @@ pub enum Node {
     /// A conditional expression: `this if that else other`.
     If(Box<[Self; 3]>),
     /// A comparison, whose value is 1 if it holds, otherwise 0.
-    Compares(Comparison, Box<[Self; 2]>),
+    Compares(ComparisonOperator, Box<[Self; 2]>),
     /// A test whose value is 1 if the value is one of these texts, otherwise 0.
     OneOf(Box<Self>, Vec<usize>),
     Adds(Box<[Self; 2]>),
@@ -227,7 +227,7 @@ impl<'a> Parser<'a> {
 
     fn test(&mut self) -> Parsed<Node> {
         let node = self.value()?;
-        if let Some((sign, comparison)) = Comparison::at_start(self.rest()) {
+        if let Some((sign, comparison)) = ComparisonOperator::at_start(self.rest()) {
             self.at += sign.len();
             let other = self.value()?;
             return Ok(Node::Compares(comparison, Box::new([node, other])));
@@ -452,7 +452,8 @@ mod tests {
 
     #[test]
     fn products_bind_before_sums_and_those_before_comparisons() {
-        let [Node::Compares(Comparison::Less, sides)] = parse("1 + 2 * 3 - 4 < 5").nodes else {
+        let [Node::Compares(ComparisonOperator::Less, sides)] = parse("1 + 2 * 3 - 4 < 5").nodes
+        else {
             panic!("no comparison");
         };
         let six = Node::Multiplies(Box::new([Node::Number(2), Node::Number(3)]));
@@ -469,7 +470,7 @@ mod tests {
         };
         assert_eq!((sum.first, sum.lists.len()), (0, 2));
         let is_zero = [Node::Variable(1), Node::Number(0)];
-        let test = Node::Compares(Comparison::Is, Box::new(is_zero));
+        let test = Node::Compares(ComparisonOperator::Is, Box::new(is_zero));
         assert_eq!(sum.test, Some(test));
         let Node::Item(each) = &sum.each else {
             panic!("no item");

@@ -17,7 +17,7 @@ const WANTED: &str =
 
 /// The iterations in which kernels are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kernels {
+pub enum KernelSelection {
     /// The first N iterations of each window have kernels.
     Windows(u64),
     /// Windows that open periodically to sample kernels, and windows that request kernels explicitly.
@@ -35,7 +35,7 @@ pub struct KernelSamples {
     pub every: Duration,
 }
 
-impl Kernels {
+impl KernelSelection {
     /// The value of the setting for `TLLMPROF_KERNELS=1`.
     pub const FIRST: Self = Self::Windows(STEPS);
 
@@ -103,18 +103,21 @@ mod tests {
 
     #[test]
     fn kernels_are_of_each_window_or_of_samples() {
-        let parse = |text| Kernels::parse(text).unwrap();
-        assert_eq!(parse("1"), Some(Kernels::Windows(20)));
-        assert_eq!(parse("7"), Some(Kernels::Windows(7)));
+        let parse = |text| KernelSelection::parse(text).unwrap();
+        assert_eq!(parse("1"), Some(KernelSelection::Windows(20)));
+        assert_eq!(parse("7"), Some(KernelSelection::Windows(7)));
         assert_eq!((parse("0"), parse("00")), (None, None));
         let auto = parse(" Auto ").unwrap();
-        assert_eq!((auto, auto.steps_of_window()), (Kernels::Auto, None));
+        assert_eq!(
+            (auto, auto.steps_of_window()),
+            (KernelSelection::Auto, None)
+        );
         let time = Some(Duration::from_millis(300));
         assert_eq!(auto.at_the_end(), Some((20, time)));
-        assert_eq!(Kernels::Windows(7).at_the_end(), Some((7, None)));
+        assert_eq!(KernelSelection::Windows(7).at_the_end(), Some((7, None)));
         let samples = |steps, ms| {
             let every = Duration::from_millis(ms);
-            Some(Kernels::Samples(KernelSamples { steps, every }))
+            Some(KernelSelection::Samples(KernelSamples { steps, every }))
         };
         assert_eq!(parse("20@60s"), samples(20, 60_000));
         assert_eq!(parse(" 1 @ 1.5s "), samples(1, 1500));
@@ -134,7 +137,7 @@ mod tests {
             ("20@60s@60s", "\"60s@60s\" is no time"),
             ("20@-1s", "\"-1s\" is no time"),
         ] {
-            let said = Kernels::parse(text).unwrap_err().to_string();
+            let said = KernelSelection::parse(text).unwrap_err().to_string();
             assert!(
                 said.starts_with(problem) && said.contains("20@60s"),
                 "{text}: {said}"

@@ -93,12 +93,12 @@ pub fn text(text: &str) -> String {
 
 /// A name whose value is a secret, or is likely to be one.
 #[derive(Clone, Copy)]
-enum Name {
+enum Secrecy {
     Secret,
     Likely,
 }
 
-impl Name {
+impl Secrecy {
     /// Classifies a name. Returns `None` if its value is not a secret.
     fn classify(name: &str) -> Option<Self> {
         let mut words = vec![String::new()];
@@ -147,7 +147,7 @@ enum Next {
     #[default]
     Anything,
     /// The next word is the value for a name of this class.
-    Value(Name),
+    Value(Secrecy),
     /// The words up to this quote belong to a secret.
     Until(char),
 }
@@ -170,7 +170,7 @@ impl Masking {
         }
         if let Some((before, value)) = argument.split_once('=')
             && !before.contains(char::is_whitespace)
-            && let Some(name) = Name::classify(before)
+            && let Some(name) = Secrecy::classify(before)
         {
             self.next = Next::Anything;
             self.line.push_str(before);
@@ -191,7 +191,7 @@ impl Masking {
     }
 
     /// Appends a value, masked if it is a secret.
-    fn add_value(&mut self, name: Name, value: &str) {
+    fn add_value(&mut self, name: Secrecy, value: &str) {
         if name.hides(value) {
             self.line.push_str(MASK);
         } else {
@@ -215,7 +215,7 @@ impl Masking {
             },
             Next::Value(_) if is_scheme(word) => {
                 self.line.push_str(word);
-                self.next = Next::Value(Name::Secret);
+                self.next = Next::Value(Secrecy::Secret);
             }
             Next::Value(name) if !word.starts_with('-') => self.value(name, word),
             Next::Value(_) | Next::Anything => self.pairs(word),
@@ -223,7 +223,7 @@ impl Masking {
     }
 
     /// Appends a word that begins with the value for `name`.
-    fn value(&mut self, name: Name, word: &str) {
+    fn value(&mut self, name: Secrecy, word: &str) {
         let quote = word.chars().next().filter(|c| matches!(c, '"' | '\''));
         let inside = &word[quote.map_or(0, char::len_utf8)..];
         self.line.extend(quote);
@@ -254,7 +254,7 @@ impl Masking {
             if behind.starts_with("//") {
                 continue;
             }
-            if let Some(name) = Name::classify(name) {
+            if let Some(name) = Secrecy::classify(name) {
                 shapes(before, &mut self.line);
                 self.line.push_str(&word[at..=at]);
                 if behind.is_empty() {
@@ -266,9 +266,9 @@ impl Masking {
             }
         }
         if word.eq_ignore_ascii_case("bearer") {
-            self.next = Next::Value(Name::Secret);
+            self.next = Next::Value(Secrecy::Secret);
         } else if word.starts_with('-') && !word.contains('=') {
-            self.next = Name::classify(word).map_or(Next::Anything, Next::Value);
+            self.next = Secrecy::classify(word).map_or(Next::Anything, Next::Value);
         }
         shapes(word, &mut self.line);
     }

@@ -8,13 +8,13 @@ use crate::number;
 
 /// One window of iterations. Both ends are inclusive, and iterations count from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Window {
+pub struct IterationRange {
     pub first: u64,
     /// The last iteration. `None` means that the window lasts until the process ends.
     pub last: Option<u64>,
 }
 
-impl Window {
+impl IterationRange {
     pub const fn contains(&self, iteration: u64) -> bool {
         match self.last {
             Some(last) => self.first <= iteration && iteration <= last,
@@ -82,7 +82,7 @@ impl Window {
     }
 }
 
-impl fmt::Display for Window {
+impl fmt::Display for IterationRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.first, self.last) {
             (0, None) => f.write_str("all"),
@@ -98,14 +98,14 @@ const STEADY: u64 = 50;
 
 /// A list of windows in ascending order, with at least one iteration between two windows.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Windows {
-    list: Vec<Window>,
+pub struct WindowList {
+    list: Vec<IterationRange>,
     /// If true, the list has a single window, which starts only once iteration times have settled. Its `first` is
     /// then 0.
     is_steady: bool,
 }
 
-impl Windows {
+impl WindowList {
     pub const WANTED: &str =
         "A-B, N, A- or all, or a comma list of them; or auto, steady, steady:N or none";
 
@@ -139,7 +139,7 @@ impl Windows {
 
     fn settled(last: Option<u64>) -> Self {
         Self {
-            list: vec![Window { first: 0, last }],
+            list: vec![IterationRange { first: 0, last }],
             is_steady: true,
         }
     }
@@ -152,10 +152,10 @@ impl Windows {
         }
         let mut windows = text
             .split(',')
-            .map(|item| Window::parse(item, wanted))
+            .map(|item| IterationRange::parse(item, wanted))
             .collect::<Result<Vec<_>, _>>()?;
         windows.sort_unstable_by_key(|window| window.first);
-        let mut merged: Vec<Window> = Vec::with_capacity(windows.len());
+        let mut merged: Vec<IterationRange> = Vec::with_capacity(windows.len());
         for window in windows {
             match merged.last_mut() {
                 Some(before) if before.reaches(&window) => {
@@ -170,7 +170,7 @@ impl Windows {
         })
     }
 
-    pub fn as_slice(&self) -> &[Window] {
+    pub fn as_slice(&self) -> &[IterationRange] {
         &self.list
     }
 
@@ -201,7 +201,7 @@ impl Windows {
     }
 }
 
-impl fmt::Display for Windows {
+impl fmt::Display for WindowList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(count) = self.steady_iterations() {
             return write!(f, "steady:{count}");
@@ -225,7 +225,7 @@ pub struct Listed<I>(pub I);
 /// Maximum number of windows that such a line contains.
 const LISTED: usize = 8;
 
-impl<I: Iterator<Item = Window> + Clone> fmt::Display for Listed<I> {
+impl<I: Iterator<Item = IterationRange> + Clone> fmt::Display for Listed<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut windows = self.0.clone();
         for (place, window) in windows.by_ref().take(LISTED).enumerate() {
@@ -239,9 +239,9 @@ impl<I: Iterator<Item = Window> + Clone> fmt::Display for Listed<I> {
     }
 }
 
-impl Windows {
+impl WindowList {
     /// Returns the windows as text for messages.
-    pub fn listed(&self) -> Listed<impl Iterator<Item = Window> + Clone> {
+    pub fn listed(&self) -> Listed<impl Iterator<Item = IterationRange> + Clone> {
         Listed(self.list.iter().copied())
     }
 }
@@ -251,14 +251,14 @@ mod tests {
     use super::*;
 
     fn normal(text: &str) -> String {
-        Windows::parse(text)
+        WindowList::parse(text)
             .unwrap_or_else(|e| panic!("{text:?}: {e}"))
             .to_string()
     }
 
     #[test]
     fn a_line_names_some() {
-        let listed = |text: &str| Windows::parse(text).unwrap().listed().to_string();
+        let listed = |text: &str| WindowList::parse(text).unwrap().listed().to_string();
         assert_eq!(listed("2-3,7,30-"), "2-3,7,30-");
         assert_eq!(listed("0,2,4,6,8,10,12,14"), "0,2,4,6,8,10,12,14");
         let all: Vec<_> = (0..20_000).map(|n| (2 * n).to_string()).collect();
@@ -282,20 +282,20 @@ mod tests {
     #[test]
     fn steady_iterations_are_so_many_and_none_is_no_window() {
         for (text, count) in [("steady", 50), (" Steady : 7 ", 7), ("steady:1", 1)] {
-            let windows = Windows::parse(text).unwrap();
+            let windows = WindowList::parse(text).unwrap();
             assert_eq!(windows.steady_iterations(), Some(count));
             assert_eq!(windows.as_slice().len(), 1);
             assert_eq!(windows.to_string(), format!("steady:{count}"));
-            assert_eq!(Windows::parse(&windows.to_string()).unwrap(), windows);
+            assert_eq!(WindowList::parse(&windows.to_string()).unwrap(), windows);
         }
-        let auto = Windows::parse(" Auto ").unwrap();
+        let auto = WindowList::parse(" Auto ").unwrap();
         assert!(auto.is_auto() && auto.is_steady() && auto.steady_iterations().is_none());
         assert_eq!(auto.to_string(), "auto");
-        let all = Windows::parse("all").unwrap();
+        let all = WindowList::parse("all").unwrap();
         assert!(!all.is_auto() && all.to_string() == "all");
-        assert_eq!(Windows::parse("5-9").unwrap().steady_iterations(), None);
+        assert_eq!(WindowList::parse("5-9").unwrap().steady_iterations(), None);
         for none in ["none", " None "] {
-            assert_eq!(Windows::parse(none).unwrap(), Windows::default());
+            assert_eq!(WindowList::parse(none).unwrap(), WindowList::default());
         }
         for (text, problem) in [
             ("steady:0", "a window has at least 1 iteration"),
@@ -307,10 +307,10 @@ mod tests {
             ("auto:5", "\"auto:5\" is not a number"),
             ("5-9,auto", "\"auto\" is not a number"),
         ] {
-            let error = Windows::parse(text).expect_err(text);
+            let error = WindowList::parse(text).expect_err(text);
             assert_eq!(error.problem, problem, "{text}");
         }
-        assert!(Windows::parse_as("steady", "ranks").is_err());
+        assert!(WindowList::parse_as("steady", "ranks").is_err());
     }
 
     #[test]
@@ -331,8 +331,8 @@ mod tests {
         assert_eq!(normal(&format!("{max}-")), format!("{max}-"));
         assert_eq!(normal(&format!("3-{max},{max}")), format!("3-{max}"));
         assert_eq!(normal(&format!("3-{max},5-")), "3-");
-        assert!(Windows::parse("18446744073709551616").is_err());
-        assert!(Windows::parse("1-99999999999999999999999").is_err());
+        assert!(WindowList::parse("18446744073709551616").is_err());
+        assert!(WindowList::parse("1-99999999999999999999999").is_err());
     }
 
     #[test]
@@ -358,15 +358,15 @@ mod tests {
                 "\"18446744073709551616\" is over 18446744073709551615",
             ),
         ] {
-            let error = Windows::parse(text).expect_err(text);
+            let error = WindowList::parse(text).expect_err(text);
             assert_eq!(error.problem, problem);
-            assert_eq!(error.wanted, Windows::WANTED);
+            assert_eq!(error.wanted, WindowList::WANTED);
         }
     }
 
     #[test]
     fn contains_both_ends() {
-        let windows = Windows::parse("2-3,7,30-").unwrap();
+        let windows = WindowList::parse("2-3,7,30-").unwrap();
         let inside: Vec<u64> = (0..33).filter(|n| windows.contains(*n)).collect();
         assert_eq!(inside, [2, 3, 7, 30, 31, 32]);
     }

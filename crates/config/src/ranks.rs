@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 
 use crate::error::Problem;
-use crate::range::Windows;
+use crate::range::WindowList;
 
 /// Environment variables in which launchers pass the rank. The first one that is set counts.
 pub const RANK_VARIABLES: [&str; 7] = [
@@ -82,7 +82,7 @@ impl Ranked {
 
 /// The ranks that open windows, as a list of numbers and ranges.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ranks(Windows);
+pub struct Ranks(WindowList);
 
 impl Ranks {
     /// Parses a list of ranks.
@@ -90,7 +90,7 @@ impl Ranks {
     /// # Errors
     /// Returns an error if the text is not such a list.
     pub fn parse(text: &str) -> Result<Self, Problem> {
-        Windows::parse_as(text, "a comma list of ranks such as 0,2-3, or all").map(Self)
+        WindowList::parse_as(text, "a comma list of ranks such as 0,2-3, or all").map(Self)
     }
 
     pub fn contains(&self, rank: u64) -> bool {

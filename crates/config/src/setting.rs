@@ -9,7 +9,7 @@ pub struct Setting {
     pub reader: Reader,
     /// The option of `run` and `env`, such as `--window`. Empty if there is none.
     pub option: &'static str,
-    pub value: Value,
+    pub value: ValueForm,
     pub heading: Heading,
     /// Help text of the variable and its option: one sentence without a full stop.
     pub help: &'static str,
@@ -46,7 +46,7 @@ pub enum Reader {
 
 /// The form of the values of an option and of its variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Value {
+pub enum ValueForm {
     /// The variable is 1 or 0. The option takes no value, and sets the variable to the one that is not its default.
     Flag,
     /// A value is required. The text is its name in the help, such as `PATH`.
@@ -88,7 +88,7 @@ impl Setting {
         variables: &[],
         reader: Reader::Command,
         option: "",
-        value: Value::Flag,
+        value: ValueForm::Flag,
         heading: Heading::Process,
         help: "",
         more: "",
@@ -122,9 +122,9 @@ impl Setting {
     pub fn values(&self) -> String {
         match self.value {
             _ if !self.values.is_empty() => self.values.to_owned(),
-            Value::Flag => "0 or 1".to_owned(),
-            Value::Named(name) => name.to_owned(),
-            Value::Optional(name) => format!("0, 1 or {name}"),
+            ValueForm::Flag => "0 or 1".to_owned(),
+            ValueForm::Named(name) => name.to_owned(),
+            ValueForm::Optional(name) => format!("0, 1 or {name}"),
         }
     }
 

@@ -12,16 +12,16 @@ use crate::environment::{Environment, Flag, FlagOrAuto, settings, settled};
 use crate::error::{BadValue, Problem, shown};
 use crate::function::PyFunction;
 use crate::gpu_times::GpuTimes;
-use crate::kernels::Kernels;
+use crate::kernels::KernelSelection;
 use crate::level::Level;
 use crate::nvtx_name::NvtxName;
-use crate::range::Windows;
+use crate::range::WindowList;
 use crate::ranks::Ranks;
 use crate::router::PerfectRouter;
 use crate::run::RunId;
 use crate::scope::{NativeFunctions, ScopeRule};
 use crate::setting::Heading::{Contents, Iterations, Process, Record};
-use crate::setting::Value::{Named, Optional};
+use crate::setting::ValueForm::{Named, Optional};
 use crate::setting::{Reader, Setting};
 use crate::step::Step;
 use crate::template::PathTemplate;
@@ -41,8 +41,8 @@ const MOST_FLIGHT_STEPS: u64 = 100_000;
 
 settings! {
 table(env) {
-    windows: Windows = ["TLLMPROF_START_STOP", "TLLM_PROFILE_START_STOP", "TLLM_GPTM_PROFILE_START_STOP"],
-        Windows::parse, default "none" => "--window" {
+    windows: WindowList = ["TLLMPROF_START_STOP", "TLLM_PROFILE_START_STOP", "TLLM_GPTM_PROFILE_START_STOP"],
+        WindowList::parse, default "none" => "--window" {
         help: "Capture these windows of iterations: A-B, N, A-, all, comma-separated lists of these, steady[:N], \
                auto, or none",
         more: "Iterations count from 0, and a window includes both ends. steady[:N] captures N iterations (default: \
@@ -191,11 +191,11 @@ table(env) {
         more: "A RULE is sym:REGEX[@LIBREGEX] for native functions or py:MODULE:QUALNAME for a Python function",
         value: Named("RULES"), heading: Contents, example: "sym:^f$",
     }
-    kernels: Option<Kernels> = ["TLLMPROF_KERNELS"], Kernels::parse,
+    kernels: Option<KernelSelection> = ["TLLMPROF_KERNELS"], KernelSelection::parse,
         // Layers need kernels, so they enable them by default. If the variable is set to 0, there are no kernels
         // nevertheless.
         settle match kernels {
-            None | Some(Some(Kernels::Auto)) if layers => Some(Kernels::FIRST),
+            None | Some(Some(KernelSelection::Auto)) if layers => Some(KernelSelection::FIRST),
             kernels => kernels.flatten(),
         } => "--kernels" {
         help: "Record each GPU kernel, with CUPTI, in the first 20 or STEPS iterations of each window",
@@ -459,8 +459,8 @@ fn names(when: Option<&Trigger>, name: &str) -> bool {
 }
 
 /// Returns true if windows open periodically to sample kernels.
-fn samples(kernels: Option<Kernels>) -> bool {
-    kernels.and_then(Kernels::samples).is_some()
+fn samples(kernels: Option<KernelSelection>) -> bool {
+    kernels.and_then(KernelSelection::samples).is_some()
 }
 
 /// Returns these functions and the Python functions of the scope rules, each once.

@@ -1,10 +1,10 @@
 //! The events that a process sends to its clients.
 
 use crate::VERSION;
-use crate::json::{Object, Value};
+use crate::json::{JsonValue, Object};
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum ControlEvent {
     Status(Box<Status>),
     /// The request for a window is accepted. The window will contain these steps. Without `last`, it ends
     /// after the requested duration.
@@ -49,12 +49,12 @@ pub struct Status {
     /// The path of the record, if one has begun.
     pub record: Option<String>,
     /// The durations of steps outside windows, if the process measures them.
-    pub times: Option<Times>,
+    pub times: Option<StepHistograms>,
 }
 
 /// Histograms of the durations of steps, by the phase of their batches. Counts never decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct StepHistograms {
     /// The upper bounds of the buckets of [`Taken::counts`], in nanoseconds, in ascending order.
     pub bounds_ns: Vec<u64>,
     pub phases: Vec<Taken>,
@@ -105,7 +105,7 @@ impl Phase {
     }
 }
 
-impl Event {
+impl ControlEvent {
     pub fn refused(why: impl Into<String>) -> Self {
         let why = why.into();
         Self::Refused {
@@ -146,10 +146,10 @@ impl Event {
     /// Returns a description of the error in the line.
     pub fn from_line(line: &[u8]) -> Result<Self, &'static str> {
         let object = Object::from_line(line)?;
-        let number = |name: &str| object.get(name).and_then(Value::integer);
+        let number = |name: &str| object.get(name).and_then(JsonValue::integer);
         let text = |name: &str| Some(object.get(name)?.text()?.to_owned());
         let needed = |name: &str| number(name).ok_or("a number is missing in the event");
-        Ok(match object.get("event").and_then(Value::text) {
+        Ok(match object.get("event").and_then(JsonValue::text) {
             Some("status") => {
                 let state = text("state").unwrap_or_default();
                 Self::Status(Box::new(Status {
@@ -169,7 +169,7 @@ impl Event {
                     first: number("first"),
                     last: number("last"),
                     record: text("record"),
-                    times: object.get("times").and_then(Times::read),
+                    times: object.get("times").and_then(StepHistograms::read),
                 }))
             }
             Some("accepted") => Self::Accepted {
@@ -210,20 +210,20 @@ impl Status {
             .with("first", self.first)
             .with("last", self.last)
             .with("record", self.record.as_deref())
-            .with_some("times", self.times.as_ref().map(Times::write))
+            .with_some("times", self.times.as_ref().map(StepHistograms::write))
     }
 }
 
-impl Times {
+impl StepHistograms {
     fn write(&self) -> Object {
-        let phases = self.phases.iter().map(Taken::write).map(Value::Object);
+        let phases = self.phases.iter().map(Taken::write).map(JsonValue::Object);
         Object::default()
             .with("bounds_ns", numbers(&self.bounds_ns))
-            .with("phases", Value::Array(phases.collect()))
+            .with("phases", JsonValue::Array(phases.collect()))
     }
 
     /// Parses the histograms. Returns `None` if the value does not have the form that this version expects.
-    fn read(value: &Value) -> Option<Self> {
+    fn read(value: &JsonValue) -> Option<Self> {
         let object = value.object()?;
         let bounds_ns = integers(object.get("bounds_ns")?)?;
         let phases = object.get("phases")?.array()?.iter();
@@ -247,9 +247,9 @@ impl Taken {
             .with("sum_ns", self.sum_ns)
     }
 
-    fn read(value: &Value) -> Option<Self> {
+    fn read(value: &JsonValue) -> Option<Self> {
         let object = value.object()?;
-        let phase = object.get("phase").and_then(Value::text);
+        let phase = object.get("phase").and_then(JsonValue::text);
         Some(Self {
             phase: phase.map(str::to_owned),
             counts: integers(object.get("counts")?)?,
@@ -258,12 +258,12 @@ impl Taken {
     }
 }
 
-fn numbers(of: &[u64]) -> Value {
-    Value::Array(of.iter().copied().map(Value::Integer).collect())
+fn numbers(of: &[u64]) -> JsonValue {
+    JsonValue::Array(of.iter().copied().map(JsonValue::Integer).collect())
 }
 
-fn integers(value: &Value) -> Option<Vec<u64>> {
-    value.array()?.iter().map(Value::integer).collect()
+fn integers(value: &JsonValue) -> Option<Vec<u64>> {
+    value.array()?.iter().map(JsonValue::integer).collect()
 }
 
 #[cfg(test)]
@@ -286,7 +286,7 @@ mod tests {
             first: Some(1),
             last: None,
             record: Some("/a \"b\"/c".to_owned()),
-            times: Some(Times {
+            times: Some(StepHistograms {
                 bounds_ns: vec![5, 10],
                 phases: vec![
                     Taken {
@@ -307,19 +307,19 @@ mod tests {
             record: None,
         };
         for event in [
-            Event::Status(Box::new(status)),
-            Event::Accepted {
+            ControlEvent::Status(Box::new(status)),
+            ControlEvent::Accepted {
                 first: 5,
                 last: Some(9),
             },
-            Event::Accepted {
+            ControlEvent::Accepted {
                 first: 5,
                 last: None,
             },
-            Event::Opened { first: 5 },
-            Event::Closed(closed),
-            Event::Closed(Closed::default()),
-            Event::Refused {
+            ControlEvent::Opened { first: 5 },
+            ControlEvent::Closed(closed),
+            ControlEvent::Closed(Closed::default()),
+            ControlEvent::Refused {
                 why: "a\nb".to_owned(),
                 next: Some(7),
                 ends: Some(9),
@@ -327,7 +327,7 @@ mod tests {
         ] {
             let line = event.to_line();
             assert_eq!(
-                Event::from_line(line.trim_end().as_bytes()),
+                ControlEvent::from_line(line.trim_end().as_bytes()),
                 Ok(event),
                 "{line}"
             );
@@ -340,8 +340,8 @@ mod tests {
             let line = format!(
                 r#"{{"event":"status","pid":1,"iterations":1,"at_ns":1,"state":"armed","times":{times}}}"#
             );
-            match Event::from_line(line.as_bytes()) {
-                Ok(Event::Status(status)) => status.times,
+            match ControlEvent::from_line(line.as_bytes()) {
+                Ok(ControlEvent::Status(status)) => status.times,
                 other => panic!("{other:?}"),
             }
         };
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn events_are_what_the_documentation_says() {
-        let accepted = Event::Accepted {
+        let accepted = ControlEvent::Accepted {
             first: 5,
             last: Some(9),
         };
@@ -369,14 +369,20 @@ mod tests {
             "{\"event\":\"accepted\",\"first\":5,\"last\":9}\n"
         );
         let later = br#"{"event":"opened","first":5,"new":{"a":[1]}}"#;
-        assert_eq!(Event::from_line(later), Ok(Event::Opened { first: 5 }));
+        assert_eq!(
+            ControlEvent::from_line(later),
+            Ok(ControlEvent::Opened { first: 5 })
+        );
         for wrong in [
             r#"{"event":"else"}"#,
             r#"{"event":"opened"}"#,
             "{}",
             r#"{"event":"status","pid":1,"iterations":1,"at_ns":1,"state":"x"}"#,
         ] {
-            assert!(Event::from_line(wrong.as_bytes()).is_err(), "{wrong}");
+            assert!(
+                ControlEvent::from_line(wrong.as_bytes()).is_err(),
+                "{wrong}"
+            );
         }
     }
 }

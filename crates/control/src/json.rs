@@ -6,7 +6,7 @@ use std::fmt::Write;
 const MAX_DEPTH: usize = 8;
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum JsonValue {
     Null,
     Bool(bool),
     /// A whole number that is not negative and fits into 64 bits.
@@ -14,15 +14,15 @@ pub enum Value {
     /// Any other number, which is always finite.
     Number(f64),
     Text(String),
-    Array(Vec<Value>),
+    Array(Vec<JsonValue>),
     Object(Object),
 }
 
 /// A JSON object: names and values, in the order in which they were added or parsed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Object(Vec<(String, Value)>);
+pub struct Object(Vec<(String, JsonValue)>);
 
-impl Value {
+impl JsonValue {
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -69,7 +69,7 @@ impl Value {
 
 macro_rules! from {
     ($($type:ty: $value:ident => $made:expr),+ $(,)?) => {
-        $(impl From<$type> for Value {
+        $(impl From<$type> for JsonValue {
             fn from($value: $type) -> Self {
                 $made
             }
@@ -86,7 +86,7 @@ from!(
     &str: value => Self::Text(value.to_owned()),
 );
 
-impl<T: Into<Value>> From<Option<T>> for Value {
+impl<T: Into<JsonValue>> From<Option<T>> for JsonValue {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Null, Into::into)
     }
@@ -95,14 +95,14 @@ impl<T: Into<Value>> From<Option<T>> for Value {
 impl Object {
     /// Adds a value to the object, and returns the object.
     #[must_use]
-    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+    pub fn with(mut self, name: &str, value: impl Into<JsonValue>) -> Self {
         self.0.push((name.to_owned(), value.into()));
         self
     }
 
     /// Adds a value to the object if there is one, and returns the object.
     #[must_use]
-    pub fn with_some(self, name: &str, value: Option<impl Into<Value>>) -> Self {
+    pub fn with_some(self, name: &str, value: Option<impl Into<JsonValue>>) -> Self {
         match value {
             Some(value) => self.with(name, value),
             None => self,
@@ -110,9 +110,9 @@ impl Object {
     }
 
     /// Returns the first value with this name, unless it is null.
-    pub fn get(&self, name: &str) -> Option<&Value> {
+    pub fn get(&self, name: &str) -> Option<&JsonValue> {
         let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
-        (*value != Value::Null).then_some(value)
+        (*value != JsonValue::Null).then_some(value)
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
@@ -139,7 +139,7 @@ impl Object {
         let mut parser = JsonParser { rest: text };
         parser.skip();
         let object = match parser.value(MAX_DEPTH)? {
-            Value::Object(object) => object,
+            JsonValue::Object(object) => object,
             _ => return Err("the line is not a JSON object"),
         };
         parser.skip();
@@ -150,18 +150,18 @@ impl Object {
     }
 }
 
-fn write(out: &mut String, value: &Value) {
+fn write(out: &mut String, value: &JsonValue) {
     // Writing to a string cannot fail.
     let _ = match value {
-        Value::Null => out.write_str("null"),
-        Value::Bool(value) => write!(out, "{value}"),
-        Value::Integer(number) => write!(out, "{number}"),
-        Value::Number(number) => write!(out, "{number:?}"),
-        Value::Text(text) => {
+        JsonValue::Null => out.write_str("null"),
+        JsonValue::Bool(value) => write!(out, "{value}"),
+        JsonValue::Integer(number) => write!(out, "{number}"),
+        JsonValue::Number(number) => write!(out, "{number:?}"),
+        JsonValue::Text(text) => {
             write_text(out, text);
             Ok(())
         }
-        Value::Array(values) => {
+        JsonValue::Array(values) => {
             out.push('[');
             for (place, value) in values.iter().enumerate() {
                 if place > 0 {
@@ -171,7 +171,7 @@ fn write(out: &mut String, value: &Value) {
             }
             out.write_str("]")
         }
-        Value::Object(object) => {
+        JsonValue::Object(object) => {
             write_object(out, object);
             Ok(())
         }
@@ -220,20 +220,20 @@ impl JsonParser<'_> {
         rest.is_some()
     }
 
-    fn value(&mut self, depth: usize) -> Result<Value, &'static str> {
+    fn value(&mut self, depth: usize) -> Result<JsonValue, &'static str> {
         for (word, value) in [
-            ("null", Value::Null),
-            ("true", Value::Bool(true)),
-            ("false", Value::Bool(false)),
+            ("null", JsonValue::Null),
+            ("true", JsonValue::Bool(true)),
+            ("false", JsonValue::Bool(false)),
         ] {
             if self.eats(word) {
                 return Ok(value);
             }
         }
         match self.rest.bytes().next() {
-            Some(b'"') => self.string().map(Value::Text),
-            Some(b'{') => Ok(Value::Object(self.object(deeper(depth)?)?)),
-            Some(b'[') => Ok(Value::Array(self.array(deeper(depth)?)?)),
+            Some(b'"') => self.string().map(JsonValue::Text),
+            Some(b'{') => Ok(JsonValue::Object(self.object(deeper(depth)?)?)),
+            Some(b'[') => Ok(JsonValue::Array(self.array(deeper(depth)?)?)),
             Some(b'-' | b'0'..=b'9') => self.number(),
             _ => Err("a JSON value is missing"),
         }
@@ -257,7 +257,7 @@ impl JsonParser<'_> {
         Ok(object)
     }
 
-    fn array(&mut self, depth: usize) -> Result<Vec<Value>, &'static str> {
+    fn array(&mut self, depth: usize) -> Result<Vec<JsonValue>, &'static str> {
         let mut values = Vec::new();
         self.items("[", "]", |parser| {
             values.push(parser.value(depth)?);
@@ -344,7 +344,7 @@ impl JsonParser<'_> {
         is_hex.then(|| u32::from_str_radix(digits, 16).ok())?
     }
 
-    fn number(&mut self) -> Result<Value, &'static str> {
+    fn number(&mut self) -> Result<JsonValue, &'static str> {
         let is_part = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
         let end = self.rest.find(|c| !is_part(c)).unwrap_or(self.rest.len());
         let (number, rest) = self.rest.split_at(end);
@@ -353,10 +353,10 @@ impl JsonParser<'_> {
         let has_zero =
             digits.len() > 1 && digits.starts_with('0') && digits.as_bytes()[1].is_ascii_digit();
         if let (false, Ok(number)) = (has_zero, number.parse()) {
-            return Ok(Value::Integer(number));
+            return Ok(JsonValue::Integer(number));
         }
         match number.parse() {
-            Ok(number) if f64::is_finite(number) && !has_zero => Ok(Value::Number(number)),
+            Ok(number) if f64::is_finite(number) && !has_zero => Ok(JsonValue::Number(number)),
             _ => Err("a JSON number is wrong"),
         }
     }
@@ -376,21 +376,25 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        let inner = Value::Object(Object::default().with("deep", 1.5));
+        let inner = JsonValue::Object(Object::default().with("deep", 1.5));
         let object = Object::default()
             .with("text", "a \"quoted\" \\ line\n\u{1}é😀")
-            .with("none", Value::Null)
+            .with("none", JsonValue::Null)
             .with("largest", u64::MAX)
             .with("yes", true)
             .with(
                 "list",
-                Value::Array(vec![inner, Value::from(-2.0), Value::Array(Vec::new())]),
+                JsonValue::Array(vec![
+                    inner,
+                    JsonValue::from(-2.0),
+                    JsonValue::Array(Vec::new()),
+                ]),
             );
         let line = object.to_line();
         assert_eq!(line.lines().count(), 1, "{line}");
         assert_eq!(read(&line), Ok(object));
         assert_eq!(Object::default().to_line(), "{}\n");
-        assert_eq!(Value::from(f64::NAN), Value::Null);
+        assert_eq!(JsonValue::from(f64::NAN), JsonValue::Null);
     }
 
     #[test]
@@ -402,13 +406,13 @@ mod tests {
             ["a", "bA😀/\n", "a", "n"]
         );
         let numbers = [
-            Value::Integer(1),
-            Value::Number(-2.0),
-            Value::Number(350.0),
-            Value::Integer(0),
-            Value::Number(0.001),
+            JsonValue::Integer(1),
+            JsonValue::Number(-2.0),
+            JsonValue::Number(350.0),
+            JsonValue::Integer(0),
+            JsonValue::Number(0.001),
         ];
-        assert_eq!(object.get("a"), Some(&Value::Array(numbers.into())));
+        assert_eq!(object.get("a"), Some(&JsonValue::Array(numbers.into())));
         assert_eq!((object.get("n"), object.get("x")), (None, None));
     }
 

@@ -1,5 +1,5 @@
 //! The control protocol, through which the command makes requests to the library in a running process. Each
-//! line is one JSON object, in both directions ([`Request`], [`Event`]). [`place`] defines the path of the
+//! line is one JSON object, in both directions ([`Request`], [`ControlEvent`]). [`place`] defines the path of the
 //! socket. Both the library and the command use this crate; `docs/live.md` describes the protocol for other
 //! programs.
 //!
@@ -16,7 +16,7 @@ pub mod place;
 mod request;
 
 pub use answer::Answer;
-pub use event::{Closed, Event, Phase, Status, Taken, Times};
+pub use event::{Closed, ControlEvent, Phase, Status, StepHistograms, Taken};
 pub use request::{Capture, Request};
 
 /// The version of the protocol. A receiver refuses lines of a later version.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::VERSION;
-use crate::json::{Object, Value};
+use crate::json::{JsonValue, Object};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
@@ -97,7 +97,7 @@ impl Request {
                 None => Ok(()),
             }
         };
-        match object.get("do").and_then(Value::text) {
+        match object.get("do").and_then(JsonValue::text) {
             Some("status") => known(&[]).map(|()| Self::Status),
             Some("stop") => known(&[]).map(|()| Self::Stop),
             Some("attach") => known(&[]).map(|()| Self::Attach),

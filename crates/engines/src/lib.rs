@@ -29,4 +29,4 @@ pub use groups::{DESCRIBED_GROUPS, ENGINE_GROUPS, EngineGroups, GROUPS};
 pub use idle::{IDLE_SLEEPS, IDLE_WAITS, IdleSleep, IdleWait, is_idle_wait, sleeps_for_requests};
 pub use names::{PROCESS_NAMES, ProcessName, drivers};
 pub use replicas::{From, REPLICAS, Replicas, ValuePath};
-pub use scopes::{SCOPES, Scopes};
+pub use scopes::{ModuleScopes, SCOPES};

@@ -5,15 +5,15 @@
 
 /// Functions of one module that are scopes.
 #[derive(Clone, Copy, Debug)]
-pub struct Scopes {
+pub struct ModuleScopes {
     pub module: &'static str,
     pub qualnames: &'static [&'static str],
     /// Package and version in which the functions were found.
     pub source: &'static str,
 }
 
-pub const SCOPES: &[Scopes] = &[
-    Scopes {
+pub const SCOPES: &[ModuleScopes] = &[
+    ModuleScopes {
         module: "vllm.v1.worker.gpu.model_runner",
         qualnames: &[
             "GPUModelRunner.add_requests",
@@ -26,7 +26,7 @@ pub const SCOPES: &[Scopes] = &[
         ],
         source: "vllm 0.26.0: vllm/v1/worker/gpu/model_runner.py",
     },
-    Scopes {
+    ModuleScopes {
         module: "vllm.v1.worker.gpu_model_runner",
         qualnames: &[
             "GPUModelRunner._update_states",
@@ -37,12 +37,12 @@ pub const SCOPES: &[Scopes] = &[
         ],
         source: "vllm 0.26.0: vllm/v1/worker/gpu_model_runner.py",
     },
-    Scopes {
+    ModuleScopes {
         module: "sglang.srt.model_executor.model_runner",
         qualnames: &["ModelRunner.sample"],
         source: "sglang 0.5.16: python/sglang/srt/model_executor/model_runner.py",
     },
-    Scopes {
+    ModuleScopes {
         module: "sglang.srt.managers.schedule_batch",
         qualnames: &[
             "ScheduleBatch.prepare_for_extend",
@@ -52,7 +52,7 @@ pub const SCOPES: &[Scopes] = &[
     },
 ];
 
-impl Scopes {
+impl ModuleScopes {
     /// Returns the functions as `MODULE:QUALNAME`.
     pub fn functions(&self) -> impl Iterator<Item = String> + '_ {
         let names = self.qualnames.iter();

@@ -2,27 +2,27 @@
 //! of the trace share.
 
 use tllmprof_record::{NO_STRING, StringId};
-use tllmprof_timeline::{Category, End, Item, Iterations, Key, Kind};
+use tllmprof_timeline::{Category, Item, Iterations, Key, Kind, LaunchEnd};
 
 use crate::record::Record;
 
 /// The value of an argument, which a viewer shows with an item.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Value {
+pub enum ArgumentValue {
     Number(u64),
-    Text(Text),
+    Text(SharedText),
     Yes,
 }
 
 /// A text that many items share, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Text {
+pub enum SharedText {
     String(StringId),
     /// The name of a scope, by the scope's number.
     Scope(u32),
 }
 
-impl Text {
+impl SharedText {
     pub fn resolve(self, record: &Record) -> String {
         match self {
             Self::String(id) => record.texts().strings.get(id).to_owned(),
@@ -58,22 +58,25 @@ pub struct Flow {
 
 impl Activity {
     /// Returns the item's arguments.
-    pub fn args(&self) -> impl Iterator<Item = (Key, Value)> + '_ {
+    pub fn args(&self) -> impl Iterator<Item = (Key, ArgumentValue)> + '_ {
         let item = &self.item;
         // The number 0 of the default stream is not shown.
         let key = item.kind.row().value;
         let value = key.filter(|key| *key != Key::Stream || item.value != 0);
-        let flag = |is_set: bool, key| is_set.then_some((key, Value::Yes));
+        let flag = |is_set: bool, key| is_set.then_some((key, ArgumentValue::Yes));
         let args = [
-            value.map(|key| (key, Value::Number(item.value))),
-            (item.domain != NO_STRING)
-                .then_some((Key::Domain, Value::Text(Text::String(item.domain)))),
+            value.map(|key| (key, ArgumentValue::Number(item.value))),
+            (item.domain != NO_STRING).then_some((
+                Key::Domain,
+                ArgumentValue::Text(SharedText::String(item.domain)),
+            )),
             // A kernel that was launched in no scope has scope 0, which is not shown.
             item.scope
                 .filter(|scope| *scope != 0)
-                .map(|scope| (Key::Scope, Value::Text(Text::Scope(scope)))),
+                .map(|scope| (Key::Scope, ArgumentValue::Text(SharedText::Scope(scope)))),
             flag(item.capturing, Key::Capturing),
-            self.iteration.map(|n| (Key::Iteration, Value::Number(n))),
+            self.iteration
+                .map(|n| (Key::Iteration, ArgumentValue::Number(n))),
             flag(item.failed, Key::Failed),
             flag(item.cut, Key::Cut),
         ];
@@ -124,7 +127,7 @@ impl<'a> Draw<'a> {
     /// time.
     fn flow(&self, item: &Item) -> Option<Flow> {
         let launch = self.record.interpreter.launch(item)?;
-        let begins = item.kind.row().end == Some(End::Call);
+        let begins = item.kind.row().end == Some(LaunchEnd::Call);
         let is_ahead = match begins {
             true => launch.last >= item.start,
             false => launch.start <= item.start,

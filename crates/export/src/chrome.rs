@@ -10,11 +10,11 @@ use std::io;
 use tllmprof_report::write_json_text;
 use tllmprof_timeline::Track;
 
-use crate::activity::{Activity, Flow, Text, Value};
+use crate::activity::{Activity, ArgumentValue, Flow, SharedText};
 use crate::clocks::Clocks;
 use crate::record::Record;
 use crate::sink::Sink;
-use crate::trace::{Format, Group, Line};
+use crate::trace::{Group, TraceFormat, TrackLine};
 
 /// Maximum number of argument texts that are cached.
 const MAX_TEXTS: usize = 1 << 16;
@@ -24,7 +24,7 @@ pub struct Chrome<'a> {
     first: bool,
     name: String,
     /// Cache of the current record's argument texts, in JSON form.
-    texts: HashMap<Text, String>,
+    texts: HashMap<SharedText, String>,
     /// Number of records begun so far. It makes the ids of arrows unique.
     records: u64,
 }
@@ -50,7 +50,7 @@ impl<'a> Chrome<'a> {
 
     /// Writes an event for one point of an arrow. Readers attach it to the event that begins at the time
     /// `at` on this line.
-    fn flow(&mut self, group: &Group, line: &Line, at: u64, flow: Flow) {
+    fn flow(&mut self, group: &Group, line: &TrackLine, at: u64, flow: Flow) {
         let id = self.records << 32 | u64::from(flow.launch);
         let to = self.next();
         to.extend_from_slice(match flow.begins {
@@ -82,7 +82,7 @@ impl<'a> Chrome<'a> {
     }
 }
 
-impl Format for Chrome<'_> {
+impl TraceFormat for Chrome<'_> {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()> {
         let to = self.sink.bytes();
         to.extend_from_slice(
@@ -110,7 +110,7 @@ impl Format for Chrome<'_> {
         self.sink.ready()
     }
 
-    fn line(&mut self, group: &Group, line: &Line) -> io::Result<()> {
+    fn line(&mut self, group: &Group, line: &TrackLine) -> io::Result<()> {
         if matches!(line.track, Track::Counter { .. }) {
             return Ok(());
         }
@@ -130,7 +130,7 @@ impl Format for Chrome<'_> {
         &mut self,
         record: &Record,
         group: &Group,
-        line: &Line,
+        line: &TrackLine,
         activity: &Activity,
     ) -> io::Result<()> {
         let mut name = std::mem::take(&mut self.name);
@@ -165,18 +165,18 @@ impl Format for Chrome<'_> {
             match value {
                 // JSON readers use doubles, so a number that needs more than 53 bits is written as a
                 // text.
-                Value::Number(value) if value < 1 << 53 => number(to, "\":", value),
-                Value::Number(value) => {
+                ArgumentValue::Number(value) if value < 1 << 53 => number(to, "\":", value),
+                ArgumentValue::Number(value) => {
                     number(to, "\":\"", value);
                     to.push(b'"');
                 }
-                Value::Text(text) => {
+                ArgumentValue::Text(text) => {
                     to.extend_from_slice(b"\":");
                     let written = texts.entry(text);
                     let written = written.or_insert_with(|| json(&text.resolve(record)));
                     to.extend_from_slice(written.as_bytes());
                 }
-                Value::Yes => to.extend_from_slice(b"\":true"),
+                ArgumentValue::Yes => to.extend_from_slice(b"\":true"),
             }
         }
         to.extend_from_slice(b"}}");
@@ -187,7 +187,7 @@ impl Format for Chrome<'_> {
         self.sink.ready()
     }
 
-    fn value(&mut self, group: &Group, line: &Line, at: u64, value: f64) -> io::Result<()> {
+    fn value(&mut self, group: &Group, line: &TrackLine, at: u64, value: f64) -> io::Result<()> {
         let unit = match line.track {
             Track::Counter { metric, .. } => metric.unit(),
             _ => "",

@@ -27,7 +27,7 @@ pub use clocks::Clocks;
 pub use exported::Exported;
 pub use otlp::{Request, otlp, rejected};
 pub use output::{Output, OutputError};
-pub use record::{PASSES, Progress, Record};
+pub use record::{OnRead, PASSES, Record};
 pub use stacks::{collapsed, speedscope};
 
 use std::io::{self, Write};
@@ -59,7 +59,7 @@ pub use tables::{TABLES, parquet};
 
 /// A format to which records can be exported.
 #[derive(Clone, Copy, Debug)]
-pub struct Format {
+pub struct ExportFormat {
     /// The name by which users select the format.
     pub name: &'static str,
     /// A description of the output, for the command's help.
@@ -81,36 +81,36 @@ pub enum FormatWriter {
 }
 
 /// All formats.
-pub const FORMATS: &[Format] = &[
-    Format {
+pub const FORMATS: &[ExportFormat] = &[
+    ExportFormat {
         name: "chrome",
         makes: "JSON for chrome://tracing and the Perfetto UI",
         counts: "events",
         is_text: true,
         write: FormatWriter::File(|records, to, gzip| chrome(records, to, gzip)),
     },
-    Format {
+    ExportFormat {
         name: "perfetto",
         makes: "a Perfetto trace",
         counts: "events",
         is_text: false,
         write: FormatWriter::File(|records, to, gzip| perfetto(records, to, gzip)),
     },
-    Format {
+    ExportFormat {
         name: "parquet",
         makes: "a folder of tables",
         counts: "rows",
         is_text: false,
         write: FormatWriter::Folder(parquet),
     },
-    Format {
+    ExportFormat {
         name: "speedscope",
         makes: "sampled stacks for speedscope.app",
         counts: "samples",
         is_text: true,
         write: FormatWriter::File(|records, to, gzip| speedscope(records, to, gzip)),
     },
-    Format {
+    ExportFormat {
         name: "collapsed",
         makes: "sampled stacks, a line each, for flamegraph.pl and its like",
         counts: "samples",

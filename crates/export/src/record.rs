@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tllmprof_record::{Error, Reader, Source};
+use tllmprof_record::{Reader, RecordError, Source};
 use tllmprof_report::Process;
 use tllmprof_timeline::{Interpreter, Item, Texts};
 
@@ -13,15 +13,15 @@ pub const PASSES: u64 = 4;
 
 /// A function that is called with the number of bytes that were just read from a record. If it returns an
 /// error, reading ends with that error.
-pub type Progress = Arc<dyn Fn(u64) -> io::Result<()> + Send + Sync>;
+pub type OnRead = Arc<dyn Fn(u64) -> io::Result<()> + Send + Sync>;
 
 /// A source that calls a progress function for each read.
-struct Watched {
+struct MeteredSource {
     source: Box<dyn Source + Send + Sync>,
-    progress: Progress,
+    progress: OnRead,
 }
 
-impl Source for Watched {
+impl Source for MeteredSource {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let length = self.source.read_at(buffer, offset)?;
         (self.progress)(length as u64)?;
@@ -35,7 +35,7 @@ pub struct Record {
     pub process: Process,
     /// The tables that are needed to interpret the record's events.
     pub(crate) interpreter: Interpreter,
-    reader: Reader<Watched>,
+    reader: Reader<MeteredSource>,
 }
 
 impl Record {
@@ -43,7 +43,7 @@ impl Record {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is not a record.
-    pub fn open(file: &Path, progress: Progress) -> Result<Self, Error> {
+    pub fn open(file: &Path, progress: OnRead) -> Result<Self, RecordError> {
         let source = tllmprof_record::open_still(file)?;
         Self::new(file.to_owned(), Box::new(source), progress)
     }
@@ -55,9 +55,9 @@ impl Record {
     pub fn new(
         file: PathBuf,
         source: Box<dyn Source + Send + Sync>,
-        progress: Progress,
-    ) -> Result<Self, Error> {
-        let reader = Reader::new(Watched { source, progress })?;
+        progress: OnRead,
+    ) -> Result<Self, RecordError> {
+        let reader = Reader::new(MeteredSource { source, progress })?;
         let process = Process::read(file, &reader)?;
         let interpreter = Interpreter::read(&process, &reader, |_, _, _| ())?;
         Ok(Self {

@@ -18,7 +18,7 @@ use crate::record::Record;
 use crate::sink;
 
 /// The sampled stacks of one thread. A stack is a list of indices into [`Functions`].
-struct Thread {
+struct ThreadStacks {
     process: String,
     name: String,
     /// The requested time between two samples, in nanoseconds. `None` if unknown.
@@ -111,7 +111,7 @@ pub fn collapsed(records: &[Record], to: impl Write + Send, gzip: bool) -> io::R
     Ok(exported(&threads))
 }
 
-fn exported(threads: &[Thread]) -> Exported {
+fn exported(threads: &[ThreadStacks]) -> Exported {
     let samples = threads.iter().map(|thread| thread.samples.len() as u64);
     Exported {
         events: samples.sum(),
@@ -132,7 +132,7 @@ fn frame(name: &str) -> serde_json::Value {
     }
 }
 
-fn threads(records: &[Record], functions: &mut Functions) -> Vec<Thread> {
+fn threads(records: &[Record], functions: &mut Functions) -> Vec<ThreadStacks> {
     let mut threads = Vec::new();
     for record in records {
         let stacks = &record.process.stacks;
@@ -145,12 +145,16 @@ fn threads(records: &[Record], functions: &mut Functions) -> Vec<Thread> {
         }
         let facts = &record.process.facts;
         let rate = stacks.rate.filter(|rate| *rate > 0);
-        threads.extend(found.into_iter().map(|((tid, is_native), samples)| Thread {
-            process: format!("{} (pid {})", facts.rank_name(), record.process.pid),
-            name: printable(facts.thread(tid)) + if is_native { " (native)" } else { "" },
-            interval: rate.map(|rate| 1_000_000_000 / rate),
-            samples,
-        }));
+        threads.extend(
+            found
+                .into_iter()
+                .map(|((tid, is_native), samples)| ThreadStacks {
+                    process: format!("{} (pid {})", facts.rank_name(), record.process.pid),
+                    name: printable(facts.thread(tid)) + if is_native { " (native)" } else { "" },
+                    interval: rate.map(|rate| 1_000_000_000 / rate),
+                    samples,
+                }),
+        );
     }
     threads
 }

@@ -39,7 +39,7 @@ pub struct Group {
 
 /// One line of a track.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct TrackLine {
     pub id: Id,
     pub track: Track,
     /// For the first line of a thread's track, the thread id. Otherwise an invented number.
@@ -50,20 +50,20 @@ pub struct Line {
 }
 
 /// An output format for traces. Groups and lines are passed to it before the items that refer to them.
-pub trait Format {
+pub trait TraceFormat {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()>;
     /// Begins a new record, to which the following items belong.
     fn record(&mut self, record: &Record) -> io::Result<()>;
     fn group(&mut self, record: &Record, group: &Group) -> io::Result<()>;
-    fn line(&mut self, group: &Group, line: &Line) -> io::Result<()>;
+    fn line(&mut self, group: &Group, line: &TrackLine) -> io::Result<()>;
     fn activity(
         &mut self,
         record: &Record,
         group: &Group,
-        line: &Line,
+        line: &TrackLine,
         activity: &Activity,
     ) -> io::Result<()>;
-    fn value(&mut self, group: &Group, line: &Line, at: u64, value: f64) -> io::Result<()>;
+    fn value(&mut self, group: &Group, line: &TrackLine, at: u64, value: f64) -> io::Result<()>;
     fn end(&mut self) -> io::Result<()>;
 }
 
@@ -71,7 +71,7 @@ pub trait Format {
 ///
 /// # Errors
 /// Returns an error if a record cannot be read, and the errors of the format.
-pub fn write(records: &[Record], format: &mut impl Format) -> io::Result<Exported> {
+pub fn write(records: &[Record], format: &mut impl TraceFormat) -> io::Result<Exported> {
     let clocks = Clocks::from_records(records);
     format.begin(&clocks)?;
     let mut numbers = Numbers::default();
@@ -136,7 +136,7 @@ struct Page<'a, F> {
     /// The track of the last event and its index. It is cached because the next event usually has the same
     /// track.
     last: Option<(Track, usize)>,
-    lines: Vec<Line>,
+    lines: Vec<TrackLine>,
     waiting: Vec<Activity>,
     /// A buffer for `flush`, kept so that its memory is reused.
     placed: Vec<Placed>,
@@ -159,7 +159,7 @@ struct Drawing {
     lines: Vec<usize>,
 }
 
-impl<'a, F: Format> Page<'a, F> {
+impl<'a, F: TraceFormat> Page<'a, F> {
     fn new(record: &'a Record, numbers: &'a mut Numbers, format: &'a mut F) -> Self {
         let process = &record.process;
         let facts = &process.facts;
@@ -319,7 +319,7 @@ impl<'a, F: Format> Page<'a, F> {
             *known = true;
         }
         let id = self.numbers.id();
-        let line = Line {
+        let line = TrackLine {
             id,
             track,
             tid: match (track, lane) {

@@ -32,7 +32,7 @@ struct HeldCall {
 
 /// A trace's calls, and the work that they launched.
 #[derive(Debug, Default)]
-pub struct Calls {
+pub struct TraceCalls {
     held: Vec<HeldCall>,
     /// Work of the GPU: correlation number, and number that stands for the work.
     works: Vec<(u32, u32)>,
@@ -51,7 +51,7 @@ pub struct Learned {
     pub words: String,
 }
 
-impl Calls {
+impl TraceCalls {
     /// Returns the meaning of a function and its index, or `None` if the function neither counts nor concerns the
     /// learner.
     pub fn meaning(&mut self, name: &str) -> Option<(u16, Meaning)> {

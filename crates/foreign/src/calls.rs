@@ -1,6 +1,6 @@
 //! The meaning of a trace's calls: for the learner, and for a rule that names a call.
 
-use tllmprof_calls::{Call as Known, Direction, Kind, Wait, cuda_name, kind_of};
+use tllmprof_calls::{Call as Known, CallPurpose, Direction, Wait, cuda_name, kind_of};
 use tllmprof_learn::Call as Learned;
 use tllmprof_record::CopyKind;
 
@@ -24,7 +24,7 @@ pub fn plain_name(name: &str) -> &str {
 /// The meaning of a call of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Meaning {
-    pub kind: Kind,
+    pub kind: CallPurpose,
     pub call: Option<Known>,
     /// True if the function's name contains the direction of its copy. If false, only the GPU work shows the direction.
     pub names_direction: bool,
@@ -50,22 +50,24 @@ impl Meaning {
     /// Returns the call in the form that the learner takes. `work` is the work that the call launched, if it is known.
     pub fn learned(&self, work: Option<Work>) -> Option<Learned> {
         match self.kind {
-            Kind::GraphLaunch => Some(Learned::GraphLaunch),
-            Kind::KernelLaunch { .. } => Some(Learned::Launch(match work {
+            CallPurpose::GraphLaunch => Some(Learned::GraphLaunch),
+            CallPurpose::KernelLaunch { .. } => Some(Learned::Launch(match work {
                 Some(Work::Kernel(name)) => KERNELS + u64::from(name),
                 _ => UNKNOWN,
             })),
-            Kind::CaptureBegin => Some(Learned::CaptureBegin),
-            Kind::CaptureEnd => Some(Learned::CaptureEnd),
-            Kind::AsyncCopy(_) => self.direction(work).map(|direction| match direction {
+            CallPurpose::CaptureBegin => Some(Learned::CaptureBegin),
+            CallPurpose::CaptureEnd => Some(Learned::CaptureEnd),
+            CallPurpose::AsyncCopy(_) => self.direction(work).map(|direction| match direction {
                 Direction::ToHost => Learned::CopyToHost,
                 Direction::ToDevice | Direction::Other => Learned::CopyToDevice,
             }),
-            Kind::Wait(Wait::CopyToHost) => self.direction(work).map(|direction| match direction {
-                Direction::ToHost => Learned::Returned(Wait::CopyToHost),
-                Direction::ToDevice | Direction::Other => Learned::CopyToDevice,
-            }),
-            Kind::Wait(wait) => Some(Learned::Returned(wait)),
+            CallPurpose::Wait(Wait::CopyToHost) => {
+                self.direction(work).map(|direction| match direction {
+                    Direction::ToHost => Learned::Returned(Wait::CopyToHost),
+                    Direction::ToDevice | Direction::Other => Learned::CopyToDevice,
+                })
+            }
+            CallPurpose::Wait(wait) => Some(Learned::Returned(wait)),
             _ => None,
         }
     }
@@ -77,7 +79,7 @@ impl Meaning {
             (Some(Work::Copy(CopyKind::HostToDevice)), _) => Some(Direction::ToDevice),
             (Some(_), _) => None,
             (None, _) if !self.names_direction => None,
-            (None, Kind::AsyncCopy(direction)) => Some(direction),
+            (None, CallPurpose::AsyncCopy(direction)) => Some(direction),
             (None, _) => Some(Direction::ToHost),
         }
     }

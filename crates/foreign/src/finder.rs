@@ -3,15 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use tllmprof_calls::Kind;
+use tllmprof_calls::CallPurpose;
 use tllmprof_config::Step;
 
-use crate::auto::Calls;
+use crate::auto::TraceCalls;
 use crate::batch::Family;
 use crate::ranges::{self, Candidates, Chosen};
 use crate::{
-    Call, Found, Iteration, Method, Moment, NotFound, Range, Source, Trace, Work, python,
-    range_name,
+    Call, FoundIterations, Iteration, Method, Moment, NotFound, Range, RangeSource, Trace, Work,
+    python, range_name,
 };
 
 /// Maximum number of calls that a rule counts. Further calls are left out.
@@ -29,7 +29,7 @@ const WHOLE: &str = "whole trace";
 pub struct Finder {
     asked: Option<Step>,
     candidates: Candidates,
-    calls: Calls,
+    calls: TraceCalls,
     /// Calls that the rule names: start, end and thread of each.
     counted: Vec<(Moment, Moment, u64)>,
     /// Number of ranges by name. The names are without the details by which calls of one operator differ.
@@ -52,11 +52,11 @@ impl Finder {
     /// Returns true if a range may be a step. Readers need not pass other ranges to this finder, and may cache the
     /// answer for a name.
     #[must_use]
-    pub fn is_candidate(&self, source: Source, name: &str, domain: Option<&str>) -> bool {
+    pub fn is_candidate(&self, source: RangeSource, name: &str, domain: Option<&str>) -> bool {
         self.is_asked(source, name, domain) || Family::from_name(name).is_some()
     }
 
-    fn is_asked(&self, source: Source, name: &str, domain: Option<&str>) -> bool {
+    fn is_asked(&self, source: RangeSource, name: &str, domain: Option<&str>) -> bool {
         match &self.asked {
             Some(Step::Nvtx {
                 name: regex,
@@ -66,7 +66,7 @@ impl Finder {
                 let is_there = wanted
                     .as_deref()
                     .is_none_or(|wanted| domain == Some(wanted));
-                source != Source::Python && is_there && regex.is_match(name.as_bytes())
+                source != RangeSource::Python && is_there && regex.is_match(name.as_bytes())
             }
             Some(Step::Python { function, .. }) => python::is_call_of(function, source, name),
             _ => false,
@@ -136,7 +136,7 @@ impl Finder {
         mut self,
         trace: &Trace,
         kernel_name: &dyn Fn(u32) -> String,
-    ) -> Result<Found, NotFound> {
+    ) -> Result<FoundIterations, NotFound> {
         let left_out = self.left_out + self.candidates.left_out + self.calls.left_out;
         let mut found = match self.asked.take() {
             Some(step @ (Step::Nvtx { every, .. } | Step::Python { every, .. })) => {
@@ -157,7 +157,12 @@ impl Finder {
         Ok(found)
     }
 
-    fn by_ranges(&mut self, step: &Step, every: u64, trace: &Trace) -> Result<Found, NotFound> {
+    fn by_ranges(
+        &mut self,
+        step: &Step,
+        every: u64,
+        trace: &Trace,
+    ) -> Result<FoundIterations, NotFound> {
         let chosen = ranges::choose(std::mem::take(&mut self.candidates.asked));
         let iterations = ranges::iterations(&chosen.ranges, every, trace);
         if iterations.is_empty() {
@@ -166,7 +171,7 @@ impl Finder {
                 format!("no range of the trace matches{}", self.names()),
             ));
         }
-        Ok(Found {
+        Ok(FoundIterations {
             method: Method::Asked,
             rule: step.to_string(),
             why: overlapping(&chosen).unwrap_or_default(),
@@ -189,7 +194,12 @@ impl Finder {
         format!("; the most frequent ranges are {}", shown.join(", "))
     }
 
-    fn by_calls(&mut self, step: &Step, kind: Kind, every: u64) -> Result<Found, NotFound> {
+    fn by_calls(
+        &mut self,
+        step: &Step,
+        kind: CallPurpose,
+        every: u64,
+    ) -> Result<FoundIterations, NotFound> {
         let counted = &mut self.counted;
         counted.sort_unstable_by_key(|(start, end, _)| (*start, Reverse(*end)));
         // Keep only outermost calls: a runtime function calls the driver function of the same purpose.
@@ -223,7 +233,7 @@ impl Finder {
             );
             return Err(not_found(step, why));
         }
-        Ok(Found {
+        Ok(FoundIterations {
             method: Method::Asked,
             rule: step.to_string(),
             why: String::new(),
@@ -232,7 +242,7 @@ impl Finder {
         })
     }
 
-    fn known(&mut self, trace: &Trace) -> Option<Found> {
+    fn known(&mut self, trace: &Trace) -> Option<FoundIterations> {
         let (family, known) = self.candidates.take_known()?;
         let chosen = ranges::choose(known);
         let iterations = ranges::iterations(&chosen.ranges, 1, trace);
@@ -240,7 +250,7 @@ impl Finder {
         if let Some(others) = overlapping(&chosen) {
             why = format!("{why}; {others}");
         }
-        (!iterations.is_empty()).then(|| Found {
+        (!iterations.is_empty()).then(|| FoundIterations {
             method: Method::Known,
             rule: family.rule().to_owned(),
             why,
@@ -255,11 +265,11 @@ impl Finder {
         inner: bool,
         trace: &Trace,
         kernel_name: &dyn Fn(u32) -> String,
-    ) -> Found {
+    ) -> FoundIterations {
         let calls = std::mem::take(&mut self.calls);
         let rule = if inner { "auto:inner" } else { "auto" };
         match calls.learn(inner, kernel_name) {
-            Some(learned) => Found {
+            Some(learned) => FoundIterations {
                 method: Method::Learned,
                 rule: rule.to_owned(),
                 why: learned.words,
@@ -270,7 +280,7 @@ impl Finder {
         }
     }
 
-    fn whole(&self, trace: &Trace) -> Found {
+    fn whole(&self, trace: &Trace) -> FoundIterations {
         let launches = self.launches.iter();
         let most = launches.max_by_key(|(thread, count)| (**count, Reverse(**thread)));
         let thread = most.map(|(thread, _)| *thread).or(trace.main_thread);
@@ -288,7 +298,7 @@ impl Finder {
             end: trace.span.end,
             batch: None,
         });
-        Found {
+        FoundIterations {
             method: Method::Whole,
             rule: WHOLE.to_owned(),
             why: format!(

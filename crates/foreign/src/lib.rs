@@ -39,7 +39,7 @@ pub type Moment = i64;
 
 /// The source of a range in a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
+pub enum RangeSource {
     /// The program opened the range, through NVTX.
     Nvtx,
     /// The program opened the range, through `torch.profiler.record_function` or the profiler's schedule.
@@ -54,7 +54,7 @@ pub struct Range<'a> {
     /// The thread that opened the range: any number that identifies the thread in the trace.
     pub thread: u64,
     /// The source of the range.
-    pub source: Source,
+    pub source: RangeSource,
     /// The range's name.
     pub name: &'a str,
     /// The range's NVTX domain; `None` for the default domain.
@@ -138,7 +138,7 @@ pub enum Method {
 
 /// The iterations of a process.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Found {
+pub struct FoundIterations {
     /// The method that found the iterations.
     pub method: Method,
     /// The rule, as `--step` names it; `whole trace` if there is none.

@@ -2,20 +2,20 @@
 
 use tllmprof_config::PyFunction;
 
-use crate::Source;
+use crate::RangeSource;
 
 /// Returns true if a range is a call of the function.
 ///
 /// The PyTorch profiler names a call `PATH(LINE): NAME`, without the class. NVTX ranges of Python functions have the
 /// qualified name, with or without the module.
-pub fn is_call_of(function: &PyFunction, source: Source, name: &str) -> bool {
+pub fn is_call_of(function: &PyFunction, source: RangeSource, name: &str) -> bool {
     let PyFunction { module, qualname } = function;
     match source {
-        Source::Python => named_by_file(name).is_some_and(|(path, short)| {
+        RangeSource::Python => named_by_file(name).is_some_and(|(path, short)| {
             let last = qualname.rsplit('.').next().unwrap_or(qualname);
             short == last && is_module(path, module)
         }),
-        Source::Nvtx | Source::Annotation => {
+        RangeSource::Nvtx | RangeSource::Annotation => {
             let rest = name.strip_prefix(module.as_str());
             let rest = rest.and_then(|rest| rest.strip_prefix(['.', ':']));
             name == qualname || rest == Some(qualname)
@@ -50,20 +50,23 @@ mod tests {
     fn functions_are_known_by_file_or_by_name() {
         let function = PyFunction::parse("vllm.v1.engine.core:EngineCore.step").unwrap();
         let by = |source, name| is_call_of(&function, source, name);
-        assert!(by(Source::Python, "vllm/v1/engine/core.py(341): step"));
+        assert!(by(RangeSource::Python, "vllm/v1/engine/core.py(341): step"));
         assert!(by(
-            Source::Python,
+            RangeSource::Python,
             "/usr/lib/vllm/v1/engine/core.py(341): step"
         ));
-        assert!(!by(Source::Python, "engine/core.py(341): step"));
-        assert!(!by(Source::Python, "vllm/v1/engine/core.py(3): step_all"));
-        assert!(!by(Source::Python, "<built-in method step of x>"));
-        assert!(by(Source::Nvtx, "EngineCore.step"));
-        assert!(by(Source::Nvtx, "vllm.v1.engine.core:EngineCore.step"));
+        assert!(!by(RangeSource::Python, "engine/core.py(341): step"));
+        assert!(!by(
+            RangeSource::Python,
+            "vllm/v1/engine/core.py(3): step_all"
+        ));
+        assert!(!by(RangeSource::Python, "<built-in method step of x>"));
+        assert!(by(RangeSource::Nvtx, "EngineCore.step"));
+        assert!(by(RangeSource::Nvtx, "vllm.v1.engine.core:EngineCore.step"));
         assert!(by(
-            Source::Annotation,
+            RangeSource::Annotation,
             "vllm.v1.engine.core.EngineCore.step"
         ));
-        assert!(!by(Source::Nvtx, "step"));
+        assert!(!by(RangeSource::Nvtx, "step"));
     }
 }

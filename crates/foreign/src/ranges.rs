@@ -17,7 +17,7 @@ const LONGEST_LAST: i64 = 2;
 
 /// A range that may be a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Candidate {
+pub struct RangeCandidate {
     thread: u64,
     start: Moment,
     end: Moment,
@@ -29,15 +29,15 @@ pub struct Candidate {
 #[derive(Debug, Default)]
 pub struct Candidates {
     /// The ranges that match the rule that the user typed.
-    pub asked: Vec<Candidate>,
-    known: [Vec<Candidate>; Family::ALL.len()],
+    pub asked: Vec<RangeCandidate>,
+    known: [Vec<RangeCandidate>; Family::ALL.len()],
     pub left_out: u64,
 }
 
 /// Ranges that were chosen as steps. They do not overlap.
 #[derive(Debug)]
 pub struct Chosen {
-    pub ranges: Vec<Candidate>,
+    pub ranges: Vec<RangeCandidate>,
     /// Number of ranges of other threads that overlap the chosen ones.
     pub others: usize,
 }
@@ -49,7 +49,7 @@ impl Candidates {
         if range.end < range.start || (family.is_none() && !is_asked) {
             return;
         }
-        let candidate = Candidate {
+        let candidate = RangeCandidate {
             thread: range.thread,
             start: range.start,
             end: range.end,
@@ -69,7 +69,7 @@ impl Candidates {
 
     /// Returns the family of known ranges that has the most ranges, and these ranges; `None` if there are no known
     /// ranges.
-    pub fn take_known(&mut self) -> Option<(Family, Vec<Candidate>)> {
+    pub fn take_known(&mut self) -> Option<(Family, Vec<RangeCandidate>)> {
         let count = |family: &Family| self.known[*family as usize].len();
         let most = Family::ALL
             .into_iter()
@@ -110,7 +110,7 @@ impl Candidates {
 
 /// Chooses ranges that do not overlap. Of nested ranges the outermost is chosen. If ranges of several threads overlap,
 /// those of the thread with the most ranges are chosen.
-pub fn choose(mut ranges: Vec<Candidate>) -> Chosen {
+pub fn choose(mut ranges: Vec<RangeCandidate>) -> Chosen {
     ranges.sort_unstable_by_key(|range| (range.start, Reverse(range.end)));
     let mut open: HashMap<u64, Moment> = HashMap::new();
     ranges.retain(|range| match open.get_mut(&range.thread) {
@@ -143,7 +143,7 @@ pub fn choose(mut ranges: Vec<Candidate>) -> Chosen {
 }
 
 /// Returns iterations that begin with every `every`-th range.
-pub fn iterations(ranges: &[Candidate], every: u64, trace: &Trace) -> Vec<Iteration> {
+pub fn iterations(ranges: &[RangeCandidate], every: u64, trace: &Trace) -> Vec<Iteration> {
     let every = usize::try_from(every).unwrap_or(usize::MAX).max(1);
     let begins: Vec<_> = ranges.iter().step_by(every).collect();
     let numbers = begins.iter().map(|range| range.number);
@@ -191,12 +191,12 @@ fn end_last(all: &mut [Iteration], range_end: Moment, trace: &Trace) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Source;
+    use crate::RangeSource;
 
     fn range(name: &str, thread: u64, start: Moment, end: Moment) -> Range<'_> {
         Range {
             thread,
-            source: Source::Annotation,
+            source: RangeSource::Annotation,
             name,
             domain: None,
             start,

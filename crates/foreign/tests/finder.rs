@@ -2,7 +2,7 @@
 
 use tllmprof_config::Step;
 use tllmprof_foreign::{
-    Call, Finder, Found, Method, NotFound, Range, Source, Span, Trace, Work, check,
+    Call, Finder, FoundIterations, Method, NotFound, Range, RangeSource, Span, Trace, Work, check,
 };
 use tllmprof_record::CopyKind;
 
@@ -23,7 +23,7 @@ fn call(name: &str, correlation: u32, start: i64, end: i64) -> Call<'_> {
     }
 }
 
-fn finish(finder: Finder) -> Result<Found, NotFound> {
+fn finish(finder: Finder) -> Result<FoundIterations, NotFound> {
     let trace = Trace {
         span: Span {
             start: 0,
@@ -116,7 +116,7 @@ fn ranges(finder: &mut Finder, domain: Option<&str>) {
         ] {
             finder.range(&Range {
                 thread: 7,
-                source: Source::Nvtx,
+                source: RangeSource::Nvtx,
                 name,
                 domain,
                 start: step * LENGTH,
@@ -143,8 +143,8 @@ fn known_ranges_come_before_learning() {
 #[test]
 fn a_range_that_the_user_names_comes_before_known_ones() {
     let mut asked = finder("nvtx:^forw/2");
-    assert!(asked.is_candidate(Source::Nvtx, "forward", None));
-    assert!(!asked.is_candidate(Source::Nvtx, "backward", None));
+    assert!(asked.is_candidate(RangeSource::Nvtx, "forward", None));
+    assert!(!asked.is_candidate(RangeSource::Nvtx, "backward", None));
     ranges(&mut asked, None);
     let found = finish(asked).unwrap();
     assert_eq!(

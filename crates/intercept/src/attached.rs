@@ -9,7 +9,7 @@ use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 
-use tllmprof_platform::elf::{self, Module};
+use tllmprof_platform::elf::{self, ElfModule};
 use tllmprof_platform::got::{self, binding};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::maps::Maps;
@@ -280,8 +280,8 @@ fn is_wanted(name: &CStr, hooks: &[Hook]) -> bool {
 }
 
 fn lead_module(
-    module: &Module,
-    modules: &[Module],
+    module: &ElfModule,
+    modules: &[ElfModule],
     hooks: &[Hook],
     led: &mut Vec<Led>,
     maps: &Maps,
@@ -326,7 +326,7 @@ fn lead_module(
 }
 
 /// Patches the slots of `module` that point to a hooked function of the C library.
-fn lead_hooked(module: &Module, modules: &[Module], hooks: &[Hook], maps: &Maps) {
+fn lead_hooked(module: &ElfModule, modules: &[ElfModule], hooks: &[Hook], maps: &Maps) {
     let relro = modules::relro(module);
     for hook in hooks {
         module.each_slot(
@@ -349,7 +349,7 @@ fn lead_hooked(module: &Module, modules: &[Module], hooks: &[Hook], maps: &Maps)
 }
 
 /// Returns the address of the stub that replaces the CUDA function `name` in the slots of `module`.
-fn thunk(module: &Module, name: &CStr, real: usize) -> Option<usize> {
+fn thunk(module: &ElfModule, name: &CStr, real: usize) -> Option<usize> {
     let role = role_of(name)?;
     match role {
         // Do not hook CUPTI: kernels are not recorded in a process that the library was attached to.

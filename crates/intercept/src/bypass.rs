@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::path::PathBuf;
 
 use tllmprof_platform::driver;
-use tllmprof_platform::elf::{self, Module};
+use tllmprof_platform::elf::{self, ElfModule};
 use tllmprof_platform::libcuda;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
@@ -127,7 +127,7 @@ fn find() -> Option<Bypass> {
     }
     let mut found = None;
     elf::with_modules(|modules| {
-        let is_driver = |module: &&Module| module.soname() == Some(libcuda::NAME);
+        let is_driver = |module: &&ElfModule| module.soname() == Some(libcuda::NAME);
         if let Some(driver) = modules.iter().find(is_driver) {
             let mut callers = modules.iter().filter(|module| !is_cudas(module));
             let bypass = callers.find_map(|module| bypass_of(module, modules));
@@ -139,7 +139,7 @@ fn find() -> Option<Bypass> {
 }
 
 /// Returns the way in which calls of `module` bypass the library, or `None` if none do.
-fn bypass_of(module: &Module, modules: &[Module]) -> Option<Bypass> {
+fn bypass_of(module: &ElfModule, modules: &[ElfModule]) -> Option<Bypass> {
     if modules::is_left_alone(module) {
         return None;
     }
@@ -170,7 +170,7 @@ fn bypass_of(module: &Module, modules: &[Module]) -> Option<Bypass> {
 }
 
 /// Returns true if the module is the CUDA driver or a CUDA runtime.
-fn is_cudas(module: &Module) -> bool {
+fn is_cudas(module: &ElfModule) -> bool {
     let name = module
         .soname()
         .map_or(module.file_name(), |soname| soname.to_bytes());
@@ -181,7 +181,7 @@ fn is_cudas(module: &Module) -> bool {
 
 /// Returns the path of the module as a user knows it. For the program itself, which has no name in the loader's list,
 /// the path comes from the memory mappings.
-fn path_of(module: &Module) -> String {
+fn path_of(module: &ElfModule) -> String {
     let path = module.path().to_string_lossy().into_owned();
     let of_program = || {
         let file = Maps::read()

@@ -7,10 +7,10 @@ use tllmprof_recorder::ring::{self, Collective, OpenCall, Operation};
 use tllmprof_session as session;
 
 use super::communicators;
-use super::frame::Frame;
+use super::frame::CallFrame;
 
 /// The collective that a function starts, and the positions of its arguments (indices, from 0).
-pub struct Arguments {
+pub struct CollectiveArguments {
     collective: Collective,
     count: usize,
     data_type: usize,
@@ -21,7 +21,7 @@ pub struct Arguments {
     stream: usize,
 }
 
-impl Arguments {
+impl CollectiveArguments {
     /// Returns the argument positions of a function, or `None` if the function starts no collective.
     pub const fn find(call: NcclCall) -> Option<Self> {
         // The arguments are `sendbuff, recvbuff, count, datatype`, then an operator, a root or neither, and last `comm,
@@ -50,7 +50,7 @@ impl Arguments {
 }
 
 /// Notes that a call begins. Returns true if its end must be noted, too.
-pub fn enters(arguments: &Arguments, frame: &Frame) -> bool {
+pub fn enters(arguments: &CollectiveArguments, frame: &CallFrame) -> bool {
     if !ring::is_wanted() {
         frame.thunk.make_transparent();
         return false;
@@ -75,7 +75,7 @@ pub fn enters(arguments: &Arguments, frame: &Frame) -> bool {
 }
 
 /// Notes in the ring that a call has returned.
-pub fn returns(frame: &Frame) {
+pub fn returns(frame: &CallFrame) {
     if let Some(open) = OpenCall::from_number(frame.other_stream.get()) {
         ring::call_ends(open);
     }
@@ -94,7 +94,7 @@ mod tests {
     fn functions_that_start_collectives_have_their_arguments_in_order() {
         for (call, names) in NCCL_CALLS {
             let is_collective = !names[0].starts_with("ncclComm");
-            let found = Arguments::find(*call);
+            let found = CollectiveArguments::find(*call);
             assert_eq!(found.is_some(), is_collective, "{}", names[0]);
             let Some(found) = found else { continue };
             let peer = found.peer.unwrap_or(found.data_type);

@@ -12,7 +12,7 @@ use tllmprof_platform::{elf, peek};
 use tllmprof_recorder::{self as recorder, CommunicatorId, Member};
 use tllmprof_session as session;
 
-use super::frame::Frame;
+use super::frame::CallFrame;
 
 /// Size of an `ncclUniqueId` in bytes.
 const UNIQUE_ID_SIZE: usize = 128;
@@ -23,7 +23,7 @@ const MAX_IDENTIFIERS: usize = 16;
 
 /// Records that the program creates communicators, or destroys one. Returns true if the library must see the call
 /// return. Skips calls that NCCL makes itself: such a communicator is part of one that the program created.
-pub fn made(call: NcclCall, frame: &Frame) -> bool {
+pub fn made(call: NcclCall, frame: &CallFrame) -> bool {
     if call == NcclCall::AsyncError && !recorder::are_parts_open() {
         return false; // skip the query, which programs repeat at intervals
     }
@@ -73,7 +73,7 @@ pub fn made(call: NcclCall, frame: &Frame) -> bool {
 /// on the colors and keys that the other processes pass. With a color below 0 this process joins no new communicator.
 /// The rank is unknown while NCCL is still creating the part (the new communicator): in a group of calls, or because
 /// the call does not block and has not `succeeded` yet.
-pub fn split(frame: &Frame, succeeded: bool) {
+pub fn split(frame: &CallFrame, succeeded: bool) {
     let [parent, color, _, slot, ..] = frame.args;
     let Some(nccl) = elf::containing(frame.thunk.real().addr()) else {
         return;
@@ -88,7 +88,7 @@ pub fn split(frame: &Frame, succeeded: bool) {
 
 /// Handles a query of a communicator's state: `ncclComm_t comm, ncclResult_t *asyncError`. If the communicator came
 /// from a split and is ready, NCCL now knows its rank.
-pub fn is_asked_about(frame: &Frame) {
+pub fn is_asked_about(frame: &CallFrame) {
     let [communicator, error, ..] = frame.args;
     let nccl = elf::containing(frame.thunk.real().addr());
     if let Some(nccl) = nccl.filter(|_| read(error) == Some(0_u32.to_ne_bytes())) {
@@ -115,7 +115,7 @@ fn read<const N: usize>(address: usize) -> Option<[u8; N]> {
 
 /// Returns this process's rank in a communicator and the communicator's size, as NCCL reports them. Returns `None`
 /// while NCCL is creating the communicator: its handle is then 0, which is no readable address.
-fn place(nccl: &elf::Module, communicator: usize) -> Option<(u64, u64)> {
+fn place(nccl: &elf::ElfModule, communicator: usize) -> Option<(u64, u64)> {
     handle(communicator)?; // do not ask NCCL if the address is unreadable
     let asked = |name: &CStr| {
         let function = nccl.defines(name, None)?;
@@ -132,7 +132,7 @@ fn place(nccl: &elf::Module, communicator: usize) -> Option<(u64, u64)> {
 }
 
 /// Returns the communicator whose identifier is the first argument on the stack.
-fn on_stack(frame: &Frame) -> CommunicatorId {
+fn on_stack(frame: &CallFrame) -> CommunicatorId {
     let mut bytes = [0; UNIQUE_ID_SIZE];
     for (word, into) in bytes.chunks_exact_mut(size_of::<usize>()).enumerate() {
         into.copy_from_slice(&frame.word(frame.args.len() + word).to_ne_bytes());

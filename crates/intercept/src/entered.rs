@@ -10,10 +10,10 @@ mod tests;
 
 use core::ffi::c_int;
 
-use tllmprof_calls::{Call, Destroyed, Kind, Library, Stream};
+use tllmprof_calls::{Call, CallPurpose, Destroyed, Library, Stream};
 
 use super::followed::{is_followed, is_nested};
-use super::frame::{Frame, Work};
+use super::frame::{CallFrame, TimingRole};
 use super::thunk::{Does, Role, Thunk};
 use super::{collectives, communicators, scoped, watched};
 use tllmprof_platform::driver;
@@ -30,11 +30,11 @@ const DEVICE_TO_HOST: u32 = 2;
 
 /// Entry point of the handler `slow`. Returns 1 if the handler must call the real function and then return to this
 /// library, or 0 if it must jump to the real function. `frame` is the saved state of the call.
-pub extern "C" fn before(frame: &Frame) -> c_int {
+pub extern "C" fn before(frame: &CallFrame) -> c_int {
     contained(false, || comes_back(frame)).into()
 }
 
-fn comes_back(frame: &Frame) -> bool {
+fn comes_back(frame: &CallFrame) -> bool {
     #[cfg(test)]
     crate::made::panic_if_asked();
     let _errno = SavedErrno::new();
@@ -51,7 +51,7 @@ fn comes_back(frame: &Frame) -> bool {
             tllmprof_capture::cupti_is_called(call);
             true
         }
-        Role::Nccl(call) => match collectives::Arguments::find(call) {
+        Role::Nccl(call) => match collectives::CollectiveArguments::find(call) {
             Some(arguments) => collectives::enters(&arguments, frame),
             None => communicators::made(call, frame),
         },
@@ -69,7 +69,7 @@ fn comes_back(frame: &Frame) -> bool {
         Role::Runtime(call) | Role::Front(call) => leads_to_driver(call, thunk, frame),
     };
     if let Role::Driver(call) | Role::Runtime(call) | Role::Front(call) = role
-        && let Kind::Destroys(what) = call.kind()
+        && let CallPurpose::Destroys(what) = call.kind()
         && inside.is_some()
     {
         destroys(what, frame);
@@ -121,7 +121,7 @@ fn driver(call: Call, args: &[usize]) -> bool {
 }
 
 /// Counts a driver call while NVTX ranges are emitted for each call: the assembler does not count such calls.
-fn uncounted_driver(call: Call, frame: &Frame) {
+fn uncounted_driver(call: Call, frame: &CallFrame) {
     if thread::cells().is_null() {
         session::new_thread(true);
     }
@@ -135,7 +135,7 @@ fn uncounted_driver(call: Call, frame: &Frame) {
 /// counted there, and this call is passed through at no cost. Otherwise this call is counted here, and the calls that
 /// it makes are part of it. Close to the start or end of a window it is always counted here: a profiler that is
 /// switched between two calls of the program must see each of them as a whole.
-fn leads_to_driver(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
+fn leads_to_driver(call: Call, thunk: &Thunk, frame: &CallFrame) -> bool {
     if is_nested(frame) {
         return false;
     }
@@ -177,14 +177,14 @@ fn leads_to_driver(call: Call, thunk: &Thunk, frame: &Frame) -> bool {
 }
 
 /// Returns true if the arguments of a runtime call make it the call that the table's row describes.
-fn is_the_call(call: Call, frame: &Frame) -> bool {
+fn is_the_call(call: Call, frame: &CallFrame) -> bool {
     // The direction is an enumeration: the upper half of its register is undefined.
     !call.info().device_to_host_only || frame.args[3] as u32 == DEVICE_TO_HOST
 }
 /// Returns true if the call is nested in the thread's outermost intercepted call. If the outermost call was left
 /// without a return (by `longjmp` or an exception), removes its mark.
 #[cfg(target_arch = "aarch64")] // on x86-64 the assembler checks this itself
-pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
+pub extern "C" fn is_within_outer(frame: &CallFrame) -> bool {
     contained(true, || {
         let is_within = is_nested(frame);
         if !is_within {
@@ -199,7 +199,7 @@ pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
 // SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
-pub extern "C" fn recorded(frame: &Frame) {
+pub extern "C" fn recorded(frame: &CallFrame) {
     let is_read = contained(false, || {
         if scopes::are_on() {
             scoped::enters(frame);
@@ -209,13 +209,13 @@ pub extern "C" fn recorded(frame: &Frame) {
     });
     if !is_read {
         frame.other_stream.set(0);
-        frame.work.set(Work::NONE);
+        frame.work.set(TimingRole::NONE);
     }
 }
 
 /// Reports a recorded call to the measurement of GPU times, and a wait to the parts of the library that handle waits.
 #[inline(always)]
-fn read(frame: &Frame) {
+fn read(frame: &CallFrame) {
     let thunk = frame.thunk;
     let Some(does) = thunk.does() else {
         return read_other(frame);
@@ -227,7 +227,7 @@ fn read(frame: &Frame) {
     };
     if does.waits() {
         let is_over = is_timing() && waits(does, target);
-        frame.work.set(Work::of_wait(is_over, wait_begins()));
+        frame.work.set(TimingRole::of_wait(is_over, wait_begins()));
         return;
     }
     let is_small = || {
@@ -237,7 +237,7 @@ fn read(frame: &Frame) {
     let work = if is_timing() && stream.is_some() && !is_small() {
         enqueues(target)
     } else {
-        Work::NONE
+        TimingRole::NONE
     };
     frame.work.set(work);
 }
@@ -259,7 +259,7 @@ fn waits(does: Does, target: StreamArgument) -> bool {
 
 /// Does the work of [`read`] for a call that is not [`Simple`](super::thunk::Simple).
 #[inline(never)]
-fn read_other(frame: &Frame) {
+fn read_other(frame: &CallFrame) {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {
         return;
     };
@@ -272,14 +272,14 @@ fn read_other(frame: &Frame) {
         kind if kind.enqueues() => {
             match target.filter(|_| is_timing && !is_small_copy(call, frame)) {
                 Some(target) => enqueues(target),
-                None => Work::NONE,
+                None => TimingRole::NONE,
             }
         }
-        Kind::Wait(wait) => {
+        CallPurpose::Wait(wait) => {
             let is_over = is_timing && gpu::before_wait(waited_for(wait, target));
-            Work::of_wait(is_over, wait_begins())
+            TimingRole::of_wait(is_over, wait_begins())
         }
-        _ => Work::SEEN,
+        _ => TimingRole::SEEN,
     });
 }
 
@@ -298,11 +298,11 @@ fn is_timing() -> bool {
 
 /// Reports a call that enqueues work to the measurement of GPU times. Returns the call's role in it.
 #[inline(always)]
-fn enqueues(target: StreamArgument) -> Work {
+fn enqueues(target: StreamArgument) -> TimingRole {
     if gpu::before_work(target) {
-        Work::LAST
+        TimingRole::LAST
     } else {
-        Work::COUNTED
+        TimingRole::COUNTED
     }
 }
 
@@ -317,7 +317,7 @@ fn waited_for(wait: tllmprof_calls::Wait, target: Option<StreamArgument>) -> Wai
 
 /// Reports the stream or context that a call is about to destroy, so that the library stops using it. Done also while
 /// no calls are recorded.
-fn destroys(what: Destroyed, frame: &Frame) {
+fn destroys(what: Destroyed, frame: &CallFrame) {
     let first = frame.args[0];
     let doomed = match (what, frame.thunk.role()) {
         (Destroyed::Stream, _) => Doomed::Stream(first),
@@ -334,20 +334,20 @@ fn destroys(what: Destroyed, frame: &Frame) {
 
 /// Returns true if a call copies so few bytes that events around the copy would take longer than the copy. Programs
 /// make many small copies to the device, and wait after some of them.
-fn is_small_copy(call: Call, frame: &Frame) -> bool {
+fn is_small_copy(call: Call, frame: &CallFrame) -> bool {
     let small_by = call.info().small_by;
     small_by.is_some_and(|word| is_small(word.into(), frame))
 }
 
 /// Returns true if argument `word`, the number of bytes to copy, is small.
 #[inline(always)]
-fn is_small(word: usize, frame: &Frame) -> bool {
+fn is_small(word: usize, frame: &CallFrame) -> bool {
     const SMALL_COPY_BYTES: usize = 64 << 10;
     frame.word(word) < SMALL_COPY_BYTES
 }
 
 /// Returns the stream that a call names in its arguments, or `None` if it names none.
-fn target(call: Call, frame: &Frame) -> Option<StreamArgument> {
+fn target(call: Call, frame: &CallFrame) -> Option<StreamArgument> {
     let library = match frame.thunk.role() {
         Role::Driver(_) | Role::Front(_) => Library::Driver,
         _ => Library::Runtime,

@@ -1,21 +1,21 @@
 //! Conditions under which the library must see a call return.
 
-use tllmprof_calls::{Call, Direction, Kind};
+use tllmprof_calls::{Call, CallPurpose, Direction};
 use tllmprof_platform::thread;
 use tllmprof_session as session;
 
-use super::frame::Frame;
+use super::frame::CallFrame;
 
 /// Returns true if the library must see a call of this kind return.
 pub fn is_followed(call: Call) -> bool {
     match call.kind() {
-        Kind::AsyncCopy(Direction::ToHost) => session::learns(),
+        CallPurpose::AsyncCopy(Direction::ToHost) => session::learns(),
         kind => kind.waits() || kind.captures(),
     }
 }
 
 /// Returns true if another intercepted call of the thread led to this call.
-pub fn is_nested(frame: &Frame) -> bool {
+pub fn is_nested(frame: &CallFrame) -> bool {
     frame.is_within(thread::outer())
 }
 
@@ -31,7 +31,7 @@ mod tests {
         alone(&[("TLLMPROF_STEP", "auto")], || {
             for row in CALLS {
                 let kind = row.kind;
-                let is_copy = kind == Kind::AsyncCopy(Direction::ToHost);
+                let is_copy = kind == CallPurpose::AsyncCopy(Direction::ToHost);
                 let expected = is_copy || kind.waits() || kind.captures();
                 assert_eq!(is_followed(row.call), expected, "{}", row.call);
             }

@@ -18,9 +18,9 @@ pub const STACK_WORDS: usize = 8;
 /// because the assembler may leave any value in the word.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Work(usize);
+pub struct TimingRole(usize);
 
-impl Work {
+impl TimingRole {
     /// The call does not matter to GPU times.
     pub const NONE: Self = Self(0);
     /// The call enqueues work on its stream.
@@ -61,7 +61,7 @@ impl Work {
 /// cells, except `since` and the first value of `work`.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
-pub struct Frame {
+pub struct CallFrame {
     /// The thunk that the call came through.
     pub thunk: &'static Thunk,
     /// The integer arguments that came in registers.
@@ -71,7 +71,7 @@ pub struct Frame {
     /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if the call names no stream.
     pub other_stream: Cell<usize>,
     /// The role of a recorded call in the measurement of GPU times.
-    pub work: Cell<Work>,
+    pub work: Cell<TimingRole>,
     frame_pointer: usize,
     /// Return address of the call, which lies in its caller's code.
     pub return_address: usize,
@@ -80,7 +80,7 @@ pub struct Frame {
 /// The state of a call that the handler `slow` saved, from the lowest address up.
 #[cfg(target_arch = "aarch64")]
 #[repr(C)]
-pub struct Frame {
+pub struct CallFrame {
     /// The caller's frame pointer, which links this frame to the caller's frames.
     frame_pointer: usize,
     /// Return address of the call, which lies in its caller's code.
@@ -97,12 +97,12 @@ pub struct Frame {
     /// Stream handle of a recorded call that is not [`Simple`](super::thunk::Simple); 0 if the call names no stream.
     pub other_stream: Cell<usize>,
     /// The role of a recorded call in the measurement of GPU times.
-    pub work: Cell<Work>,
+    pub work: Cell<TimingRole>,
     spare: usize,
 }
 
 /// Offsets of the fields in bytes, for the assembler.
-impl Frame {
+impl CallFrame {
     pub const THUNK: usize = offset_of!(Self, thunk);
     pub const ARGS: usize = offset_of!(Self, args);
     #[cfg(target_arch = "x86_64")] // on AArch64 only Rust reads it
@@ -125,19 +125,20 @@ impl Frame {
 // instruction, so they are adjacent.
 #[cfg(target_arch = "aarch64")]
 const _: () = assert!(
-    offset_of!(Frame, frame_pointer) == 0
-        && offset_of!(Frame, return_address) == 8
-        && offset_of!(Frame, result) == Frame::THUNK + 8
+    offset_of!(CallFrame, frame_pointer) == 0
+        && offset_of!(CallFrame, return_address) == 8
+        && offset_of!(CallFrame, result) == CallFrame::THUNK + 8
 );
 // The stack is aligned to 16 bytes at the saved frame pointer, and at each call of a function.
 #[cfg(target_arch = "x86_64")]
 const _: () = assert!(
-    offset_of!(Frame, return_address) == Frame::BELOW + 8 && Frame::BELOW.is_multiple_of(16)
+    offset_of!(CallFrame, return_address) == CallFrame::BELOW + 8
+        && CallFrame::BELOW.is_multiple_of(16)
 );
 #[cfg(target_arch = "aarch64")]
-const _: () = assert!(Frame::SIZE.is_multiple_of(16));
+const _: () = assert!(CallFrame::SIZE.is_multiple_of(16));
 
-impl Frame {
+impl CallFrame {
     /// Returns argument `index`, counted without floating-point arguments.
     #[inline]
     pub fn word(&self, index: usize) -> usize {
@@ -213,7 +214,7 @@ pub mod made {
     /// A frame, and the caller's stack above it.
     #[repr(C)]
     pub struct Call {
-        pub frame: Frame,
+        pub frame: CallFrame,
         pub stack: [usize; STACK_WORDS],
     }
 
@@ -221,12 +222,12 @@ pub mod made {
         /// Returns a call through `thunk` whose first arguments are `words`, and which returns to `return_address`.
         pub fn new(thunk: &'static Thunk, words: &[usize], return_address: usize) -> Self {
             let mut call = Self {
-                frame: Frame {
+                frame: CallFrame {
                     thunk,
                     args: Default::default(),
                     since: Cell::new(0),
                     other_stream: Cell::new(0),
-                    work: Cell::new(Work::NONE),
+                    work: Cell::new(TimingRole::NONE),
                     frame_pointer: 0,
                     return_address,
                     #[cfg(target_arch = "aarch64")]

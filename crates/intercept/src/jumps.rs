@@ -29,9 +29,9 @@ use std::path::Path;
 use libloading::os::unix::{Library, RTLD_NOW};
 use tllmprof_calls::{CALLS, Call, LOOK_UPS, base};
 use tllmprof_control::jumps::{MAX_JUMPS, NO_CALL, WRITTEN};
-use tllmprof_platform::elf::{self, Module};
+use tllmprof_platform::elf::{self, ElfModule};
 use tllmprof_platform::entry::jumps::{JUMPS, code_at, leave_out, original};
-use tllmprof_platform::entry::{self, Entry, JUMP, Refusal};
+use tllmprof_platform::entry::{self, JUMP, PatchRefusal, PatchableEntry};
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::{function, libcuda, lifecycle, log};
 use tllmprof_sync::Lock;
@@ -93,7 +93,7 @@ pub fn prepare() {
 ///
 /// # Errors
 /// The reason why no function gets a jump.
-fn prepared(driver: &Module) -> Result<Vec<Patched>, String> {
+fn prepared(driver: &ElfModule) -> Result<Vec<Patched>, String> {
     let forms = forms(driver);
     JUMPS.known.store(forms.len() as u64, Ordering::Relaxed);
     if forms.is_empty() {
@@ -115,11 +115,11 @@ fn prepared(driver: &Module) -> Result<Vec<Patched>, String> {
         let name = form.name.to_string_lossy().into_owned();
         let call = form.call;
         let added = entry.and_then(|entry| {
-            let target = TARGETS.get(ready.len()).ok_or(Refusal::NoRoom)?;
+            let target = TARGETS.get(ready.len()).ok_or(PatchRefusal::NoRoom)?;
             let within = driver.start..driver.end;
             let (switch, original) = region.add_switch(&entry, &within, target)?;
             target.store(original, Ordering::Relaxed);
-            let jump = entry::jump(entry.at, switch).ok_or(Refusal::NoRoom)?;
+            let jump = entry::jump(entry.at, switch).ok_or(PatchRefusal::NoRoom)?;
             ready.push((form, entry, jump, original));
             Ok(())
         });
@@ -138,7 +138,7 @@ fn prepared(driver: &Module) -> Result<Vec<Patched>, String> {
 ///
 /// # Errors
 /// The process has loaded the driver, but its module is not found.
-fn driver() -> Result<Option<Module>, String> {
+fn driver() -> Result<Option<ElfModule>, String> {
     let name = libcuda::NAME.to_str().unwrap_or_default();
     // SAFETY: the library is loaded already, or the call fails: no constructor runs.
     let kept = unsafe {
@@ -171,7 +171,7 @@ fn driver() -> Result<Option<Module>, String> {
 }
 
 /// Returns the driver's functions for the calls of the table, in all variants that a program can get.
-fn forms(driver: &Module) -> Vec<Form> {
+fn forms(driver: &ElfModule) -> Vec<Form> {
     /// Suffixes that a header or the driver adds to the function name that programs use.
     const SUFFIXES: [&str; 9] = [
         "", "_ptsz", "_ptds", "_v2", "_v2_ptsz", "_v2_ptds", "_v3", "_v3_ptsz", "_v3_ptds",
@@ -222,7 +222,7 @@ type Ask = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mu
 struct ProcAddresses(Option<Ask>);
 
 impl ProcAddresses {
-    fn find(driver: &Module) -> Self {
+    fn find(driver: &ElfModule) -> Self {
         let names = [c"cuGetProcAddress_v2", c"cuGetProcAddress"];
         let found = names.iter().find_map(|name| driver.defines(name, None));
         // SAFETY: the address is that of the driver's function of this name, which has this type.
@@ -265,7 +265,11 @@ impl ProcAddresses {
 }
 
 /// Returns the state of each function's entry, or the reason why the function gets no jump.
-fn entries(driver: &Module, forms: &[Form], maps: &Maps) -> Vec<Result<Entry, Refusal>> {
+fn entries(
+    driver: &ElfModule,
+    forms: &[Form],
+    maps: &Maps,
+) -> Vec<Result<PatchableEntry, PatchRefusal>> {
     let path = Path::new(std::ffi::OsStr::from_bytes(driver.path().to_bytes()));
     let of = |form: &Form| {
         let address = form.code.start.wrapping_sub(driver.base);
@@ -274,7 +278,7 @@ fn entries(driver: &Module, forms: &[Form], maps: &Maps) -> Vec<Result<Entry, Re
         // pages.
         match entry.at % PAGE_SIZE + WRITTEN <= PAGE_SIZE {
             true => Ok(entry),
-            false => Err(Refusal::CrossesPage),
+            false => Err(PatchRefusal::CrossesPage),
         }
     };
     let mut entries: Vec<_> = forms.iter().map(of).collect();
@@ -289,13 +293,13 @@ fn entries(driver: &Module, forms: &[Form], maps: &Maps) -> Vec<Result<Entry, Re
         }
     }
     for index in twice {
-        entries[index] = Err(Refusal::EndsIn);
+        entries[index] = Err(PatchRefusal::EndsIn);
     }
     entries
 }
 
 /// Publishes the jumps for the `tllmprof` command, and writes those that can be written while threads run.
-fn publish(ready: Vec<(Form, Entry, [u8; JUMP], usize)>) -> Vec<Patched> {
+fn publish(ready: Vec<(Form, PatchableEntry, [u8; JUMP], usize)>) -> Vec<Patched> {
     let mut patched = Vec::new();
     for (row, (form, entry, jump, original)) in JUMPS.all.iter().zip(&ready) {
         // SAFETY: the address is in code of the driver, which stays loaded.

@@ -40,7 +40,7 @@ mod thunk;
 mod watched;
 
 use thunk::Thunk;
-use tllmprof_calls::Calls;
+use tllmprof_calls::CallSet;
 use tllmprof_config::Step;
 #[doc(hidden)]
 pub use tllmprof_platform::lifecycle;
@@ -75,7 +75,7 @@ pub fn is_hooked(name: &core::ffi::CStr) -> bool {
 pub struct AllDoors;
 
 impl tllmprof_session::Doors for AllDoors {
-    fn attend(&self, calls: Calls) {
+    fn attend(&self, calls: CallSet) {
         Thunk::attend(calls);
     }
 

@@ -15,7 +15,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use tllmprof_platform::ids;
 use tllmprof_record::contents::Contents;
-use tllmprof_session::Facts;
+use tllmprof_session::SessionFacts;
 
 /// Environment variable with the name of the test to run, in a process that [`alone`] has started.
 const ALONE: &str = "TLLMPROF_TEST_ALONE";
@@ -78,7 +78,7 @@ pub fn alone<F: FnOnce()>(variables: &[(&str, &str)], act: F) -> Option<String> 
 pub fn recorded(act: impl FnOnce()) -> Contents {
     let settings = tllmprof_session::activity::settings().unwrap();
     tllmprof_recorder::start(settings);
-    let facts = Facts {
+    let facts = SessionFacts {
         rank: None,
         python: None,
         rule: &"",

@@ -1,10 +1,10 @@
 //! Handles a call after its real function has returned: the call is recorded, and the step rule is notified if it needs
 //! the end of the call.
 
-use tllmprof_calls::{Kind, NcclCall};
+use tllmprof_calls::{CallPurpose, NcclCall};
 
 use super::followed::{is_followed, is_nested};
-use super::frame::{Frame, Work};
+use super::frame::{CallFrame, TimingRole};
 use super::thunk::Role;
 use super::{collectives, communicators, proc_address, scoped, watched};
 use tllmprof_capture::marks;
@@ -19,11 +19,11 @@ use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
 /// Entry point of the handler `slow` after the real function has returned `result`.
-pub extern "C" fn after(frame: &Frame, result: usize) {
+pub extern "C" fn after(frame: &CallFrame, result: usize) {
     contained((), || came_back(frame, result));
 }
 
-fn came_back(frame: &Frame, result: usize) {
+fn came_back(frame: &CallFrame, result: usize) {
     #[cfg(test)]
     crate::made::panic_if_asked();
     let _errno = SavedErrno::new();
@@ -65,7 +65,7 @@ fn came_back(frame: &Frame, result: usize) {
 // SAFETY: the attribute only names a section, which keeps together the code that runs on each recorded call.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
-pub extern "C" fn recorded(frame: &Frame, result: usize, until: u64) -> usize {
+pub extern "C" fn recorded(frame: &CallFrame, result: usize, until: u64) -> usize {
     // No panic: this only compares and stores numbers. `recorded_with_care` catches panics of the rest.
     match is_recorded_at_once(frame, result, until) {
         true => result,
@@ -76,13 +76,13 @@ pub extern "C" fn recorded(frame: &Frame, result: usize, until: u64) -> usize {
 #[cold]
 #[inline(never)]
 #[cfg(target_arch = "x86_64")]
-extern "C" fn recorded_with_care(frame: &Frame, result: usize, until: u64) -> usize {
+extern "C" fn recorded_with_care(frame: &CallFrame, result: usize, until: u64) -> usize {
     contained((), || record(frame, result, until));
     result
 }
 
 /// Writes a call that has just returned into the record, if it must be recorded.
-fn records(frame: &Frame, result: usize) {
+fn records(frame: &CallFrame, result: usize) {
     let until = match frame.since.get() {
         0 => 0,
         _ => recorder::ticks(),
@@ -95,7 +95,7 @@ fn records(frame: &Frame, result: usize) {
 /// Writes a call into the record if it has succeeded and nothing else must be done, as is so for most calls. Otherwise
 /// does nothing and returns false.
 #[inline(always)]
-fn is_recorded_at_once(frame: &Frame, result: usize, until: u64) -> bool {
+fn is_recorded_at_once(frame: &CallFrame, result: usize, until: u64) -> bool {
     // The result is an enumeration, in the lower half of the register.
     if result as u32 != 0 || !frame.work.get().is_recorded_alone() || session::is_any_capturing() {
         return false;
@@ -110,7 +110,7 @@ fn is_recorded_at_once(frame: &Frame, result: usize, until: u64) -> bool {
 
 /// Writes a call into the record, if it must be recorded, and does everything else that its end requires.
 #[cold]
-fn record(frame: &Frame, result: usize, until: u64) {
+fn record(frame: &CallFrame, result: usize, until: u64) {
     let since = frame.since.get();
     // The result is an enumeration, in the lower half of the register.
     let failed = result as u32 != 0;
@@ -139,18 +139,18 @@ fn record(frame: &Frame, result: usize, until: u64) {
         stream,
     };
     recorder::call(since, until, failed, what);
-    if matches!(call.kind(), Kind::Wait(_)) {
+    if matches!(call.kind(), CallPurpose::Wait(_)) {
         recorder::wait_ends();
     }
     let work = frame.work.get();
-    if work.is_over() || failed && work == Work::COUNTED {
+    if work.is_over() || failed && work == TimingRole::COUNTED {
         work_is_over(frame, failed, since, until);
     }
 }
 
-/// Reports a call to the measurement of GPU times, if it failed or [`Work::is_over`] is true for it.
+/// Reports a call to the measurement of GPU times, if it failed or [`TimingRole::is_over`] is true for it.
 #[cold]
-fn work_is_over(frame: &Frame, failed: bool, since: u64, until: u64) {
+fn work_is_over(frame: &CallFrame, failed: bool, since: u64, until: u64) {
     if !gpu::is_timing() || session::is_any_capturing() {
         return;
     }
@@ -160,8 +160,8 @@ fn work_is_over(frame: &Frame, failed: bool, since: u64, until: u64) {
     };
     match frame.work.get() {
         // Ignore a failed wait: the next wait ends the work.
-        Work::WAITED_FOR if failed => {}
-        Work::WAITED_FOR => gpu::after_wait(target, since, until),
+        TimingRole::WAITED_FOR if failed => {}
+        TimingRole::WAITED_FOR => gpu::after_wait(target, since, until),
         _ if failed => gpu::refused(target),
         _ => gpu::after_last(target),
     }

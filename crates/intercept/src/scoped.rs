@@ -1,24 +1,24 @@
 //! Effects of calls on scopes (`TLLMPROF_LAYERS`), to which GPU work is attributed. Noted are the nodes that launches
 //! and copies add to a graph while a stream is captured, and graphs that are copied, instantiated or destroyed.
 
-use tllmprof_calls::{Call, GraphCall, Kind, Stream};
+use tllmprof_calls::{Call, CallPurpose, GraphCall, Stream};
 use tllmprof_scopes as scopes;
 use tllmprof_scopes::{LaunchNode, Made};
 
-use super::frame::Frame;
+use super::frame::CallFrame;
 use super::thunk::Role;
 
 /// Returns true if scopes require that the library sees calls of this kind return.
 pub fn is_followed(call: Call) -> bool {
     match call.kind() {
-        Kind::Graph(_) => scopes::are_on(),
+        CallPurpose::Graph(_) => scopes::are_on(),
         kind => kind.makes_node() && scopes::are_noting(),
     }
 }
 
 /// Returns the call of a thunk, and true if it is a driver call. Returns `None` for a runtime call if the driver call
 /// that it leads to is handled instead.
-fn call_of(frame: &Frame) -> Option<(Call, bool)> {
+fn call_of(frame: &CallFrame) -> Option<(Call, bool)> {
     match frame.thunk.role() {
         Role::Driver(call) | Role::Front(call) => Some((call, true)),
         Role::Runtime(call) if !frame.thunk.is_fed(call) => Some((call, false)),
@@ -28,7 +28,7 @@ fn call_of(frame: &Frame) -> Option<(Call, bool)> {
 
 /// Handles a call for scopes, before the real function runs.
 #[cold]
-pub fn enters(frame: &Frame) {
+pub fn enters(frame: &CallFrame) {
     let Some((call, is_driver)) = call_of(frame) else {
         return;
     };
@@ -38,16 +38,16 @@ pub fn enters(frame: &Frame) {
                 scopes::node_begins(place(frame), stream, frame.thunk.is_per_thread());
             }
         }
-        Kind::KernelLaunch { .. } => scopes::launches(),
-        Kind::Graph(GraphCall::Destroy) => scopes::graph_is_destroyed(frame.args[0]),
-        Kind::Graph(GraphCall::DestroyExec) => scopes::exec_is_destroyed(frame.args[0]),
+        CallPurpose::KernelLaunch { .. } => scopes::launches(),
+        CallPurpose::Graph(GraphCall::Destroy) => scopes::graph_is_destroyed(frame.args[0]),
+        CallPurpose::Graph(GraphCall::DestroyExec) => scopes::exec_is_destroyed(frame.args[0]),
         _ => {}
     }
 }
 
 /// Handles a call for scopes, after the real function has returned.
 #[cold]
-pub fn returns(frame: &Frame, succeeded: bool) {
+pub fn returns(frame: &CallFrame, succeeded: bool) {
     let Some((call, is_driver)) = call_of(frame) else {
         return;
     };
@@ -55,7 +55,9 @@ pub fn returns(frame: &Frame, succeeded: bool) {
     match call.kind() {
         kind if kind.makes_node() && scopes::are_noting() => {
             let made = match kind {
-                Kind::KernelLaunch { .. } => launch(call, is_driver, frame).map(Made::Kernel),
+                CallPurpose::KernelLaunch { .. } => {
+                    launch(call, is_driver, frame).map(Made::Kernel)
+                }
                 _ => Some(Made::Work),
             };
             if let (Some(stream), Some(made)) = (stream(call, is_driver, frame), made) {
@@ -63,13 +65,13 @@ pub fn returns(frame: &Frame, succeeded: bool) {
                 scopes::node_ends(place(frame), stream, per_thread, made, succeeded);
             }
         }
-        Kind::CaptureEnd => match written(second) {
+        CallPurpose::CaptureEnd => match written(second) {
             // The capture has ended, but the program passed null as the address for the graph: it already has the
             // graph.
             None if succeeded => {}
             graph => scopes::capture_ends(graph.filter(|_| succeeded)),
         },
-        Kind::Graph(what) if succeeded => match what {
+        CallPurpose::Graph(what) if succeeded => match what {
             GraphCall::Instantiate => {
                 if let Some(exec) = written(first) {
                     scopes::instantiated(exec, second);
@@ -99,7 +101,7 @@ pub fn returns(frame: &Frame, succeeded: bool) {
 }
 
 /// Returns a number that distinguishes this call from other calls in progress on its thread.
-fn place(frame: &Frame) -> usize {
+fn place(frame: &CallFrame) -> usize {
     core::ptr::from_ref(frame).addr()
 }
 
@@ -115,7 +117,7 @@ fn written(place: usize) -> Option<usize> {
 }
 
 /// Returns the handle of the stream on which a call works, or `None` if it names none.
-fn stream(call: Call, is_driver: bool, frame: &Frame) -> Option<usize> {
+fn stream(call: Call, is_driver: bool, frame: &CallFrame) -> Option<usize> {
     let library = match is_driver {
         true => tllmprof_calls::Library::Driver,
         false => tllmprof_calls::Library::Runtime,
@@ -137,13 +139,13 @@ fn stream(call: Call, is_driver: bool, frame: &Frame) -> Option<usize> {
 }
 
 /// Returns the launch configuration that the first argument points to, or `None` if it is null.
-fn configuration(frame: &Frame) -> Option<*const u8> {
+fn configuration(frame: &CallFrame) -> Option<*const u8> {
     let configuration = core::ptr::with_exposed_provenance::<u8>(frame.args[0]);
     (!configuration.is_null()).then_some(configuration)
 }
 
 /// Returns the kernel and the grid of a launch call.
-fn launch(call: Call, is_driver: bool, frame: &Frame) -> Option<LaunchNode> {
+fn launch(call: Call, is_driver: bool, frame: &CallFrame) -> Option<LaunchNode> {
     let words = frame.args;
     let is_configured = matches!(
         call.stream(tllmprof_calls::Library::Driver),

@@ -14,7 +14,7 @@ fn the_session_opens_and_closes_the_doors() {
         start();
         let thunk = Thunk::for_function(real_address(), Role::Runtime(Call::GraphLaunch)).unwrap();
         thunk.make_transparent();
-        AllDoors.attend(Calls::ALL);
+        AllDoors.attend(CallSet::ALL);
         AllDoors.record_calls();
         AllDoors.report_named();
         let rule = Step::parse("sym:no_function").unwrap();

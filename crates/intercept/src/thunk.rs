@@ -11,7 +11,7 @@ use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_calls::{Call, Calls, is_per_thread};
+use tllmprof_calls::{Call, CallSet, is_per_thread};
 use tllmprof_platform::entry::jumps::original;
 use tllmprof_platform::gate;
 use tllmprof_platform::libcuda;
@@ -21,7 +21,7 @@ use tllmprof_platform::log;
 use super::handlers::handlers;
 use super::{fed, stubs};
 pub use role::Role;
-use wanted::Wanted;
+use wanted::CallUses;
 
 /// Size of a [`Thunk`] in bytes. The pool's stubs depend on it.
 pub const THUNK_SIZE: usize = size_of::<Thunk>();
@@ -145,7 +145,7 @@ impl Thunk {
     pub fn for_function(function: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {
             Role::Driver(call) | Role::Front(call) => {
-                gate::before(original(function), gate::Work::from_call(call))
+                gate::before(original(function), gate::GpuUse::from_call(call))
             }
             Role::ProcAddress => original(function),
             Role::Runtime(_) | Role::Cupti(_) | Role::Nccl(_) => function,
@@ -188,7 +188,7 @@ impl Thunk {
         let offset = core::ptr::from_ref(self).addr() - THUNKS.as_ptr().addr();
         let index = offset / THUNK_SIZE;
         match self.role() {
-            Role::Driver(call) if Wanted::ever().is_counted_only(call) => {
+            Role::Driver(call) if CallUses::ever().is_counted_only(call) => {
                 stubs::counting_stub(index)
             }
             _ => stubs::stub(index),
@@ -268,7 +268,7 @@ impl Thunk {
 
     /// Makes functions that lead to driver functions for `calls` go through the slow path again, which decides for each
     /// whether it can become transparent.
-    pub fn attend(calls: Calls) {
+    pub fn attend(calls: CallSet) {
         for thunk in &THUNKS[..USED.load(Ordering::Acquire)] {
             if let Role::Runtime(call) | Role::Front(call) = thunk.role()
                 && calls.contains(call)
@@ -301,7 +301,7 @@ impl Thunk {
 mod tests {
     use core::ptr::without_provenance_mut;
 
-    use tllmprof_calls::{CALLS, Kind, Library, Stream};
+    use tllmprof_calls::{CALLS, CallPurpose, Library, Stream};
 
     use super::*;
     use crate::made::alone;
@@ -331,7 +331,7 @@ mod tests {
         let of = |role| Thunk::made(without_provenance_mut(0x1000), role);
         for row in CALLS {
             let stream = row.call.stream(Library::Driver);
-            let is_simple = row.kind.enqueues() || matches!(row.kind, Kind::Wait(_));
+            let is_simple = row.kind.enqueues() || matches!(row.kind, CallPurpose::Wait(_));
             let thunk = of(Role::Driver(row.call));
             assert_eq!(
                 thunk.does().is_some(),
@@ -375,7 +375,7 @@ mod tests {
                 thunk.make_transparent();
                 assert_eq!(handler(thunk), real);
             }
-            Thunk::attend(Calls::which(|call| call == Call::GraphLaunch));
+            Thunk::attend(CallSet::which(|call| call == Call::GraphLaunch));
             assert_eq!([launch, wait, driver].map(handler), [slow, real, real]);
             Thunk::record();
             assert_eq!([launch, wait, driver].map(handler), [slow, real, before]);

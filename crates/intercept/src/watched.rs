@@ -12,7 +12,7 @@ use tllmprof_calls::{CALLS, Call};
 use tllmprof_platform::lifecycle;
 
 use tllmprof_capture::marks;
-use tllmprof_capture::marks::Name;
+use tllmprof_capture::marks::RegisteredName;
 
 const UNKNOWN: u8 = 0;
 const NO: u8 = 1;
@@ -43,7 +43,7 @@ fn ask() -> bool {
 pub fn push_runtime(call: Call) {
     lifecycle::global! {
         #[fork(keep = "a name is registered anew in a child")]
-        static NAMES: Names = [const { OnceBox::new() }; CALLS.len()];
+        static NAMES: CallNames = [const { OnceBox::new() }; CALLS.len()];
     }
     push(&NAMES, call, call.info().runtime);
 }
@@ -52,16 +52,19 @@ pub fn push_runtime(call: Call) {
 pub fn push_driver(call: Call) {
     lifecycle::global! {
         #[fork(keep = "a name is registered anew in a child")]
-        static NAMES: Names = [const { OnceBox::new() }; CALLS.len()];
+        static NAMES: CallNames = [const { OnceBox::new() }; CALLS.len()];
     }
     push(&NAMES, call, call.info().driver);
 }
 
-type Names = [OnceBox<Name>; CALLS.len()];
+type CallNames = [OnceBox<RegisteredName>; CALLS.len()];
 
-fn push(names: &Names, call: Call, symbols: &[&str]) {
+fn push(names: &CallNames, call: Call, symbols: &[&str]) {
     let symbol = symbols.first().copied().unwrap_or_default();
-    let name = names[call.index()]
-        .get_or_init(|| Box::new(Name::register(CString::new(symbol).unwrap_or_default())));
+    let name = names[call.index()].get_or_init(|| {
+        Box::new(RegisteredName::register(
+            CString::new(symbol).unwrap_or_default(),
+        ))
+    });
     name.push_until_pop();
 }

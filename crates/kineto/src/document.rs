@@ -7,8 +7,8 @@ use std::io::Read;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::error::Error;
-use crate::event::{RawEvent, Text};
+use crate::error::TraceError;
+use crate::event::{RawEvent, TextSeed};
 use crate::facts::KEYS;
 use crate::input::{self, Budget, LONGEST};
 use crate::trace::Trace;
@@ -17,7 +17,7 @@ use crate::trace::Trace;
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is not a trace of the PyTorch profiler.
-pub fn read(file: impl Read) -> Result<Trace, Error> {
+pub fn read(file: impl Read) -> Result<Trace, TraceError> {
     let (text, budget) = input::text(file)?;
     let mut trace = Trace::default();
     let mut document = Document {
@@ -29,17 +29,17 @@ pub fn read(file: impl Read) -> Result<Trace, Error> {
     let read = (&mut document).deserialize(&mut json);
     let has_events = document.has_events;
     if budget.is_spent() {
-        return Err(Error::TooLong { bytes: LONGEST });
+        return Err(TraceError::TooLong { bytes: LONGEST });
     }
     read?;
     budget.skip();
     match json.end() {
-        Err(error) if error.is_syntax() => return Err(Error::Trailing { line: error.line() }),
+        Err(error) if error.is_syntax() => return Err(TraceError::Trailing { line: error.line() }),
         ended => ended?,
     }
     match (has_events, trace.is_of_profiler) {
-        (false, _) => Err(Error::NoEvents),
-        (true, false) => Err(Error::Other),
+        (false, _) => Err(TraceError::NoEvents),
+        (true, false) => Err(TraceError::Other),
         (true, true) => Ok(trace),
     }
 }
@@ -68,7 +68,7 @@ impl<'de> Visitor<'de> for &mut Document<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let mut key = String::new();
-        while map.next_key_seed(Text(&mut key))?.is_some() {
+        while map.next_key_seed(TextSeed(&mut key))?.is_some() {
             self.budget.begin();
             if key == "traceEvents" {
                 map.next_value_seed(Events(self))?;

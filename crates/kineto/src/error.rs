@@ -6,7 +6,7 @@ use tllmprof_foreign::NotFound;
 
 /// The reason why a trace cannot be read.
 #[derive(Debug)]
-pub enum Error {
+pub enum TraceError {
     /// The file cannot be read, or its compression is damaged.
     Io(io::Error),
     /// The file ends before its JSON is complete.
@@ -27,7 +27,7 @@ pub enum Error {
     NotFound(NotFound),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
@@ -58,7 +58,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
+impl std::error::Error for TraceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io(error) => error.source(),
@@ -67,7 +67,7 @@ impl std::error::Error for Error {
     }
 }
 
-impl From<io::Error> for Error {
+impl From<io::Error> for TraceError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Self::Truncated,
@@ -76,7 +76,7 @@ impl From<io::Error> for Error {
     }
 }
 
-impl From<serde_json::Error> for Error {
+impl From<serde_json::Error> for TraceError {
     fn from(error: serde_json::Error) -> Self {
         match error.classify() {
             serde_json::error::Category::Eof => Self::Truncated,
@@ -88,7 +88,7 @@ impl From<serde_json::Error> for Error {
     }
 }
 
-impl From<NotFound> for Error {
+impl From<NotFound> for TraceError {
     fn from(error: NotFound) -> Self {
         Self::NotFound(error)
     }

@@ -62,7 +62,7 @@ impl Scalar {
 
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]
-enum Key {
+enum EventField {
     Ph,
     Cat,
     Name,
@@ -153,19 +153,23 @@ impl<'de> Visitor<'de> for EventVisitor<'_> {
         let event = self.0;
         while let Some(key) = map.next_key()? {
             match key {
-                Key::Ph => {
+                EventField::Ph => {
                     let mut phase = String::new();
-                    map.next_value_seed(Text(&mut phase))?;
+                    map.next_value_seed(TextSeed(&mut phase))?;
                     event.phase = phase.bytes().next().unwrap_or(0);
                 }
-                Key::Cat => map.next_value_seed(Text(&mut event.category))?,
-                Key::Name => map.next_value_seed(Text(&mut event.name))?,
-                Key::Pid => event.pid = map.next_value_seed(AnyScalar)?,
-                Key::Tid => event.tid = map.next_value_seed(AnyScalar)?,
-                Key::Ts => event.start = nanoseconds(map.next_value::<Box<RawValue>>()?.get()),
-                Key::Dur => event.duration = nanoseconds(map.next_value::<Box<RawValue>>()?.get()),
-                Key::Args => map.next_value_seed(&mut event.args)?,
-                Key::Other => {
+                EventField::Cat => map.next_value_seed(TextSeed(&mut event.category))?,
+                EventField::Name => map.next_value_seed(TextSeed(&mut event.name))?,
+                EventField::Pid => event.pid = map.next_value_seed(AnyScalar)?,
+                EventField::Tid => event.tid = map.next_value_seed(AnyScalar)?,
+                EventField::Ts => {
+                    event.start = nanoseconds(map.next_value::<Box<RawValue>>()?.get())
+                }
+                EventField::Dur => {
+                    event.duration = nanoseconds(map.next_value::<Box<RawValue>>()?.get())
+                }
+                EventField::Args => map.next_value_seed(&mut event.args)?,
+                EventField::Other => {
                     map.next_value::<IgnoredAny>()?;
                 }
             }
@@ -211,7 +215,7 @@ impl<'de> Visitor<'de> for ArgsVisitor<'_> {
                 ArgsKey::Correlation => args.correlation = number()?,
                 ArgsKey::Bytes => args.bytes = number()?,
                 ArgsKey::Iteration => args.iteration = number()?,
-                ArgsKey::Name => map.next_value_seed(Text(&mut args.name))?,
+                ArgsKey::Name => map.next_value_seed(TextSeed(&mut args.name))?,
                 ArgsKey::Other => {
                     map.next_value::<IgnoredAny>()?;
                 }
@@ -223,9 +227,9 @@ impl<'de> Visitor<'de> for ArgsVisitor<'_> {
 
 /// Reads a text into the buffer and cuts it if it is long. JSON that is not a text leaves the
 /// buffer empty.
-pub struct Text<'a>(pub &'a mut String);
+pub struct TextSeed<'a>(pub &'a mut String);
 
-impl<'de> DeserializeSeed<'de> for Text<'_> {
+impl<'de> DeserializeSeed<'de> for TextSeed<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
@@ -234,7 +238,7 @@ impl<'de> DeserializeSeed<'de> for Text<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Text<'_> {
+impl<'de> Visitor<'de> for TextSeed<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -197,13 +197,13 @@ impl<R: Read> Read for Finite<R> {
 }
 
 /// A reader of the decompressed text of a file.
-pub type Text<'a> = BufReader<Metered<Box<dyn Read + 'a>>>;
+pub type TextReader<'a> = BufReader<Metered<Box<dyn Read + 'a>>>;
 
 /// Returns a reader of the file's text, and the budget that limits its values.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read, is compressed twice or is not UTF-8.
-pub fn text<'a>(file: impl Read + 'a) -> io::Result<(Text<'a>, Budget)> {
+pub fn text<'a>(file: impl Read + 'a) -> io::Result<(TextReader<'a>, Budget)> {
     let budget = Budget::new();
     let from: Box<dyn Read + 'a> = Box::new(Finite::new(plain(file)?));
     let metered = Metered {

@@ -4,16 +4,16 @@ use std::collections::{HashMap, HashSet};
 
 use tllmprof_config::Step;
 use tllmprof_foreign::{
-    Call, Finder, Found, Method, NotFound, Range, Source, Span, Trace as Whole, Work,
+    Call, Finder, FoundIterations, Method, NotFound, Range, RangeSource, Span, Trace as Whole, Work,
 };
 use tllmprof_record::{Batch, StringId};
 
-use crate::own::Window;
+use crate::own::OwnWindow;
 use crate::trace::{GpuEvent, GpuKind, HostEvent, HostKind, Trace};
 
 /// An iteration. Times are in nanoseconds on the trace's clock.
 #[derive(Clone, Copy, Debug)]
-pub struct Iteration {
+pub struct TraceIteration {
     pub n: u64,
     pub thread: u32,
     pub start: i64,
@@ -24,8 +24,8 @@ pub struct Iteration {
 /// The iterations in the order of their starts, and the way in which they were found.
 #[derive(Debug)]
 pub struct Iterations {
-    pub all: Vec<Iteration>,
-    pub windows: Vec<Window>,
+    pub all: Vec<TraceIteration>,
+    pub windows: Vec<OwnWindow>,
     pub rule: String,
     pub why: String,
     /// True if no iterations were found, so that the whole trace is shown as one.
@@ -62,7 +62,7 @@ impl Iterations {
     fn of_tllmprof(trace: &Trace) -> Self {
         let thread = main_thread(trace).unwrap_or(0) as u32;
         let all = trace.own.iterations.iter();
-        let all = all.map(|(n, start, end)| Iteration {
+        let all = all.map(|(n, start, end)| TraceIteration {
             n: *n,
             thread,
             start: *start,
@@ -82,8 +82,8 @@ impl Iterations {
         }
     }
 
-    fn from_found(found: Found, step_names: HashSet<StringId>) -> Self {
-        let all = found.iterations.iter().map(|one| Iteration {
+    fn from_found(found: FoundIterations, step_names: HashSet<StringId>) -> Self {
+        let all = found.iterations.iter().map(|one| TraceIteration {
             n: one.number,
             thread: one.thread as u32,
             start: one.start,
@@ -133,14 +133,14 @@ impl Iterations {
         if !self.windows.is_empty() {
             return;
         }
-        let window = Window {
+        let window = OwnWindow {
             first: first.n,
             last: last.n,
             start: first.start,
             end: last.end,
             has_kernels: false,
         };
-        let taken = (!trace.gpu.is_empty()).then_some(Window {
+        let taken = (!trace.gpu.is_empty()).then_some(OwnWindow {
             has_kernels: true,
             ..window
         });
@@ -155,11 +155,11 @@ fn add_ranges(finder: &mut Finder, trace: &Trace) -> HashSet<StringId> {
     for event in &trace.host {
         let source = match event.kind {
             // Older versions of the profiler write ranges in the category of operators.
-            HostKind::Annotation | HostKind::Operator => Source::Annotation,
-            HostKind::Function => Source::Python,
+            HostKind::Annotation | HostKind::Operator => RangeSource::Annotation,
+            HostKind::Function => RangeSource::Python,
             HostKind::Call | HostKind::Module => continue,
         };
-        let key = (event.name, source == Source::Python);
+        let key = (event.name, source == RangeSource::Python);
         let name = trace.names.get(event.name);
         let is_one = known
             .entry(key)

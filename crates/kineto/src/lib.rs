@@ -30,9 +30,9 @@ use iterations::Iterations;
 use links::Links;
 use trace::{HostEvent, HostKind};
 
-pub use error::Error;
+pub use error::TraceError;
 pub use input::{is_json, looks_like_trace, may_be_json};
-pub use process::Process;
+pub use process::TraceProcess;
 
 /// Reads a trace. `file` contains its JSON, plain or compressed. `path` is the file's name, which is shown to the user
 /// and may contain the rank. `asked` is the step rule that the user typed.
@@ -40,10 +40,10 @@ pub use process::Process;
 /// # Errors
 /// Returns an error if the file cannot be read, is not a trace of the PyTorch profiler, or if the rule matches nothing
 /// in it.
-pub fn read(file: impl Read, path: &Path, asked: Option<Step>) -> Result<Process, Error> {
+pub fn read(file: impl Read, path: &Path, asked: Option<Step>) -> Result<TraceProcess, TraceError> {
     let mut trace = document::read(file)?;
     if trace.metadata.is_own && (trace.processes.len() > 1 || trace.own.gpus.len() > 1) {
-        return Err(Error::Several);
+        return Err(TraceError::Several);
     }
     trace.keep_one_process();
     trace.gpu.sort_unstable_by_key(|work| work.start);
@@ -56,5 +56,5 @@ pub fn read(file: impl Read, path: &Path, asked: Option<Step>) -> Result<Process
     let links = Links::find(&mut trace, is_scope);
     iterations.extend_last(&trace);
     iterations.close(&trace);
-    Ok(Process::new(path, trace, links, iterations))
+    Ok(TraceProcess::new(path, trace, links, iterations))
 }

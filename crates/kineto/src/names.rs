@@ -12,13 +12,13 @@ const BYTES: usize = 128 << 20;
 /// Texts, numbered from 1 in the order of their first use. The recording uses these numbers as
 /// string ids.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct StringTable {
     texts: Vec<Box<str>>,
     numbers: HashMap<Box<str>, StringId>,
     bytes: usize,
 }
 
-impl Names {
+impl StringTable {
     /// Returns the number of a text, and adds the text if it is new.
     pub fn number(&mut self, text: &str) -> StringId {
         if let Some(number) = self.numbers.get(text) {

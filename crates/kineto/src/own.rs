@@ -13,7 +13,7 @@ const TAKEN: &str = "kernels taken";
 
 /// A window, or the part of a window in which kernels were recorded (`has_kernels`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Window {
+pub struct OwnWindow {
     pub first: u64,
     pub last: u64,
     pub start: i64,
@@ -26,7 +26,7 @@ pub struct Window {
 pub struct Own {
     /// Number, start and end of each iteration.
     pub iterations: Vec<(u64, i64, i64)>,
-    pub windows: Vec<Window>,
+    pub windows: Vec<OwnWindow>,
     /// The process ids in the trace that stand for GPUs. There is one for each recorded process.
     pub gpus: HashSet<Scalar>,
     pub left_out: u64,
@@ -51,7 +51,7 @@ impl Own {
     pub fn window(&mut self, raw: &RawEvent, line: &str, start: i64, ns: u64) {
         match numbers(&raw.name) {
             Some((first, last)) if self.windows.len() < LIMIT => {
-                self.windows.push(Window {
+                self.windows.push(OwnWindow {
                     first,
                     last,
                     start,

@@ -29,7 +29,7 @@ struct Rows {
 
 /// A process that the PyTorch profiler recorded.
 #[derive(Debug)]
-pub struct Process {
+pub struct TraceProcess {
     trace: Trace,
     links: Links,
     rows: Rows,
@@ -44,7 +44,7 @@ pub struct Process {
     has_layers: bool,
 }
 
-impl Process {
+impl TraceProcess {
     pub fn new(file: &Path, mut trace: Trace, links: Links, iterations: Iterations) -> Self {
         let starts = trace.host.iter().map(|event| event.start);
         let starts = starts.chain(trace.gpu.iter().map(|event| event.start));
@@ -216,7 +216,7 @@ fn members(groups: &[ProcessGroup], rank: u64) -> Vec<Member> {
     groups.iter().filter_map(place).collect()
 }
 
-impl Recording for Process {
+impl Recording for TraceProcess {
     fn header(&self) -> &Header {
         &self.header
     }
@@ -258,7 +258,7 @@ impl Recording for Process {
 
 /// One pass over the process's data.
 struct Reading<'a, F> {
-    process: &'a Process,
+    process: &'a TraceProcess,
     each: F,
 }
 

@@ -9,7 +9,7 @@ use tllmprof_record::{CopyKind, StringId};
 
 use crate::event::{RawEvent, Scalar};
 use crate::facts::Metadata;
-use crate::names::Names;
+use crate::names::StringTable;
 use crate::own::{self, Own};
 
 /// Maximum number of host events to keep, and of GPU events.
@@ -97,7 +97,7 @@ pub struct Flaws {
 /// A trace of one process.
 #[derive(Debug, Default)]
 pub struct Trace {
-    pub names: Names,
+    pub names: StringTable,
     pub host: Vec<HostEvent>,
     pub gpu: Vec<GpuEvent>,
     pub flaws: Flaws,

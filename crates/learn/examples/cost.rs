@@ -10,7 +10,7 @@ mod recorded;
 use std::time::{Duration, Instant};
 
 use recorded::Record;
-use tllmprof_learn::{Asked, Call, Learner, Trails};
+use tllmprof_learn::{Call, EndingCalls, Learner, Trails};
 
 /// Number of times that each measurement is repeated. The fastest one counts.
 const REPETITIONS: usize = 15;
@@ -36,7 +36,7 @@ impl Cost {
 }
 
 fn rests(learner: &Learner) -> bool {
-    learner.asks(false) != Asked::ALL
+    learner.asks(false) != EndingCalls::ALL
 }
 
 /// A learner and its trails. Their memory is reused for each measurement, so that no page fault is

@@ -6,9 +6,9 @@ use crate::call::SiteCall;
 
 /// A set of the call types that can end an iteration: waits, and copies to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Asked(u8);
+pub struct EndingCalls(u8);
 
-impl Asked {
+impl EndingCalls {
     /// All calls.
     pub const ALL: Self = Self(u8::MAX);
 

@@ -1,7 +1,7 @@
 //! Engines: groups of threads that launch for the same loop.
 
-use crate::history::Entry;
-use crate::rule::Rule;
+use crate::history::HistoryEntry;
+use crate::rule::LearnedRule;
 use crate::trail::{THREADS, Threads};
 
 /// Number of the latest history entries that are examined to find the threads that still launch.
@@ -28,7 +28,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Returns true if an entry may be an occurrence of a call site of this engine.
-    pub fn counts(&self, entry: &Entry) -> bool {
+    pub fn counts(&self, entry: &HistoryEntry) -> bool {
         let thread = 1 << entry.thread;
         entry.call.is_some()
             && (self.threads & thread != 0 || entry.helper && self.others & thread == 0)
@@ -60,7 +60,7 @@ fn each(threads: Threads) -> impl Iterator<Item = usize> {
 }
 
 impl Loads {
-    fn sum(entries: &[Entry]) -> Self {
+    fn sum(entries: &[HistoryEntry]) -> Self {
         let mut loads = Self {
             work: [0; THREADS],
             stray: [0; THREADS],
@@ -120,7 +120,7 @@ fn add(sum: &mut u32, work: u32) {
 
 /// Returns the engine whose waits are examined: that of the thread that launches most, among the threads that
 /// still launch. The engine of `followed` is kept unless another launches more than twice as much.
-pub(crate) fn engine(entries: &[Entry], followed: Option<&Rule>) -> Option<Engine> {
+pub(crate) fn engine(entries: &[HistoryEntry], followed: Option<&LearnedRule>) -> Option<Engine> {
     let loads = Loads::sum(entries);
     let late = Loads::sum(late(entries, LATEST_ENTRIES));
     // A thread in `hands` that still launches after the threads it worked for have stopped is an engine
@@ -150,14 +150,14 @@ pub(crate) fn engine(entries: &[Entry], followed: Option<&Rule>) -> Option<Engin
 /// Returns the threads that take turns with `lead` at the same work, such as a pool, or one thread for each
 /// request. Two separate engines are not a relay: the waits of one find the other in the middle of an
 /// iteration.
-fn relay(entries: &[Entry], loads: &Loads, lead: usize) -> Threads {
+fn relay(entries: &[HistoryEntry], loads: &Loads, lead: usize) -> Threads {
     let takes_turns = |thread| loads.calls[thread] > 0 && loads.takes_turns(thread);
     let candidates = loads.that(takes_turns);
     if candidates & !(1 << lead) == 0 || !takes_turns(lead) {
         return 0;
     }
     let mut known = [0u64; SITE_BITS / 64];
-    let place = |entry: &Entry| {
+    let place = |entry: &HistoryEntry| {
         let key = entry.keys[SITE_LEVEL] as usize % SITE_BITS;
         (key / 64, 1u64 << (key % 64))
     };
@@ -173,18 +173,18 @@ fn relay(entries: &[Entry], loads: &Loads, lead: usize) -> Threads {
     candidates & loads.that(|thread| common[thread] * 2 >= loads.calls[thread])
 }
 
-fn is_wait_of(entry: &Entry, thread: usize) -> bool {
+fn is_wait_of(entry: &HistoryEntry, thread: usize) -> bool {
     entry.call.is_some() && !entry.helper && entry.thread as usize == thread
 }
 
-fn late(entries: &[Entry], last: usize) -> &[Entry] {
+fn late(entries: &[HistoryEntry], last: usize) -> &[HistoryEntry] {
     let begin = entries.len().saturating_sub(last);
     entries.get(begin..).unwrap_or(&[])
 }
 
 /// Returns true if the busiest of `threads` launches more than half as much as any other thread, in the
 /// latest entries.
-pub(crate) fn is_active(entries: &[Entry], threads: Threads) -> bool {
+pub(crate) fn is_active(entries: &[HistoryEntry], threads: Threads) -> bool {
     let active = |last| {
         let loads = Loads::sum(late(entries, last));
         let own = loads.most(threads).map_or(0, |thread| loads.work[thread]);
@@ -195,18 +195,18 @@ pub(crate) fn is_active(entries: &[Entry], threads: Threads) -> bool {
 }
 
 /// Returns the thread that launched most.
-pub(crate) fn most_active(entries: &[Entry]) -> usize {
+pub(crate) fn most_active(entries: &[HistoryEntry]) -> usize {
     Loads::sum(entries).most(!0).unwrap_or(0)
 }
 
 /// Returns true if the engine that launches now is not the followed one.
-pub(crate) fn handed_over(entries: &[Entry], followed: &Rule) -> bool {
+pub(crate) fn handed_over(entries: &[HistoryEntry], followed: &LearnedRule) -> bool {
     engine(entries, Some(followed)).is_some_and(|engine| followed.threads & 1 << engine.lead == 0)
 }
 
 /// Returns the number of entries since the last one of the thread that launched most, if that thread has
 /// stopped and other threads continue with different work. Otherwise returns `None`.
-pub(crate) fn since_stale(entries: &[Entry]) -> Option<usize> {
+pub(crate) fn since_stale(entries: &[HistoryEntry]) -> Option<usize> {
     let most = most_active(entries);
     let engine = engine(entries, None)?;
     let last = entries.iter().rev();

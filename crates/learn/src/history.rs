@@ -1,9 +1,9 @@
 //! The history: the latest waits and copies, with the work that was launched between them.
 
 use crate::call::SiteCall;
-use crate::pause::Times;
+use crate::pause::EntryTimes;
 use crate::site::{Keys, LEVELS};
-use crate::trail::Work;
+use crate::trail::ThreadLaunches;
 
 /// Maximum number of entries in the history.
 pub(crate) const MAX_ENTRIES: usize = 3072;
@@ -11,9 +11,9 @@ pub(crate) const MAX_ENTRIES: usize = 3072;
 /// An entry of the history: a wait or a copy. If `call` is `None`, the entry is instead work that
 /// another thread had launched when a wait or copy was recorded.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct HistoryEntry {
     pub keys: Keys,
-    pub times: Times,
+    pub times: EntryTimes,
     /// Numbers of kernels and graphs that the thread launched since its last entry.
     launches: u16,
     graphs: u16,
@@ -22,10 +22,10 @@ pub(crate) struct Entry {
     pub helper: bool,
 }
 
-impl Entry {
+impl HistoryEntry {
     const NONE: Self = Self {
         keys: [0; LEVELS],
-        times: Times::NONE,
+        times: EntryTimes::NONE,
         launches: 0,
         graphs: 0,
         thread: 0,
@@ -35,14 +35,14 @@ impl Entry {
 
     pub fn new(
         thread: usize,
-        work: Work,
+        work: ThreadLaunches,
         call: Option<SiteCall>,
         keys: Keys,
         helper: bool,
     ) -> Self {
         Self {
             keys,
-            times: Times::NONE,
+            times: EntryTimes::NONE,
             launches: u16::try_from(work.launches).unwrap_or(u16::MAX),
             graphs: u16::try_from(work.graphs).unwrap_or(u16::MAX),
             thread: thread as u8,
@@ -52,12 +52,12 @@ impl Entry {
     }
 
     /// Returns the same entry with these times.
-    pub const fn at(self, times: Times) -> Self {
+    pub const fn at(self, times: EntryTimes) -> Self {
         Self { times, ..self }
     }
 
-    pub const fn work(&self) -> Work {
-        Work {
+    pub const fn work(&self) -> ThreadLaunches {
+        ThreadLaunches {
             launches: self.launches as u32,
             graphs: self.graphs as u32,
         }
@@ -67,7 +67,7 @@ impl Entry {
 /// The latest entries, the oldest first.
 #[derive(Debug)]
 pub(crate) struct History {
-    entries: [Entry; MAX_ENTRIES],
+    entries: [HistoryEntry; MAX_ENTRIES],
     length: usize,
     /// Number of times that entries were dropped. While it stays the same, entries have only been
     /// added.
@@ -77,7 +77,7 @@ pub(crate) struct History {
 impl History {
     pub const fn new() -> Self {
         Self {
-            entries: [Entry::NONE; MAX_ENTRIES],
+            entries: [HistoryEntry::NONE; MAX_ENTRIES],
             length: 0,
             drops: 0,
         }
@@ -89,7 +89,7 @@ impl History {
     }
 
     /// Adds an entry. If there is no room, drops the older half first and returns true.
-    pub fn push(&mut self, entry: Entry) -> bool {
+    pub fn push(&mut self, entry: HistoryEntry) -> bool {
         let full = self.length == MAX_ENTRIES;
         if full {
             self.keep(MAX_ENTRIES / 2);
@@ -115,11 +115,11 @@ impl History {
     }
 
     /// Returns the entries from number `first` on.
-    pub fn since(&self, first: usize) -> &[Entry] {
+    pub fn since(&self, first: usize) -> &[HistoryEntry] {
         self.entries().get(first..).unwrap_or(&[])
     }
 
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[HistoryEntry] {
         self.entries.get(..self.length).unwrap_or(&[])
     }
 }

@@ -48,12 +48,12 @@ mod rule;
 mod site;
 mod trail;
 
-pub use asked::Asked;
+pub use asked::EndingCalls;
 pub use call::Call;
-pub use learner::{Boundary, Inner, Learner, State};
+pub use learner::{Boundary, Inner, Learner, LearnerState};
 pub use pause::Clock;
 pub use periods::Launches;
-pub use rule::Rule;
+pub use rule::LearnedRule;
 pub use trail::{THREADS, Trail, Trails};
 
 const _: () = assert!(

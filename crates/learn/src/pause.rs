@@ -7,14 +7,14 @@ pub type Clock<'a> = &'a dyn Fn() -> u64;
 
 /// The time of a history entry (a wait or a copy), and the pause before its first launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Times {
-    /// The time of the entry, in units of 2^[`Times::UNIT`] nanoseconds. It wraps after four minutes.
+pub(crate) struct EntryTimes {
+    /// The time of the entry, in units of 2^[`EntryTimes::UNIT`] nanoseconds. It wraps after four minutes.
     at: u32,
     /// The pause before the entry's first launch, in nanoseconds; 0 if it was not measured.
     pub pause: u32,
 }
 
-impl Times {
+impl EntryTimes {
     pub const NONE: Self = Self { at: 0, pause: 0 };
     /// The unit of `at`, as the exponent of a power of two nanoseconds.
     const UNIT: u32 = 6;
@@ -68,7 +68,7 @@ impl Pauses {
     }
 
     /// Returns the times for a history entry (a wait or a copy) that this thread makes now.
-    pub fn take(&mut self, thread: u32, clock: Clock) -> Times {
+    pub fn take(&mut self, thread: u32, clock: Clock) -> EntryTimes {
         let pause = match self.measured {
             Some((of, pause)) if slot(of) == slot(thread) => {
                 self.measured = None;
@@ -76,8 +76,8 @@ impl Pauses {
             }
             _ => 0,
         };
-        Times {
-            at: (clock() >> Times::UNIT) as u32,
+        EntryTimes {
+            at: (clock() >> EntryTimes::UNIT) as u32,
             pause,
         }
     }

@@ -4,11 +4,11 @@ use core::fmt;
 
 use crate::call::{SiteCall, token};
 use crate::site::{Keys, REACH};
-use crate::trail::{DEPTH, Threads, Work};
+use crate::trail::{DEPTH, ThreadLaunches, Threads};
 
 /// The rule for iterations: the call site at which they end, or the launch with which they begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rule {
+pub struct LearnedRule {
     /// The type of the call at the call site. `None` before a site is chosen, and if iterations begin with a
     /// launch.
     pub(crate) call: Option<SiteCall>,
@@ -37,12 +37,12 @@ pub struct Rule {
     /// parts.
     pub(crate) more_parts: u32,
     /// The work of an iteration, if it begins with a launch and does not end with a wait. Otherwise `None`.
-    pub(crate) period: Option<Work>,
+    pub(crate) period: Option<ThreadLaunches>,
     /// The thread's last calls before the call site, or its last launches for a `period`, the latest first.
     pub(crate) context: [u64; DEPTH],
 }
 
-impl Rule {
+impl LearnedRule {
     pub(crate) const NONE: Self = Self {
         call: None,
         level: 0,
@@ -144,7 +144,7 @@ impl Rule {
     fn describe_launch(
         &self,
         out: &mut impl fmt::Write,
-        period: Work,
+        period: ThreadLaunches,
         kernel: &impl WriteKernel,
     ) -> fmt::Result {
         let [launch, before @ ..] = &self.context;
@@ -203,7 +203,7 @@ fn write_tenths(out: &mut impl fmt::Write, tenths: u32, one: &str, many: &str) -
     write!(out, " {}", if tenths == 10 { one } else { many })
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for LearnedRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.describe(f, |out, handle| write!(out, "{handle:#x}"))
     }

@@ -41,12 +41,12 @@ pub struct Trail {
 
 /// The work of a thread: counts of what it has launched. The counts wrap.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Work {
+pub(crate) struct ThreadLaunches {
     pub launches: u32,
     pub graphs: u32,
 }
 
-impl Work {
+impl ThreadLaunches {
     pub const NONE: Self = Self {
         launches: 0,
         graphs: 0,
@@ -224,13 +224,13 @@ impl Trails {
     /// Returns true if the thread is a helper: it has launched nothing in the [`DEPTH`] calls before its
     /// latest one.
     pub(crate) fn helper(&self, thread: u32) -> bool {
-        self.work(thread) == Work::default() || !self.before(thread).any(token::launches)
+        self.work(thread) == ThreadLaunches::default() || !self.before(thread).any(token::launches)
     }
 
     /// Returns the total work of these threads.
-    pub(crate) fn work_of(&self, threads: Threads) -> Work {
+    pub(crate) fn work_of(&self, threads: Threads) -> ThreadLaunches {
         let mut left = threads;
-        let mut sum = Work::default();
+        let mut sum = ThreadLaunches::default();
         while left != 0 {
             sum = sum.plus(self.work(left.trailing_zeros()));
             left &= left - 1;
@@ -238,9 +238,9 @@ impl Trails {
         sum
     }
 
-    pub(crate) fn work(&self, thread: u32) -> Work {
+    pub(crate) fn work(&self, thread: u32) -> ThreadLaunches {
         let trail = self.get(thread);
-        Work {
+        ThreadLaunches {
             launches: trail.launches.load(Relaxed),
             graphs: trail.graphs.load(Relaxed),
         }

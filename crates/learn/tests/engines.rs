@@ -1,7 +1,7 @@
 //! Synthetic call streams of programs whose shape no recorded stream has.
 
 use tllmprof_calls::Wait;
-use tllmprof_learn::{Boundary, Call, Learner, State, Trails};
+use tllmprof_learn::{Boundary, Call, Learner, LearnerState, Trails};
 
 const KERNEL: u64 = 1 << 32;
 
@@ -300,7 +300,7 @@ fn nothing_recurs() {
         random ^= random << 17;
         process.launch(0, random % 100_000, 1);
     }
-    assert_eq!(process.learner.state(), State::Learning);
+    assert_eq!(process.learner.state(), LearnerState::Learning);
     assert!(process.last.is_none());
     assert!(process.learner.rule().is_none());
 }
@@ -314,7 +314,7 @@ fn captured_calls_are_no_iterations() {
         process.read(0);
         process.call(0, Call::CaptureEnd);
     }
-    assert_eq!(process.learner.state(), State::Learning);
+    assert_eq!(process.learner.state(), LearnerState::Learning);
     assert_eq!(process.learner.detected(), 0);
 }
 
@@ -344,7 +344,7 @@ fn the_pattern_is_gone() {
         process.launch(0, 0, 80);
         process.read(0);
     }
-    assert_eq!(process.learner.state(), State::Settled);
+    assert_eq!(process.learner.state(), LearnerState::Settled);
     process.last = None;
     let mut random = 1u64;
     for _ in 0..2000 {
@@ -354,7 +354,7 @@ fn the_pattern_is_gone() {
         process.launch(0, 5000 + (random >> 40), 1 + random % 50);
         let wait = [Wait::Stream, Wait::Event, Wait::Context][(random >> 33) as usize % 3];
         process.call(0, Call::Returned(wait));
-        if process.learner.state() == State::Lost {
+        if process.learner.state() == LearnerState::Lost {
             return;
         }
     }

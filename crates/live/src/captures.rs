@@ -4,7 +4,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_session::live::Progress;
+use tllmprof_session::live::DemandProgress;
 
 /// The longest time that a stopped window waits for the current iteration to end. In an engine that waits for
 /// requests no iteration ends, so the window is then closed at once.
@@ -93,17 +93,19 @@ impl WindowWait {
 
     /// Returns the task that follows from the window's progress. After the task is done, call this again for
     /// the next one.
-    pub fn on(&mut self, progress: Progress, now: Instant) -> ServerTask {
+    pub fn on(&mut self, progress: DemandProgress, now: Instant) -> ServerTask {
         match progress {
-            Progress::Waits => ServerTask::Nothing,
+            DemandProgress::Waits => ServerTask::Nothing,
             // The window may have both opened and closed since the last call.
-            Progress::Open(first) | Progress::Closed(Some((first, _))) if !self.has_opened => {
+            DemandProgress::Open(first) | DemandProgress::Closed(Some((first, _)))
+                if !self.has_opened =>
+            {
                 self.has_opened = true;
                 self.opened = Some(now);
                 ServerTask::SayOpened(first)
             }
-            Progress::Closed(iterations) => ServerTask::SayClosed(iterations),
-            Progress::Open(_) => {
+            DemandProgress::Closed(iterations) => ServerTask::SayClosed(iterations),
+            DemandProgress::Open(_) => {
                 let past = |since: Option<Instant>, limit| {
                     since.is_some_and(|since| now.saturating_duration_since(since) >= limit)
                 };
@@ -126,11 +128,11 @@ impl WindowWait {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Progress::{Closed, Open, Waits};
+    use DemandProgress::{Closed, Open, Waits};
     use ServerTask::{CloseIdle, Nothing, SayClosed, SayOpened, Stop};
 
     /// Checks that the given tasks result from the given progress, at these times in milliseconds.
-    fn drive(mut watch: WindowWait, events: &[(u64, Progress, ServerTask)]) {
+    fn drive(mut watch: WindowWait, events: &[(u64, DemandProgress, ServerTask)]) {
         let start = Instant::now();
         for (at, progress, action) in events {
             let now = start + Duration::from_millis(*at);

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_control::{Event, LONGEST};
+use tllmprof_control::{ControlEvent, LONGEST};
 
 use crate::socket::{Moved, Socket};
 
@@ -108,7 +108,7 @@ impl Client {
             Err(()) => {
                 if !self.is_done {
                     let why = format!("a line has more than {LONGEST} bytes");
-                    self.say(&Event::refused(why));
+                    self.say(&ControlEvent::refused(why));
                 }
                 self.is_done = true;
                 None
@@ -121,7 +121,7 @@ impl Client {
         !self.is_done && self.lines.0.contains(&b'\n')
     }
 
-    pub fn say(&mut self, event: &Event) {
+    pub fn say(&mut self, event: &ControlEvent) {
         self.out.extend_from_slice(event.to_line().as_bytes());
         self.is_gone |= self.out.len() > MAX_QUEUED_BYTES;
         self.write();

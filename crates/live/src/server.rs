@@ -4,13 +4,13 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_config::condition::Condition;
-use tllmprof_config::{Kernels, Settings, TracePath};
-use tllmprof_control::{self as control, Capture, Closed, Event, Phase, Request, STEPS};
+use tllmprof_config::{KernelSelection, Settings, TracePath};
+use tllmprof_control::{self as control, Capture, Closed, ControlEvent, Phase, Request, STEPS};
 use tllmprof_platform::own_threads;
 use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_platform::{ids, injection, log};
 use tllmprof_recorder as recorder;
-use tllmprof_session::live::{self, Wanted};
+use tllmprof_session::live::{self, WindowRequest};
 
 use crate::captures::{ServerTask, WindowWait};
 use crate::clients::Client;
@@ -147,7 +147,7 @@ impl Server {
             Ok(Request::Stop) => self.stop(number),
             Ok(Request::Attach) => self.after(live::attach()),
             Ok(Request::Detach) => self.after(live::detach()),
-            Err(why) => Some(Event::refused(why)),
+            Err(why) => Some(ControlEvent::refused(why)),
         };
         if let Some(answer) = answer {
             self.clients[place].say(&answer);
@@ -204,12 +204,15 @@ impl Server {
                 ServerTask::CloseIdle => live::close_idle(),
                 ServerTask::SayOpened(first) => {
                     let owner = watch.owner();
-                    self.say_to(|number| Some(number) == owner, &Event::Opened { first });
+                    self.say_to(
+                        |number| Some(number) == owner,
+                        &ControlEvent::Opened { first },
+                    );
                 }
                 ServerTask::SayClosed(steps) => {
                     if let Some(watch) = self.watch.take() {
                         let record = record();
-                        let closed = Event::Closed(Closed { steps, record });
+                        let closed = ControlEvent::Closed(Closed { steps, record });
                         self.say_to(|number| watch.waits(number), &closed);
                     }
                 }
@@ -217,7 +220,7 @@ impl Server {
         }
     }
 
-    fn say_to(&mut self, is_meant: impl Fn(u64) -> bool, event: &Event) {
+    fn say_to(&mut self, is_meant: impl Fn(u64) -> bool, event: &ControlEvent) {
         for client in self
             .clients
             .iter_mut()
@@ -227,7 +230,7 @@ impl Server {
         }
     }
 
-    fn status(&self) -> Option<Event> {
+    fn status(&self) -> Option<ControlEvent> {
         let Surroundings { settings, host, .. } = self.surroundings;
         let status = live::status()?;
         let phase = match status.window {
@@ -239,7 +242,7 @@ impl Server {
             _ => Phase::Armed,
         };
         let window = status.window.map(|(window, _)| window);
-        Some(Event::Status(Box::new(control::Status {
+        Some(ControlEvent::Status(Box::new(control::Status {
             pid: u64::from(ids::process().cast_unsigned()),
             host: host.to_string_lossy().into_owned(),
             run: settings.run.as_ref().map(|run| run.as_str().to_owned()),
@@ -258,27 +261,27 @@ impl Server {
     }
 
     /// Returns the status if the action was done, or the refusal with its reason.
-    fn after(&self, done: Result<(), &'static str>) -> Option<Event> {
+    fn after(&self, done: Result<(), &'static str>) -> Option<ControlEvent> {
         match done {
             Ok(()) => self.status(),
-            Err(why) => Some(Event::refused(why)),
+            Err(why) => Some(ControlEvent::refused(why)),
         }
     }
 
-    fn capture(&mut self, client: u64, capture: Capture) -> Event {
+    fn capture(&mut self, client: u64, capture: Capture) -> ControlEvent {
         let duration = capture.duration;
         let wanted = match wanted(capture, self.surroundings.settings) {
             Ok(wanted) => wanted,
-            Err(why) => return Event::refused(why),
+            Err(why) => return ControlEvent::refused(why),
         };
         match live::ask(wanted) {
             Ok(window) => {
                 let (first, last) = (window.first, window.last);
                 log::say!(Info, "window {window} was asked for on demand");
                 self.watch = Some(WindowWait::requested_by(client, duration));
-                Event::Accepted { first, last }
+                ControlEvent::Accepted { first, last }
             }
-            Err(refusal) => Event::Refused {
+            Err(refusal) => ControlEvent::Refused {
                 why: refusal.to_string(),
                 next: refusal.next(),
                 ends: refusal.ends(),
@@ -287,9 +290,9 @@ impl Server {
     }
 
     /// Stops the open window. The client gets its answer once the window has closed.
-    fn stop(&mut self, client: u64) -> Option<Event> {
+    fn stop(&mut self, client: u64) -> Option<ControlEvent> {
         if !live::stop() {
-            return Some(Event::refused("no window is open or was asked for"));
+            return Some(ControlEvent::refused("no window is open or was asked for"));
         }
         let watch = self.watch.get_or_insert_with(WindowWait::planned);
         watch.stops(client, Instant::now());
@@ -302,7 +305,7 @@ fn record() -> Option<String> {
 }
 
 /// Returns histograms of the durations of iterations outside windows, if any were measured.
-fn times() -> Option<control::Times> {
+fn times() -> Option<control::StepHistograms> {
     let phases = recorder::times::by_phase().into_iter();
     let taken = |taken: recorder::times::TakenTimes| control::Taken {
         phase: taken.phase.map(|phase| phase.name().to_owned()),
@@ -310,7 +313,7 @@ fn times() -> Option<control::Times> {
         sum_ns: taken.sum_ns,
     };
     let phases: Vec<_> = phases.map(taken).collect();
-    (!phases.is_empty()).then(|| control::Times {
+    (!phases.is_empty()).then(|| control::StepHistograms {
         bounds_ns: recorder::times::BOUNDS_NS.to_vec(),
         phases,
     })
@@ -318,7 +321,7 @@ fn times() -> Option<control::Times> {
 
 /// Translates a client's request to the session's form, or returns the reason why this process cannot meet
 /// it.
-fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
+fn wanted(capture: Capture, settings: &Settings) -> Result<WindowRequest, String> {
     let has = |name: &str, is_asked: bool, is_there: bool, option: &str| match is_asked && !is_there
     {
         true => Err(format!(
@@ -370,7 +373,7 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
         None => None,
     };
     let by_default = || capture.duration.is_none().then_some(STEPS);
-    Ok(Wanted {
+    Ok(WindowRequest {
         first: capture.first,
         delay: capture.delay.unwrap_or(0),
         iterations: capture.steps.or_else(by_default),
@@ -388,7 +391,7 @@ fn trace_path(text: &str, settings: &Settings) -> Result<TracePath, String> {
     let refused = |why: &str| Err(format!("torch_trace: {why}"));
     if settings
         .kernels
-        .is_some_and(|kernels| kernels != Kernels::Auto)
+        .is_some_and(|kernels| kernels != KernelSelection::Auto)
     {
         return refused(
             "the process was started with --kernels, and the library and the PyTorch profiler cannot both have CUPTI",

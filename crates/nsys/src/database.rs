@@ -12,7 +12,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 
-use crate::error::Error;
+use crate::error::ExportError;
 
 /// An export of nsys, opened as an SQLite database.
 pub struct Database {
@@ -33,7 +33,7 @@ const BESIDES: u64 = 100_000;
 
 /// A condition on rows: the value of `column` is at least `from` and below `before`.
 #[derive(Clone, Copy)]
-pub struct Wanted<'a> {
+pub struct RowRange<'a> {
     pub column: &'a str,
     pub from: i64,
     pub before: i64,
@@ -88,7 +88,7 @@ impl Database {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is not a database.
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub fn open(path: &Path) -> Result<Self, ExportError> {
         let mut connection = Connection::open_with_flags(
             name_for_reading(path),
             OpenFlags::SQLITE_OPEN_READ_ONLY
@@ -158,9 +158,9 @@ impl Database {
         &self,
         table: &str,
         columns: &[&str],
-        wanted: Option<Wanted<'_>>,
+        wanted: Option<RowRange<'_>>,
         mut each: impl FnMut(&Row<'_>),
-    ) -> Result<(), Error> {
+    ) -> Result<(), ExportError> {
         let Some(there) = self.tables.get(table) else {
             return Ok(());
         };
@@ -183,7 +183,7 @@ impl Database {
     }
 
     /// Returns true if the table has rows that satisfy the condition.
-    pub fn has(&self, table: &str, wanted: Option<Wanted<'_>>) -> bool {
+    pub fn has(&self, table: &str, wanted: Option<RowRange<'_>>) -> bool {
         let query = format!("SELECT 1 FROM \"{table}\"{} LIMIT 1", condition(wanted));
         // A table that cannot be read counts as empty.
         self.limited(|connection| {
@@ -212,10 +212,10 @@ impl Database {
     }
 }
 
-fn condition(wanted: Option<Wanted<'_>>) -> String {
+fn condition(wanted: Option<RowRange<'_>>) -> String {
     wanted.map_or_else(
         String::new,
-        |Wanted {
+        |RowRange {
              column,
              from,
              before,

@@ -6,7 +6,7 @@ use std::io;
 use tllmprof_foreign::NotFound;
 
 #[derive(Debug)]
-pub enum Error {
+pub enum ExportError {
     /// An error from SQLite.
     Database(rusqlite::Error),
     /// A statement ran longer than the size of the file allows, so the file is damaged.
@@ -25,7 +25,7 @@ pub enum Error {
     NotFound(NotFound),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ExportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Database(error) => error.fmt(f),
@@ -46,9 +46,9 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for ExportError {}
 
-impl From<rusqlite::Error> for Error {
+impl From<rusqlite::Error> for ExportError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             // Statements are interrupted only by the limit on their instructions

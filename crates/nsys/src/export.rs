@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::error::Error;
+use crate::error::ExportError;
 
 /// Maximum duration of an export. After it, nsys is killed.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -23,15 +23,19 @@ const SAID: u64 = 4096;
 ///
 /// # Errors
 /// Returns an error if nsys is not found or fails.
-pub fn export(nsys: &Path, report: &Path) -> Result<(TempDir, PathBuf), Error> {
+pub fn export(nsys: &Path, report: &Path) -> Result<(TempDir, PathBuf), ExportError> {
     export_by(nsys, report, TIMEOUT)
 }
 
-fn export_by(nsys: &Path, report: &Path, timeout: Duration) -> Result<(TempDir, PathBuf), Error> {
-    let folder = TempDir::with_prefix("tllmprof-nsys-").map_err(Error::NoPlace)?;
+fn export_by(
+    nsys: &Path,
+    report: &Path,
+    timeout: Duration,
+) -> Result<(TempDir, PathBuf), ExportError> {
+    let folder = TempDir::with_prefix("tllmprof-nsys-").map_err(ExportError::NoPlace)?;
     let to = folder.path().join("export.sqlite");
-    let mut said = File::create_new(folder.path().join("said")).map_err(Error::NoPlace)?;
-    let output = || said.try_clone().map_err(Error::NoPlace);
+    let mut said = File::create_new(folder.path().join("said")).map_err(ExportError::NoPlace)?;
+    let output = || said.try_clone().map_err(ExportError::NoPlace);
     let (out, err) = (output()?, output()?);
     let child = Command::new(nsys)
         .args(["export", "--type", "sqlite", "--force-overwrite", "true"])
@@ -43,15 +47,15 @@ fn export_by(nsys: &Path, report: &Path, timeout: Duration) -> Result<(TempDir, 
         .stderr(err)
         .spawn();
     let child = child.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Error::NoNsys,
-        _ => Error::NotExported(format!("it does not start: {error}")),
+        ErrorKind::NotFound => ExportError::NoNsys,
+        _ => ExportError::NotExported(format!("it does not start: {error}")),
     })?;
     let status = wait(child, timeout)?;
     if status.success() && to.is_file() {
         return Ok((folder, to));
     }
     let words = last_line(&mut said);
-    Err(Error::NotExported(if words.is_empty() {
+    Err(ExportError::NotExported(if words.is_empty() {
         status.to_string()
     } else {
         words
@@ -59,7 +63,7 @@ fn export_by(nsys: &Path, report: &Path, timeout: Duration) -> Result<(TempDir, 
 }
 
 /// Waits until nsys exits, but no longer than `timeout`. Kills nsys after that.
-fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, Error> {
+fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, ExportError> {
     let since = Instant::now();
     loop {
         match child.try_wait() {
@@ -73,7 +77,7 @@ fn wait(mut child: Child, timeout: Duration) -> Result<ExitStatus, Error> {
                     Err(error) => error.to_string(),
                     Ok(_) => format!("it was not done after {} s", timeout.as_secs()),
                 };
-                return Err(Error::NotExported(why));
+                return Err(ExportError::NotExported(why));
             }
         }
     }
@@ -139,6 +143,6 @@ mod tests {
     #[test]
     fn without_nsys_that_is_said() {
         let none = export_by(Path::new("/no/such/nsys"), Path::new("a"), TIMEOUT);
-        assert!(matches!(none, Err(Error::NoNsys)));
+        assert!(matches!(none, Err(ExportError::NoNsys)));
     }
 }

@@ -7,12 +7,12 @@ use tllmprof_config::{RANK_VARIABLES, Ranked, masked, variable_names};
 use tllmprof_record::Info;
 
 use crate::database::Database;
-use crate::error::Error;
+use crate::error::ExportError;
 use crate::ranges::{number, process};
 
 /// Facts about all processes of an export.
 #[derive(Debug, Default)]
-pub struct Facts {
+pub struct ExportFacts {
     /// Nanoseconds since 1970 at time 0 of the trace.
     pub epoch: i64,
     /// The version of nsys.
@@ -27,8 +27,8 @@ pub struct Facts {
     threads: BTreeMap<i64, Vec<(u32, String)>>,
 }
 
-impl Facts {
-    pub fn read(database: &Database) -> Result<Self, Error> {
+impl ExportFacts {
+    pub fn read(database: &Database) -> Result<Self, ExportError> {
         let mut facts = Self::default();
         database.rows(
             "TARGET_INFO_SESSION_START_TIME",

@@ -3,13 +3,13 @@
 
 use tllmprof_config::Step;
 use tllmprof_foreign::{
-    self as foreign, Finder, Found, Method, NotFound, Source, Span, Trace, Work,
+    self as foreign, Finder, FoundIterations, Method, NotFound, RangeSource, Span, Trace, Work,
 };
 use tllmprof_record::CopyKind;
 use tllmprof_report::{kernel_name, short_kernel_name};
 
 use crate::database::Database;
-use crate::error::Error;
+use crate::error::ExportError;
 use crate::loaded::{Events, Loaded};
 use crate::ranges::{Domains, Range, number, process};
 use crate::rows::{WorkKind, WorkRow};
@@ -27,7 +27,7 @@ pub fn find(
     of: i64,
     events: &Events,
     loaded: &Loaded,
-) -> Result<Result<Found, NotFound>, Error> {
+) -> Result<Result<FoundIterations, NotFound>, ExportError> {
     let mut finder = Finder::new(step.cloned());
     let mut known = std::collections::HashMap::new();
     Range::each(database, Some(of), |range| {
@@ -38,15 +38,15 @@ pub fn find(
         // Many ranges share few names, so keep the result for each name.
         let is_candidate = match range.text.number() {
             Some(id) => *known.entry((id, range.domain)).or_insert_with(|| {
-                finder.is_candidate(Source::Nvtx, &range.text.get(database), domain)
+                finder.is_candidate(RangeSource::Nvtx, &range.text.get(database), domain)
             }),
             None => true,
         };
         let name = range.text.get(database);
-        if is_candidate && finder.is_candidate(Source::Nvtx, &name, domain) {
+        if is_candidate && finder.is_candidate(RangeSource::Nvtx, &name, domain) {
             finder.range(&foreign::Range {
                 thread: range.thread as u64,
-                source: Source::Nvtx,
+                source: RangeSource::Nvtx,
                 name: &name,
                 domain,
                 start: range.start,
@@ -125,7 +125,7 @@ fn ranges_span(database: &Database, of: i64) -> Option<Span> {
 }
 
 /// Returns a single window that contains all found iterations.
-pub fn windows(found: &Found) -> Windows {
+pub fn windows(found: &FoundIterations) -> Windows {
     let (Some(first), Some(last)) = (found.iterations.first(), found.iterations.last()) else {
         return Windows::default();
     };

@@ -34,15 +34,15 @@ use tllmprof_foreign::rank_of_file;
 use tllmprof_report::Data;
 
 use database::Database;
-use facts::Facts;
+use facts::ExportFacts;
 use loaded::{Events, Loaded, NOBODY};
 use process::{Shared, Steps};
 use ranges::Domains;
 use windows::Windows;
 
-pub use error::Error;
-pub use process::Process;
-pub use scopes::Scopes;
+pub use error::ExportError;
+pub use process::ExportProcess;
+pub use scopes::GraphScopes;
 
 /// The first bytes of every SQLite database.
 pub const MAGIC: &[u8; 16] = b"SQLite format 3\0";
@@ -84,7 +84,11 @@ pub fn is_report(path: &Path) -> bool {
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or if `step` matches nothing.
-pub fn open(path: &Path, nsys: &Path, step: Option<&Step>) -> Result<Vec<Process>, Error> {
+pub fn open(
+    path: &Path,
+    nsys: &Path,
+    step: Option<&Step>,
+) -> Result<Vec<ExportProcess>, ExportError> {
     let (folder, export) = match is_report(path) {
         true => {
             let (folder, export) = export::export(nsys, path)?;
@@ -95,7 +99,7 @@ pub fn open(path: &Path, nsys: &Path, step: Option<&Step>) -> Result<Vec<Process
     let file = export.as_deref().unwrap_or(path);
     let database = Database::open(file)?;
     if !TABLES.iter().any(|table| database.columns(table).is_some()) {
-        return Err(Error::NotAnExport);
+        return Err(ExportError::NotAnExport);
     }
     let domains = Domains::read(&database)?;
     let windows = Windows::read(&database, &domains)?;
@@ -114,7 +118,7 @@ pub fn open(path: &Path, nsys: &Path, step: Option<&Step>) -> Result<Vec<Process
     };
     let loaded = Loaded::read(file, &database, only, &is_wanted)?;
     let opening = Opening {
-        facts: Facts::read(&database)?,
+        facts: ExportFacts::read(&database)?,
         database,
         domains,
         loaded,
@@ -131,7 +135,7 @@ pub fn open(path: &Path, nsys: &Path, step: Option<&Step>) -> Result<Vec<Process
 struct Opening<'a> {
     database: Database,
     domains: Domains,
-    facts: Facts,
+    facts: ExportFacts,
     loaded: Loaded,
     step: Option<&'a Step>,
 }
@@ -143,7 +147,7 @@ impl Opening<'_> {
         windows: BTreeMap<i64, Windows>,
         folder: Option<TempDir>,
         rank: Option<u64>,
-    ) -> Vec<Process> {
+    ) -> Vec<ExportProcess> {
         let asked = self.step.map(ToString::to_string);
         let mut events = std::mem::take(&mut self.loaded.processes);
         let steps = windows.into_iter().map(|(process, windows)| {
@@ -156,7 +160,11 @@ impl Opening<'_> {
 
     /// Returns the processes that used CUDA, with iterations found by rules or patterns, because tllmprof counted
     /// none.
-    fn found(mut self, folder: Option<TempDir>, rank: Option<u64>) -> Result<Vec<Process>, Error> {
+    fn found(
+        mut self,
+        folder: Option<TempDir>,
+        rank: Option<u64>,
+    ) -> Result<Vec<ExportProcess>, ExportError> {
         let mut events = std::mem::take(&mut self.loaded.processes);
         let has_work = |events: &Events| !events.work.is_empty();
         if events.values().any(has_work) {
@@ -193,7 +201,7 @@ impl Opening<'_> {
             }
         }
         match not_found {
-            Some(error) if steps.is_empty() => Err(Error::NotFound(error)),
+            Some(error) if steps.is_empty() => Err(ExportError::NotFound(error)),
             _ => Ok(self.processes(steps, folder, rank)),
         }
     }
@@ -203,7 +211,7 @@ impl Opening<'_> {
         steps: Vec<(i64, Steps, Events)>,
         folder: Option<TempDir>,
         rank: Option<u64>,
-    ) -> Vec<Process> {
+    ) -> Vec<ExportProcess> {
         let is_one = steps.len() == 1;
         let rank = rank.filter(|_| is_one);
         let Loaded {
@@ -227,7 +235,7 @@ impl Opening<'_> {
         });
         let processes = (0..).zip(steps).map(|(place, (process, steps, events))| {
             let rank = rank.unwrap_or(place);
-            Process::new(Rc::clone(&shared), process, steps, events, rank)
+            ExportProcess::new(Rc::clone(&shared), process, steps, events, rank)
         });
         processes.collect()
     }

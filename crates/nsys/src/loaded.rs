@@ -8,7 +8,7 @@ use std::thread;
 use tllmprof_foreign::Span;
 
 use crate::database::{Database, Row};
-use crate::error::Error;
+use crate::error::ExportError;
 use crate::pieces::Pieces;
 use crate::ranges::process;
 use crate::rows::{CallRow, WorkKind, WorkRow};
@@ -42,7 +42,7 @@ pub struct Events {
 
 /// Names of calls or kernels. Each name has an index, in the order of first use.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct IndexedNames {
     /// nsys's number of each name, by the name's index.
     numbers: Vec<i64>,
     /// Index plus 1 of names with small numbers, by nsys's number; 0 if a number has no index yet.
@@ -54,8 +54,8 @@ pub struct Names {
 #[derive(Debug, Default)]
 pub struct Loaded {
     pub processes: BTreeMap<i64, Events>,
-    pub calls: Names,
-    pub kernels: Names,
+    pub calls: IndexedNames,
+    pub kernels: IndexedNames,
     pub has_calls: bool,
     pub has_gpu: bool,
     /// True if a table could not be read completely.
@@ -67,7 +67,7 @@ pub struct Loaded {
 /// Collects the rows of some tables.
 struct Loading<'a, K> {
     processes: BTreeMap<i64, Events>,
-    names: Names,
+    names: IndexedNames,
     /// True if the tables had at least one row.
     has_rows: bool,
     is_damaged: bool,
@@ -89,7 +89,7 @@ impl Loaded {
         database: &Database,
         only: Option<i64>,
         is_wanted: &K,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, ExportError> {
         let (calls, work) = thread::scope(|scope| {
             let work = scope.spawn(|| {
                 let database = Database::open(path)?;
@@ -97,7 +97,7 @@ impl Loaded {
                 let mut kinds = WorkKind::ALL.iter();
                 let mut loading = Loading::new(is_wanted);
                 let read = kinds.try_for_each(|kind| loading.work(&database, *kind, nobody));
-                Ok::<_, Error>(loading.finish(read))
+                Ok::<_, ExportError>(loading.finish(read))
             });
             let mut loading = Loading::new(is_wanted);
             let read = CALLS
@@ -157,7 +157,7 @@ impl Events {
     }
 }
 
-impl Names {
+impl IndexedNames {
     /// Returns the index of the name with this number. A number that is new gets the next index.
     fn place(&mut self, number: i64) -> u32 {
         let next = self.numbers.len() as u32 + 1;
@@ -197,7 +197,7 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
     fn new(is_wanted: &'a K) -> Self {
         Self {
             processes: BTreeMap::new(),
-            names: Names::default(),
+            names: IndexedNames::default(),
             has_rows: false,
             is_damaged: false,
             rows: 0,
@@ -207,7 +207,7 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
     }
 
     /// Finishes collecting. If the database is damaged, the rows before the damage are kept.
-    fn finish(mut self, read: Result<(), Error>) -> Self {
+    fn finish(mut self, read: Result<(), ExportError>) -> Self {
         self.is_damaged = read.is_err();
         self.processes.values_mut().for_each(Events::finish);
         self
@@ -223,7 +223,7 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         has_room
     }
 
-    fn calls(&mut self, database: &Database, table: &str) -> Result<(), Error> {
+    fn calls(&mut self, database: &Database, table: &str) -> Result<(), ExportError> {
         let columns = [
             "start",
             "end",
@@ -254,7 +254,12 @@ impl<'a, K: Fn(i64, i64) -> bool> Loading<'a, K> {
         })
     }
 
-    fn work(&mut self, database: &Database, kind: WorkKind, nobody: i64) -> Result<(), Error> {
+    fn work(
+        &mut self,
+        database: &Database,
+        kind: WorkKind,
+        nobody: i64,
+    ) -> Result<(), ExportError> {
         let [value, name] = kind.columns();
         let columns = [
             "start",

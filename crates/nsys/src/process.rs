@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 
 use tempfile::TempDir;
-use tllmprof_foreign::{CallRows, Found, Method, range_name};
+use tllmprof_foreign::{CallRows, FoundIterations, Method, range_name};
 use tllmprof_record::{
     Anchor, ClockKind, Damage, Edge, Entry, Event, GraphState, Header, Info, NO_STRING, RangeKind,
     StringId, What,
@@ -14,14 +14,14 @@ use tllmprof_record::{
 use tllmprof_report::{Data, Origin, Recording, kernel_name};
 
 use crate::database::Database;
-use crate::error::Error;
-use crate::facts::Facts;
+use crate::error::ExportError;
+use crate::facts::ExportFacts;
 use crate::found::{self, copy_kind};
-use crate::loaded::{Events, Names};
+use crate::loaded::{Events, IndexedNames};
 use crate::pieces::Pieces;
-use crate::ranges::{self, Domains, Own, Range, Text, number, rows_of};
+use crate::ranges::{self, Domains, Own, Range, RangeText, number, rows_of};
 use crate::rows::{CallRow, WorkKind, WorkRow};
-use crate::scopes::{Kernels, Scopes};
+use crate::scopes::{GraphScopes, NodeKernels};
 use crate::strings::{Ids, Written};
 use crate::windows::Windows;
 
@@ -39,11 +39,11 @@ const COST: u64 = 1560;
 pub struct Shared {
     pub database: Database,
     pub domains: Domains,
-    pub facts: Facts,
+    pub facts: ExportFacts,
     /// Names of calls.
-    pub calls: Names,
+    pub calls: IndexedNames,
     /// Names of kernels.
-    pub kernels: Names,
+    pub kernels: IndexedNames,
     /// True if there is only one process. Rows without a process belong to it.
     pub is_one: bool,
     /// Data that the whole export lacks.
@@ -60,17 +60,17 @@ pub enum Steps {
     /// Iterations that tllmprof counted, from ranges of its own domain. The text is the step rule that the user typed,
     /// which is not used; `None` if the user typed no rule.
     Own(Windows, Option<String>),
-    Found(Found),
+    Found(FoundIterations),
 }
 
 /// A process of an export. It implements `Recording`, like a record.
-pub struct Process {
+pub struct ExportProcess {
     shared: Rc<Shared>,
     process: i64,
     header: Header,
     windows: Windows,
     /// The iterations, if tllmprof did not count them and they had to be found.
-    found: Option<Found>,
+    found: Option<FoundIterations>,
     events: Events,
     infos: Vec<(Info, String)>,
     rank: u64,
@@ -84,13 +84,13 @@ pub struct Process {
 
 /// One pass over the process's data.
 struct Reading<'a, F> {
-    process: &'a Process,
+    process: &'a ExportProcess,
     written: Written,
     each: F,
     damage: Damage,
 }
 
-impl Process {
+impl ExportProcess {
     pub fn new(shared: Rc<Shared>, process: i64, steps: Steps, events: Events, rank: u64) -> Self {
         let gpus = match events.devices {
             0 => usize::MAX,
@@ -153,8 +153,8 @@ impl Process {
     ///
     /// # Errors
     /// Returns an error if the export cannot be read.
-    pub fn join(&mut self, scopes: &Scopes) -> Result<(), Error> {
-        let mut execs: BTreeMap<u32, Kernels> = BTreeMap::new();
+    pub fn join(&mut self, scopes: &GraphScopes) -> Result<(), ExportError> {
+        let mut execs: BTreeMap<u32, NodeKernels> = BTreeMap::new();
         let mut room = NODES;
         let table = WorkKind::Kernel.table();
         let database = &self.shared.database;
@@ -222,14 +222,14 @@ impl Process {
     }
 }
 
-impl Recording for Process {
+impl Recording for ExportProcess {
     fn header(&self) -> &Header {
         &self.header
     }
 
     fn origin(&self) -> Origin {
         let mut lacks = self.shared.lacks.clone();
-        let is_whole = |found: &Found| found.method == Method::Whole;
+        let is_whole = |found: &FoundIterations| found.method == Method::Whole;
         if self.found.as_ref().is_some_and(is_whole) {
             lacks.push(Data::Iterations);
         }
@@ -402,7 +402,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         }
     }
 
-    fn ranges(&mut self) -> Result<(), Error> {
+    fn ranges(&mut self) -> Result<(), ExportError> {
         let process = self.process;
         let shared = &process.shared;
         Range::each(&shared.database, Some(process.process), |range| {
@@ -465,7 +465,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
 
     /// Returns the id of a range's name. Suffixes that differ between calls of one operator, such as `, seq = 5`, are
     /// removed from the name.
-    fn name(&mut self, text: &Text) -> StringId {
+    fn name(&mut self, text: &RangeText) -> StringId {
         let known = text.number();
         let ids = |ids: &RefCell<Ids>| known.and_then(|number| ids.borrow().range(number));
         if let Some(id) = ids(&self.process.ids).filter(|id| self.written.has(*id)) {

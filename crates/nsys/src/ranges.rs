@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use tllmprof_calls::Call;
 use tllmprof_record::Batch;
 
-use crate::database::{Database, Row, Wanted};
-use crate::error::Error;
+use crate::database::{Database, Row, RowRange};
+use crate::error::ExportError;
 
 /// Types of rows in `NVTX_EVENTS`. Each pair contains the type for NVTX calls of the program, and the type for NVTX
 /// text files that nsys merged into the report.
@@ -33,7 +33,7 @@ pub struct Range {
     pub end: i64,
     pub is_start_end: bool,
     pub is_mark: bool,
-    pub text: Text,
+    pub text: RangeText,
     /// Number of the domain within the process.
     pub domain: i64,
     pub payload: Option<i64>,
@@ -41,7 +41,7 @@ pub struct Range {
 
 /// The name of a range.
 #[derive(Debug)]
-pub enum Text {
+pub enum RangeText {
     Here(String),
     /// Number of a text in nsys's table of strings.
     Number(i64),
@@ -68,8 +68,8 @@ pub const fn process(thread: i64) -> i64 {
 }
 
 /// Returns the condition for rows of one process. `column` contains threads or processes in nsys's numbering.
-pub const fn rows_of(process: i64, column: &str) -> Wanted<'_> {
-    Wanted {
+pub const fn rows_of(process: i64, column: &str) -> RowRange<'_> {
+    RowRange {
         column,
         from: process.saturating_mul(1 << 24),
         before: process.saturating_add(1).saturating_mul(1 << 24),
@@ -82,7 +82,7 @@ pub const fn number(part: i64) -> u32 {
 }
 
 impl Domains {
-    pub fn read(database: &Database) -> Result<Self, Error> {
+    pub fn read(database: &Database) -> Result<Self, ExportError> {
         let mut domains = HashMap::new();
         let columns = ["eventType", "globalTid", "domainId", "text", "textId"];
         database.rows("NVTX_EVENTS", &columns, None, |row| {
@@ -116,7 +116,7 @@ impl Range {
         database: &Database,
         of: Option<i64>,
         mut each: impl FnMut(Self),
-    ) -> Result<(), Error> {
+    ) -> Result<(), ExportError> {
         // The table has a column for each type of payload, or only for the types that occur in the report.
         let columns = [
             "eventType",
@@ -153,8 +153,8 @@ impl Range {
             false => row.number(2).unwrap_or(i64::MAX),
         };
         let text = match row.text(5) {
-            Some(text) => Text::Here(text),
-            None => Text::Number(row.number(6)?),
+            Some(text) => RangeText::Here(text),
+            None => RangeText::Number(row.number(6)?),
         };
         Some(Self {
             // The column for the end thread is empty for push/pop ranges, which end on the thread where they began.
@@ -196,7 +196,7 @@ impl Range {
     }
 }
 
-impl Text {
+impl RangeText {
     /// Returns the number of the text in nsys's table of strings, or `None` if the text is stored in the range itself.
     pub const fn number(&self) -> Option<i64> {
         match self {

@@ -16,7 +16,7 @@ use tllmprof_report::{Process, Recording, kernel_name};
 const NODES: usize = 1 << 20;
 
 /// The names of a graph's kernels, by node.
-pub type Kernels = BTreeMap<u32, String>;
+pub type NodeKernels = BTreeMap<u32, String>;
 
 /// An executable graph of a record. For each node it has the name of the kernel, and the name of the scope if that is
 /// known.
@@ -29,13 +29,13 @@ struct Graph {
 
 /// The graphs of a record, with the scopes of their nodes.
 #[derive(Debug)]
-pub struct Scopes {
+pub struct GraphScopes {
     /// The key is the kernels of a graph. The value is the number of graphs with these kernels, and for each node the
     /// scope, or `None` if the graphs have different scopes for it.
-    graphs: HashMap<Kernels, (usize, Vec<Option<String>>)>,
+    graphs: HashMap<NodeKernels, (usize, Vec<Option<String>>)>,
 }
 
-impl Scopes {
+impl GraphScopes {
     /// Reads the scopes from a record. Returns `None` if the record has no layers.
     ///
     /// # Errors
@@ -95,9 +95,9 @@ impl Scopes {
                 _ => (),
             }
         })?;
-        let mut graphs: HashMap<Kernels, (usize, Vec<Option<String>>)> = HashMap::new();
+        let mut graphs: HashMap<NodeKernels, (usize, Vec<Option<String>>)> = HashMap::new();
         for graph in execs.into_values().filter(|graph| !graph.is_mixed) {
-            let (kernels, scopes): (Kernels, Vec<_>) = graph
+            let (kernels, scopes): (NodeKernels, Vec<_>) = graph
                 .nodes
                 .into_iter()
                 .map(|(node, (name, scope))| ((node, name), scope))
@@ -123,9 +123,9 @@ impl Scopes {
     /// the same kernels than the record has, some of them are not in the record, so none of them gets scopes.
     pub(crate) fn find_nodes(
         &self,
-        execs: &BTreeMap<u32, Kernels>,
+        execs: &BTreeMap<u32, NodeKernels>,
     ) -> BTreeMap<u32, BTreeMap<u32, String>> {
-        let mut alike: HashMap<&Kernels, usize> = HashMap::new();
+        let mut alike: HashMap<&NodeKernels, usize> = HashMap::new();
         for kernels in execs.values() {
             *alike.entry(kernels).or_default() += 1;
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::database::Database;
-use crate::error::Error;
+use crate::error::ExportError;
 use crate::ranges::{Domains, Own, Range, process};
 
 /// Maximum number of iterations and windows to read, over all processes.
@@ -27,7 +27,7 @@ pub struct Windows {
 }
 
 #[derive(Debug, Default)]
-struct Found {
+struct WindowRanges {
     captures: Vec<(i64, i64)>,
     iterations: Vec<(i64, i64, u64)>,
 }
@@ -35,8 +35,11 @@ struct Found {
 impl Windows {
     /// Returns the windows of each process that has ranges of tllmprof's iterations. If there are no `capture` ranges,
     /// all iterations form one window: either no windows were used, or nsys recorded only inside a window.
-    pub fn read(database: &Database, domains: &Domains) -> Result<BTreeMap<i64, Self>, Error> {
-        let mut found: BTreeMap<i64, Found> = BTreeMap::new();
+    pub fn read(
+        database: &Database,
+        domains: &Domains,
+    ) -> Result<BTreeMap<i64, Self>, ExportError> {
+        let mut found: BTreeMap<i64, WindowRanges> = BTreeMap::new();
         let mut count = 0;
         Range::each(database, None, |range| {
             if range.is_mark || count == LIMIT || !domains.is_own(&range) {
@@ -63,7 +66,7 @@ impl Windows {
         Ok(windows.collect())
     }
 
-    fn from_found(mut found: Found) -> Self {
+    fn from_found(mut found: WindowRanges) -> Self {
         found.iterations.sort_unstable();
         found.captures.sort_unstable();
         if found.captures.is_empty() {
@@ -117,7 +120,7 @@ mod tests {
                 .rev()
                 .collect();
             let captures = captures.to_vec();
-            Windows::from_found(Found {
+            Windows::from_found(WindowRanges {
                 captures,
                 iterations,
             })

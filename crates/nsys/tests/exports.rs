@@ -7,7 +7,7 @@ use std::path::Path;
 use common::{Export, Schema, scratch, thread};
 use rusqlite::Connection;
 use serde_json::{Value, json};
-use tllmprof_nsys::{Error, open};
+use tllmprof_nsys::{ExportError, open};
 use tllmprof_report::{Process, Report};
 
 const PID: i64 = 4000;
@@ -305,11 +305,11 @@ fn a_file_that_is_no_export_is_reported() {
         .execute_batch("CREATE TABLE t (x)")
         .unwrap();
     let error = open(&other, Path::new("nsys"), None).err().unwrap();
-    assert!(matches!(error, Error::NotAnExport));
+    assert!(matches!(error, ExportError::NotAnExport));
     assert!(!error.to_string().contains('\n'));
     assert!(matches!(
         open(&scratch.path().join("absent"), Path::new("nsys"), None),
-        Err(Error::Database(_))
+        Err(ExportError::Database(_))
     ));
 }
 
@@ -377,7 +377,7 @@ fn tables_without_an_end_are_refused() {
         let error = open(&found.join(name), Path::new("nsys"), None)
             .err()
             .unwrap();
-        assert!(matches!(error, Error::Endless), "{name}: {error}");
+        assert!(matches!(error, ExportError::Endless), "{name}: {error}");
         assert_eq!(
             error.to_string(),
             "its pages lead in circles: the file is damaged"

@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use serde_json::Value;
 use skipped::skipped;
 use tllmprof_config::Step;
-use tllmprof_nsys::{Error, open};
+use tllmprof_nsys::{ExportError, open};
 use tllmprof_report::{Process, Report};
 
 const PID: i64 = 4000;
@@ -19,7 +19,7 @@ const MAIN: i64 = thread(PID, PID);
 const STEPS: i64 = 200;
 const LENGTH: i64 = 1_000_000;
 
-fn report(path: &Path, step: Option<&str>) -> Result<Value, Error> {
+fn report(path: &Path, step: Option<&str>) -> Result<Value, ExportError> {
     let step = step.map(|step| Step::parse(step).unwrap());
     let recorded = open(path, Path::new("nsys"), step.as_ref())?;
     let processes = recorded

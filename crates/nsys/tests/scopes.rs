@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{Export, Schema, scratch, thread};
-use tllmprof_nsys::{Scopes, open};
+use tllmprof_nsys::{GraphScopes, open};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{ClockKind, Edge, Event, GraphState, Reader, What};
 use tllmprof_report::{Layers, Process};
@@ -32,7 +32,7 @@ const PIECES: [Graph; 2] = [
 ];
 
 /// Returns the scopes from a record of a program that replays these graphs in each of ten iterations.
-fn scopes(graphs: &[Graph]) -> Scopes {
+fn scopes(graphs: &[Graph]) -> GraphScopes {
     let mut builder = Builder::new(7, ClockKind::Monotonic);
     let put = |builder: &mut Builder, at, long, what| builder.push(7, &Event::new(at, long, what));
     let mut id = 0;
@@ -104,7 +104,7 @@ fn scopes(graphs: &[Graph]) -> Scopes {
     }
     let bytes = builder.bytes();
     let reader = Reader::new(&bytes[..]).unwrap();
-    Scopes::read(PathBuf::from("record"), &reader)
+    GraphScopes::read(PathBuf::from("record"), &reader)
         .unwrap()
         .unwrap()
 }

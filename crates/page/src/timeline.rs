@@ -6,7 +6,7 @@ use std::io;
 use tllmprof_config::printable;
 use tllmprof_record::{Metric, NO_STRING, OWN_DOMAIN, StringId};
 use tllmprof_report::{Iteration, MetricSample, Process, Recording};
-use tllmprof_timeline::{End, Interpreter, Item, Key, Kind, Name, Texts, Track as On};
+use tllmprof_timeline::{Interpreter, Item, Key, Kind, LaunchEnd, Name, Texts, Track as On};
 
 use crate::buckets::{Buckets, base};
 use crate::columns::Columns;
@@ -155,8 +155,8 @@ fn kinds(columns: &mut Columns) {
         columns.text(colour);
         columns.text(shown_value(*kind).map_or("", Key::text));
         columns.text(match row.end {
-            Some(End::Call) => "call",
-            Some(End::Kernel) => "kernel",
+            Some(LaunchEnd::Call) => "call",
+            Some(LaunchEnd::Kernel) => "kernel",
             None => "",
         });
     }

@@ -12,7 +12,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::path::Path;
 
-use crate::elf::Module;
+use crate::elf::ElfModule;
 use crate::function;
 use crate::libcuda::functions;
 use crate::lifecycle;
@@ -66,7 +66,7 @@ pub fn is_loaded() -> bool {
 
 /// Returns true if the process uses or has used `driver`, which may lie in another linker namespace. That is so if the
 /// calling thread or a device has a context, or if the driver has shut down but memory of a context is still mapped.
-pub fn is_in_use(driver: &Module) -> bool {
+pub fn is_in_use(driver: &ElfModule) -> bool {
     type Current = extern "C" fn(&mut Context) -> CuResult;
     type Count = extern "C" fn(&mut c_int) -> CuResult;
     type State = extern "C" fn(CuDevice, &mut c_uint, &mut c_int) -> CuResult;

@@ -22,7 +22,7 @@ mod walker;
 pub use changes::{changes, unallocated_thread_locals, with_modules};
 use memory::{Memory, double_word};
 pub use namespaces::each_elsewhere;
-pub use slots::{Found, Slot};
+pub use slots::{DefinedFunction, Slot};
 use walk::Description;
 pub use walk::{containing, walk};
 
@@ -111,7 +111,7 @@ struct Tables {
 ///
 /// Valid as long as the module stays loaded. [`walk`] ensures that while it visits the module.
 #[derive(Clone, Copy)]
-pub struct Module {
+pub struct ElfModule {
     /// The offset from addresses in the module's file to addresses in memory.
     pub base: usize,
     path: *const c_char,
@@ -125,7 +125,7 @@ pub struct Module {
     tables: Tables,
 }
 
-impl Module {
+impl ElfModule {
     /// Reads the loader's description of a module. Returns `None` if the module has no symbols.
     fn new(Description(info): Description<'_>) -> Option<Self> {
         // SAFETY: the loader passed this description, and the module is loaded.

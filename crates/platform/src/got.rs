@@ -9,7 +9,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use crate::barrier;
-use crate::elf::{Found, Module, Slot};
+use crate::elf::{DefinedFunction, ElfModule, Slot};
 use crate::maps::{Maps, Unreadable, page_size};
 use crate::modules::{is_relocated, relro};
 use crate::resolve;
@@ -25,7 +25,7 @@ pub struct Redirect {
 ///
 /// # Errors
 /// The memory mappings cannot be read, so it is unknown whether the slots may be written.
-pub fn redirect(module: &Module, redirects: &[Redirect]) -> Result<bool, Unreadable> {
+pub fn redirect(module: &ElfModule, redirects: &[Redirect]) -> Result<bool, Unreadable> {
     let maps = Maps::read()?;
     if !is_relocated(module, &maps) {
         return Ok(false);
@@ -51,7 +51,7 @@ pub fn redirect(module: &Module, redirects: &[Redirect]) -> Result<bool, Unreada
 /// unchanged. Returns the number of redirected slots, or `None` if the module is being loaded or a slot cannot be
 /// written.
 pub fn lead(
-    module: &Module,
+    module: &ElfModule,
     wanted: impl Fn(&CStr) -> bool,
     elsewhere: impl Fn(&CStr, Option<usize>) -> Option<usize>,
 ) -> Option<usize> {
@@ -82,12 +82,12 @@ pub fn lead(
 /// Returns the function that the loader binds to `name` for `module`, as far as can be determined. Searches the
 /// initially loaded modules in load order, then `module` itself and the modules that it needs.
 pub fn binding(
-    module: &Module,
+    module: &ElfModule,
     name: &CStr,
     version: Option<&CStr>,
-    modules: &[Module],
-) -> Option<Found> {
-    let theirs = |module: &Module| !resolve::is_us(module);
+    modules: &[ElfModule],
+) -> Option<DefinedFunction> {
+    let theirs = |module: &ElfModule| !resolve::is_us(module);
     let initial = modules.iter().filter(|module| resolve::is_initial(module));
     initial
         .filter(|module| theirs(module))
@@ -103,8 +103,9 @@ pub fn binding(
                     return Some(found);
                 }
                 next.each_needed(|needed| {
-                    let is_known =
-                        |known: &[Module], m: &Module| known.iter().any(|k| k.start == m.start);
+                    let is_known = |known: &[ElfModule], m: &ElfModule| {
+                        known.iter().any(|k| k.start == m.start)
+                    };
                     let found = modules.iter().find(|m| is_called(m, needed));
                     scope.extend(found.filter(|m| !is_known(&scope, m)).copied().as_slice());
                 });
@@ -116,7 +117,7 @@ pub fn binding(
 
 /// Returns true if other modules require `module` under the name `needed`. A module without a soname is required by its
 /// path or file name.
-fn is_called(module: &Module, needed: &CStr) -> bool {
+fn is_called(module: &ElfModule, needed: &CStr) -> bool {
     module.soname() == Some(needed)
         || module.path() == needed
         || module.file_name() == needed.to_bytes()
@@ -165,7 +166,7 @@ mod tests {
         42
     }
 
-    fn us() -> Module {
+    fn us() -> ElfModule {
         elf::containing(us as *const () as usize).unwrap()
     }
 

@@ -18,7 +18,7 @@ pub const NAME: &CStr = c"libcuda.so.1";
 /// Returns true if `function` lies in a library other than the driver, and the driver is loaded. Parts of the driver
 /// may have similar sonames (under WSL, `libcuda.so.1.1`).
 pub fn is_elsewhere(function: usize) -> bool {
-    let is_driver = |module: &elf::Module| {
+    let is_driver = |module: &elf::ElfModule| {
         let soname = module.soname().map_or(&[][..], CStr::to_bytes);
         soname.starts_with(b"libcuda.so")
     };
@@ -54,7 +54,7 @@ impl DriverLocation {
 
     #[doc(hidden)]
     #[must_use]
-    pub fn from_module(module: &elf::Module) -> Self {
+    pub fn from_module(module: &elf::ElfModule) -> Self {
         Self {
             start: module.start,
             is_named: module.soname() == Some(NAME),

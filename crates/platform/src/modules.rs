@@ -9,7 +9,7 @@ use crate::lifecycle;
 use once_cell::race::OnceBox;
 
 use crate::elf;
-use crate::elf::Module;
+use crate::elf::ElfModule;
 use crate::maps::{Maps, page_size};
 use crate::resolve;
 use crate::stack;
@@ -68,7 +68,7 @@ pub fn present(maps: &Maps) -> (Vec<LoadedModule>, bool) {
 
 /// Returns true if the loader has finished the module's relocations. Its last action is to make the RELRO
 /// pages read-only. A module without such pages counts as finished, because writing to it cannot fault.
-pub fn is_relocated(module: &Module, maps: &Maps) -> bool {
+pub fn is_relocated(module: &ElfModule, maps: &Maps) -> bool {
     let relro = relro(module);
     relro.is_empty()
         || maps
@@ -78,7 +78,7 @@ pub fn is_relocated(module: &Module, maps: &Maps) -> bool {
 
 /// Returns the pages that the loader makes read-only when it has finished the module's relocations. The range is empty
 /// if there are none.
-pub fn relro(module: &Module) -> Range<usize> {
+pub fn relro(module: &ElfModule) -> Range<usize> {
     const PT_GNU_RELRO: u32 = 0x6474_e552;
     let mut headers = module.headers().iter();
     let Some(relro) = headers.find(|header| header.p_type == PT_GNU_RELRO) else {
@@ -92,7 +92,7 @@ pub fn relro(module: &Module) -> Range<usize> {
 
 /// Returns true if the file at `path` is not the one that `module` was loaded from, for example after an upgrade. Then
 /// the file's symbols are not those of the running code.
-pub fn is_replaced(module: &Module, maps: &Maps, path: &Path) -> bool {
+pub fn is_replaced(module: &ElfModule, maps: &Maps, path: &Path) -> bool {
     if maps.is_deleted_at(module.start) {
         return true;
     }
@@ -143,7 +143,7 @@ pub fn has_stack() -> bool {
 }
 
 /// Returns true if the module's functions and slots must not be changed.
-pub fn is_left_alone(module: &Module) -> bool {
+pub fn is_left_alone(module: &ElfModule) -> bool {
     resolve::is_us(module)
         || module.soname().is_some_and(|name| {
             LEFT_ALONE
@@ -215,7 +215,7 @@ pub(crate) mod tests {
     /// Lock that lets only one test at a time change the pages of this module's GOT, or read their protection.
     pub(crate) static PAGES: Mutex<()> = Mutex::new(());
 
-    fn us() -> Module {
+    fn us() -> ElfModule {
         elf::containing(us as *const () as usize).unwrap()
     }
 

@@ -7,7 +7,7 @@ use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::elf;
-use crate::elf::Module;
+use crate::elf::ElfModule;
 use crate::lifecycle;
 
 /// Largest number of initially loaded modules that are remembered.
@@ -57,7 +57,7 @@ pub fn remember_initial() {
 
 /// Returns the number of initially loaded modules: all up to the last one that the executable needs, directly or
 /// indirectly.
-fn initial_among(modules: &[Module]) -> usize {
+fn initial_among(modules: &[ElfModule]) -> usize {
     let mut last = 0;
     let mut needed = vec![0];
     let mut next = 0;
@@ -65,7 +65,7 @@ fn initial_among(modules: &[Module]) -> usize {
         next += 1;
         last = last.max(index);
         modules[index].each_needed(|name| {
-            let is_it = |module: &Module| {
+            let is_it = |module: &ElfModule| {
                 module.soname() == Some(name) || module.file_name() == name.to_bytes()
             };
             if let Some(found) = modules.iter().position(is_it)
@@ -103,7 +103,7 @@ pub fn of_c_library(name: &CStr) -> Option<*mut c_void> {
 }
 
 /// Returns true if `module` was loaded when the process started.
-pub fn is_initial(module: &Module) -> bool {
+pub fn is_initial(module: &ElfModule) -> bool {
     INITIAL_BASES
         .iter()
         .map(|base| base.load(Ordering::Relaxed))
@@ -112,7 +112,7 @@ pub fn is_initial(module: &Module) -> bool {
 }
 
 /// Returns true if `module` is this library.
-pub fn is_us(module: &Module) -> bool {
+pub fn is_us(module: &ElfModule) -> bool {
     module.contains(is_us as *const () as usize)
 }
 
@@ -194,7 +194,7 @@ pub fn resolve(
 fn search(
     name: &CStr,
     version: Option<&CStr>,
-    mut eligible: impl FnMut(&Module) -> bool,
+    mut eligible: impl FnMut(&ElfModule) -> bool,
 ) -> Option<*mut c_void> {
     let mut found = None;
     elf::walk(|module| {
@@ -214,7 +214,7 @@ const NEEDED: usize = 256;
 /// search, because code of the first one is running. Allocates nothing, because the caller may be the program's
 /// allocator.
 fn in_needed(
-    module: &Module,
+    module: &ElfModule,
     name: &CStr,
     version: Option<&CStr>,
     us: usize,

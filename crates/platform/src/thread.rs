@@ -27,7 +27,7 @@ use tllmprof_sync::Published;
 /// The components that keep state for each thread, in the order in which they are notified of a thread's end. The
 /// earlier ones may still count and record then.
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub enum ThreadComponent {
     /// The thread's state for calls of Python functions.
     Python,
     /// The thread's call counters.
@@ -45,7 +45,7 @@ const KINDS: usize = 4;
 /// # Safety
 /// No other type has the same `KIND`.
 pub unsafe trait Part: Sync + Sized + 'static {
-    const KIND: Kind;
+    const KIND: ThreadComponent;
 
     /// Called when the thread ends. Afterwards another thread may take over this part.
     fn thread_ends(&'static self);
@@ -64,7 +64,7 @@ pub struct ThreadRecord {
     number: AtomicI32,
     /// A stack address, or 0. If a call's return address lies there, the call does not run on a signal handler's stack.
     own_stack: AtomicUsize,
-    /// The parts that the thread uses, indexed by [`Kind`]. Its block also has a pointer to the writer.
+    /// The parts that the thread uses, indexed by [`ThreadComponent`]. Its block also has a pointer to the writer.
     active: [AtomicPtr<c_void>; KINDS],
     /// The parts that exist, including those left by ended threads.
     parts: [AtomicPtr<c_void>; KINDS],
@@ -168,7 +168,7 @@ pub fn current() -> Option<&'static ThreadRecord> {
 /// Returns the calling thread's part of type `P`, if it has one.
 #[inline]
 pub fn part<P: Part>() -> Option<&'static P> {
-    if matches!(P::KIND, Kind::Writer) {
+    if matches!(P::KIND, ThreadComponent::Writer) {
         // SAFETY: the word is null, or `set_active` has stored the address of a part of this kind there. No other type
         // has this kind, and parts are never freed.
         return unsafe { block::writer().cast::<P>().as_ref() };
@@ -180,7 +180,7 @@ pub fn part<P: Part>() -> Option<&'static P> {
 /// Sets the part of this kind that the calling thread uses; null for none. `record` is the thread's record.
 fn set_active<P: Part>(record: &ThreadRecord, part: *mut c_void) {
     record.active[P::KIND as usize].store(part, Ordering::Release);
-    if matches!(P::KIND, Kind::Writer) {
+    if matches!(P::KIND, ThreadComponent::Writer) {
         block::set_writer(part);
     }
 }
@@ -224,7 +224,7 @@ pub fn parts<P: Part>() -> impl Iterator<Item = &'static P> {
 /// Forgets the parts of this kind of all threads. Not allowed for writers: their address is also in the thread's block,
 /// which other threads never change.
 pub fn forget_parts<P: Part>() {
-    const { assert!(!matches!(P::KIND, Kind::Writer)) };
+    const { assert!(!matches!(P::KIND, ThreadComponent::Writer)) };
     for record in records() {
         record.active[P::KIND as usize].store(null_mut(), Ordering::Relaxed);
         record.parts[P::KIND as usize].store(null_mut(), Ordering::Relaxed);
@@ -374,14 +374,14 @@ pub(crate) mod tests {
 
     // SAFETY: no other part in this program has this kind.
     unsafe impl Part for Python {
-        const KIND: Kind = Kind::Python;
+        const KIND: ThreadComponent = ThreadComponent::Python;
         fn thread_ends(&'static self) {
             ENDED.lock().unwrap().push("Python");
         }
     }
     // SAFETY: no other part in this program has this kind.
     unsafe impl Part for Slot {
-        const KIND: Kind = Kind::Slot;
+        const KIND: ThreadComponent = ThreadComponent::Slot;
         fn thread_ends(&'static self) {
             assert!(
                 part::<Self>().is_some(),
@@ -392,7 +392,7 @@ pub(crate) mod tests {
     }
     // SAFETY: no other part in this program has this kind.
     unsafe impl Part for Writer {
-        const KIND: Kind = Kind::Writer;
+        const KIND: ThreadComponent = ThreadComponent::Writer;
         fn thread_ends(&'static self) {
             self.0.fetch_add(1, Ordering::Relaxed);
             ENDED.lock().unwrap().push("Writer");

@@ -13,7 +13,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
 
-use tllmprof_platform::elf::Module;
+use tllmprof_platform::elf::ElfModule;
 
 use super::version::Version;
 
@@ -104,7 +104,7 @@ macro_rules! declare {
         impl Api {
             /// Finds the functions in `module`. Returns `None` if the module is not CPython 3.8 or
             /// later.
-            pub fn find(module: &Module) -> Option<Self> {
+            pub fn find(module: &ElfModule) -> Option<Self> {
                 type GetVersion = unsafe extern "C" fn() -> *const c_char;
                 let find = |names: &[&CStr]| names.iter().find_map(|name| module.defines(name, None));
                 let get_version = find(&[c"Py_GetVersion"])?;

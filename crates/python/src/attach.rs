@@ -159,7 +159,7 @@ pub fn lead_gil(to_us: bool) {
     let hooks = gil::hooks();
     let hook = |name: &CStr| hooks.iter().find(|hook| hook.0 == name);
     elf::with_modules(|modules| {
-        let is_it = |module: &&elf::Module| module.start == attached.start;
+        let is_it = |module: &&elf::ElfModule| module.start == attached.start;
         if let Some(module) = modules.iter().find(is_it) {
             got::lead(
                 module,

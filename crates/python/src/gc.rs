@@ -13,7 +13,7 @@ use super::method::MethodDef;
 use super::object::{Held, Object, Python};
 use super::time::{Milliseconds, now};
 use super::{attached, entry, threads};
-use tllmprof_capture::marks::Name;
+use tllmprof_capture::marks::RegisteredName;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
@@ -95,9 +95,9 @@ impl fmt::Display for CollectionTotals {
 }
 
 struct CollectionNames {
-    range: [Name; GENERATIONS],
-    collected: [Name; GENERATIONS],
-    uncollectable: [Name; GENERATIONS],
+    range: [RegisteredName; GENERATIONS],
+    collected: [RegisteredName; GENERATIONS],
+    uncollectable: [RegisteredName; GENERATIONS],
 }
 
 lifecycle::global! {
@@ -234,8 +234,9 @@ pub fn uninstall<'py>(py: Python<'py>) -> Option<()> {
 
 impl CollectionNames {
     fn new() -> Option<Self> {
-        let name =
-            |generation: usize, what: &str| Name::new(&format!("Python GC gen{generation}{what}"));
+        let name = |generation: usize, what: &str| {
+            RegisteredName::new(&format!("Python GC gen{generation}{what}"))
+        };
         let all = |what| Some([name(0, what)?, name(1, what)?, name(2, what)?]);
         Some(Self {
             range: all("")?,

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use once_cell::race::OnceBox;
 
 use super::time::now;
-use tllmprof_capture::marks::{Name, Started};
+use tllmprof_capture::marks::{RegisteredName, Started};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
@@ -17,8 +17,8 @@ use tllmprof_recorder::watch::{self, Cause};
 
 /// The names of the ranges for waits and holds.
 struct GilRangeNames {
-    wait: Name,
-    hold: Name,
+    wait: RegisteredName,
+    hold: RegisteredName,
 }
 
 lifecycle::global! {
@@ -41,8 +41,8 @@ pub fn have_names() -> bool {
 pub fn begin() {
     NAMES.get_or_init(|| {
         Box::new(
-            Name::new("GIL wait")
-                .zip(Name::new("GIL hold"))
+            RegisteredName::new("GIL wait")
+                .zip(RegisteredName::new("GIL hold"))
                 .map(|(wait, hold)| GilRangeNames { wait, hold }),
         )
     });

@@ -53,7 +53,7 @@ mod version;
 mod wants;
 
 use tllmprof_capture::AddOn;
-use tllmprof_config::{Settings, Window};
+use tllmprof_config::{IterationRange, Settings};
 
 use extension::extension;
 use tllmprof_platform::log;
@@ -135,7 +135,7 @@ impl session::Interpreter for Cpython {
 pub struct Groups;
 
 impl AddOn for Groups {
-    fn window_is_open(&self, _: Window, _: &Place<'_>) {
+    fn window_is_open(&self, _: IterationRange, _: &Place<'_>) {
         groups::ask(|look| {
             entry::run(look);
         });

@@ -104,7 +104,7 @@ impl Chained for Thread {
 
 // SAFETY: no other type uses this kind of part.
 unsafe impl Part for Thread {
-    const KIND: thread::Kind = thread::Kind::Python;
+    const KIND: thread::ThreadComponent = thread::ThreadComponent::Python;
 
     fn thread_ends(&'static self) {
         leave(self);

@@ -14,13 +14,13 @@ use crate::layout::chunk_offset;
 pub struct Builder {
     header: OwnHeader,
     chunks: Vec<OwnChunk>,
-    threads: Vec<Thread>,
+    threads: Vec<ThreadChunk>,
     strings: StringId,
     ended: Option<Ended>,
 }
 
 #[derive(Debug)]
-struct Thread {
+struct ThreadChunk {
     tid: u32,
     /// The index of the chunk that the thread writes into.
     chunk: usize,
@@ -124,7 +124,7 @@ impl Builder {
             return index;
         }
         let chunk = self.begin_chunk(tid);
-        self.threads.push(Thread { tid, chunk });
+        self.threads.push(ThreadChunk { tid, chunk });
         self.threads.len() - 1
     }
 

@@ -6,7 +6,7 @@ use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::check;
-use crate::event::{Event, Row, StringId, What};
+use crate::event::{EncodedEvent, Event, StringId, What};
 use crate::layout::{
     BLOCK_BYTES, BLOCKS, CHUNK_BYTES, CHUNK_HEADER_BYTES, CHUNK_MAGIC, EVENT_BYTES, MAX_STRING,
     PAYLOAD_BYTES, UNCHECKED_HEADER_BYTES,
@@ -156,7 +156,7 @@ impl EventWriter {
     /// Writes a row (an encoded event). If the row does not fit, returns false and writes nothing.
     #[must_use]
     #[inline(always)]
-    pub fn push_row(&mut self, Row(words): Row) -> bool {
+    pub fn push_row(&mut self, EncodedEvent(words): EncodedEvent) -> bool {
         let Some(place) = self.free().first_chunk_mut() else {
             return false;
         };
@@ -169,7 +169,7 @@ impl EventWriter {
     /// a block. Few events do, and leaving out that case makes the code shorter.
     #[must_use]
     #[inline(always)]
-    pub fn push_within_block(&mut self, Row(words): Row) -> bool {
+    pub fn push_within_block(&mut self, EncodedEvent(words): EncodedEvent) -> bool {
         if ends_block(self.committed.used() + EVENT_BYTES) {
             return false;
         }

@@ -489,7 +489,7 @@ impl What {
 /// An encoded event. Encoding it before the write keeps it in registers. Otherwise the event would be stored
 /// to memory and loaded again in pieces of other sizes, which takes longer than all the rest of the write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Row(pub(crate) [u64; 3]);
+pub struct EncodedEvent(pub(crate) [u64; 3]);
 
 impl Event {
     /// Returns an event with a start and a duration, not cut and not failed.
@@ -508,8 +508,8 @@ impl Event {
     /// Returns the encoded event.
     #[must_use]
     #[inline(always)]
-    pub const fn row(&self) -> Row {
-        Row(self.words())
+    pub const fn row(&self) -> EncodedEvent {
+        EncodedEvent(self.words())
     }
 
     /// Returns the three words of the encoded event, in the order of the bytes of [`Event::encode`].

@@ -1,6 +1,6 @@
 //! The kinds of calls, ranges, copies and so on that events distinguish.
 
-use tllmprof_calls::{DeviceWork, Kind};
+use tllmprof_calls::{CallPurpose, DeviceWork};
 
 /// Defines an enum whose variants have codes in the record.
 macro_rules! coded {
@@ -255,19 +255,21 @@ coded! {
     }
 }
 
-impl From<Kind> for CallKind {
-    fn from(kind: Kind) -> Self {
+impl From<CallPurpose> for CallKind {
+    fn from(kind: CallPurpose) -> Self {
         match kind {
-            Kind::GraphLaunch => Self::GraphLaunch,
-            Kind::KernelLaunch { .. } => Self::KernelLaunch,
-            Kind::AsyncCopy(_) | Kind::DeviceWork(DeviceWork::Copy) => Self::AsyncCopy,
-            Kind::Wait(_) => Self::Wait,
-            Kind::CaptureBegin | Kind::CaptureEnd => Self::Capture,
-            Kind::DeviceWork(DeviceWork::Set)
-            | Kind::Memory
-            | Kind::Profiler
-            | Kind::Destroys(_)
-            | Kind::Graph(_) => Self::Other,
+            CallPurpose::GraphLaunch => Self::GraphLaunch,
+            CallPurpose::KernelLaunch { .. } => Self::KernelLaunch,
+            CallPurpose::AsyncCopy(_) | CallPurpose::DeviceWork(DeviceWork::Copy) => {
+                Self::AsyncCopy
+            }
+            CallPurpose::Wait(_) => Self::Wait,
+            CallPurpose::CaptureBegin | CallPurpose::CaptureEnd => Self::Capture,
+            CallPurpose::DeviceWork(DeviceWork::Set)
+            | CallPurpose::Memory
+            | CallPurpose::Profiler
+            | CallPurpose::Destroys(_)
+            | CallPurpose::Graph(_) => Self::Other,
         }
     }
 }

@@ -61,7 +61,7 @@ pub use clock::{Clock, MonotonicNs};
 pub use counter::Counter;
 pub use earlier::{keep_earlier, with_suffix};
 pub use event::{
-    Event, EventKind, LAST_LASTING, NO_STRING, NoEvent, OWN_DOMAIN, Row, StringId, What,
+    EncodedEvent, Event, EventKind, LAST_LASTING, NO_STRING, NoEvent, OWN_DOMAIN, StringId, What,
 };
 pub use groups::{CommunicatorId, GroupRank, Member};
 pub use header::{Anchor, ClockKind, Ended, HeaderBlock};
@@ -76,7 +76,7 @@ pub use layout::{
 };
 pub use metric::Metric;
 pub use read_header::Header;
-pub use reader::{Cut, Damage, Entry, Error, Reader};
+pub use reader::{Cut, Damage, Entry, Reader, RecordError};
 #[cfg(feature = "builder")]
 pub use repair::repair;
 pub use ring::{

@@ -98,7 +98,7 @@ impl fmt::Display for Damage {
 
 /// The reason why a record cannot be read.
 #[derive(Debug)]
-pub enum Error {
+pub enum RecordError {
     Io(io::Error),
     /// The file is not a record.
     NoRecord,
@@ -113,7 +113,7 @@ pub enum Error {
     Damaged(String),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
@@ -130,9 +130,9 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for RecordError {}
 
-impl From<io::Error> for Error {
+impl From<io::Error> for RecordError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
@@ -167,10 +167,10 @@ impl Reader<File> {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is not a record.
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub fn open(path: &Path) -> Result<Self, RecordError> {
         let file = File::open(path)?;
         if file.metadata()?.is_dir() {
-            return Err(Error::NoRecord);
+            return Err(RecordError::NoRecord);
         }
         Self::new(file)
     }
@@ -181,7 +181,7 @@ impl<S: Source> Reader<S> {
     ///
     /// # Errors
     /// Returns an error if the source cannot be read or is not a record.
-    pub fn new(source: S) -> Result<Self, Error> {
+    pub fn new(source: S) -> Result<Self, RecordError> {
         let mut bytes = vec![0; HEADER_BYTES];
         let length = source.read_at(&mut bytes, 0)?;
         let decoded = Header::decode(&bytes[..length]);
@@ -189,16 +189,16 @@ impl<S: Source> Reader<S> {
             Ok(header) => header,
             Err(Wrong::Magic) => {
                 let empty = empty(&source, &bytes[..length])?;
-                return Err(empty.map_or(Error::NoRecord, Error::Empty));
+                return Err(empty.map_or(RecordError::NoRecord, RecordError::Empty));
             }
-            Err(Wrong::Cut) => return Err(Error::Cut(length as u64)),
-            Err(Wrong::Version(version)) => return Err(Error::Version(version)),
+            Err(Wrong::Cut) => return Err(RecordError::Cut(length as u64)),
+            Err(Wrong::Version(version)) => return Err(RecordError::Version(version)),
             Err(Wrong::Sizes) => {
                 let what = "its header has sizes that cannot be";
-                return Err(Error::Damaged(what.to_owned()));
+                return Err(RecordError::Damaged(what.to_owned()));
             }
             Err(Wrong::Clock(kind)) => {
-                return Err(Error::Damaged(format!(
+                return Err(RecordError::Damaged(format!(
                     "its header has a clock of kind {kind}"
                 )));
             }
@@ -315,8 +315,8 @@ impl<S: Source> Reader<S> {
         let found = self.chunk(number, bytes, there)?;
         let header = Begins::bytes(self.header.id);
         match found {
-            Found::Empty | Found::Whole(..) => {}
-            Found::Part(head, length) => {
+            ChunkState::Empty | ChunkState::Whole(..) => {}
+            ChunkState::Part(head, length) => {
                 let behind = head.used as usize - length.min(head.used as usize);
                 damage.left_out += (behind.min(CHUNK_BYTES) / EVENT_BYTES) as u64;
                 if there < CHUNK_BYTES && header + head.used as usize > there {
@@ -325,14 +325,14 @@ impl<S: Source> Reader<S> {
                     damage.chunks += 1;
                 }
             }
-            Found::Nothing => damage.chunks += 1,
+            ChunkState::Nothing => damage.chunks += 1,
         }
-        if let Found::Whole(head, length) | Found::Part(head, length) = found {
+        if let ChunkState::Whole(head, length) | ChunkState::Part(head, length) = found {
             let events = &bytes[header..header + length];
             let is_checked = self.header.id.is_some();
             entries(head.thread, events, is_checked, damage, each);
         }
-        Ok(found == Found::Empty)
+        Ok(found == ChunkState::Empty)
     }
 
     fn cut_at(&self, at: u64, damage: &mut Damage) {
@@ -344,13 +344,13 @@ impl<S: Source> Reader<S> {
 
     /// Classifies a chunk. `there` is the number of bytes that were read. If the chunk seems damaged, it is
     /// read again, because its thread may have been writing to it.
-    fn chunk(&self, number: u32, bytes: &mut [u8], mut there: usize) -> io::Result<Found> {
+    fn chunk(&self, number: u32, bytes: &mut [u8], mut there: usize) -> io::Result<ChunkState> {
         let is_running = matches!(self.header.ended, Some(Ended::Not));
         let mut looks = if is_running { MAX_READS } else { 1 };
         loop {
-            let found = Found::classify(self.header.id, number, &bytes[..there]);
+            let found = ChunkState::classify(self.header.id, number, &bytes[..there]);
             looks -= 1;
-            if looks == 0 || matches!(found, Found::Empty | Found::Whole(..)) {
+            if looks == 0 || matches!(found, ChunkState::Empty | ChunkState::Whole(..)) {
                 return Ok(found);
             }
             there = self.source.read_at(bytes, chunk_offset(number))?;
@@ -360,7 +360,7 @@ impl<S: Source> Reader<S> {
 
 /// The state of a chunk: its header, and the number of bytes of its events that are unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum ChunkState {
     /// An unused chunk.
     Empty,
     Whole(Head, usize),
@@ -369,7 +369,7 @@ pub enum Found {
     Nothing,
 }
 
-impl Found {
+impl ChunkState {
     pub fn classify(record: Option<u64>, number: u32, bytes: &[u8]) -> Self {
         let header = Begins::bytes(record);
         let payload = bytes.get(header..).unwrap_or_default();

@@ -22,7 +22,7 @@ use crate::event::{Event, What};
 use crate::header::Ended;
 use crate::layout::{CHUNK_BYTES, EVENT_BYTES, HEADER_BYTES, chunk_offset};
 use crate::read_header::Header;
-use crate::reader::{EMPTY_LIMIT, Error, Found};
+use crate::reader::{ChunkState, EMPTY_LIMIT, RecordError};
 use crate::source::Source;
 
 /// The number of attempts to copy a chunk that is overwritten meanwhile. Also the number of searches for
@@ -39,10 +39,10 @@ const MAX_NAMES: u32 = 1000;
 ///
 /// # Errors
 /// Returns an error if the record cannot be read.
-pub fn open_still(path: &Path) -> Result<File, Error> {
+pub fn open_still(path: &Path) -> Result<File, RecordError> {
     // Opening a FIFO (named pipe) would block until another process writes to it.
     if !fs::metadata(path)?.is_file() {
-        return Err(Error::NoRecord);
+        return Err(RecordError::NoRecord);
     }
     let file = File::open(path)?;
     if !is_used_again(&file)? {
@@ -226,16 +226,16 @@ impl Copy<'_> {
         let (there, used) = loop {
             let there = source.read_at(&mut self.bytes, at)?;
             looks -= 1;
-            match Found::classify(self.id, number, &self.bytes[..there]) {
-                Found::Empty => break (there, 0),
-                Found::Whole(head, length) => {
+            match ChunkState::classify(self.id, number, &self.bytes[..there]) {
+                ChunkState::Empty => break (there, 0),
+                ChunkState::Whole(head, length) => {
                     // This must come before `cut`, which changes the bytes.
                     self.see(number);
                     let length = self.cut(&head, length, until);
                     break (there, header + length);
                 }
-                Found::Part(..) | Found::Nothing if looks == 0 => break (there, there),
-                Found::Part(..) | Found::Nothing => {}
+                ChunkState::Part(..) | ChunkState::Nothing if looks == 0 => break (there, there),
+                ChunkState::Part(..) | ChunkState::Nothing => {}
             }
         };
         if used == 0 || used == there {

@@ -5,8 +5,8 @@ mod common;
 use common::{Random, Written, generate, read};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Anchor, CHUNK_BYTES, CHUNK_HEADER_BYTES, ClockKind, Counter, EVENT_BYTES, Ended, Entry, Error,
-    Event, HEADER_BYTES, MAX_STRING, PAYLOAD_BYTES, Reader, What,
+    Anchor, CHUNK_BYTES, CHUNK_HEADER_BYTES, ClockKind, Counter, EVENT_BYTES, Ended, Entry, Event,
+    HEADER_BYTES, MAX_STRING, PAYLOAD_BYTES, Reader, RecordError, What,
 };
 
 #[test]
@@ -95,8 +95,8 @@ fn any_prefix_reads() {
                     .saturating_sub(HEADER_BYTES + CHUNK_HEADER_BYTES);
                 assert!(!found.is_empty() || events < 64 * EVENT_BYTES, "{length}");
             }
-            Err(Error::Empty(0)) => assert_eq!(length, 0),
-            Err(Error::Cut(bytes)) => assert!(bytes == length as u64 && length < 72),
+            Err(RecordError::Empty(0)) => assert_eq!(length, 0),
+            Err(RecordError::Cut(bytes)) => assert!(bytes == length as u64 && length < 72),
             Err(error) => panic!("{length}: {error}"),
         }
     }
@@ -222,15 +222,18 @@ fn a_string_with_a_damaged_length_costs_no_event() {
 
 #[test]
 fn what_is_no_record_is_refused() {
-    assert!(matches!(read(b"TLLMPROX"), Err(Error::NoRecord)));
-    assert!(matches!(read(&[0; 200_000]), Err(Error::NoRecord)));
-    assert!(matches!(read(b"SQLite format 3\0"), Err(Error::NoRecord)));
+    assert!(matches!(read(b"TLLMPROX"), Err(RecordError::NoRecord)));
+    assert!(matches!(read(&[0; 200_000]), Err(RecordError::NoRecord)));
+    assert!(matches!(
+        read(b"SQLite format 3\0"),
+        Err(RecordError::NoRecord)
+    ));
     let mut bytes = Builder::new(1, ClockKind::Monotonic).bytes();
     bytes[8] = 3;
-    assert!(matches!(read(&bytes), Err(Error::Version(3))));
+    assert!(matches!(read(&bytes), Err(RecordError::Version(3))));
     bytes[8] = 2;
     bytes[16] = 1;
-    assert!(matches!(read(&bytes), Err(Error::Damaged(_))));
+    assert!(matches!(read(&bytes), Err(RecordError::Damaged(_))));
 }
 
 /// A process that is killed while it creates its record leaves a file of zeros.
@@ -239,14 +242,14 @@ fn what_was_only_begun_is_empty() {
     for length in [0, 65_536, 100_000, 131_072] {
         let zeros = vec![0; length];
         let error = read(&zeros).unwrap_err();
-        assert!(matches!(error, Error::Empty(bytes) if bytes == length as u64));
+        assert!(matches!(error, RecordError::Empty(bytes) if bytes == length as u64));
     }
     let mut begun = Builder::new(1, ClockKind::Monotonic).bytes();
     begun[..8].fill(0);
     begun[72..].fill(0);
-    assert!(matches!(read(&begun), Err(Error::Empty(65_536))));
+    assert!(matches!(read(&begun), Err(RecordError::Empty(65_536))));
     begun[300] = 1;
-    assert!(matches!(read(&begun), Err(Error::NoRecord)));
+    assert!(matches!(read(&begun), Err(RecordError::NoRecord)));
     // Simulates a process that was killed after it had written only the start of the header.
     let mut begun = Builder::new(1, ClockKind::Monotonic).bytes();
     begun[72..].fill(0);

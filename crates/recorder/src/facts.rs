@@ -8,7 +8,7 @@ use tllmprof_calls::CALLS;
 use tllmprof_config::{Ranked, Settings, masked, variable_names};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Event, Info, NO_STRING, StringId, What};
-use tllmprof_session::Facts;
+use tllmprof_session::SessionFacts;
 
 use super::writers::{self, strings};
 use super::{clock, is_on, is_wanted, ring};
@@ -131,7 +131,7 @@ pub fn write_pending() {
 }
 
 /// Writes the facts that are known when the record begins.
-pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
+pub fn write(settings: &Settings, facts: &SessionFacts<'_>, host: &[u8]) {
     for row in CALLS {
         let what = What::CallName {
             row: row.call as u8,
@@ -197,7 +197,7 @@ pub fn write_rank(ranked: &Ranked) {
 
 /// Writes the rule that defines an iteration, and the reason why it was chosen. If the rule is written
 /// several times, the last one is valid.
-pub fn write_rule(facts: &Facts<'_>) {
+pub fn write_rule(facts: &SessionFacts<'_>) {
     write_shown(Info::Rule, facts.rule);
     if let Some(why) = facts.why {
         write_shown(Info::RuleWhy, why);

@@ -45,7 +45,7 @@ pub use tllmprof_record::{
     Batch, CommunicatorId, Counter, Edge, Ended, Event, GroupRank, Member, NO_STRING, RangeKind,
     StringId, SystemCall, Taken, ThreadState, What,
 };
-use tllmprof_session::Facts;
+use tllmprof_session::SessionFacts;
 pub use usage::{wait_begins, wait_ends};
 
 pub use clock::{ticks, ticks_per_ns};
@@ -221,7 +221,7 @@ pub fn path() -> Option<PathBuf> {
 
 /// Creates the file and writes the facts known about the process. Called once per process, with no lock held
 /// and not from inside a hooked function.
-pub fn begin(settings: &Settings, facts: &Facts<'_>) {
+pub fn begin(settings: &Settings, facts: &SessionFacts<'_>) {
     let Some(template) = &settings.trace else {
         return;
     };

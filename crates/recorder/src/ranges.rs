@@ -81,14 +81,14 @@ pub fn event(window: u32, since: u64, what: What, now: u64) -> Option<Event> {
 
 /// The name of a range or a mark, and the name of its NVTX domain; `None` for the default domain.
 #[derive(Clone, Copy)]
-pub struct Names<'a> {
+pub struct RangeNames<'a> {
     pub domain: Option<&'a Label>,
-    pub name: Name<'a>,
+    pub name: RangeName<'a>,
 }
 
 /// A name in the form in which the program passed it.
 #[derive(Clone, Copy)]
-pub enum Name<'a> {
+pub enum RangeName<'a> {
     /// Bytes, UTF-8 in most programs.
     Text(&'a [u8]),
     /// A string that the program has registered.
@@ -96,7 +96,7 @@ pub enum Name<'a> {
     None,
 }
 
-impl Names<'_> {
+impl RangeNames<'_> {
     /// Begins a range with this name at the current time.
     #[inline]
     fn begin(self, writer: &Writer) -> Begun {
@@ -116,9 +116,9 @@ impl Names<'_> {
     #[inline]
     fn ids(self, writer: &Writer) -> (StringId, StringId) {
         let name = match self.name {
-            Name::Text(text) => strings::name_id_by(writer, text),
-            Name::Registered(label) => label.id_by(writer),
-            Name::None => NO_STRING,
+            RangeName::Text(text) => strings::name_id_by(writer, text),
+            RangeName::Registered(label) => label.id_by(writer),
+            RangeName::None => NO_STRING,
         };
         let domain = self.domain.map_or(NO_STRING, |label| label.id_by(writer));
         (domain, name)
@@ -128,7 +128,7 @@ impl Names<'_> {
 /// Called when the calling thread has pushed a range while a window is open. `stack` identifies the stack of
 /// ranges, which is a different one in each NVTX domain.
 #[inline]
-pub fn pushed(stack: usize, names: Names<'_>) {
+pub fn pushed(stack: usize, names: RangeNames<'_>) {
     let Some(writer) = writers::take() else {
         return;
     };
@@ -167,7 +167,7 @@ fn ended(begun: Begun, kind: RangeKind, now: u64) -> Option<Event> {
 }
 
 /// Called when a thread has started range `id` while a window is open.
-pub fn started(id: u64, names: Names<'_>) {
+pub fn started(id: u64, names: RangeNames<'_>) {
     if let Some(writer) = writers::take()
         && !CROSSING.started(id, names.begin(&writer))
     {
@@ -187,7 +187,7 @@ pub fn finished(id: u64) {
 
 /// Called when the calling thread has set an NVTX mark, which names the current moment, while a window is
 /// open.
-pub fn marked(names: Names<'_>) {
+pub fn marked(names: RangeNames<'_>) {
     let now = clock::ticks();
     if let Some(writer) = writers::take() {
         let (domain, name) = names.ids(&writer);

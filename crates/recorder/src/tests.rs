@@ -15,10 +15,10 @@ use tllmprof_record::contents::{Contents, Record, on_a_thread};
 use tllmprof_record::{
     CHUNK_BYTES, EVENT_BYTES, Entry, Header, Histogram, Info, NO_STRING, Reader,
 };
-use tllmprof_session::Facts;
+use tllmprof_session::SessionFacts;
 
 use super::*;
-use crate::ranges::{Name, Names};
+use crate::ranges::{RangeName, RangeNames};
 
 const EARLY: &str = "a warning from before the record";
 
@@ -48,7 +48,7 @@ fn begin_here() -> fs::File {
     assert!(!is_on() && !is_wanted());
     start(&settings);
     keep_warning(EARLY);
-    let facts = Facts {
+    let facts = SessionFacts {
         rank: Some(Ranked {
             rank: 3,
             world_size: Some(8),
@@ -80,10 +80,10 @@ fn name(contents: &Contents, what: What) -> (&str, &str) {
     }
 }
 
-fn text(text: &[u8]) -> Names<'_> {
-    Names {
+fn text(text: &[u8]) -> RangeNames<'_> {
+    RangeNames {
         domain: None,
-        name: Name::Text(text),
+        name: RangeName::Text(text),
     }
 }
 
@@ -237,9 +237,9 @@ fn ranges_are_written_when_they_are_popped() {
             ranges::pushed(0, text(b"inner \xff name"));
             ranges::pushed(
                 8,
-                Names {
+                RangeNames {
                     domain: Some(domain),
-                    name: Name::Registered(registered),
+                    name: RangeName::Registered(registered),
                 },
             );
             ranges::popped(0);
@@ -247,9 +247,9 @@ fn ranges_are_written_when_they_are_popped() {
             ranges::popped(0);
             ranges::popped(8);
             ranges::marked(text(&[b'x'; 2 * LONGEST]));
-            let nameless = Names {
+            let nameless = RangeNames {
                 domain: None,
-                name: Name::None,
+                name: RangeName::None,
             };
             ranges::marked(nameless);
         });
@@ -572,7 +572,7 @@ fn the_child_of_a_fork_has_a_record_of_its_own_which_ends() {
             let is_trace = name == "TLLMPROF_TRACE";
             is_trace.then(|| path.clone().into())
         });
-        let facts = Facts {
+        let facts = SessionFacts {
             rank: None,
             python: None,
             rule: &"auto",

@@ -14,7 +14,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fe
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{
-    Chunk, Counter, EVENT_BYTES, Event, EventWriter, MAX_STRING, NO_STRING, Row, StringId, What,
+    Chunk, Counter, EVENT_BYTES, EncodedEvent, Event, EventWriter, MAX_STRING, NO_STRING, StringId,
+    What,
 };
 
 use super::clock::ticks;
@@ -136,7 +137,7 @@ pub fn write_aside(event: &Event) -> bool {
 
 /// Writes an event when [`Writer::keep_at_once`] refuses it.
 #[cold]
-fn write_with_care(row: Row) -> bool {
+fn write_with_care(row: EncodedEvent) -> bool {
     take().is_some_and(|writer| writer.keep(row))
 }
 
@@ -230,7 +231,7 @@ impl Writer {
     /// no dropped event has to be reported, the chunk has room, and the event does not end a block. Otherwise
     /// does nothing and returns false.
     #[inline(always)]
-    fn keep_at_once(&'static self, row: Row) -> bool {
+    fn keep_at_once(&'static self, row: EncodedEvent) -> bool {
         if self.is_busy.load(Ordering::Relaxed) || self.unreported.get() != 0 {
             return false;
         }
@@ -244,13 +245,13 @@ impl Writer {
 
     /// Writes an event, into a new chunk if the current one is full.
     #[inline]
-    fn push(&self, row: Row) -> bool {
+    fn push(&self, row: EncodedEvent) -> bool {
         self.in_chunk(|events| events.push_row(row)) || self.push_into_next(row)
     }
 
     /// Writes an event, and counts it as kept or as dropped. Returns true if it was kept.
     #[inline]
-    pub fn keep(&self, row: Row) -> bool {
+    pub fn keep(&self, row: EncodedEvent) -> bool {
         let is_kept = self.push(row);
         if is_kept {
             self.count_kept();
@@ -300,7 +301,7 @@ impl Writer {
     }
 
     #[cold]
-    fn push_into_next(&self, row: Row) -> bool {
+    fn push_into_next(&self, row: EncodedEvent) -> bool {
         let _errno = SavedErrno::new();
         self.begin_chunk() && self.in_chunk(|events| events.push_row(row))
     }
@@ -471,9 +472,9 @@ fn begin() -> Option<&'static Writer> {
     Some(writer)
 }
 
-// SAFETY: `Kind::Writer` belongs only to this type.
+// SAFETY: `ThreadComponent::Writer` belongs only to this type.
 unsafe impl Part for Writer {
-    const KIND: thread::Kind = thread::Kind::Writer;
+    const KIND: thread::ThreadComponent = thread::ThreadComponent::Writer;
 
     fn thread_ends(&'static self) {}
 }

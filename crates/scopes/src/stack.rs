@@ -59,9 +59,9 @@ unsafe impl Sync for OpenScopes {}
 // SAFETY: the type consists of cells of numbers and options, and zeros are valid values of them.
 unsafe impl Zeroed for OpenScopes {}
 
-// SAFETY: no other type uses `Kind::Scopes`.
+// SAFETY: no other type uses `ThreadComponent::Scopes`.
 unsafe impl Part for OpenScopes {
-    const KIND: thread::Kind = thread::Kind::Scopes;
+    const KIND: thread::ThreadComponent = thread::ThreadComponent::Scopes;
 
     fn thread_ends(&'static self) {}
 }

@@ -4,7 +4,7 @@
 use super::calls::enter_with;
 use super::{STATE, count as add};
 use super::{ending, new_thread, slot, trigger, turn};
-use tllmprof_config::condition::Facts;
+use tllmprof_config::condition::BatchFacts;
 use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::thread::Inside;
 use tllmprof_steps::step::counted::Counted;
@@ -35,12 +35,12 @@ fn begin_thread() {
 /// begun.
 #[cold]
 pub fn ask(what: Counted) -> Option<u64> {
-    ask_with(what, Facts::default())
+    ask_with(what, BatchFacts::default())
 }
 
 /// Like [`ask`], with facts about the batch of the iteration that may begin.
 #[cold]
-pub fn ask_with(what: Counted, facts: Facts) -> Option<u64> {
+pub fn ask_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     let _errno = SavedErrno::new();
     let _inside = Inside::enter()?;
     enter_with(what, facts)

@@ -5,8 +5,8 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_calls::{Call, Kind};
-use tllmprof_config::condition::Facts;
+use tllmprof_calls::{Call, CallPurpose};
+use tllmprof_config::condition::BatchFacts;
 use tllmprof_platform::log;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::steady::Known;
@@ -17,20 +17,20 @@ use tllmprof_steps::window::Point;
 use tllmprof_sync::Guard;
 
 use super::demand::SEARCHES;
-use super::state::{STATE, State, WAITS_ENTER};
+use super::state::{STATE, SessionState, WAITS_ENTER};
 use super::wiring::sink;
 use super::{ending, learning, sample, slots, stream_capture, trigger, turn};
 
 /// Called when a thread has entered a CUDA call. The thread makes the real call when this function returns.
 pub fn entered(call: Call) {
     match call.kind() {
-        Kind::CaptureBegin => return stream_capture::begins(),
-        Kind::CaptureEnd
-        | Kind::DeviceWork(_)
-        | Kind::Memory
-        | Kind::Destroys(_)
-        | Kind::Graph(_) => return,
-        Kind::Profiler => {
+        CallPurpose::CaptureBegin => return stream_capture::begins(),
+        CallPurpose::CaptureEnd
+        | CallPurpose::DeviceWork(_)
+        | CallPurpose::Memory
+        | CallPurpose::Destroys(_)
+        | CallPurpose::Graph(_) => return,
+        CallPurpose::Profiler => {
             log::once!(
                 Info,
                 "the program controls the profiler itself, too: {call} is passed through"
@@ -59,11 +59,11 @@ pub fn closes_after(iteration: u64) -> bool {
 /// Called when `what` has begun. Returns the number of the iteration that ends together with `what`, if there
 /// is one.
 pub fn enter(what: Counted) -> Option<u64> {
-    enter_with(what, Facts::default())
+    enter_with(what, BatchFacts::default())
 }
 
 /// Like [`enter`], with facts about the batch of the iteration that may begin.
-pub fn enter_with(what: Counted, facts: Facts) -> Option<u64> {
+pub fn enter_with(what: Counted, facts: BatchFacts) -> Option<u64> {
     if what.waits() && !WAITS_ENTER.load(Ordering::Relaxed) || ending::has_finished() {
         return None;
     }
@@ -112,7 +112,7 @@ pub fn goes_on() {
 }
 
 /// Logs a mismatch between an engine's steps and the pattern that recurs in the CUDA calls, if there is one.
-fn end_comparison(mut guard: Guard<'static, Option<State>>, result: Option<Mismatch>) {
+fn end_comparison(mut guard: Guard<'static, Option<SessionState>>, result: Option<Mismatch>) {
     let Some(mismatch) = result else { return };
     let engine = guard.as_mut().and_then(|state| state.engine());
     drop(guard);
@@ -122,7 +122,7 @@ fn end_comparison(mut guard: Guard<'static, Option<State>>, result: Option<Misma
 }
 
 /// Begins an iteration. A window opens only if this is certain to be an iteration.
-fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
+fn begin(mut guard: Guard<'static, Option<SessionState>>, begun: Begun, facts: BatchFacts) {
     let Some(state) = guard.as_mut() else { return };
     if state.condition().is_some() {
         let mut held = state.filter.held;
@@ -173,7 +173,7 @@ fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
 
 /// Begins a stretch of time that is recorded in place of an iteration, if one is due. Called at a call that
 /// began no reliable iteration.
-fn look_for_span(mut guard: Guard<'static, Option<State>>) {
+fn look_for_span(mut guard: Guard<'static, Option<SessionState>>) {
     let Some(state) = guard.as_mut().filter(|state| state.wants_span()) else {
         return;
     };
@@ -187,8 +187,8 @@ fn look_for_span(mut guard: Guard<'static, Option<State>>) {
 /// Called when an intercepted call has returned. `stream` is the call's first argument.
 pub fn returned(call: Call, stream: usize, succeeded: bool) {
     match call.kind() {
-        Kind::CaptureBegin => return stream_capture::began(stream, succeeded),
-        Kind::CaptureEnd => {
+        CallPurpose::CaptureBegin => return stream_capture::began(stream, succeeded),
+        CallPurpose::CaptureEnd => {
             if let Some(guard) = stream_capture::ended(stream) {
                 turn::reach(guard, Point::Start);
             }
@@ -209,13 +209,13 @@ pub fn returned(call: Call, stream: usize, succeeded: bool) {
     if let Some(result) = compared {
         return end_comparison(guard, result);
     }
-    let orders = |state: &State| state.counter.orders_returned(call, slot);
+    let orders = |state: &SessionState| state.counter.orders_returned(call, slot);
     if guard.as_ref().is_some_and(orders) {
         guard = turn::wait_for(guard);
     }
     let Some(state) = guard.as_mut() else { return };
     match state.counter.returned(call, &state.slots, slot) {
-        Some(begun) => begin(guard, begun, Facts::default()),
+        Some(begun) => begin(guard, begun, BatchFacts::default()),
         None if state.turn.is_taken() => {}
         None => {
             state.run_on();

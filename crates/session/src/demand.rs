@@ -43,12 +43,12 @@ pub struct Demand {
     pub past: bool,
     /// The path for the trace of the PyTorch profiler, if the profiler runs in the window.
     pub torch_trace: Option<TracePath>,
-    pub progress: Progress,
+    pub progress: DemandProgress,
 }
 
 /// The progress of a window on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum DemandProgress {
     /// The window's first iteration has not begun yet.
     Waits,
     /// The window is open, and this is its first iteration.
@@ -61,6 +61,6 @@ pub enum Progress {
 impl Demand {
     /// Returns true if the window is open or has yet to open.
     pub const fn is_due(&self) -> bool {
-        !matches!(self.progress, Progress::Closed(_))
+        !matches!(self.progress, DemandProgress::Closed(_))
     }
 }

@@ -4,7 +4,7 @@ use core::fmt;
 
 /// The reason why the open window is closed and no further window opens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum EndReason {
     /// The process exits normally, and its exit handlers run.
     Exit,
     /// The process ends immediately, maybe from a signal handler. A profiler's closing work runs on another
@@ -14,7 +14,7 @@ pub enum End {
     Filter,
 }
 
-impl fmt::Display for End {
+impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Exit | Self::AtOnce => "the end of the process",

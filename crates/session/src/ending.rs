@@ -10,7 +10,7 @@ use std::time::Instant;
 use tllmprof_config::Step;
 use tllmprof_platform::lifecycle;
 
-use super::end::End;
+use super::end::EndReason;
 use super::outcome::{Ended, Outcome, counted};
 use super::state::count_calls;
 use super::wiring::{doors, interpreter, listener, sink};
@@ -22,7 +22,7 @@ use tllmprof_platform::log::Level;
 use tllmprof_platform::own_threads;
 use tllmprof_platform::thread::Inside;
 use tllmprof_platform::thread::uncounted;
-use tllmprof_steps::turn::Event;
+use tllmprof_steps::turn::TurnEvent;
 use tllmprof_steps::window::Schedule;
 
 /// The longest time that the end of the process waits for a thread that is switching windows.
@@ -51,17 +51,17 @@ pub fn has_begun() -> bool {
 
 /// Called by the exit handler when the process exits.
 pub fn finish() {
-    end(End::Exit);
+    end(EndReason::Exit);
 }
 
 /// Called when the process ends immediately, maybe from a signal handler.
 pub fn finish_at_once() {
-    end(End::AtOnce);
+    end(EndReason::AtOnce);
 }
 
 /// Closes the window, logs the result, and makes the library's threads end. Only the first call has an
 /// effect.
-pub fn end(by: End) {
+pub fn end(by: EndReason) {
     if lifecycle::is_filtered() {
         return;
     }
@@ -78,7 +78,7 @@ pub fn end(by: End) {
 }
 
 /// Closes the window and logs the result.
-fn close(by: End) {
+fn close(by: EndReason) {
     let Some(mut guard) = STATE.lock_for(ENDING) else {
         return;
     };
@@ -102,7 +102,7 @@ fn close(by: End) {
         return;
     }
     // From here on no thread can switch windows.
-    state.turn.on(Event::Ends);
+    state.turn.on(TurnEvent::Ends);
     let ended = Ended::read(state);
     // From here on calls of other threads and of later exit handlers are no longer examined.
     state.counter.run_to(&state.slots, None);
@@ -116,9 +116,9 @@ fn close(by: End) {
 /// Closes the open window, profilers and record, and logs requests that were not met, such as a rule that
 /// matched no function. Returns true if windows have closed but no profiler or record is known to have
 /// captured any.
-fn finish_sinks(ended: &Ended, by: End) -> bool {
+fn finish_sinks(ended: &Ended, by: EndReason) -> bool {
     let settings = ended.settings;
-    let may_run_profilers_here = by != End::AtOnce;
+    let may_run_profilers_here = by != EndReason::AtOnce;
     let capturing = stream_capture::is_any_under_way();
     uncounted(&mut || {
         if let Some(another) = &ended.another {
@@ -152,7 +152,7 @@ fn finish_sinks(ended: &Ended, by: End) -> bool {
 }
 
 /// Logs the result of all windows.
-fn report(ended: &Ended, is_unheard: bool, by: End) {
+fn report(ended: &Ended, is_unheard: bool, by: EndReason) {
     let settings = ended.settings;
     if !settings.windows.is_empty() {
         let outcome = Outcome {

@@ -10,11 +10,11 @@ use tllmprof_engines::{DummyStep, ENGINES, Engine, Seen, known, python_steps};
 use tllmprof_platform::lifecycle;
 
 use tllmprof_platform::elf;
-use tllmprof_platform::elf::Module;
+use tllmprof_platform::elf::ElfModule;
 use tllmprof_steps::step::counted::Counted;
 
 /// An engine that was found, and the rule for its steps.
-pub struct Found {
+pub struct DetectedEngine {
     pub engine: &'static Engine,
     pub step: Step,
 }
@@ -24,7 +24,7 @@ lifecycle::global! {
 
     /// The engine whose native step function is hooked.
     #[fork(keep = "the child has the engine loaded, too")]
-    static FOUND: OnceBox<Found> = OnceBox::new();
+    static FOUND: OnceBox<DetectedEngine> = OnceBox::new();
     /// The engines whose steps are Python functions, in the order of [`python_steps`].
     #[fork(keep = "a table, and what is imported")]
     static IN_PYTHON: OnceBox<Vec<InPython>> = OnceBox::new();
@@ -35,13 +35,13 @@ lifecycle::global! {
 
 /// An engine whose step is a Python function.
 struct InPython {
-    found: Found,
+    found: DetectedEngine,
     /// True if Python has imported the engine's module.
     is_imported: AtomicBool,
 }
 
 /// Returns the engine whose step is counted through `what`, if there is one.
-pub fn counted(what: Counted) -> Option<&'static Found> {
+pub fn counted(what: Counted) -> Option<&'static DetectedEngine> {
     match what {
         Counted::Call(_) => None,
         Counted::Named => FOUND.get(),
@@ -53,13 +53,13 @@ pub fn counted(what: Counted) -> Option<&'static Found> {
 }
 
 /// Returns the engine whose step is a native function. If none was found before, looks for one.
-pub fn find() -> Option<&'static Found> {
+pub fn find() -> Option<&'static DetectedEngine> {
     if let Some(found) = FOUND.get() {
         return Some(found);
     }
     let engine = first_loaded().filter(is_native)?;
     let step = Step::parse(engine.step).ok()?;
-    Some(FOUND.get_or_init(|| Box::new(Found { engine, step })))
+    Some(FOUND.get_or_init(|| Box::new(DetectedEngine { engine, step })))
 }
 
 /// Returns the Python functions that are steps of engines. Their indexes are the arguments of [`is_step`] and
@@ -69,7 +69,7 @@ pub fn in_python() -> impl Iterator<Item = &'static PyFunction> {
         let found = python_steps().filter_map(|(engine, _)| {
             let step = Step::parse(engine.step).ok()?;
             Some(InPython {
-                found: Found { engine, step },
+                found: DetectedEngine { engine, step },
                 is_imported: AtomicBool::new(false),
             })
         });
@@ -193,7 +193,7 @@ impl LoadedModules {
 }
 
 impl Sought {
-    fn is_shown_by(&self, module: &Module) -> bool {
+    fn is_shown_by(&self, module: &ElfModule) -> bool {
         match self.what {
             Seen::Module(file) => module.file_name().starts_with(file.as_bytes()),
             Seen::Symbol(_) => {

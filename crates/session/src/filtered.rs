@@ -13,8 +13,8 @@ use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::modules::ARE_WATCHED;
 
-use super::end::End;
-use super::refusal::{self, Refusal};
+use super::end::EndReason;
+use super::refusal::{self, SeccompWarning};
 use super::{STATE, activity, ending};
 
 /// Called on the program's thread, outside the library's code, when the program is about to install a filter.
@@ -29,9 +29,9 @@ pub fn filter_comes() {
         return;
     }
     if activity::is_touched() && settings.is_some_and(is_refused) {
-        log::say!(Warn, "{Refusal}");
+        log::say!(Warn, "{SeccompWarning}");
     }
-    ending::end(End::Filter);
+    ending::end(EndReason::Filter);
     activity::stop();
     lifecycle::filter_is_installed();
     ARE_WATCHED.store(false, Ordering::Relaxed);

@@ -5,13 +5,13 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use tllmprof_calls::Call;
-use tllmprof_config::{Step, Window};
-use tllmprof_learn::{Inner, Learner, Rule, Trail, Trails};
+use tllmprof_config::{IterationRange, Step};
+use tllmprof_learn::{Inner, LearnedRule, Learner, Trail, Trails};
 use tllmprof_platform::lifecycle;
 
 use super::slots;
 use crate::engines;
-use crate::engines::Found;
+use crate::engines::DetectedEngine;
 use tllmprof_platform::{driver, log, system};
 use tllmprof_steps::step::comparison::Mismatch;
 use tllmprof_steps::step::learned;
@@ -74,7 +74,7 @@ pub fn note(call: Call, args: &[usize], by_runtime: bool) {
 }
 
 /// Logs once that a window waits until the step has been learnt.
-pub fn log_waiting(window: Window) {
+pub fn log_waiting(window: IterationRange) {
     log::once!(
         Info,
         "the step is still being learnt: window {window} opens once it is understood"
@@ -82,14 +82,14 @@ pub fn log_waiting(window: Window) {
 }
 
 /// Logs once the engine whose step is counted.
-pub fn log_engine(found: &Found) {
+pub fn log_engine(found: &DetectedEngine) {
     let (engine, step) = (found.engine.name, &found.step);
     log::once!(Info, "auto: {engine} is known, iteration = {step}");
 }
 
 /// Logs that an engine's step function is called more or less often than the pattern that recurs in the CUDA
 /// calls.
-pub fn log_mismatch(found: &Found, mismatch: &Mismatch) {
+pub fn log_mismatch(found: &DetectedEngine, mismatch: &Mismatch) {
     let (engine, step) = (found.engine.name, &found.step);
     let Mismatch {
         counted,
@@ -127,7 +127,7 @@ pub fn log_hint() {
 
 /// Logs the rule that was chosen for an iteration, and its parts. Runs once, and without a lock, because it
 /// asks the driver for names.
-pub fn log_choice(step: &Step, rule: &Rule, inner: Option<&Inner>) {
+pub fn log_choice(step: &Step, rule: &LearnedRule, inner: Option<&Inner>) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
         static SAID: AtomicBool = AtomicBool::new(false);
@@ -150,7 +150,7 @@ pub fn log_choice(step: &Step, rule: &Rule, inner: Option<&Inner>) {
 /// The level of a nested loop that is not counted: the outer one or the inner one.
 struct Levels<'a> {
     step: &'a Step,
-    rule: &'a Rule,
+    rule: &'a LearnedRule,
     inner: Option<&'a Inner>,
 }
 
@@ -181,7 +181,7 @@ impl fmt::Display for Levels<'_> {
 }
 
 /// A learnt rule, formatted as words.
-pub struct Described<'a>(pub &'a Rule);
+pub struct Described<'a>(pub &'a LearnedRule);
 
 impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,15 +10,15 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
 use tllmprof_config::condition::Condition;
-use tllmprof_config::{Step, TracePath, Window};
+use tllmprof_config::{IterationRange, Step, TracePath};
 use tllmprof_platform::{injection, lifecycle, log};
 use tllmprof_steps::window::{Conflict, Point};
 use tllmprof_sync::Guard;
 
-pub use super::demand::Progress;
+pub use super::demand::DemandProgress;
 use super::demand::{Demand, HAS_CONDITION};
 use super::rank::Rank;
-use super::state::{Recording, STATE, State};
+use super::state::{Recording, STATE, SessionState};
 use super::wiring::{doors, interpreter};
 use super::{ending, turn};
 
@@ -33,7 +33,7 @@ const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request for a window.
 #[derive(Debug, Default)]
-pub struct Wanted {
+pub struct WindowRequest {
     /// The window's first iteration, which must not have begun; `None` for the next one.
     pub first: Option<u64>,
     /// The number of iterations to skip before the window begins.
@@ -54,7 +54,7 @@ pub struct Wanted {
 
 /// The reason why a request for a window is refused.
 #[derive(Clone, Copy, Debug)]
-pub enum Refusal {
+pub enum WindowRefusal {
     /// The process is ending, or it does not use CUDA.
     NoSession,
     /// The library has been detached.
@@ -69,7 +69,7 @@ pub enum Refusal {
     NoBatches(&'static Step),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for WindowRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSession => f.write_str("the process is ending"),
@@ -109,7 +109,7 @@ impl fmt::Display for Refusal {
 }
 
 /// A clause that says when the conflicting window ends, and what the user can do.
-struct Ends(Window);
+struct Ends(IterationRange);
 
 impl fmt::Display for Ends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -123,7 +123,7 @@ impl fmt::Display for Ends {
     }
 }
 
-impl Refusal {
+impl WindowRefusal {
     /// Returns the last iteration of the conflicting window, if it is known.
     pub const fn ends(&self) -> Option<u64> {
         match self {
@@ -150,10 +150,10 @@ pub struct ProcessStatus {
     /// The number of iterations that have begun so far.
     pub iterations: u64,
     /// The window that is open or requested, and true if it is open.
-    pub window: Option<(Window, bool)>,
+    pub window: Option<(IterationRange, bool)>,
 }
 
-impl State {
+impl SessionState {
     /// Lets threads continue to count after their credit was taken back.
     fn let_run(&mut self) {
         // A thread that is switching windows will hand out credit itself when it has finished.
@@ -169,9 +169,9 @@ impl State {
     }
 }
 
-fn lock() -> Option<Guard<'static, Option<State>>> {
+fn lock() -> Option<Guard<'static, Option<SessionState>>> {
     let guard = STATE.lock_for(STATE_TIMEOUT)?;
-    let is_there = |state: &State| state.turn.has_begun() && !ending::has_finished();
+    let is_there = |state: &SessionState| state.turn.has_begun() && !ending::has_finished();
     guard.as_ref().is_some_and(is_there).then_some(guard)
 }
 
@@ -180,38 +180,40 @@ fn lock() -> Option<Guard<'static, Option<State>>> {
 ///
 /// # Errors
 /// Returns the reason for the refusal.
-pub fn ask(wanted: Wanted) -> Result<Window, Refusal> {
+pub fn ask(wanted: WindowRequest) -> Result<IterationRange, WindowRefusal> {
     if is_detached() {
-        return Err(Refusal::Detached);
+        return Err(WindowRefusal::Detached);
     }
-    let mut guard = lock().ok_or(Refusal::NoSession)?;
-    let state = guard.as_mut().ok_or(Refusal::NoSession)?;
+    let mut guard = lock().ok_or(WindowRefusal::NoSession)?;
+    let state = guard.as_mut().ok_or(WindowRefusal::NoSession)?;
     let next = state.next();
     let asked = state.ask(wanted, next);
     state.let_run();
     asked
 }
 
-impl State {
-    fn ask(&mut self, wanted: Wanted, next: u64) -> Result<Window, Refusal> {
+impl SessionState {
+    fn ask(&mut self, wanted: WindowRequest, next: u64) -> Result<IterationRange, WindowRefusal> {
         let has_batches = matches!(self.step(), Step::Python { .. } | Step::Auto);
         if wanted.condition.is_some() && !has_batches {
-            return Err(Refusal::NoBatches(self.step()));
+            return Err(WindowRefusal::NoBatches(self.step()));
         }
         let first = match wanted.first {
-            Some(first) if first < next => return Err(Refusal::Reached { first, next }),
+            Some(first) if first < next => return Err(WindowRefusal::Reached { first, next }),
             Some(first) => first,
             None => next.saturating_add(wanted.delay),
         };
         let last = wanted
             .iterations
             .map(|count| first.saturating_add(count.saturating_sub(1)));
-        let window = Window { first, last };
+        let window = IterationRange { first, last };
         // With a profiler in the process, an open window does not give way to a requested one: the profiler
         // captures each window that opens, and may be limited to the number of planned windows.
         let gives_way = !injection::has_profiler();
         if !gives_way {
-            self.schedule.keeps_steady().map_err(Refusal::Conflict)?;
+            self.schedule
+                .keeps_steady()
+                .map_err(WindowRefusal::Conflict)?;
         } else if let Some(open) = self.schedule.open()
             && self.schedule.give_way(window.first)
         {
@@ -225,7 +227,7 @@ impl State {
             true => self.schedule.demand_after(window),
             false => self.schedule.demand(window),
         };
-        demanded.map_err(Refusal::Conflict)?;
+        demanded.map_err(WindowRefusal::Conflict)?;
         // From now on the count must not restart, because the numbers of the window's iterations are part of
         // the answer.
         self.counter.keep_counting();
@@ -238,7 +240,7 @@ impl State {
             kernels: wanted.kernels,
             past: wanted.past,
             torch_trace: wanted.torch_trace,
-            progress: Progress::Waits,
+            progress: DemandProgress::Waits,
         });
         Ok(window)
     }
@@ -262,7 +264,7 @@ pub fn stop() -> bool {
     let was_waiting = state.schedule.demanded().is_some();
     let closes = state.schedule.stop(running);
     if was_waiting && let Some(demand) = &mut state.demand {
-        demand.progress = Progress::Closed(None);
+        demand.progress = DemandProgress::Closed(None);
         HAS_CONDITION.store(false, Ordering::Relaxed);
     }
     state.let_run();
@@ -354,17 +356,17 @@ pub fn status() -> Option<ProcessStatus> {
 
 /// Returns the progress of the latest window on demand; `None` if there was none, or if the process is
 /// ending.
-pub fn progress() -> Option<Progress> {
+pub fn progress() -> Option<DemandProgress> {
     let guard = lock()?;
     Some(guard.as_ref()?.demand.as_ref()?.progress)
 }
 
 /// Like [`progress`], for the window that is open, or else for the window that closed last, on demand or not.
-pub fn planned_progress() -> Option<Progress> {
+pub fn planned_progress() -> Option<DemandProgress> {
     let guard = lock()?;
     let state = guard.as_ref()?;
     Some(match state.schedule.open() {
-        Some(open) => Progress::Open(open.window.first),
-        None => Progress::Closed(state.closed),
+        Some(open) => DemandProgress::Open(open.window.first),
+        None => DemandProgress::Closed(state.closed),
     })
 }

@@ -6,21 +6,21 @@
 use core::fmt;
 use std::time::Instant;
 
-use tllmprof_calls::{CALLS, Kind};
+use tllmprof_calls::{CALLS, CallPurpose};
 use tllmprof_config::condition::Held;
-use tllmprof_config::{Listed, Settings, Step, Window};
+use tllmprof_config::{IterationRange, Listed, Settings, Step};
 use tllmprof_steps::steady::{ENOUGH, NEEDED};
 use tllmprof_steps::step::learned::Learnt;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::window::{Cut, Point, Schedule, Taken};
 
 use super::by::By;
-use super::end::End;
+use super::end::EndReason;
 use super::rank::Rank;
 use super::recording::Beginning;
 use super::span::Reported;
 use super::wiring::{doors, interpreter};
-use super::{Gating, State};
+use super::{Gating, SessionState};
 
 /// The state of the session at its end, copied while the state was locked.
 pub struct Ended {
@@ -62,7 +62,7 @@ pub struct Ended {
 
 impl Ended {
     /// Closes the open window, and copies the facts for the log out of the state.
-    pub fn read(state: &mut State) -> Self {
+    pub fn read(state: &mut SessionState) -> Self {
         let iterations = state.counter.iterations(&state.slots);
         let begun = state.begun_of(iterations);
         let closed = state.schedule.finish();
@@ -119,7 +119,7 @@ impl Ended {
 
     /// Returns the requested windows. A window of steady iterations has no fixed numbers, so the iterations
     /// at which it opened are returned.
-    fn asked(&self) -> &[Window] {
+    fn asked(&self) -> &[IterationRange] {
         let captured = self.schedule.captured().first();
         match captured.filter(|_| self.settings.windows.is_steady()) {
             Some(taken) => core::slice::from_ref(&taken.asked),
@@ -128,10 +128,10 @@ impl Ended {
     }
 
     /// Returns the requested windows that were captured at least in part, or those that were not.
-    fn windows(&self, are_captured: bool) -> impl Iterator<Item = Window> + Clone {
+    fn windows(&self, are_captured: bool) -> impl Iterator<Item = IterationRange> + Clone {
         let captured = self.schedule.captured();
         // A binary search is used, because there may be many windows. They were captured in order.
-        let is_captured = move |window: &Window| {
+        let is_captured = move |window: &IterationRange| {
             let found = captured.binary_search_by_key(&window.first, |taken| taken.asked.first);
             found.is_ok()
         };
@@ -151,7 +151,7 @@ impl Ended {
     }
 
     /// Returns the captured part of the last captured window, if it is not complete.
-    fn partial(&self, by: End) -> Option<Partial> {
+    fn partial(&self, by: EndReason) -> Option<Partial> {
         let last = self.schedule.captured().last()?;
         let has = match (self.cut, self.lacks) {
             (Some(Cut { has: Some(has) }), _) => Share::Iterations(has),
@@ -179,7 +179,7 @@ pub struct Outcome<'a> {
     pub is_unheard: bool,
     /// The number of iterations outside windows that the record contains at the end of the process.
     pub latest: u64,
-    pub by: End,
+    pub by: EndReason,
 }
 
 impl fmt::Display for Outcome<'_> {
@@ -320,13 +320,13 @@ impl Outcome<'_> {
 /// The captured part of a window that is not complete.
 struct Partial {
     /// The window; `None` if it is the only captured one, so that the message need not name it.
-    window: Option<Window>,
+    window: Option<IterationRange>,
     has: Share,
-    by: End,
+    by: EndReason,
 }
 
 enum Share {
-    Iterations(Window),
+    Iterations(IterationRange),
     AllBut(u64),
     Nothing,
 }
@@ -343,8 +343,8 @@ impl fmt::Display for Partial {
             Share::Nothing => f.write_str("no iteration")?,
         }
         f.write_str(match self.by {
-            End::Filter => ", the program installed a filter for system calls",
-            End::Exit | End::AtOnce => ", the program ended",
+            EndReason::Filter => ", the program installed a filter for system calls",
+            EndReason::Exit | EndReason::AtOnce => ", the program ended",
         })
     }
 }
@@ -429,15 +429,15 @@ struct CallCounts {
 
 impl CallCounts {
     fn read(slots: &[&Slot]) -> Self {
-        let sum = |belongs: fn(Kind) -> bool| {
+        let sum = |belongs: fn(CallPurpose) -> bool| {
             let rows = CALLS.iter().filter(move |row| belongs(row.kind));
             rows.flat_map(|row| slots.iter().map(|slot| slot.live(row.call).count()))
                 .sum()
         };
         Self {
-            graphs: sum(|kind| kind == Kind::GraphLaunch),
-            kernels: sum(|kind| matches!(kind, Kind::KernelLaunch { .. })),
-            waits: sum(Kind::waits),
+            graphs: sum(|kind| kind == CallPurpose::GraphLaunch),
+            kernels: sum(|kind| matches!(kind, CallPurpose::KernelLaunch { .. })),
+            waits: sum(CallPurpose::waits),
         }
     }
 }

@@ -4,33 +4,33 @@
 use core::fmt::{self, Display};
 
 use tllmprof_config::{Settings, Step};
-use tllmprof_learn::Rule;
+use tllmprof_learn::LearnedRule;
 
 use super::learning;
 use super::rank::Rank;
-use super::state::{Recording, State};
-use super::wiring::{Facts, interpreter, sink};
-use crate::engines::Found;
+use super::state::{Recording, SessionState};
+use super::wiring::{SessionFacts, interpreter, sink};
+use crate::engines::DetectedEngine;
 use tllmprof_steps::window::Point;
 
 /// Facts about the rule and the rank for the record, copied while the state is locked.
 pub struct Beginning {
     step: &'static Step,
     rank: Rank,
-    learnt: Option<Rule>,
-    engine: Option<&'static Found>,
+    learnt: Option<LearnedRule>,
+    engine: Option<&'static DetectedEngine>,
     is_span: bool,
 }
 
 impl Beginning {
     /// Returns the facts if the record has to begin at `point`.
-    pub fn if_begins_at(point: Point, state: &mut State) -> Option<Self> {
+    pub fn if_begins_at(point: Point, state: &mut SessionState) -> Option<Self> {
         state.begins_record(point).then(|| Self::now(state))
     }
 
     /// Returns the facts again if the rule has changed since the record began. With `auto` this happens when
     /// a known engine's function is first called after that, or when a step is recognized.
-    pub fn anew(state: &mut State) -> Option<Self> {
+    pub fn anew(state: &mut SessionState) -> Option<Self> {
         let is_another = |(recorded, was_span): (&Step, bool)| {
             !core::ptr::eq(recorded, state.step()) || was_span != state.span.is_on()
         };
@@ -38,7 +38,7 @@ impl Beginning {
             .then(|| Self::now(state))
     }
 
-    fn now(state: &mut State) -> Self {
+    fn now(state: &mut SessionState) -> Self {
         let step = state.step();
         let is_span = state.span.is_on();
         state.recorded_step = Some((step, is_span));
@@ -66,9 +66,9 @@ impl Beginning {
         sink().rule_is_known(&self.facts(settings));
     }
 
-    fn facts(&self, settings: &'static Settings) -> Facts<'_> {
+    fn facts(&self, settings: &'static Settings) -> SessionFacts<'_> {
         let is_auto = settings.step.is_learnt();
-        Facts {
+        SessionFacts {
             rank: self.rank.known(),
             python: interpreter().version(),
             rule: &self.step,

@@ -6,9 +6,9 @@ use tllmprof_config::Settings;
 use tllmprof_platform::log::{self, Level};
 
 /// The warning about the filter, which is logged once.
-pub struct Refusal;
+pub struct SeccompWarning;
 
-impl fmt::Display for Refusal {
+impl fmt::Display for SeccompWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "no window opens and nothing is recorded from here on: the program installs a filter for system calls (seccomp), which may end the \
@@ -27,6 +27,6 @@ pub fn has_more_than_planned(settings: &Settings) -> bool {
 pub fn say_under_filter(settings: &Settings) {
     if !settings.windows.is_empty() || has_more_than_planned(settings) {
         log::set_level(settings.log);
-        log::line_by_one_call(Level::Warn, format_args!("{Refusal}"));
+        log::line_by_one_call(Level::Warn, format_args!("{SeccompWarning}"));
     }
 }

@@ -2,23 +2,23 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tllmprof_config::Window;
+use tllmprof_config::IterationRange;
 use tllmprof_platform::log;
 use tllmprof_steps::sampling::Sampler;
 use tllmprof_steps::step::learned::Begun;
 use tllmprof_steps::window::{Edge, Taken};
 
-use super::state::{Recording, State};
+use super::state::{Recording, SessionState};
 use super::stream_capture;
 
 /// Called when an iteration begins. If a kernel sample is due, opens a window with this iteration.
-pub fn look(state: &mut State, begun: Begun) {
+pub fn look(state: &mut SessionState, begun: Begun) {
     let Some(mut sampler) = state.automatic.sampler.take() else {
         return;
     };
     let first = begun.iteration;
     let steps = sampler.samples().steps;
-    let window = Window {
+    let window = IterationRange {
         first,
         last: Some(first.saturating_add(steps - 1)),
     };
@@ -37,7 +37,7 @@ pub fn look(state: &mut State, begun: Begun) {
     }
 }
 
-impl State {
+impl SessionState {
     /// Returns true if a sample may begin with this iteration, unless another window prevents it.
     fn may_sample(&self, iteration: u64) -> bool {
         let ranks = self.settings.ranks.as_ref();

@@ -5,9 +5,9 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_calls::{CALLS, Call, Calls};
+use tllmprof_calls::{CALLS, Call, CallSet};
 use tllmprof_config::condition::{Condition, Held};
-use tllmprof_config::{Kernels, Settings, Step, Window};
+use tllmprof_config::{IterationRange, KernelSelection, Settings, Step};
 use tllmprof_engines::tensorrt_llm_gates_itself;
 use tllmprof_platform::barrier::process_wide;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
@@ -19,13 +19,13 @@ use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::learned::Learnt;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::trigger::{Fired, Watch};
-use tllmprof_steps::turn::{Event, Turn};
+use tllmprof_steps::turn::{Turn, TurnEvent};
 use tllmprof_steps::window::{Edge, Point, Schedule};
 use tllmprof_sync::Lock;
 
 use super::activity::USES_CUDA;
-use super::demand::{Demand, HAS_CONDITION, Progress};
-use super::engines::{self, Found};
+use super::demand::{Demand, DemandProgress, HAS_CONDITION};
+use super::engines::{self, DetectedEngine};
 use super::rank::Rank;
 use super::span::Stretches;
 use super::wiring::{doors, interpreter, sink};
@@ -35,7 +35,7 @@ lifecycle::global! {
     stage: Session;
 
     #[fork(hold, reset)]
-    pub static STATE: Lock<Option<State>> = Lock::new(None);
+    pub static STATE: Lock<Option<SessionState>> = Lock::new(None);
     /// The id of the process whose calls are counted. Other processes do not count: a child that shares the
     /// memory, as after `vfork`, or a copy for which no fork handler ran.
     #[fork(reset)]
@@ -43,7 +43,7 @@ lifecycle::global! {
     /// The calls that count even if they enter through the CUDA runtime's function. At first all do, because
     /// the runtime looks up the driver's functions only in its first call.
     #[fork(reset)]
-    pub static ATTENDED: AtomicU64 = AtomicU64::new(Calls::ALL.bits());
+    pub static ATTENDED: AtomicU64 = AtomicU64::new(CallSet::ALL.bits());
     /// True if entering a wait matters, and not only its return. While steps are learnt, only the return
     /// matters, which saves taking the lock at each wait.
     #[fork(reset)]
@@ -67,7 +67,7 @@ pub enum Gating {
     Engine,
 }
 
-pub struct State {
+pub struct SessionState {
     pub settings: &'static Settings,
     pub counter: Counter,
     pub schedule: Schedule,
@@ -119,11 +119,11 @@ pub struct Automatic {
     /// Detects iterations after which a window opens (triggers).
     pub watch: Option<Watch>,
     /// The window that a trigger has opened or will open, and the iteration that fired the trigger.
-    pub triggered: Option<(Window, Fired)>,
+    pub triggered: Option<(IterationRange, Fired)>,
     /// Decides when kernels are sampled.
     pub sampler: Option<Sampler>,
     /// The window of the kernel sample that is open or about to open.
-    pub sample: Option<Window>,
+    pub sample: Option<IterationRange>,
 }
 
 /// The state of the process's record.
@@ -154,7 +154,7 @@ impl Recording {
     }
 }
 
-impl State {
+impl SessionState {
     pub fn new() -> Option<Self> {
         let settings = crate::activity::settings()?;
         let schedule = match (&settings.step, &settings.condition) {
@@ -162,7 +162,7 @@ impl State {
             (_, None) => Schedule::new(settings.windows.as_slice()),
             (_, Some(_)) => Schedule::new(settings.windows.as_slice()).of_some(),
         };
-        let samples = settings.kernels.and_then(Kernels::samples);
+        let samples = settings.kernels.and_then(KernelSelection::samples);
         Some(Self {
             settings,
             counter: Counter::new(settings, process_wide, learning::memory),
@@ -257,7 +257,7 @@ impl State {
 
     /// Takes the turn (the right to switch windows) for the calling thread.
     pub fn take_turn(&mut self) {
-        self.turn.on(Event::Claims(Instant::now()));
+        self.turn.on(TurnEvent::Claims(Instant::now()));
     }
 
     /// Gives the threads credit up to the next iteration at which something has to be done: a window opens or
@@ -286,7 +286,7 @@ impl State {
         };
         self.counter.run_to(&self.slots, asked);
         let left = |next: u64| next.saturating_sub(self.turn.done().over());
-        let close = edge.map_or(Calls::NONE, |next| self.counter.close_calls(left(next)));
+        let close = edge.map_or(CallSet::NONE, |next| self.counter.close_calls(left(next)));
         if ATTENDED.load(Ordering::Relaxed) != close.bits() {
             ATTENDED.store(close.bits(), Ordering::Release);
             doors().attend(close);
@@ -319,7 +319,7 @@ impl State {
     }
 
     /// Returns the engine whose step is counted with `auto`.
-    pub fn engine(&self) -> Option<&'static Found> {
+    pub fn engine(&self) -> Option<&'static DetectedEngine> {
         match self.settings.step {
             Step::Auto => engines::counted(self.counter.counts()?),
             _ => None,
@@ -397,7 +397,7 @@ impl State {
     }
 }
 
-impl State {
+impl SessionState {
     /// Returns the window on demand, if it has not closed yet.
     pub fn due(&self) -> Option<&Demand> {
         self.demand.as_ref().filter(|demand| demand.is_due())
@@ -442,12 +442,12 @@ impl State {
             return;
         };
         if !closes_sample && edge.close.is_some_and(|closed| closed.on_demand) {
-            demand.progress = Progress::Closed(self.closed);
+            demand.progress = DemandProgress::Closed(self.closed);
             HAS_CONDITION.store(false, Ordering::Relaxed);
         }
         let opened = edge.open.filter(|opened| opened.on_demand && !opens_sample);
         if let Some(opened) = opened {
-            demand.progress = Progress::Open(opened.window.first);
+            demand.progress = DemandProgress::Open(opened.window.first);
         }
     }
 
@@ -514,7 +514,7 @@ fn kernel_part(settings: &Settings) -> Option<KernelPart> {
 /// Returns true if a call that enters through the runtime's function for `call` is counted there, even if the
 /// driver's function would count it as well.
 pub fn attends(call: Call) -> bool {
-    Calls::from_bits(ATTENDED.load(Ordering::Acquire)).contains(call)
+    CallSet::from_bits(ATTENDED.load(Ordering::Acquire)).contains(call)
 }
 
 /// Updates the counters of CUDA calls in the record.

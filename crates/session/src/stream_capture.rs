@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::learning::trail_of;
 use super::slots::{cells_of, slot};
 use super::wiring::doors;
-use super::{STATE, State};
+use super::{STATE, SessionState};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::thread;
 use tllmprof_steps::step::threads::Slot;
@@ -51,7 +51,7 @@ pub fn is_any_under_way() -> bool {
 }
 
 /// Ends the captures of a thread that has ended. `slot` is that thread's slot.
-pub fn forget(state: &mut State, slot: &Slot) {
+pub fn forget(state: &mut SessionState, slot: &Slot) {
     let before = state.captures.len();
     state
         .captures
@@ -108,7 +108,7 @@ pub fn began(stream: usize, succeeded: bool) {
 
 /// Called when a capture has ended, successfully or not. A relaxed capture may end on another thread than it
 /// began. Returns the locked state if counting restarts, so that the caller can move back to the start.
-pub fn ended(stream: usize) -> Option<Guard<'static, Option<State>>> {
+pub fn ended(stream: usize) -> Option<Guard<'static, Option<SessionState>>> {
     let here = slot()?;
     let mut guard = STATE.lock();
     let state = guard.as_mut()?;
@@ -122,7 +122,9 @@ pub fn ended(stream: usize) -> Option<Guard<'static, Option<State>>> {
     let (_, owner) = state.captures.swap_remove(index);
     is_over(1);
     set_capturing(owner, is_on(&state.captures, owner));
-    state.schedule.interrupt();
+    if !state.counter.captures_are_work() {
+        state.schedule.interrupt();
+    }
     if state.schedule.has_opened() || !state.captures.is_empty() {
         return None;
     }

@@ -4,20 +4,20 @@
 use std::time::Instant;
 
 use super::by::By;
-use super::engines::Found;
+use super::engines::DetectedEngine;
 use super::rank::Rank;
 use super::recording::Beginning;
 use super::state::{Recording, count_calls};
 use super::wiring::{Place, doors, sink};
-use super::{State, learning, sample, stream_capture, trigger};
-use tllmprof_config::{Settings, Step, TracePath, Window};
-use tllmprof_learn::{Inner, Rule};
+use super::{SessionState, learning, sample, stream_capture, trigger};
+use tllmprof_config::{IterationRange, Settings, Step, TracePath};
+use tllmprof_learn::{Inner, LearnedRule};
 use tllmprof_platform::log;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::sampling::Sampler;
 use tllmprof_steps::steady::Verdict;
 use tllmprof_steps::trigger::Fired;
-use tllmprof_steps::turn::Event;
+use tllmprof_steps::turn::TurnEvent;
 use tllmprof_steps::window::{Edge, Point};
 
 /// A switch of windows, profilers and record at a point in the sequence of iterations, with the facts that it
@@ -45,11 +45,11 @@ pub struct Switch {
 /// Facts about the window that opens. All fields are empty if none does.
 #[derive(Default)]
 struct Opening {
-    engine: Option<&'static Found>,
+    engine: Option<&'static DetectedEngine>,
     /// The learnt rule, and the inner loop in its iterations, if there is one.
-    learnt: Option<(Rule, Option<Inner>)>,
+    learnt: Option<(LearnedRule, Option<Inner>)>,
     /// The window that opens by itself, and the iteration that fired its trigger.
-    triggered: Option<(Window, Fired)>,
+    triggered: Option<(IterationRange, Fired)>,
     verdict: Option<Verdict>,
     /// The sampler, if the window is a kernel sample.
     sampler: Option<Sampler>,
@@ -61,7 +61,7 @@ struct Opening {
 }
 
 impl Opening {
-    fn read(state: &State, edge: &Edge) -> Self {
+    fn read(state: &SessionState, edge: &Edge) -> Self {
         let past = state.due().is_some_and(|demand| demand.past);
         let Some(open) = &edge.open else {
             return Self {
@@ -112,12 +112,12 @@ impl Switch {
     /// Moves the schedule to `target`, and collects the facts for the switch. They are boxed because they
     /// take several kilobytes, and the program's thread may have a small stack.
     #[inline(never)]
-    pub fn decide(state: &mut State, target: Point) -> Box<Self> {
+    pub fn decide(state: &mut SessionState, target: Point) -> Box<Self> {
         if state.schedule.has_edge_at(target) {
             state.ask_engine();
         }
         let edge = state.schedule.reach(target);
-        state.turn.on(Event::Switches {
+        state.turn.on(TurnEvent::Switches {
             closes: edge.close.is_some(),
             now: Instant::now(),
         });
@@ -206,8 +206,8 @@ impl Switch {
     }
 
     /// Stores in the state that the switch was carried out.
-    pub fn note(&self, state: &mut State, recording: Option<Recording>) {
-        state.turn.on(Event::Switched(self.target));
+    pub fn note(&self, state: &mut SessionState, recording: Option<Recording>) {
+        state.turn.on(TurnEvent::Switched(self.target));
         state.note_demand(&self.edge, self.target.over());
         if let Some(recording) = recording {
             state.recording = recording;
@@ -216,7 +216,7 @@ impl Switch {
 }
 
 /// Returns the reason for the delay, in case that a window that opens now opens late.
-fn why_late(state: &State) -> &'static str {
+fn why_late(state: &SessionState) -> &'static str {
     if state.awaited_rank {
         "the rank was not known"
     } else if state.condition().is_none() {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tllmprof_calls::{CALLS, Call, Calls, Direction, Kind};
+use tllmprof_calls::{CALLS, Call, CallPurpose, CallSet, Direction};
 use tllmprof_config::{Ranked, Settings, Step, condition};
 use tllmprof_platform::lifecycle::{HOOKS, OnlyThread, Stage};
 use tllmprof_platform::log::{self, Level};
@@ -18,8 +18,8 @@ use tllmprof_steps::window::{Edge, Point, Taken};
 
 use crate::wiring::WIRING;
 use crate::{
-    Doors, End, Facts, Interpreter, Listener, Place, Rank, Sink, Wiring, activity, by_name, count,
-    entered, goes_on, learns, named_entered, new_thread, note, returned,
+    Doors, EndReason, Interpreter, Listener, Place, Rank, SessionFacts, Sink, Wiring, activity,
+    by_name, count, entered, goes_on, learns, named_entered, new_thread, note, returned,
 };
 
 mod auto;
@@ -119,8 +119,8 @@ impl Sink for Made {
         self.note("start");
     }
 
-    fn begin_record(&self, _: &'static Settings, facts: &Facts<'_>) -> bool {
-        let Facts {
+    fn begin_record(&self, _: &'static Settings, facts: &SessionFacts<'_>) -> bool {
+        let SessionFacts {
             rank,
             python,
             rule,
@@ -136,7 +136,7 @@ impl Sink for Made {
         !self.orders().has_no_record
     }
 
-    fn rule_is_known(&self, facts: &Facts<'_>) {
+    fn rule_is_known(&self, facts: &SessionFacts<'_>) {
         let why = facts.why.map_or_else(String::new, ToString::to_string);
         self.note(format_args!(
             "rule: {} {:?} {why}",
@@ -185,7 +185,7 @@ impl Sink for Made {
         }
     }
 
-    fn ends(&self, iterations: u64, capturing: bool, _: End) {
+    fn ends(&self, iterations: u64, capturing: bool, _: EndReason) {
         let capturing = if capturing { ", capturing" } else { "" };
         self.note(format_args!("ends after {iterations}{capturing}"));
     }
@@ -204,7 +204,7 @@ impl Sink for Made {
 }
 
 impl Doors for Made {
-    fn attend(&self, calls: Calls) {
+    fn attend(&self, calls: CallSet) {
         let row = |row: &&tllmprof_calls::CallInfo| calls.contains(row.call);
         let names: Vec<_> = CALLS
             .iter()
@@ -434,7 +434,7 @@ fn call_with(call: Call, args: &[usize], succeeds: bool) {
         goes_on();
     }
     let is_followed = match call.kind() {
-        Kind::AsyncCopy(Direction::ToHost) => learns(),
+        CallPurpose::AsyncCopy(Direction::ToHost) => learns(),
         kind => kind.waits() || kind.captures(),
     };
     if is_followed {
@@ -465,7 +465,7 @@ fn passes(what: Counted) {
 
 /// Makes a step with a batch of `tokens` tokens, all of which are decoded.
 fn decodes(tokens: u32) {
-    let facts = condition::Facts {
+    let facts = condition::BatchFacts {
         requests: Some(tokens),
         tokens: Some(tokens),
         prefill_tokens: Some(0),

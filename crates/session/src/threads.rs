@@ -5,16 +5,16 @@ use core::sync::atomic::Ordering;
 use super::beginning::at_exit;
 use super::learning::trail_of;
 use super::slots::{Counts, cells_of};
-use super::{OWNER, STATE, State, ending, stream_capture, turn};
+use super::{OWNER, STATE, SessionState, ending, stream_capture, turn};
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::Inside;
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_platform::{ids, lifecycle};
 use tllmprof_steps::step::threads::Slot;
 
-// SAFETY: `Kind::Slot` belongs only to this type.
+// SAFETY: `ThreadComponent::Slot` belongs only to this type.
 unsafe impl Part for Counts {
-    const KIND: thread::Kind = thread::Kind::Slot;
+    const KIND: thread::ThreadComponent = thread::ThreadComponent::Slot;
 
     fn thread_ends(&'static self) {
         leave(&self.0);
@@ -28,7 +28,7 @@ pub fn new_thread(uses_cuda: bool) {
     }
     let mut guard = STATE.lock();
     if guard.is_none() {
-        *guard = State::new();
+        *guard = SessionState::new();
         at_exit(exits);
     }
     let Some(state) = guard.as_mut() else { return };

@@ -2,19 +2,19 @@
 
 use std::time::Instant;
 
-use tllmprof_config::Window;
-use tllmprof_config::condition::{Condition, Facts};
+use tllmprof_config::IterationRange;
+use tllmprof_config::condition::{BatchFacts, Condition};
 use tllmprof_platform::log;
 use tllmprof_steps::step::learned::Begun;
 use tllmprof_steps::trigger::{Fired, Spent};
 
-use super::state::{Recording, State};
+use super::state::{Recording, SessionState};
 use super::stream_capture;
 use super::wiring::sink;
 
 /// Called when an iteration begins. `facts` describes its batch. `spent` is the time of the previous
 /// iteration, by causes. Opens a window if the condition held for the previous iteration.
-pub fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
+pub fn look(state: &mut SessionState, begun: Begun, facts: BatchFacts, spent: Spent) {
     let Some(watch) = &mut state.automatic.watch else {
         return;
     };
@@ -30,7 +30,7 @@ pub fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
         return;
     };
     let first = begun.iteration;
-    let window = Window {
+    let window = IterationRange {
         first,
         last: Some(first.saturating_add(watch.steps() - 1)),
     };
@@ -45,14 +45,14 @@ pub fn look(state: &mut State, begun: Begun, facts: Facts, spent: Spent) {
 }
 
 /// Called when the current iteration has ended and the next one has not begun.
-pub fn ends(state: &mut State) {
+pub fn ends(state: &mut SessionState) {
     if let Some(watch) = &mut state.automatic.watch {
         watch.ends(Instant::now(), sink().take_spent());
     }
 }
 
 /// Logs why `window` opens. It is logged as a warning, because warnings are also written into the record.
-pub fn log(window: Window, fired: &Fired, condition: &Condition) {
+pub fn log(window: IterationRange, fired: &Fired, condition: &Condition) {
     log::say!(
         Warn,
         "window {window} opens as {condition} held for iteration {}: {fired}",

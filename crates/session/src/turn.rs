@@ -8,14 +8,14 @@ use std::time::Instant;
 use super::rank::Rank;
 use super::switch::Switch;
 use super::wiring::interpreter;
-use super::{OWNER, STATE, State, ranks, slots};
+use super::{OWNER, STATE, SessionState, ranks, slots};
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::step::threads::Slot;
-use tllmprof_steps::turn::{Action, CLOSING, Event, OPENING};
+use tllmprof_steps::turn::{Action, CLOSING, OPENING, TurnEvent};
 use tllmprof_steps::window::Point;
 use tllmprof_sync::Guard;
 use tllmprof_sync::wait;
@@ -47,9 +47,9 @@ lifecycle::global! {
 /// If another thread has the turn, that thread will switch for `point`, too, and this thread waits for it for
 /// a limited time. At the beginning of an iteration it does not wait, because it has already waited
 /// ([`wait_for`]).
-pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
+pub fn reach(mut guard: Guard<'static, Option<SessionState>>, point: Point) {
     let Some(state) = guard.as_mut() else { return };
-    match (state.turn.on(Event::Reached(point)), point) {
+    match (state.turn.on(TurnEvent::Reached(point)), point) {
         // The thread has already waited, and its call has to continue now.
         (Action::Wait(_), Point::In(_)) => {
             state.early = state.early.map(|early| early + 1);
@@ -63,7 +63,7 @@ pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
         _ => {}
     }
     if state.has_nothing_at(point) {
-        state.turn.on(Event::Passed);
+        state.turn.on(TurnEvent::Passed);
         state.record_iteration(point);
         return state.run_on();
     }
@@ -74,7 +74,7 @@ pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
     state.note_cuda();
     state.take_turn();
     guard = ask_rank(guard, point);
-    let is_edge = |state: &State| state.schedule.has_edge_at(point);
+    let is_edge = |state: &SessionState| state.schedule.has_edge_at(point);
     if guard.as_ref().is_some_and(is_edge) {
         guard = let_go_on(guard);
     }
@@ -84,10 +84,10 @@ pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
 /// Looks up the rank if it is unknown and matters at `point`, and logs which window waits for it. Called by
 /// the thread that has the turn.
 fn ask_rank(
-    mut guard: Guard<'static, Option<State>>,
+    mut guard: Guard<'static, Option<SessionState>>,
     point: Point,
-) -> Guard<'static, Option<State>> {
-    let is_asked = |state: &State| {
+) -> Guard<'static, Option<SessionState>> {
+    let is_asked = |state: &SessionState| {
         state.rank == Rank::NotAsked
             || state.asks_rank_at(point)
             || state.rank.known().is_none() && state.schedule.has_edge_at(point)
@@ -115,7 +115,9 @@ fn ask_rank(
 
 /// Waits, for a limited time, until no other thread has a call that has a number but has not continued to the
 /// real function. Called by the thread that has the turn.
-fn let_go_on(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<State>> {
+fn let_go_on(
+    mut guard: Guard<'static, Option<SessionState>>,
+) -> Guard<'static, Option<SessionState>> {
     let here = slots::slot();
     let begins =
         |slot: &&Slot| slot.is_beginning() && !here.is_some_and(|here| core::ptr::eq(*slot, here));
@@ -139,20 +141,20 @@ fn let_go_on(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<
 /// Unlocks the state while `act` runs. Other threads may change the state meanwhile, but this thread keeps
 /// the turn.
 fn unlocked<T>(
-    guard: Guard<'_, Option<State>>,
+    guard: Guard<'_, Option<SessionState>>,
     act: impl FnOnce() -> T,
-) -> (Guard<'static, Option<State>>, T) {
+) -> (Guard<'static, Option<SessionState>>, T) {
     drop(guard);
     let result = act();
     (STATE.lock(), result)
 }
 
 /// Switches windows until nothing is left to switch, and gives up the turn.
-pub fn run(mut guard: Guard<'_, Option<State>>) {
+pub fn run(mut guard: Guard<'_, Option<SessionState>>) {
     let _uncancelled = Uncancelled::new();
     loop {
         let Some(state) = guard.as_mut() else { return };
-        match state.turn.on(Event::GoesOn) {
+        match state.turn.on(TurnEvent::GoesOn) {
             Action::Begin => {
                 let settings = state.settings;
                 guard = unlocked(guard, || super::beginning::begin(settings)).0;
@@ -193,7 +195,9 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
 /// Waits until no thread has the turn, so that the calling thread's call comes after the switch. For each
 /// turn, waits no longer than this turn may block other threads. In total, waits no longer than a window may
 /// take to open, even if other threads get the turn in between.
-pub fn wait_for(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Option<State>> {
+pub fn wait_for(
+    mut guard: Guard<'static, Option<SessionState>>,
+) -> Guard<'static, Option<SessionState>> {
     let mut patience = None;
     while let Some(until) = guard.as_ref().and_then(|state| state.turn.until()) {
         let now = Instant::now();
@@ -214,7 +218,7 @@ pub fn wait_for(mut guard: Guard<'static, Option<State>>) -> Guard<'static, Opti
 
 /// Unlocks the state and waits until a turn ends, but not beyond `deadline`. Returns false if waiting is not
 /// allowed: the calling thread has the GIL, and a thread of the library waits for the GIL.
-pub fn wait_for_end(guard: Guard<'_, Option<State>>, deadline: Instant) -> bool {
+pub fn wait_for_end(guard: Guard<'_, Option<SessionState>>, deadline: Instant) -> bool {
     let turn = TURNS.load(Ordering::SeqCst);
     drop(guard);
     WAITERS.fetch_add(1, Ordering::SeqCst);

@@ -3,13 +3,13 @@
 
 use core::fmt::{self, Display};
 
-use tllmprof_calls::Calls;
+use tllmprof_calls::CallSet;
 use tllmprof_config::{KernelSamples, Ranked, Settings, Step, TracePath};
 use tllmprof_platform::log::Level;
 use tllmprof_steps::trigger::Spent;
 use tllmprof_steps::window::{Edge, Point};
 
-use super::end::End;
+use super::end::EndReason;
 use super::rank::Rank;
 
 /// The point in the sequence of iterations that the process moves to, and facts for the profilers and the
@@ -39,7 +39,7 @@ pub struct Place<'a> {
 }
 
 /// Facts about the process for its record.
-pub struct Facts<'a> {
+pub struct SessionFacts<'a> {
     /// The rank, if it is known when the record begins.
     pub rank: Option<Ranked>,
     /// The version of Python, if the process has an interpreter.
@@ -66,9 +66,9 @@ pub trait Sink: Sync {
     /// Returns true if GPU kernels can be recorded, according to the settings.
     fn takes_kernels(&self, settings: &Settings) -> bool;
     /// Begins the record. Returns true if it was created.
-    fn begin_record(&self, settings: &'static Settings, facts: &Facts<'_>) -> bool;
+    fn begin_record(&self, settings: &'static Settings, facts: &SessionFacts<'_>) -> bool;
     /// Called when the rule has changed since the record began.
-    fn rule_is_known(&self, facts: &Facts<'_>);
+    fn rule_is_known(&self, facts: &SessionFacts<'_>);
     /// Called when the rank becomes known after the record has begun.
     fn rank_is_known(&self, ranked: &Ranked);
     /// Called when an iteration begins or ends and nothing is switched. If there is a record, called for each
@@ -95,7 +95,7 @@ pub trait Sink: Sync {
     fn switch(&self, place: &Place<'_>, edge: Edge);
     /// Called when no more windows open after `iterations` iterations, for the reason `by`. Does what must be
     /// done before the record ends.
-    fn ends(&self, iterations: u64, capturing: bool, by: End);
+    fn ends(&self, iterations: u64, capturing: bool, by: EndReason);
     /// Closes everything that is open. `drain` is true if this may wait for the device. `here` is true if
     /// this may run on the calling thread when the library has no thread for it.
     fn finish(&self, iterations: u64, drain: bool, here: bool);
@@ -119,7 +119,7 @@ pub trait Sink: Sync {
 pub trait Doors: Sync {
     /// Intercepts the runtime's functions for `calls`, in addition to the driver's. Stops intercepting other
     /// functions of the runtime for which the driver's suffice.
-    fn attend(&self, calls: Calls);
+    fn attend(&self, calls: CallSet);
     /// Prepares the hooks to record the driver's calls while a window is open.
     fn record_calls(&self);
     /// Called when the number of stream captures in progress has changed.
@@ -251,10 +251,10 @@ impl Sink for Nobody {
     fn takes_kernels(&self, _: &Settings) -> bool {
         false
     }
-    fn begin_record(&self, _: &'static Settings, _: &Facts<'_>) -> bool {
+    fn begin_record(&self, _: &'static Settings, _: &SessionFacts<'_>) -> bool {
         false
     }
-    fn rule_is_known(&self, _: &Facts<'_>) {}
+    fn rule_is_known(&self, _: &SessionFacts<'_>) {}
     fn rank_is_known(&self, _: &Ranked) {}
     fn passes(&self, _: Point, _: bool) {}
     fn wants_calls(&self) -> bool {
@@ -268,7 +268,7 @@ impl Sink for Nobody {
         false
     }
     fn switch(&self, _: &Place<'_>, _: Edge) {}
-    fn ends(&self, _: u64, _: bool, _: End) {}
+    fn ends(&self, _: u64, _: bool, _: EndReason) {}
     fn finish(&self, _: u64, _: bool, _: bool) {}
     fn finish_record(&self, _: bool) {}
     fn ends_threads(&self) {}
@@ -280,7 +280,7 @@ impl Listener for Nobody {
 }
 
 impl Doors for Nobody {
-    fn attend(&self, _: Calls) {}
+    fn attend(&self, _: CallSet) {}
     fn record_calls(&self) {}
     fn report_named(&self) {}
     fn report_unmatched(&self, _: &Step, _: bool) {}

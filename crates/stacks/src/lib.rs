@@ -28,14 +28,14 @@ mod tests;
 mod unwind;
 
 use tllmprof_capture::AddOn;
-use tllmprof_config::Window;
+use tllmprof_config::IterationRange;
 use tllmprof_session::Place;
 
 /// The sampler as an add-on, which runs in windows.
 pub struct StackSampler;
 
 impl AddOn for StackSampler {
-    fn window_is_open(&self, _: Window, _: &Place<'_>) {
+    fn window_is_open(&self, _: IterationRange, _: &Place<'_>) {
         sampler::window_opens();
     }
 

@@ -81,9 +81,9 @@ const MAX_FRAMES: u16 = 127;
 
 /// The error number with which the kernel refuses to record stacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Refusal(i32);
+pub struct PerfRefusal(i32);
 
-impl fmt::Display for Refusal {
+impl fmt::Display for PerfRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = std::io::Error::from_raw_os_error(self.0);
         write!(f, "perf_event_open: {error}")?;
@@ -173,11 +173,11 @@ impl NativeSample<'_> {
 impl Ring {
     /// Makes the kernel record the stack of a thread of this process after every `period` ns of
     /// processor time.
-    pub fn open(thread: i32, period: u64) -> Result<Self, Refusal> {
+    pub fn open(thread: i32, period: u64) -> Result<Self, PerfRefusal> {
         Self::open_as(thread, period, true).or_else(|_| Self::open_as(thread, period, false))
     }
 
-    fn open_as(thread: i32, period: u64, has_stacks: bool) -> Result<Self, Refusal> {
+    fn open_as(thread: i32, period: u64, has_stacks: bool) -> Result<Self, PerfRefusal> {
         let [more, registers, stack, data] = match has_stacks {
             true => [
                 USER_REGISTERS | USER_STACK,
@@ -247,8 +247,8 @@ impl Ring {
 }
 
 /// Opens the event for a thread, and maps its ring buffer.
-fn map(thread: i32, attributes: &Attributes, length: usize) -> Result<NonNull<u8>, Refusal> {
-    let refusal = || Refusal(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
+fn map(thread: i32, attributes: &Attributes, length: usize) -> Result<NonNull<u8>, PerfRefusal> {
+    let refusal = || PerfRefusal(std::io::Error::last_os_error().raw_os_error().unwrap_or(0));
     // SAFETY: the kernel reads the attributes, which contain their size. The descriptor is ours
     // until it is closed. The kernel chooses the address of the mapping, which stays when the
     // descriptor is closed.
@@ -263,7 +263,7 @@ fn map(thread: i32, attributes: &Attributes, length: usize) -> Result<NonNull<u8
         let opened = kernel::call(libc::SYS_perf_event_open, arguments);
         let descriptor = i32::try_from(opened).unwrap_or(-1);
         if descriptor < 0 {
-            return Err(Refusal(descriptor.unsigned_abs().cast_signed()));
+            return Err(PerfRefusal(descriptor.unsigned_abs().cast_signed()));
         }
         let place = libc::mmap(
             core::ptr::null_mut(),
@@ -280,7 +280,7 @@ fn map(thread: i32, attributes: &Attributes, length: usize) -> Result<NonNull<u8
             None => place,
         }
     };
-    NonNull::new(place.cast()).ok_or(Refusal(libc::ENOMEM))
+    NonNull::new(place.cast()).ok_or(PerfRefusal(libc::ENOMEM))
 }
 
 impl Drop for Ring {

@@ -14,7 +14,7 @@ use tllmprof_platform::own_threads::{self, OwnThread, ThreadKind};
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::{name_thread, processor_time};
 use tllmprof_platform::thread::uncounted;
-use tllmprof_python::stacks::{self as python, Names, Ready, Target, Walked, Walker};
+use tllmprof_python::stacks::{self as python, CodeNames, Ready, Target, Walked, Walker};
 use tllmprof_recorder::{self as recorder, Event, StringId, Taken, ThreadState, What};
 use tllmprof_session::activity;
 use tllmprof_sync::{Lock, wait, wake};
@@ -63,7 +63,7 @@ lifecycle::global! {
 struct StringIds {
     /// The recorder's era for which the data is valid. A new era begins without strings.
     era: u32,
-    names: Names,
+    names: CodeNames,
     frames: Frames,
     modules: Modules,
     unwinder: Unwinder,
@@ -265,7 +265,7 @@ fn run() {
 }
 
 /// The sampler's data about a followed thread.
-struct Thread {
+struct SampledThread {
     number: i32,
     walker: Walker,
     scheduled: Scheduled,
@@ -299,7 +299,7 @@ struct SamplingThread {
     /// The mean interval between samples in ns.
     period: u64,
     kept: Box<StringIds>,
-    threads: Vec<Thread>,
+    threads: Vec<SampledThread>,
     /// The functions of one stack, innermost first.
     functions: Vec<StringId>,
     /// The addresses of one native stack, innermost first.
@@ -428,11 +428,11 @@ impl SamplingThread {
     /// Returns the index of a thread in `threads`, and adds the thread if it is new. Returns `None`
     /// if the thread has ended.
     fn known(&mut self, thread: Followed) -> Option<usize> {
-        let is_it = |known: &Thread| known.number == thread.number;
+        let is_it = |known: &SampledThread| known.number == thread.number;
         if let Some(index) = self.threads.iter().position(is_it) {
             return Some(index);
         }
-        self.threads.push(Thread {
+        self.threads.push(SampledThread {
             number: thread.number,
             walker: Walker::default(),
             scheduled: Scheduled::begin(thread)?,

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use tllmprof_config::Trigger;
-use tllmprof_config::condition::{Facts, Kind, Times};
+use tllmprof_config::condition::{BatchClass, BatchFacts, IterationDurations};
 
 /// The number of latest iterations of a kind whose durations are stored.
 const KEPT: usize = 64;
@@ -65,7 +65,7 @@ pub struct Fired {
     pub took: Duration,
     spent: Spent,
     median: Option<Duration>,
-    kind: Kind,
+    kind: BatchClass,
     /// The number of times since the last window that the trigger fired but opened no window, because it had
     /// opened too many.
     pub skipped: u64,
@@ -109,7 +109,7 @@ pub struct Watch {
     trigger: Trigger,
     kinds: Vec<Alike>,
     /// The time when the current iteration began, and facts about its batch.
-    runs: Option<(Instant, Facts)>,
+    runs: Option<(Instant, BatchFacts)>,
     /// The duration of an iteration that has ended before the next one begins, and the causes of its time.
     over: Option<(Duration, Spent)>,
     /// The times at which the trigger opened windows, the latest last.
@@ -121,7 +121,7 @@ impl Watch {
     pub fn new(trigger: &Trigger) -> Self {
         Self {
             trigger: trigger.clone(),
-            kinds: vec![Alike::NONE; Kind::COUNT],
+            kinds: vec![Alike::NONE; BatchClass::COUNT],
             runs: None,
             over: None,
             opened: VecDeque::with_capacity(trigger.at_most.windows as usize),
@@ -153,7 +153,7 @@ impl Watch {
     /// Returns a value if the trigger fires, so that a window has to open.
     pub fn begins(
         &mut self,
-        facts: Facts,
+        facts: BatchFacts,
         now: Instant,
         spent: Spent,
         may_open: bool,
@@ -168,7 +168,7 @@ impl Watch {
         // If no window can open now, the duration is only stored for later medians.
         let median = may_open.then(|| alike.median()).flatten();
         alike.add(ns);
-        let times = Times {
+        let times = IterationDurations {
             iteration: Some(ns),
             gc: Some(spent.gc),
             gil: Some(spent.gil),
@@ -216,8 +216,8 @@ mod tests {
         })
     }
 
-    fn decode(requests: u32) -> Facts {
-        Facts {
+    fn decode(requests: u32) -> BatchFacts {
+        BatchFacts {
             requests: Some(requests),
             tokens: Some(requests),
             prefill_tokens: Some(0),
@@ -225,8 +225,8 @@ mod tests {
         }
     }
 
-    fn prefill(tokens: u32) -> Facts {
-        Facts {
+    fn prefill(tokens: u32) -> BatchFacts {
+        BatchFacts {
             requests: Some(1),
             tokens: Some(tokens),
             prefill_tokens: Some(tokens),
@@ -237,12 +237,12 @@ mod tests {
     /// Simulates these iterations. Returns the indexes of those that fired the trigger, and what fired.
     fn drive(
         watch: &mut Watch,
-        iterations: impl IntoIterator<Item = (Facts, u64, Spent)>,
+        iterations: impl IntoIterator<Item = (BatchFacts, u64, Spent)>,
     ) -> Vec<(usize, Fired)> {
         let mut now = Instant::now();
         let mut fired = Vec::new();
         let mut before = Spent::default();
-        let last = (Facts::default(), 0, Spent::default());
+        let last = (BatchFacts::default(), 0, Spent::default());
         for (n, (facts, ns, spent)) in iterations.into_iter().chain([last]).enumerate() {
             let found = watch.begins(facts, now, before, true);
             fired.extend(found.map(|found| (n.wrapping_sub(1), found)));
@@ -380,19 +380,19 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let none = Spent::default();
         let gc = Spent { gc: 6 * MS, ..none };
-        assert_eq!(watch.begins(Facts::default(), at(0), none, true), None);
+        assert_eq!(watch.begins(BatchFacts::default(), at(0), none, true), None);
         watch.ends(at(40), none);
-        assert_eq!(watch.begins(Facts::default(), at(100), gc, true), None);
+        assert_eq!(watch.begins(BatchFacts::default(), at(100), gc, true), None);
         watch.ends(at(160), none);
         assert!(
             watch
-                .begins(Facts::default(), at(200), none, true)
+                .begins(BatchFacts::default(), at(200), none, true)
                 .is_some()
         );
         watch.ends(at(201), gc);
         assert!(
             watch
-                .begins(Facts::default(), at(300), none, true)
+                .begins(BatchFacts::default(), at(300), none, true)
                 .is_some()
         );
     }
@@ -423,12 +423,12 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut begins =
-            |ms, may_open| watch.begins(Facts::default(), at(ms), Spent::default(), may_open);
+            |ms, may_open| watch.begins(BatchFacts::default(), at(ms), Spent::default(), may_open);
         assert_eq!(begins(0, true), None);
         assert_eq!(begins(100, false), None, "a window is open");
         assert!(begins(200, true).is_some());
         watch.interrupt();
-        let mut begins = |ms| watch.begins(Facts::default(), at(ms), Spent::default(), true);
+        let mut begins = |ms| watch.begins(BatchFacts::default(), at(ms), Spent::default(), true);
         assert_eq!(begins(300), None);
         assert!(begins(400).is_some());
     }

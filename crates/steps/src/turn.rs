@@ -55,7 +55,7 @@ pub struct Turn {
 
 /// An event that changes the turn, or that a thread reports to find out what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum TurnEvent {
     /// A thread has reached a point.
     Reached(Point),
     /// Nothing has to be switched at the target.
@@ -125,43 +125,43 @@ impl Turn {
     ///
     /// The state is changed in place for speed: this runs for each call that may be a step.
     #[inline(always)]
-    pub fn on(&mut self, event: Event) -> Action {
+    pub fn on(&mut self, event: TurnEvent) -> Action {
         match (self.stage, event) {
-            (stage, Event::Reached(target)) => {
+            (stage, TurnEvent::Reached(target)) => {
                 self.target = target;
                 match stage {
                     Stage::Unbegun | Stage::Free => Action::Look,
                     _ => Action::Wait(self.until()),
                 }
             }
-            (Stage::Unbegun | Stage::Free, Event::Passed) => {
+            (Stage::Unbegun | Stage::Free, TurnEvent::Passed) => {
                 self.done = self.target;
                 Action::Rest
             }
-            (Stage::Unbegun, Event::Claims(now)) => {
+            (Stage::Unbegun, TurnEvent::Claims(now)) => {
                 let until = now + OPENING;
                 self.to(Stage::Claimed { until }, Action::Go)
             }
-            (Stage::Free, Event::Claims(now)) => {
+            (Stage::Free, TurnEvent::Claims(now)) => {
                 let until = now + OPENING;
                 self.to(Stage::Switching { until }, Action::Go)
             }
-            (Stage::Claimed { until }, Event::GoesOn) => {
+            (Stage::Claimed { until }, TurnEvent::GoesOn) => {
                 self.to(Stage::Switching { until }, Action::Begin)
             }
-            (Stage::Switching { .. }, Event::GoesOn) if self.target == self.done => {
+            (Stage::Switching { .. }, TurnEvent::GoesOn) if self.target == self.done => {
                 self.to(Stage::Free, Action::Rest)
             }
-            (Stage::Switching { .. }, Event::GoesOn) => Action::Switch(self.target),
-            (Stage::Switching { .. }, Event::Switches { closes, now }) => {
+            (Stage::Switching { .. }, TurnEvent::GoesOn) => Action::Switch(self.target),
+            (Stage::Switching { .. }, TurnEvent::Switches { closes, now }) => {
                 let until = now + if closes { CLOSING } else { OPENING };
                 self.to(Stage::Switching { until }, Action::Go)
             }
-            (Stage::Switching { .. }, Event::Switched(done)) => {
+            (Stage::Switching { .. }, TurnEvent::Switched(done)) => {
                 self.done = done;
                 Action::Go
             }
-            (Stage::Free, Event::Ends) => self.to(Stage::Ended, Action::Go),
+            (Stage::Free, TurnEvent::Ends) => self.to(Stage::Ended, Action::Go),
             _ => Action::Refuse,
         }
     }

@@ -9,7 +9,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-use tllmprof_config::range::Window;
+use tllmprof_config::range::IterationRange;
 
 pub use schedule::{Conflict, Schedule};
 
@@ -59,9 +59,9 @@ pub struct Edge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// The window as it was requested.
-    pub asked: Window,
+    pub asked: IterationRange,
     /// The iterations of the window. They are later than requested if the window opened late.
-    pub window: Window,
+    pub window: IterationRange,
     /// True if the window was closed for a while and has opened again.
     pub is_again: bool,
     /// True if the window closes only for a while and opens again later.
@@ -74,7 +74,7 @@ pub struct Taken {
 
 impl Taken {
     /// Returns a window that was requested as `asked` and contains the iterations of `window`.
-    pub const fn new(asked: Window, window: Window) -> Self {
+    pub const fn new(asked: IterationRange, window: IterationRange) -> Self {
         Self {
             asked,
             window,
@@ -85,7 +85,7 @@ impl Taken {
         }
     }
 
-    const fn on_time(window: Window) -> Self {
+    const fn on_time(window: IterationRange) -> Self {
         Self::new(window, window)
     }
 
@@ -108,7 +108,7 @@ impl Taken {
                 .checked_sub(1)
                 .filter(|last| *last >= self.window.first);
             Cut {
-                has: last.map(|last| Window {
+                has: last.map(|last| IterationRange {
                     first: self.window.first,
                     last: Some(last),
                 }),
@@ -126,13 +126,13 @@ impl Taken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The iterations that the window contains, if any.
-    pub has: Option<Window>,
+    pub has: Option<IterationRange>,
 }
 
 /// Returns the window shifted to begin with `first`, with the same number of iterations.
-fn later(window: Window, first: u64) -> Window {
+fn later(window: IterationRange, first: u64) -> IterationRange {
     let late = first.saturating_sub(window.first);
-    Window {
+    IterationRange {
         first,
         last: window.last.map(|last| last.saturating_add(late)),
     }

@@ -8,7 +8,7 @@ use object::elf;
 use object::elf::{FileHeader64, ProgramHeader64, SectionHeader64};
 use object::pod;
 
-use crate::error::Error;
+use crate::error::SymbolsError;
 use crate::source::{Source, read};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,13 +35,13 @@ pub struct Elf {
     section_names: Vec<u8>,
 }
 
-fn count<T>(bytes: &[u8]) -> Result<&[T], Error>
+fn count<T>(bytes: &[u8]) -> Result<&[T], SymbolsError>
 where
     T: pod::Pod,
 {
     pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>().max(1))
         .map(|(items, _)| items)
-        .map_err(|()| Error::Malformed("a table is misaligned"))
+        .map_err(|()| SymbolsError::Malformed("a table is misaligned"))
 }
 
 /// Returns the entries of a table, without an incomplete one at its end.
@@ -54,26 +54,26 @@ impl Elf {
     ///
     /// # Errors
     /// The file cannot be read, is not a supported ELF file, or is damaged.
-    pub fn read(source: &(impl Source + ?Sized)) -> Result<Self, Error> {
+    pub fn read(source: &(impl Source + ?Sized)) -> Result<Self, SymbolsError> {
         let mut bytes = [0; size_of::<FileHeader64<LE>>()];
         match source.fill(&mut bytes, 0) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 let mut magic = [0; 4];
                 let is_elf = source.fill(&mut magic, 0).is_ok() && magic == elf::ELFMAG;
                 return Err(if is_elf {
-                    Error::Malformed("its header is cut off")
+                    SymbolsError::Malformed("its header is cut off")
                 } else {
-                    Error::NotElf
+                    SymbolsError::NotElf
                 });
             }
             other => other?,
         }
         if !bytes.starts_with(&elf::ELFMAG) {
-            return Err(Error::NotElf);
+            return Err(SymbolsError::NotElf);
         }
         let header: &FileHeader64<LE> = match pod::from_bytes(&bytes) {
             Ok((header, _)) => header,
-            Err(()) => return Err(Error::Malformed("its header is cut off")),
+            Err(()) => return Err(SymbolsError::Malformed("its header is cut off")),
         };
         let machine = machine(header)?;
         let segments = segments(source, header)?;
@@ -140,11 +140,14 @@ impl Elf {
         &self,
         source: &(impl Source + ?Sized),
         section: &SectionHeader64<LE>,
-    ) -> Result<Vec<u8>, Error> {
+    ) -> Result<Vec<u8>, SymbolsError> {
         data(source, section, "a section lies outside")
     }
 
-    fn find_build_id(&self, source: &(impl Source + ?Sized)) -> Result<Option<Vec<u8>>, Error> {
+    fn find_build_id(
+        &self,
+        source: &(impl Source + ?Sized),
+    ) -> Result<Option<Vec<u8>>, SymbolsError> {
         for section in self.of_kind(elf::SHT_NOTE) {
             let id = build_id(&self.data(source, section)?);
             if id.is_some() {
@@ -155,8 +158,8 @@ impl Elf {
     }
 }
 
-fn machine(header: &FileHeader64<LE>) -> Result<Machine, Error> {
-    let unsupported = |what: &str| Err(Error::Unsupported(what.to_owned()));
+fn machine(header: &FileHeader64<LE>) -> Result<Machine, SymbolsError> {
+    let unsupported = |what: &str| Err(SymbolsError::Unsupported(what.to_owned()));
     if header.e_ident.class != elf::ELFCLASS64 {
         return unsupported("a 32-bit file");
     }
@@ -181,13 +184,15 @@ fn machine(header: &FileHeader64<LE>) -> Result<Machine, Error> {
 fn segments(
     source: &(impl Source + ?Sized),
     header: &FileHeader64<LE>,
-) -> Result<Vec<ProgramHeader64<LE>>, Error> {
+) -> Result<Vec<ProgramHeader64<LE>>, SymbolsError> {
     let number = u64::from(header.e_phnum.get(LE));
     if number == 0 {
         return Ok(Vec::new());
     }
     if usize::from(header.e_phentsize.get(LE)) != size_of::<ProgramHeader64<LE>>() {
-        return Err(Error::Malformed("its program headers have another size"));
+        return Err(SymbolsError::Malformed(
+            "its program headers have another size",
+        ));
     }
     let size = number * size_of::<ProgramHeader64<LE>>() as u64;
     let what = "its program headers lie outside";
@@ -198,14 +203,16 @@ fn segments(
 fn sections(
     source: &(impl Source + ?Sized),
     header: &FileHeader64<LE>,
-) -> Result<Vec<SectionHeader64<LE>>, Error> {
+) -> Result<Vec<SectionHeader64<LE>>, SymbolsError> {
     const HEADER_BYTES: u64 = size_of::<SectionHeader64<LE>>() as u64;
     let offset = header.e_shoff.get(LE);
     if offset == 0 {
         return Ok(Vec::new());
     }
     if u64::from(header.e_shentsize.get(LE)) != HEADER_BYTES {
-        return Err(Error::Malformed("its section headers have another size"));
+        return Err(SymbolsError::Malformed(
+            "its section headers have another size",
+        ));
     }
     let what = "its section headers lie outside";
     let first = read(source, offset, HEADER_BYTES, what)?;
@@ -219,7 +226,7 @@ fn sections(
     };
     let size = number
         .checked_mul(HEADER_BYTES)
-        .ok_or(Error::Malformed(what))?;
+        .ok_or(SymbolsError::Malformed(what))?;
     let bytes = read(source, offset, size, what)?;
     Ok(count(&bytes)?.to_vec())
 }
@@ -228,7 +235,7 @@ fn data(
     source: &(impl Source + ?Sized),
     section: &SectionHeader64<LE>,
     what: &'static str,
-) -> Result<Vec<u8>, Error> {
+) -> Result<Vec<u8>, SymbolsError> {
     let packed = section.sh_flags.get(LE) & u64::from(elf::SHF_COMPRESSED) != 0;
     if section.sh_type.get(LE) == elf::SHT_NOBITS || packed {
         return Ok(Vec::new());

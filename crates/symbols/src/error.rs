@@ -2,7 +2,7 @@ use std::{fmt, io};
 
 /// The reason why the functions of a file cannot be found.
 #[derive(Debug)]
-pub enum Error {
+pub enum SymbolsError {
     Io(io::Error),
     /// The file is not an ELF file.
     NotElf,
@@ -12,7 +12,7 @@ pub enum Error {
     Malformed(&'static str),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for SymbolsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
@@ -26,9 +26,9 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for SymbolsError {}
 
-impl From<io::Error> for Error {
+impl From<io::Error> for SymbolsError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }

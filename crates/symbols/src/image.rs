@@ -6,7 +6,7 @@ use object::elf;
 
 use crate::debug;
 use crate::elf::Elf;
-use crate::error::Error;
+use crate::error::SymbolsError;
 use crate::function::{Slots, Sources};
 use crate::imports;
 use crate::source::{Source, open};
@@ -73,7 +73,7 @@ impl Image {
     /// # Errors
     /// The file cannot be read, is not a supported ELF file, or is damaged. A debug file that does not match is
     /// ignored.
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub fn open(path: &Path) -> Result<Self, SymbolsError> {
         Self::open_with(path, Path::new(debug::DEBUG_ROOT))
     }
 
@@ -82,7 +82,7 @@ impl Image {
     ///
     /// # Errors
     /// The same as for [`Image::open`].
-    pub fn open_with(path: &Path, debug_root: &Path) -> Result<Self, Error> {
+    pub fn open_with(path: &Path, debug_root: &Path) -> Result<Self, SymbolsError> {
         let file = open(path)?;
         let mut image = Self::read(&file)?;
         if image.is_stripped()
@@ -105,7 +105,7 @@ impl Image {
     ///
     /// # Errors
     /// The file cannot be read, is not a supported ELF file, or is damaged.
-    pub fn read(source: &(impl Source + ?Sized)) -> Result<Self, Error> {
+    pub fn read(source: &(impl Source + ?Sized)) -> Result<Self, SymbolsError> {
         let elf = Elf::read(source)?;
         let (mut tables, mut slots) = (Vec::new(), Vec::new());
         let dynamic = Sources {

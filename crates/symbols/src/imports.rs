@@ -5,7 +5,7 @@ use object::elf;
 use object::elf::Rela64;
 
 use crate::elf::{Elf, Machine, entries};
-use crate::error::Error;
+use crate::error::SymbolsError;
 use crate::function::Slots;
 use crate::source::{Source, read};
 
@@ -18,7 +18,7 @@ pub fn slots(
     source: &(impl Source + ?Sized),
     elf: &Elf,
     symbols: usize,
-) -> Result<Vec<Slots>, Error> {
+) -> Result<Vec<Slots>, SymbolsError> {
     let mut slots = vec![Slots::default(); symbols];
     let (jump_slot, glob_dat) = match elf.machine {
         Machine::X86_64 => (elf::R_X86_64_JUMP_SLOT, elf::R_X86_64_GLOB_DAT),
@@ -34,7 +34,9 @@ pub fn slots(
         while done < size {
             let part = CHUNK_BYTES.min(size - done);
             let what = "its relocations lie outside";
-            let at = start.checked_add(done).ok_or(Error::Malformed(what))?;
+            let at = start
+                .checked_add(done)
+                .ok_or(SymbolsError::Malformed(what))?;
             let bytes = read(source, at, part, what)?;
             for entry in entries::<Rela64<LE>>(&bytes) {
                 let index = entry.r_sym(LE, false) as usize;

@@ -34,7 +34,7 @@ mod words;
 pub use debug::DEBUG_ROOT;
 pub use demangle::demangle;
 pub use elf::{Elf, Machine};
-pub use error::Error;
+pub use error::SymbolsError;
 pub use function::{Function, Slots, Sources};
 pub use image::{Image, address_of, defined};
 pub use matching::{LIMIT, Matches};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::function::{Function, Slots, Sources};
 use crate::image::Image;
 use crate::pattern::Pattern;
-use crate::table::{Entry, SymbolTable};
+use crate::table::{SymbolEntry, SymbolTable};
 
 /// The most functions that a rule may match. A rule that matches more is refused.
 pub const LIMIT: usize = 64;
@@ -69,7 +69,7 @@ impl Image {
     /// Returns the functions at the addresses for which `wanted` returns true, in the order of the
     /// addresses.
     fn defined(&self, wanted: impl Fn(u64) -> bool) -> Vec<Function<'_>> {
-        let mut entries: Vec<(Entry, &SymbolTable)> = Vec::new();
+        let mut entries: Vec<(SymbolEntry, &SymbolTable)> = Vec::new();
         for table in &self.tables {
             let functions = table.functions(&self.elf);
             entries.extend(

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::error::Error;
+use crate::error::SymbolsError;
 
 pub trait Source {
     /// Returns the length in bytes. The file may become shorter before it is read.
@@ -81,12 +81,14 @@ pub(crate) fn read(
     offset: u64,
     size: u64,
     what: &'static str,
-) -> Result<Vec<u8>, Error> {
-    let end = offset.checked_add(size).ok_or(Error::Malformed(what))?;
+) -> Result<Vec<u8>, SymbolsError> {
+    let end = offset
+        .checked_add(size)
+        .ok_or(SymbolsError::Malformed(what))?;
     if size > SMALL_SIZE && end > source.length()? {
-        return Err(Error::Malformed(what));
+        return Err(SymbolsError::Malformed(what));
     }
-    let size = usize::try_from(size).map_err(|_| Error::Malformed(what))?;
+    let size = usize::try_from(size).map_err(|_| SymbolsError::Malformed(what))?;
     let mut bytes = Vec::new();
     bytes
         .try_reserve_exact(size)
@@ -94,7 +96,9 @@ pub(crate) fn read(
     bytes.resize(size, 0);
     match source.fill(&mut bytes, offset) {
         Ok(()) => Ok(bytes),
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(Error::Malformed(what)),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            Err(SymbolsError::Malformed(what))
+        }
         Err(error) => Err(error.into()),
     }
 }

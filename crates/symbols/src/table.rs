@@ -6,7 +6,7 @@ use object::elf;
 use object::elf::Sym64;
 
 use crate::elf::{Elf, Machine, entries};
-use crate::error::Error;
+use crate::error::SymbolsError;
 use crate::function::Sources;
 use crate::source::Source;
 
@@ -25,7 +25,7 @@ pub struct SymbolTable {
 
 /// A function that a symbol table defines.
 #[derive(Clone, Copy)]
-pub struct Entry {
+pub struct SymbolEntry {
     /// The offset of the name in the table of strings.
     pub name: u32,
     pub address: u64,
@@ -53,7 +53,7 @@ impl SymbolTable {
         elf: &Elf,
         kind: u32,
         sources: Sources,
-    ) -> Result<Option<Self>, Error> {
+    ) -> Result<Option<Self>, SymbolsError> {
         let Some(section) = elf.of_kind(kind).next() else {
             return Ok(None);
         };
@@ -61,7 +61,7 @@ impl SymbolTable {
             .sections()
             .get(section.sh_link.get(LE) as usize)
             .filter(|strings| strings.sh_type.get(LE) == elf::SHT_STRTAB)
-            .ok_or(Error::Malformed("a symbol table has no names"))?;
+            .ok_or(SymbolsError::Malformed("a symbol table has no names"))?;
         Ok(Some(Self {
             sources,
             symbols: elf.data(source, section)?,
@@ -82,7 +82,7 @@ impl SymbolTable {
     }
 
     /// Returns the functions that the table defines in executable code of `elf`.
-    pub fn functions<'a>(&'a self, elf: &'a Elf) -> impl Iterator<Item = Entry> + 'a {
+    pub fn functions<'a>(&'a self, elf: &'a Elf) -> impl Iterator<Item = SymbolEntry> + 'a {
         self.raw().iter().filter_map(|symbol| {
             let kind = symbol.st_info & 0xf;
             let section = symbol.st_shndx.get(LE);
@@ -91,7 +91,7 @@ impl SymbolTable {
             (matches!(kind, elf::STT_FUNC | elf::STT_GNU_IFUNC)
                 && defined
                 && elf.is_executable(address))
-            .then(|| Entry {
+            .then(|| SymbolEntry {
                 name: symbol.st_name.get(LE),
                 address,
                 size: symbol.st_size.get(LE),

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 
 use common::{LIBRARY, Scratch, pattern};
-use tllmprof_symbols::{Error, Image, LIMIT, Nearest, Source, reach};
+use tllmprof_symbols::{Image, LIMIT, Nearest, Source, SymbolsError, reach};
 
 /// A file in memory that notes the size of the largest read.
 struct Watched<'a> {
@@ -74,10 +74,13 @@ fn files_cut_off() {
     }
     // The section headers are at the end of the file, so most cut files are rejected.
     assert!(refused > bytes.len() / 211 / 2, "{refused}");
-    assert!(matches!(Image::read(&bytes[..3]), Err(Error::NotElf)));
+    assert!(matches!(
+        Image::read(&bytes[..3]),
+        Err(SymbolsError::NotElf)
+    ));
     assert!(matches!(
         Image::read(&bytes[..40]),
-        Err(Error::Malformed(_))
+        Err(SymbolsError::Malformed(_))
     ));
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use tllmprof_record::{CallKind, Clock, Damage, Entry, Event, Strings, What};
 use tllmprof_report::{GpuWork, Iteration, Process, Recording};
 
-use crate::kinds::{self, End, Item, Kind, Length};
+use crate::kinds::{self, Item, Kind, LaunchEnd, Length};
 use crate::name::Texts;
 use crate::stretch::{Edges, Stretch};
 use crate::track::Track;
@@ -160,8 +160,8 @@ impl Interpreter {
     #[must_use]
     pub fn launch(&self, item: &Item) -> Option<&Launch> {
         match item.kind.row().end? {
-            End::Call => self.launches.of_call(item.thread, item.start),
-            End::Kernel => self.launches.of_kernel(item.value as u32, item.start),
+            LaunchEnd::Call => self.launches.of_call(item.thread, item.start),
+            LaunchEnd::Kernel => self.launches.of_kernel(item.value as u32, item.start),
         }
     }
 

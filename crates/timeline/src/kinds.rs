@@ -75,14 +75,14 @@ words! {
 
 /// The end of a launch that an item stands for: the call, or a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum LaunchEnd {
     Call,
     Kernel,
 }
 
 /// A row of the table of kinds of items.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub struct KindRow {
     /// The kind's category in trace formats; `None` if these have no span or moment for such items.
     pub category: Option<Category>,
     /// The Parquet table of such items, and the word in its column `kind`. If the word is empty, [`Name::word`] gives
@@ -93,7 +93,7 @@ pub struct Row {
     pub page: Option<(&'static str, &'static str)>,
     /// The key of [`Item::value`] in trace formats; `None` if the value is not exported there.
     pub value: Option<Key>,
-    pub end: Option<End>,
+    pub end: Option<LaunchEnd>,
 }
 
 macro_rules! maybe {
@@ -128,13 +128,13 @@ macro_rules! kinds {
             /// Returns the kind's row in the table of kinds.
             #[inline]
             #[must_use]
-            pub const fn row(self) -> &'static Row {
-                const ROWS: &[Row] = &[$(Row {
+            pub const fn row(self) -> &'static KindRow {
+                const ROWS: &[KindRow] = &[$(KindRow {
                     category: maybe!($(Category::$category)?),
                     table: maybe!($(($table, $word))?),
                     page: maybe!($(($label, $colour))?),
                     value: maybe!($(Key::$value)?),
-                    end: maybe!($(End::$end)?),
+                    end: maybe!($(LaunchEnd::$end)?),
                 },)*];
                 &ROWS[self as usize]
             }
@@ -180,7 +180,7 @@ pub struct Item {
     pub start: u64,
     pub length: Length,
     pub name: Name,
-    /// A number whose meaning is given by [`Row::value`]. For a metric, it is in thousandths of the metric's unit; for
+    /// A number whose meaning is given by [`KindRow::value`]. For a metric, it is in thousandths of the metric's unit; for
     /// an expert's load, in tokens.
     pub value: u64,
     /// The NVTX domain of a range. `NO_STRING` stands for the default domain; items that are not ranges have it, too.

@@ -16,7 +16,7 @@ mod track;
 
 pub use interpreter::Interpreter;
 pub use iterations::Iterations;
-pub use kinds::{Category, End, Item, Key, Kind, Length, Row};
+pub use kinds::{Category, Item, Key, Kind, KindRow, LaunchEnd, Length};
 pub use name::{Name, Texts};
 pub use stretch::Stretch;
 pub use track::Track;

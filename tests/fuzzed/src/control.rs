@@ -1,6 +1,6 @@
 //! Fuzzes lines of the control protocol, which any client may send.
 
-use tllmprof_control::{Event, Request};
+use tllmprof_control::{ControlEvent, Request};
 
 /// Any line is parsed as a request or an event, or refused. If a parsed line is written out again, it can be parsed
 /// again.
@@ -16,12 +16,18 @@ pub fn control(bytes: &[u8]) {
                     !why.is_empty() && !why.contains(char::is_control),
                     "{why:?}"
                 );
-                let answer = Event::refused(why).to_line();
-                assert!(Event::from_line(answer.as_bytes()).is_ok(), "{answer}");
+                let answer = ControlEvent::refused(why).to_line();
+                assert!(
+                    ControlEvent::from_line(answer.as_bytes()).is_ok(),
+                    "{answer}"
+                );
             }
         }
-        if let Ok(event) = Event::from_line(line) {
-            assert_eq!(Event::from_line(event.to_line().as_bytes()), Ok(event));
+        if let Ok(event) = ControlEvent::from_line(line) {
+            assert_eq!(
+                ControlEvent::from_line(event.to_line().as_bytes()),
+                Ok(event)
+            );
         }
     }
 }

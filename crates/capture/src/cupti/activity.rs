@@ -8,13 +8,13 @@ use core::ffi::c_char;
 
 use tllmprof_record::CopyKind;
 
-use super::library::Kind;
+use super::library::ActivityKind;
 
-pub const MEMCPY: Kind = 1;
-pub const MEMSET: Kind = 2;
+pub const MEMCPY: ActivityKind = 1;
+pub const MEMSET: ActivityKind = 2;
 /// Kernels that may run concurrently. The other kind, `KERNEL` (3), gives no times for the kernels of a graph.
-pub const CONCURRENT_KERNEL: Kind = 10;
-pub const KINDS: [Kind; 3] = [CONCURRENT_KERNEL, MEMCPY, MEMSET];
+pub const CONCURRENT_KERNEL: ActivityKind = 10;
+pub const KINDS: [ActivityKind; 3] = [CONCURRENT_KERNEL, MEMCPY, MEMSET];
 
 /// One kernel, copy or memset. Times are in nanoseconds of CUPTI's clock.
 pub struct Activity {
@@ -23,10 +23,10 @@ pub struct Activity {
     pub device: u32,
     pub stream: u32,
     pub correlation: u32,
-    pub work: Work,
+    pub work: ActivityDetails,
 }
 
-pub enum Work {
+pub enum ActivityDetails {
     Kernel {
         /// The mangled name, which may be null.
         name: *const c_char,
@@ -65,7 +65,7 @@ impl Activity {
                 device: word(40),
                 stream: word(48),
                 correlation: word(92),
-                work: Work::Kernel {
+                work: ActivityDetails::Kernel {
                     name: core::ptr::with_exposed_provenance(
                         usize::try_from(long(104)).unwrap_or(0),
                     ),
@@ -80,12 +80,12 @@ impl Activity {
                 stream: word(40),
                 correlation: word(44),
                 work: if kind == MEMCPY {
-                    Work::Copy {
+                    ActivityDetails::Copy {
                         kind: CopyKind::from_code((word(4) & 0xff) as u8),
                         bytes: long(8),
                     }
                 } else {
-                    Work::Set { bytes: long(8) }
+                    ActivityDetails::Set { bytes: long(8) }
                 },
             },
             _ => return None,

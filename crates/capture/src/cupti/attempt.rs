@@ -26,7 +26,7 @@ pub enum Attempt {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum AttemptEvent {
     /// A thread requests a new attempt.
     Begins,
     /// The thread no longer waits.
@@ -47,13 +47,15 @@ impl Attempt {
 }
 
 impl States for Attempt {
-    type Event = Event;
+    type Event = AttemptEvent;
 
-    fn next(self, event: Event) -> Option<Self> {
+    fn next(self, event: AttemptEvent) -> Option<Self> {
         match (self, event) {
-            (_, Event::Begins) => Some(Self::Wanted(self.number().wrapping_add(1) & MAX_NUMBER)),
-            (Self::Wanted(number), Event::Abandons) => Some(Self::Abandoned(number)),
-            (Self::Wanted(number), Event::Commits(of)) if number == of => {
+            (_, AttemptEvent::Begins) => {
+                Some(Self::Wanted(self.number().wrapping_add(1) & MAX_NUMBER))
+            }
+            (Self::Wanted(number), AttemptEvent::Abandons) => Some(Self::Abandoned(number)),
+            (Self::Wanted(number), AttemptEvent::Commits(of)) if number == of => {
                 Some(Self::Committed(number))
             }
             _ => None,
@@ -84,12 +86,12 @@ mod tests {
     use tllmprof_sync::States;
 
     use super::Attempt::{self, Abandoned, Committed, Wanted};
-    use super::Event::{self, Abandons, Begins, Commits};
+    use super::AttemptEvent::{self, Abandons, Begins, Commits};
     use super::MAX_NUMBER;
 
-    fn after(events: &[Event]) -> Vec<Attempt> {
+    fn after(events: &[AttemptEvent]) -> Vec<Attempt> {
         let mut attempt = Wanted(0);
-        let on = |event: &Event| {
+        let on = |event: &AttemptEvent| {
             attempt = attempt.next(*event).unwrap_or(attempt);
             attempt
         };

@@ -8,12 +8,12 @@ use tllmprof_recorder as recorder;
 
 /// One moment as both clocks show it: nanoseconds of CUPTI's clock, and the record's ticks.
 #[derive(Clone, Copy, Default)]
-pub struct Reading {
+pub struct ClockReading {
     pub ns: u64,
     pub ticks: u64,
 }
 
-impl Reading {
+impl ClockReading {
     /// Reads both clocks several times, and returns the pair that took the least time to read. `read` returns the
     /// time of CUPTI's clock in nanoseconds.
     pub fn new(mut read: impl FnMut() -> u64) -> Self {
@@ -66,9 +66,9 @@ impl Reading {
 /// are the same clock. The result is right even if this thread is descheduled between readings.
 pub fn ahead(read: impl FnMut() -> u64) -> i64 {
     const MAX_SKEW_NS: u64 = 100_000;
-    let before = Reading::now();
-    let theirs = Reading::new(read);
-    let after = Reading::now();
+    let before = ClockReading::now();
+    let theirs = ClockReading::new(read);
+    let after = ClockReading::now();
     let ours = before.ns_at(&after, theirs.ticks);
     let ahead = theirs.ns.wrapping_sub(ours).cast_signed();
     if theirs.ns == 0 || ahead.unsigned_abs() < MAX_SKEW_NS {

@@ -9,11 +9,11 @@ use std::time::Instant;
 use super::MIN_FREE_MEMORY;
 use super::activity::KINDS;
 use super::attempt::{self, Attempt};
-use super::clock::{self, Reading};
+use super::clock::{self, ClockReading};
 use super::library::Cupti;
 use super::others;
 use super::presence::{self, Presence};
-use super::refusal::Refusal;
+use super::refusal::KernelsRefusal;
 use super::taking::{self, RecordedCounts};
 use super::{Driver, buffers};
 pub use crate::worker::CuptiJob as Job;
@@ -71,7 +71,7 @@ lifecycle::global! {
     static IS_CAPTURING: AtomicBool = AtomicBool::new(false);
     /// Reason why the last attempt to attach failed. `None` if it succeeded.
     #[fork(free)]
-    static REFUSED: Lock<Option<Refusal>> = Lock::new(None);
+    static REFUSED: Lock<Option<KernelsRefusal>> = Lock::new(None);
     #[fork(free)]
     static LEFT: Lock<Left> = Lock::new(Left::Busy);
     /// The attempt to attach or detach that a thread of the program waits for.
@@ -93,13 +93,13 @@ pub fn is_on() -> bool {
 }
 
 /// Takes the reason why the last attempt to attach failed, if it failed.
-pub fn refused() -> Option<Refusal> {
+pub fn refused() -> Option<KernelsRefusal> {
     REFUSED.lock().take()
 }
 
 /// Abandons an attempt to attach that took too long. If the worker attaches CUPTI later, it disables it again.
 pub fn forget_attach() {
-    ATTEMPT.on(attempt::Event::Abandons);
+    ATTEMPT.on(attempt::AttemptEvent::Abandons);
 }
 
 /// Returns the result of the last attempt to detach.
@@ -114,14 +114,14 @@ pub fn closed_us() -> u64 {
 
 /// Begins an attempt to attach or detach.
 pub fn begin_attempt() {
-    ATTEMPT.on(attempt::Event::Begins);
+    ATTEMPT.on(attempt::AttemptEvent::Begins);
     *LEFT.lock() = Left::Busy;
 }
 
 /// Abandons the attempt to detach, unless the worker has already begun to detach CUPTI. Returns true if it was
 /// abandoned.
 pub fn abandon_attempt() -> bool {
-    let is_given_up = ATTEMPT.on(attempt::Event::Abandons).is_some();
+    let is_given_up = ATTEMPT.on(attempt::AttemptEvent::Abandons).is_some();
     if is_given_up {
         gate::open();
     }
@@ -155,20 +155,20 @@ pub fn work(job: Job) {
 
 /// Commits to the attempt with this number. Returns false if the requesting thread has abandoned it.
 fn commit(number: u32) -> bool {
-    ATTEMPT.on(attempt::Event::Commits(number)).is_some()
+    ATTEMPT.on(attempt::AttemptEvent::Commits(number)).is_some()
 }
 
 /// Attaches CUPTI and enables it.
-fn attach() -> Result<(), Refusal> {
+fn attach() -> Result<(), KernelsRefusal> {
     if others::have_it() || others::are_coming() {
-        return Err(Refusal::Taken);
+        return Err(KernelsRefusal::Taken);
     }
-    let driver = Driver::get().ok_or(Refusal::NoDriver)?;
+    let driver = Driver::get().ok_or(KernelsRefusal::NoDriver)?;
     let begun = Instant::now();
     let cupti = Cupti::load(driver.version().unwrap_or(0))?;
     let loaded = begun.elapsed();
     if !own_threads::has_memory_for_thread_locals() {
-        return Err(Refusal::ThreadLocals);
+        return Err(KernelsRefusal::ThreadLocals);
     }
     mind_exit();
     buffers::prepare();
@@ -179,7 +179,7 @@ fn attach() -> Result<(), Refusal> {
     let _held = gate::hold();
     // If there is no context, the free memory is unknown, and the check is skipped.
     if let Some(free) = driver.free_memory().filter(|free| *free < MIN_FREE_MEMORY) {
-        return Err(Refusal::Memory { free });
+        return Err(KernelsRefusal::Memory { free });
     }
     if !is_in() {
         let mut subscriber = core::ptr::null_mut();
@@ -189,27 +189,27 @@ fn attach() -> Result<(), Refusal> {
             unsafe { (cupti.subscribe)(&raw mut subscriber, ignore, core::ptr::null_mut()) };
         match status {
             0 => {}
-            MULTIPLE_SUBSCRIBERS => return Err(Refusal::Taken),
+            MULTIPLE_SUBSCRIBERS => return Err(KernelsRefusal::Taken),
             status => {
-                return Err(Refusal::Failed {
+                return Err(KernelsRefusal::Failed {
                     function: "cuptiSubscribe",
                     status,
                 });
             }
         }
         SUBSCRIBER.store(subscriber, Ordering::Release);
-        PRESENCE.on(presence::Event::Subscribed);
+        PRESENCE.on(presence::PresenceEvent::Subscribed);
     }
     if scopes::are_on() {
         scopes::forget_names();
         name_graphs(cupti);
     }
-    taking::begin(Reading::now(), ahead(cupti));
+    taking::begin(ClockReading::now(), ahead(cupti));
     PASSES[0].store(gate::passes(), Ordering::Relaxed);
     // SAFETY: the functions have the types that CUPTI requires, and are never unloaded.
     let status = unsafe { (cupti.register_callbacks)(taking::requested, taking::completed) };
     check("cuptiActivityRegisterCallbacks", status)?;
-    PRESENCE.on(presence::Event::Enabled);
+    PRESENCE.on(presence::PresenceEvent::Enabled);
     for kind in KINDS {
         // SAFETY: the call takes no pointer, and `KINDS` are values of `CUpti_ActivityKind`.
         check("cuptiActivityEnable", unsafe { (cupti.enable)(kind) })?;
@@ -227,11 +227,11 @@ fn attach() -> Result<(), Refusal> {
 
 extern "C" fn ignore(_: *mut c_void, _: c_int, _: u32, _: *const c_void) {}
 
-fn check(function: &'static str, status: c_int) -> Result<(), Refusal> {
+fn check(function: &'static str, status: c_int) -> Result<(), KernelsRefusal> {
     if status == 0 {
         Ok(())
     } else {
-        Err(Refusal::Failed { function, status })
+        Err(KernelsRefusal::Failed { function, status })
     }
 }
 
@@ -268,7 +268,7 @@ fn name_graphs(cupti: &Cupti) {
 /// Disables CUPTI and makes it hand over its remaining records.
 fn switch_off() {
     let Some(cupti) = Cupti::get() else { return };
-    if PRESENCE.on(presence::Event::SwitchedOff).is_some() {
+    if PRESENCE.on(presence::PresenceEvent::SwitchedOff).is_some() {
         if scopes::are_on() {
             name_graphs(cupti); // graphs that were created in the meantime
         }
@@ -342,7 +342,7 @@ fn leave() -> Left {
     drop(closed);
     let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
     CLOSED_US.store(took, Ordering::Relaxed);
-    PRESENCE.on(presence::Event::Finalised);
+    PRESENCE.on(presence::PresenceEvent::Finalised);
     buffers::shrink();
     match status {
         0 => Left::Yes,
@@ -354,7 +354,7 @@ fn leave() -> Left {
 fn release() {
     switch_off();
     if let Some(cupti) = Cupti::get()
-        && PRESENCE.on(presence::Event::Released).is_some()
+        && PRESENCE.on(presence::PresenceEvent::Released).is_some()
     {
         // SAFETY: the handle belongs to our subscription, which ends here.
         let _ = unsafe { (cupti.unsubscribe)(SUBSCRIBER.load(Ordering::Acquire)) };
@@ -423,9 +423,9 @@ mod tests {
         let _record = record();
         made::load();
         assert!(!is_in() && !is_on());
-        PRESENCE.on(presence::Event::Subscribed);
+        PRESENCE.on(presence::PresenceEvent::Subscribed);
         assert!(is_in() && !is_on());
-        PRESENCE.on(presence::Event::Enabled);
+        PRESENCE.on(presence::PresenceEvent::Enabled);
         made::ENABLED.lock().unwrap().extend(KINDS);
         let before = *made::FLUSHES.lock().unwrap();
         assert!(is_on());
@@ -434,7 +434,7 @@ mod tests {
         assert!(made::ENABLED.lock().unwrap().is_empty());
         work(Job::Flush);
         assert_eq!(*made::FLUSHES.lock().unwrap(), before + 1);
-        PRESENCE.on(presence::Event::Finalised);
+        PRESENCE.on(presence::PresenceEvent::Finalised);
         assert!(!is_in());
     }
 

@@ -10,12 +10,12 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use tllmprof_cupti::{NEWEST, OLDEST, find, folders, names};
 use tllmprof_platform::lifecycle;
 
-use super::refusal::Refusal;
+use super::refusal::KernelsRefusal;
 use tllmprof_platform::{elf, function};
 
 pub type CuptiResult = c_int;
 /// An activity kind (`CUpti_ActivityKind`).
-pub type Kind = c_int;
+pub type ActivityKind = c_int;
 pub type Subscriber = *mut c_void;
 pub type OnCallback = extern "C" fn(*mut c_void, c_int, u32, *const c_void);
 pub type BufferRequested = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
@@ -40,7 +40,7 @@ macro_rules! functions {
         }
 
         impl Cupti {
-            fn from_module(module: &elf::Module) -> Result<Self, Refusal> {
+            fn from_module(module: &elf::ElfModule) -> Result<Self, KernelsRefusal> {
                 let path = module.path().to_string_lossy().into_owned();
                 Ok(Self {
                     version: 0,
@@ -53,7 +53,7 @@ macro_rules! functions {
                         let name: &CStr = $name;
                         let Some(address) = module.defines(name, None) else {
                             let function = name.to_str().unwrap_or_default();
-                            return Err(Refusal::Lacks { path, function });
+                            return Err(KernelsRefusal::Lacks { path, function });
                         };
                         type Function = unsafe extern "C" fn($($arg),*) -> CuptiResult;
                         // SAFETY: CUPTI's headers declare the function with these types.
@@ -72,8 +72,8 @@ functions! {
     subscribe: fn(*mut Subscriber, OnCallback, *mut c_void) = c"cuptiSubscribe";
     unsubscribe: fn(Subscriber) = c"cuptiUnsubscribe";
     register_callbacks: fn(BufferRequested, BufferCompleted) = c"cuptiActivityRegisterCallbacks";
-    enable: fn(Kind) = c"cuptiActivityEnable";
-    disable: fn(Kind) = c"cuptiActivityDisable";
+    enable: fn(ActivityKind) = c"cuptiActivityEnable";
+    disable: fn(ActivityKind) = c"cuptiActivityDisable";
     flush_all: fn(u32) = c"cuptiActivityFlushAll";
     next_record: fn(*mut u8, usize, *mut *mut u8) = c"cuptiActivityGetNextRecord";
     dropped_records: fn(*mut c_void, u32, *mut usize) = c"cuptiActivityGetNumDroppedRecords";
@@ -95,7 +95,7 @@ impl Cupti {
     /// Finds or loads the process's CUPTI. If the process has already loaded one, for example through PyTorch, that
     /// is used. Otherwise the newest one is loaded that a driver of version `driver` supports. Runs on the worker
     /// thread, because loading may run constructors.
-    pub fn load(driver: c_int) -> Result<&'static Self, Refusal> {
+    pub fn load(driver: c_int) -> Result<&'static Self, KernelsRefusal> {
         if let Some(known) = Self::get() {
             return Ok(known);
         }
@@ -107,7 +107,7 @@ impl Cupti {
             Some(path) => open(&path, libc::RTLD_NOLOAD).map(|()| path)?,
             None => open_newest(newest)?,
         };
-        let mut found = Err(Refusal::NotFound { newest });
+        let mut found = Err(KernelsRefusal::NotFound { newest });
         elf::walk(|module| {
             let is_it =
                 is_cupti(module) && (module.path() == path.as_c_str() || is_named(module, &path));
@@ -121,7 +121,7 @@ impl Cupti {
         unsafe { (cupti.get_version)(&raw mut cupti.version) };
         if cupti.version < API_OF_12 {
             let Self { path, version, .. } = cupti;
-            return Err(Refusal::TooOld { path, version });
+            return Err(KernelsRefusal::TooOld { path, version });
         }
         let cupti: &'static Self = Box::leak(Box::new(cupti));
         LOADED.store(core::ptr::from_ref(cupti).cast_mut(), Ordering::Release);
@@ -129,14 +129,14 @@ impl Cupti {
     }
 }
 
-fn is_cupti(module: &elf::Module) -> bool {
+fn is_cupti(module: &elf::ElfModule) -> bool {
     module
         .soname()
         .is_some_and(|soname| soname.to_bytes().starts_with(PREFIX))
 }
 
 /// Returns true if `name` has no path and is the module's soname: the loader found the module by this name.
-fn is_named(module: &elf::Module, name: &CStr) -> bool {
+fn is_named(module: &elf::ElfModule, name: &CStr) -> bool {
     !name.to_bytes().contains(&b'/') && module.soname() == Some(name)
 }
 
@@ -161,7 +161,7 @@ fn mapped(newest: u32) -> Option<CString> {
     best.map(|(_, path)| path)
 }
 
-fn open_newest(newest: u32) -> Result<CString, Refusal> {
+fn open_newest(newest: u32) -> Result<CString, KernelsRefusal> {
     let mut runtimes = Vec::new();
     elf::walk(|module| {
         if module.file_name().starts_with(b"libcudart") {
@@ -180,7 +180,7 @@ fn open_newest(newest: u32) -> Result<CString, Refusal> {
     names(newest)
         .filter_map(|name| CString::new(name).ok())
         .find(|name| open(name, 0).is_ok())
-        .ok_or(Refusal::NotFound { newest })
+        .ok_or(KernelsRefusal::NotFound { newest })
 }
 
 /// Returns the path under which the loader lists the library that was opened by `path`.
@@ -198,7 +198,7 @@ fn real(path: CString) -> CString {
 }
 
 /// Loads the library. With [`libc::RTLD_NOLOAD`], only keeps a library that is already loaded.
-fn open(path: &CStr, flags: c_int) -> Result<(), Refusal> {
+fn open(path: &CStr, flags: c_int) -> Result<(), KernelsRefusal> {
     let path = OsStr::from_bytes(path.to_bytes());
     // SAFETY: opening runs CUPTI's constructors. They run on the worker thread, for which no other thread has to
     // wait.
@@ -207,9 +207,9 @@ fn open(path: &CStr, flags: c_int) -> Result<(), Refusal> {
         // Never closed, because the functions are used as long as the process lives.
         Ok(library) => core::mem::forget(library),
         Err(libloading::Error::DlOpenUnknown) => {
-            return Err(Refusal::NotLoaded("no reason was given".to_owned()));
+            return Err(KernelsRefusal::NotLoaded("no reason was given".to_owned()));
         }
-        Err(why) => return Err(Refusal::NotLoaded(why.to_string())),
+        Err(why) => return Err(KernelsRefusal::NotLoaded(why.to_string())),
     }
     Ok(())
 }
@@ -222,7 +222,10 @@ mod tests {
     fn a_library_that_is_not_there_is_not_loaded() {
         for flags in [0, libc::RTLD_NOLOAD] {
             let refusal = open(c"/nowhere/libcupti.so.12", flags);
-            assert!(matches!(refusal, Err(Refusal::NotLoaded(_))), "{refusal:?}");
+            assert!(
+                matches!(refusal, Err(KernelsRefusal::NotLoaded(_))),
+                "{refusal:?}"
+            );
         }
         let path = || CString::new("/nowhere/libcupti.so.12").unwrap();
         assert_eq!(real(path()), path());
@@ -241,7 +244,7 @@ pub mod made {
     pub const RECORD: usize = 128;
 
     /// The activity kinds that are enabled in the stand-in.
-    pub static ENABLED: Mutex<BTreeSet<Kind>> = Mutex::new(BTreeSet::new());
+    pub static ENABLED: Mutex<BTreeSet<ActivityKind>> = Mutex::new(BTreeSet::new());
     /// Number of flushes that the stand-in was asked for.
     pub static FLUSHES: Mutex<u32> = Mutex::new(0);
     /// Number of records that the stand-in reports as dropped.
@@ -271,12 +274,12 @@ pub mod made {
         0
     }
 
-    extern "C" fn enable(kind: Kind) -> CuptiResult {
+    extern "C" fn enable(kind: ActivityKind) -> CuptiResult {
         ENABLED.lock().unwrap().insert(kind);
         0
     }
 
-    extern "C" fn disable(kind: Kind) -> CuptiResult {
+    extern "C" fn disable(kind: ActivityKind) -> CuptiResult {
         i32::from(!ENABLED.lock().unwrap().remove(&kind))
     }
 

@@ -33,14 +33,14 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::CuptiCall;
-use tllmprof_config::{KernelSamples, Kernels, Settings};
+use tllmprof_config::{KernelSamples, KernelSelection, Settings};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use super::worker;
 use jobs::Left;
 pub use jobs::{Job, work};
-use plan::{Action, AttachPlan, Event, NEVER, Where};
-use refusal::Refusal;
+use plan::{Action, AttachPlan, NEVER, PlanEvent, Where};
+use refusal::KernelsRefusal;
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
@@ -71,7 +71,7 @@ lifecycle::global! {
     /// Number of iterations of the current window in which kernels are recorded.
     #[fork(keep = "stored where a window opens")]
     static STEPS: AtomicU64 = AtomicU64::new(0);
-    /// Set of the refusals that have been reported, by [`Refusal::number`].
+    /// Set of the refusals that have been reported, by [`KernelsRefusal::number`].
     #[fork(keep = "the parent has said it")]
     static REPORTED: AtomicU32 = AtomicU32::new(0);
     #[fork(by = in_child)]
@@ -86,20 +86,20 @@ pub fn is_wanted(settings: &Settings) -> bool {
 }
 
 trait Obstacle {
-    fn obstacle(&self) -> Option<Refusal>;
+    fn obstacle(&self) -> Option<KernelsRefusal>;
 }
 
 impl Obstacle for Settings {
     /// Returns the reason why the environment rules out the recording of kernels, if there is one.
-    fn obstacle(&self) -> Option<Refusal> {
+    fn obstacle(&self) -> Option<KernelsRefusal> {
         if !recorder::is_asked_for(self) {
-            Some(Refusal::NoRecord)
+            Some(KernelsRefusal::NoRecord)
         } else if self.torch_trace.is_some() {
-            Some(Refusal::TorchProfiler)
-        } else if self.kernels == Some(Kernels::Auto) && is_part_of_a_gpu() {
-            Some(Refusal::Mig)
+            Some(KernelsRefusal::TorchProfiler)
+        } else if self.kernels == Some(KernelSelection::Auto) && is_part_of_a_gpu() {
+            Some(KernelsRefusal::Mig)
         } else if std::env::var_os("CUDA_INJECTION64_PATH").is_some_and(|path| !path.is_empty()) {
-            Some(Refusal::Injected)
+            Some(KernelsRefusal::Injected)
         } else {
             None
         }
@@ -127,7 +127,10 @@ pub fn has_edge_at(iteration: u64) -> bool {
 /// Reports why no kernels can be sampled, if samples are requested but impossible. Called when the process begins to
 /// use CUDA.
 pub fn start(settings: &Settings) {
-    let is_sampled = settings.kernels.and_then(Kernels::samples).is_some();
+    let is_sampled = settings
+        .kernels
+        .and_then(KernelSelection::samples)
+        .is_some();
     if let Some(refusal) = settings.obstacle().filter(|_| is_sampled) {
         say_refusal(&refusal);
     }
@@ -144,9 +147,9 @@ pub fn may_take(kernels: Option<u64>) {
     let mut plan = PLAN.lock();
     if let Some(refusal) = settings.obstacle() {
         say_refusal(&refusal);
-        plan.on(Event::Obstructed);
+        plan.on(PlanEvent::Obstructed);
     } else if recorder::is_on() {
-        plan.on(Event::Opens);
+        plan.on(PlanEvent::Opens);
     }
 }
 
@@ -158,7 +161,7 @@ pub fn reach(iteration: u64, capturing: bool) -> bool {
     }
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
-    let action = plan.on(Event::Begins {
+    let action = plan.on(PlanEvent::Begins {
         iteration,
         capturing,
         cupti,
@@ -174,7 +177,7 @@ pub fn reach(iteration: u64, capturing: bool) -> bool {
 
 /// Ends the recording of kernels when the window is about to close. `over` is the first iteration after the window.
 pub fn window_closes(over: u64) {
-    let action = PLAN.lock().on(Event::Closes { over });
+    let action = PLAN.lock().on(PlanEvent::Closes { over });
     write_stop(action, over);
     if action == Action::SayCaptured {
         log::say!(
@@ -218,7 +221,7 @@ fn yield_to_another() {
         return;
     }
     let was_on = jobs::is_on();
-    plan.on(Event::Yields);
+    plan.on(PlanEvent::Yields);
     if leave_once() != Left::Yes {
         worker::run(worker::Job::Cupti(Job::Release), YIELD_TIMEOUT);
     }
@@ -236,7 +239,7 @@ fn yield_to_another() {
 pub fn window_has_closed(over: u64, capturing: bool) {
     let mut plan = PLAN.lock();
     let cupti = whereabouts();
-    let closed = Event::Closed {
+    let closed = PlanEvent::Closed {
         over,
         capturing,
         cupti,
@@ -251,7 +254,7 @@ pub fn finish(over: u64, capturing: bool) {
     let Some(mut plan) = PLAN.lock_for(EXIT_TIMEOUT) else {
         return;
     };
-    write_stop(plan.on(Event::Ends), over);
+    write_stop(plan.on(PlanEvent::Ends), over);
     drop(plan);
     jobs::set_capturing(capturing);
     flush_at_exit();
@@ -269,13 +272,13 @@ fn whereabouts() -> Where {
 }
 
 /// Reports why there are no kernels. Each reason is reported once.
-fn say_refusal(refusal: &Refusal) {
+fn say_refusal(refusal: &KernelsRefusal) {
     let bit = 1 << refusal.number();
     if REPORTED.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
         return;
     }
     let settings = tllmprof_session::activity::settings();
-    if settings.is_some_and(|settings| settings.kernels == Some(Kernels::Auto)) {
+    if settings.is_some_and(|settings| settings.kernels == Some(KernelSelection::Auto)) {
         log::say!(Info, "the window has no kernels: {refusal}");
     } else {
         log::say!(Warn, "no kernels: {refusal}");
@@ -319,7 +322,7 @@ fn flush_at_exit() {
 
 impl AttachPlan {
     /// Handles `event`: changes the plan, and returns the action that is required.
-    pub fn on(&mut self, event: Event) -> Action {
+    pub fn on(&mut self, event: PlanEvent) -> Action {
         let (next, action) = self.next(event);
         *self = next;
         NEXT.store(next.due(), Ordering::Relaxed);
@@ -335,14 +338,14 @@ impl AttachPlan {
         } else {
             jobs::forget_attach();
             Some(if worker::lacks_memory() {
-                Refusal::ThreadLocals
+                KernelsRefusal::ThreadLocals
             } else {
-                Refusal::Slow
+                KernelsRefusal::Slow
             })
         };
         if let Some(refusal) = refusal {
             say_refusal(&refusal);
-            self.on(Event::NotAttached {
+            self.on(PlanEvent::NotAttached {
                 iteration,
                 may_pass: refusal.may_pass(),
                 may_be_in: !is_done || jobs::is_in(),
@@ -350,7 +353,7 @@ impl AttachPlan {
             return false;
         }
         let until = iteration.saturating_add(STEPS.load(Ordering::Relaxed).max(1));
-        self.on(Event::Attached { until });
+        self.on(PlanEvent::Attached { until });
         true
     }
 
@@ -364,10 +367,10 @@ impl AttachPlan {
             log_totals();
         }
         self.on(match left {
-            Left::Yes | Left::Unseen | Left::Shared => Event::Left,
-            Left::Busy => Event::Busy { iteration },
-            Left::Early => Event::Early { iteration },
-            Left::Failed(_) | Left::Hangs => Event::Broken,
+            Left::Yes | Left::Unseen | Left::Shared => PlanEvent::Left,
+            Left::Busy => PlanEvent::Busy { iteration },
+            Left::Early => PlanEvent::Early { iteration },
+            Left::Failed(_) | Left::Hangs => PlanEvent::Broken,
         });
         match left {
             Left::Yes => log::say!(

@@ -66,7 +66,7 @@ pub enum Where {
 
 /// An event that changes the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum PlanEvent {
     /// A window opens.
     Opens,
     /// The settings, or another tool, rule out the recording of kernels.
@@ -113,7 +113,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Nothing,
-    /// Attach CUPTI. This results in [`Event::Attached`] or [`Event::NotAttached`].
+    /// Attach CUPTI. This results in [`PlanEvent::Attached`] or [`PlanEvent::NotAttached`].
     Attach,
     /// Write into the record that kernels were recorded up to here.
     Stop,
@@ -121,7 +121,7 @@ pub enum Action {
     StopBefore,
     /// Act as for [`Action::Stop`], then as for [`Action::Leave`].
     StopAndLeave,
-    /// Detach CUPTI. This results in [`Event::Left`], [`Event::Busy`], [`Event::Early`] or [`Event::Broken`].
+    /// Detach CUPTI. This results in [`PlanEvent::Left`], [`PlanEvent::Busy`], [`PlanEvent::Early`] or [`PlanEvent::Broken`].
     Leave,
     /// Log that no kernels were recorded because of stream captures during the whole window.
     SayCaptured,
@@ -171,22 +171,22 @@ impl AttachPlan {
     }
 
     /// Returns the state after `event`, and the action that is required.
-    pub fn next(self, event: Event) -> (Self, Action) {
+    pub fn next(self, event: PlanEvent) -> (Self, Action) {
         let leave = self.pending();
         match (self, event) {
-            (Self::Off | Self::Leaving(_), Event::Opens) => {
+            (Self::Off | Self::Leaving(_), PlanEvent::Opens) => {
                 (Self::Waiting { leave }, Action::Nothing)
             }
-            (_, Event::Obstructed) => (Self::Hopeless { leave }, Action::Nothing),
+            (_, PlanEvent::Obstructed) => (Self::Hopeless { leave }, Action::Nothing),
             (
                 Self::Waiting { .. },
-                Event::Begins {
+                PlanEvent::Begins {
                     capturing: false, ..
                 },
             ) => (self, Action::Attach),
             (
                 Self::Taking { until },
-                Event::Begins {
+                PlanEvent::Begins {
                     iteration,
                     capturing,
                     cupti,
@@ -206,23 +206,23 @@ impl AttachPlan {
             }
             (
                 Self::Leaving(_) | Self::Hopeless { .. },
-                Event::Begins {
+                PlanEvent::Begins {
                     iteration,
                     capturing,
                     cupti,
                 }
-                | Event::Closed {
+                | PlanEvent::Closed {
                     over: iteration,
                     capturing,
                     cupti,
                 },
             ) => self.look(iteration, capturing, cupti),
-            (Self::Waiting { .. }, Event::Attached { until }) => {
+            (Self::Waiting { .. }, PlanEvent::Attached { until }) => {
                 (Self::Taking { until }, Action::Nothing)
             }
             (
                 Self::Waiting { .. },
-                Event::NotAttached {
+                PlanEvent::NotAttached {
                     iteration,
                     may_pass,
                     may_be_in,
@@ -237,26 +237,28 @@ impl AttachPlan {
                 };
                 (refused, Action::Nothing)
             }
-            (Self::Taking { .. }, Event::Yields) => (Self::Cut, Action::Nothing),
-            (Self::Waiting { .. }, Event::Yields) => {
+            (Self::Taking { .. }, PlanEvent::Yields) => (Self::Cut, Action::Nothing),
+            (Self::Waiting { .. }, PlanEvent::Yields) => {
                 (Self::Waiting { leave: None }, Action::Nothing)
             }
-            (Self::Leaving(_) | Self::Hopeless { .. }, Event::Yields) => {
+            (Self::Leaving(_) | Self::Hopeless { .. }, PlanEvent::Yields) => {
                 (self.with_leave(None), Action::Nothing)
             }
-            (Self::Cut, Event::Begins { .. } | Event::Closes { .. } | Event::Ends) => {
+            (Self::Cut, PlanEvent::Begins { .. } | PlanEvent::Closes { .. } | PlanEvent::Ends) => {
                 (Self::Off, Action::StopBefore)
             }
-            (Self::Waiting { leave }, Event::Closes { .. }) => {
+            (Self::Waiting { leave }, PlanEvent::Closes { .. }) => {
                 (self.with_leave(leave), Action::SayCaptured)
             }
-            (Self::Taking { .. }, Event::Closes { over }) => (Self::stopped(over), Action::Stop),
-            (Self::Leaving(_) | Self::Hopeless { leave: Some(_) }, Event::Left) => {
+            (Self::Taking { .. }, PlanEvent::Closes { over }) => {
+                (Self::stopped(over), Action::Stop)
+            }
+            (Self::Leaving(_) | Self::Hopeless { leave: Some(_) }, PlanEvent::Left) => {
                 (self.with_leave(None), Action::Nothing)
             }
             (
                 Self::Leaving(leave) | Self::Hopeless { leave: Some(leave) },
-                Event::Busy { iteration },
+                PlanEvent::Busy { iteration },
             ) => {
                 let tries = leave.tries + 1;
                 let at = iteration.saturating_add(1 << leave.tries);
@@ -265,7 +267,7 @@ impl AttachPlan {
             }
             (
                 Self::Leaving(leave) | Self::Hopeless { leave: Some(leave) },
-                Event::Early { iteration },
+                PlanEvent::Early { iteration },
             ) => {
                 let at = iteration.saturating_add(EARLY_RETRY_ITERATIONS);
                 (
@@ -273,11 +275,11 @@ impl AttachPlan {
                     Action::Nothing,
                 )
             }
-            (Self::Leaving(_) | Self::Hopeless { .. }, Event::Broken) => {
+            (Self::Leaving(_) | Self::Hopeless { .. }, PlanEvent::Broken) => {
                 (Self::Hopeless { leave: None }, Action::Nothing)
             }
-            (Self::Taking { .. }, Event::Ends) => (Self::Off, Action::Stop),
-            (_, Event::Ends) => (self.with_leave(None), Action::Nothing),
+            (Self::Taking { .. }, PlanEvent::Ends) => (Self::Off, Action::Stop),
+            (_, PlanEvent::Ends) => (self.with_leave(None), Action::Nothing),
             _ => (self, Action::Nothing),
         }
     }

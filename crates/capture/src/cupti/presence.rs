@@ -25,7 +25,7 @@ pub enum Presence {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum PresenceEvent {
     Subscribed,
     Enabled,
     SwitchedOff,
@@ -35,13 +35,15 @@ pub enum Event {
 }
 
 impl States for Presence {
-    type Event = Event;
+    type Event = PresenceEvent;
 
-    fn next(self, event: Event) -> Option<Self> {
+    fn next(self, event: PresenceEvent) -> Option<Self> {
         match (self, event) {
-            (Self::Out, Event::Subscribed) | (Self::On, Event::SwitchedOff) => Some(Self::In),
-            (Self::In, Event::Enabled) => Some(Self::On),
-            (Self::In, Event::Finalised | Event::Released) => Some(Self::Out),
+            (Self::Out, PresenceEvent::Subscribed) | (Self::On, PresenceEvent::SwitchedOff) => {
+                Some(Self::In)
+            }
+            (Self::In, PresenceEvent::Enabled) => Some(Self::On),
+            (Self::In, PresenceEvent::Finalised | PresenceEvent::Released) => Some(Self::Out),
             _ => None,
         }
     }
@@ -63,12 +65,12 @@ impl States for Presence {
 mod tests {
     use tllmprof_sync::States;
 
-    use super::Event::{self, Enabled, Finalised, Released, Subscribed, SwitchedOff};
     use super::Presence::{self, In, On, Out};
+    use super::PresenceEvent::{self, Enabled, Finalised, Released, Subscribed, SwitchedOff};
 
-    fn after(events: &[Event]) -> Vec<Presence> {
+    fn after(events: &[PresenceEvent]) -> Vec<Presence> {
         let mut presence = Out;
-        let on = |event: &Event| {
+        let on = |event: &PresenceEvent| {
             presence = presence.next(*event).unwrap_or(presence);
             presence
         };

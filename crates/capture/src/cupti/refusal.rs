@@ -4,7 +4,7 @@ use core::fmt;
 
 /// A reason why no kernels are recorded.
 #[derive(Clone, Debug)]
-pub enum Refusal {
+pub enum KernelsRefusal {
     NoRecord,
     TorchProfiler,
     /// `CUDA_INJECTION64_PATH` is set.
@@ -37,7 +37,7 @@ pub enum Refusal {
     ThreadLocals,
 }
 
-impl Refusal {
+impl KernelsRefusal {
     /// Returns true if the reason may be gone at the next window.
     pub const fn may_pass(&self) -> bool {
         matches!(
@@ -67,7 +67,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for KernelsRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoRecord => f.write_str("there is no record to take them down in (TLLMPROF_TRACE)"),

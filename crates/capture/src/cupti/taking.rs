@@ -6,9 +6,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::{HashMap, HashSet};
 
-use super::activity::{Activity, Work};
+use super::activity::{Activity, ActivityDetails};
 use super::buffers;
-use super::clock::Reading;
+use super::clock::ClockReading;
 use super::library::Cupti;
 use tllmprof_platform::errno::SavedErrno;
 use tllmprof_platform::lifecycle;
@@ -34,7 +34,7 @@ lifecycle::global! {
 
 struct Taking {
     /// Both clocks when the recording began.
-    since: Reading,
+    since: ClockReading,
     /// Number of nanoseconds by which CUPTI's clock is ahead of `CLOCK_REALTIME`; usually 0.
     ahead: i64,
     names: HashMap<usize, KernelName>,
@@ -70,7 +70,7 @@ pub struct RecordedCounts {
 }
 
 /// Begins a recording. `since` is a reading of both clocks made now.
-pub fn begin(since: Reading, ahead: i64) {
+pub fn begin(since: ClockReading, ahead: i64) {
     for total in &TOTALS {
         total.store(0, Ordering::Relaxed);
     }
@@ -155,7 +155,7 @@ fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
     if let Some(cupti) = Cupti::get()
         && let Some(taking) = TAKING.lock().as_mut()
     {
-        let now = Reading::now();
+        let now = ClockReading::now();
         let mut record = core::ptr::null_mut();
         let mut lost = 0;
         // SAFETY: CUPTI hands over a buffer with `valid` bytes of whole records. CUPTI itself finds the next record,
@@ -185,7 +185,7 @@ fn take_down(context: *mut c_void, stream: u32, buffer: *mut u8, valid: usize) {
 
 impl Taking {
     /// Writes one kernel, copy or memset into the record. Returns false if it has no times.
-    fn take(&mut self, activity: &Activity, now: &Reading) -> bool {
+    fn take(&mut self, activity: &Activity, now: &ClockReading) -> bool {
         if self.calls.is_empty() || self.last != activity.correlation {
             self.last = activity.correlation;
             self.calls.insert(activity.correlation);
@@ -196,7 +196,7 @@ impl Taking {
         let (device, stream) = (activity.device as u8, activity.stream as u16);
         let mut hash = 0;
         let (total, what) = match activity.work {
-            Work::Kernel { name, .. } => {
+            ActivityDetails::Kernel { name, .. } => {
                 let (name, text) = self.name(name);
                 hash = text;
                 (
@@ -209,7 +209,7 @@ impl Taking {
                     },
                 )
             }
-            Work::Copy { kind, bytes } => (
+            ActivityDetails::Copy { kind, bytes } => (
                 1,
                 What::GpuCopy {
                     device,
@@ -218,7 +218,7 @@ impl Taking {
                     bytes,
                 },
             ),
-            Work::Set { bytes } => (
+            ActivityDetails::Set { bytes } => (
                 2,
                 What::GpuSet {
                     device,
@@ -232,7 +232,7 @@ impl Taking {
         let event = Event::new(start, activity.end - activity.start, what);
         recorder::late(&event);
         if scopes::are_on()
-            && let Work::Kernel { grid, node, .. } = activity.work
+            && let ActivityDetails::Kernel { grid, node, .. } = activity.work
             && let Some((exec, node)) = scopes::node(node)
         {
             self.replayed.add(exec, node, hash, grid);

@@ -5,9 +5,9 @@ use std::ffi::CString;
 use tllmprof_platform::system::{SystemClock, nanoseconds};
 use tllmprof_record::{CopyKind, Event as Recorded};
 
-use super::activity::{Activity, CONCURRENT_KERNEL, MEMCPY, MEMSET, Work};
-use super::clock::Reading;
-use super::library::Kind;
+use super::activity::{Activity, ActivityDetails, CONCURRENT_KERNEL, MEMCPY, MEMSET};
+use super::clock::ClockReading;
+use super::library::ActivityKind;
 use super::library::made::{self, RECORD};
 use super::*;
 use crate::made::{record, settings};
@@ -18,7 +18,7 @@ use tllmprof_record::contents::on_a_thread;
 struct Bytes([u8; RECORD]);
 
 impl Bytes {
-    fn new(kind: Kind) -> Self {
+    fn new(kind: ActivityKind) -> Self {
         Self([0; RECORD]).word(0, kind.cast_unsigned())
     }
 
@@ -53,7 +53,7 @@ fn kernel(name: Option<&CString>, times: [u64; 2], correlation: u32) -> Bytes {
 
 /// Returns the record of a copy or a memset on device 1 and stream 7, in the layout of `CUpti_ActivityMemcpy5` and
 /// `CUpti_ActivityMemset4`.
-fn moved(kind: Kind, bytes: u64, times: [u64; 2], correlation: u32) -> Bytes {
+fn moved(kind: ActivityKind, bytes: u64, times: [u64; 2], correlation: u32) -> Bytes {
     Bytes::new(kind)
         .word(4, CopyKind::DeviceToHost as u32)
         .long(8, bytes)
@@ -90,15 +90,15 @@ fn a_kernel_a_copy_and_a_memset_are_read_where_cupti_writes_them() {
         work,
     } = kernel;
     assert_eq!((start, end, device, stream, correlation), (10, 30, 1, 7, 5));
-    assert!(matches!(work, Work::Kernel { name: at, .. } if at == name.as_ptr()));
+    assert!(matches!(work, ActivityDetails::Kernel { name: at, .. } if at == name.as_ptr()));
     let copy = moved(MEMCPY, 4096, [1, 2], 6).read().unwrap();
     let (kind, bytes) = (CopyKind::DeviceToHost, 4096);
     assert!(
-        matches!(copy.work, Work::Copy { kind: is, bytes: found } if (is, found) == (kind, bytes))
+        matches!(copy.work, ActivityDetails::Copy { kind: is, bytes: found } if (is, found) == (kind, bytes))
     );
     assert_eq!((copy.device, copy.stream, copy.correlation), (1, 7, 6));
     let set = moved(MEMSET, 64, [1, 2], 7).read().unwrap();
-    assert!(matches!(set.work, Work::Set { bytes: 64 }) && set.is_timed());
+    assert!(matches!(set.work, ActivityDetails::Set { bytes: 64 }) && set.is_timed());
     assert!(Bytes::new(3).read().is_none());
     for times in [[0, 0], [0, 5], [9, 8]] {
         assert!(!moved(MEMSET, 1, times, 1).read().unwrap().is_timed());
@@ -109,7 +109,7 @@ fn a_kernel_a_copy_and_a_memset_are_read_where_cupti_writes_them() {
 fn what_cupti_hands_over_is_in_the_record() {
     let record = record();
     made::load();
-    let before = Reading::now();
+    let before = ClockReading::now();
     let names = ["gemm", "softmax"].map(|name| CString::new(name).unwrap());
     let [gemm, softmax] = &names;
     let at = |ns: u64| [before.ns + ns, before.ns + ns + 4096];
@@ -176,7 +176,7 @@ fn what_cupti_hands_over_is_in_the_record() {
 fn times_of_a_clock_that_is_ahead_are_put_back() {
     let record = record();
     made::load();
-    let now = Reading::now();
+    let now = ClockReading::now();
     let starts = [0, 1 << 40].map(|ahead: i64| {
         let thread = on_a_thread(|| {
             taking::begin(now, ahead);
@@ -214,11 +214,11 @@ fn a_pause_between_two_readings_is_no_difference_of_clocks() {
 
 #[test]
 fn a_moment_between_two_readings_is_as_far_between_their_ticks() {
-    let since = Reading {
+    let since = ClockReading {
         ns: 1_000,
         ticks: 50,
     };
-    let later = Reading {
+    let later = ClockReading {
         ns: 3_000,
         ticks: 150,
     };
@@ -226,7 +226,7 @@ fn a_moment_between_two_readings_is_as_far_between_their_ticks() {
     assert_eq!(ticks, [50, 100, 150, 250, 0]);
     assert_eq!(since.ticks_at(&since, 7_000), 50);
     let mut reads = 0;
-    let reading = Reading::new(|| {
+    let reading = ClockReading::new(|| {
         reads += 1;
         7
     });
@@ -304,43 +304,44 @@ fn the_variables_may_stand_against_kernels() {
     let obstacle = |more: &[(&str, &str)]| settings(more).obstacle();
     assert!(matches!(
         obstacle(&[KERNELS, WINDOW]),
-        Some(Refusal::NoRecord)
+        Some(KernelsRefusal::NoRecord)
     ));
     let torch = obstacle(&[KERNELS, WINDOW, TRACE, TORCH]);
-    assert!(matches!(torch, Some(Refusal::TorchProfiler)));
+    assert!(matches!(torch, Some(KernelsRefusal::TorchProfiler)));
 }
 
 #[test]
 fn each_refusal_has_a_number_and_a_reason_of_its_own() {
     let path = || "/x/libcupti.so.12".to_owned();
     let refusals = [
-        Refusal::NoRecord,
-        Refusal::TorchProfiler,
-        Refusal::Injected,
-        Refusal::NoDriver,
-        Refusal::NotFound { newest: 13 },
-        Refusal::NotLoaded("no such file".to_owned()),
-        Refusal::TooOld {
+        KernelsRefusal::NoRecord,
+        KernelsRefusal::TorchProfiler,
+        KernelsRefusal::Injected,
+        KernelsRefusal::NoDriver,
+        KernelsRefusal::NotFound { newest: 13 },
+        KernelsRefusal::NotLoaded("no such file".to_owned()),
+        KernelsRefusal::TooOld {
             path: path(),
             version: 18,
         },
-        Refusal::Lacks {
+        KernelsRefusal::Lacks {
             path: path(),
             function: "cuptiFinalize",
         },
-        Refusal::Memory { free: 5 << 20 },
-        Refusal::Taken,
-        Refusal::Failed {
+        KernelsRefusal::Memory { free: 5 << 20 },
+        KernelsRefusal::Taken,
+        KernelsRefusal::Failed {
             function: "cuptiSubscribe",
             status: 15,
         },
-        Refusal::Slow,
-        Refusal::Mig,
-        Refusal::ThreadLocals,
+        KernelsRefusal::Slow,
+        KernelsRefusal::Mig,
+        KernelsRefusal::ThreadLocals,
     ];
-    let numbers: Vec<_> = refusals.iter().map(Refusal::number).collect();
+    let numbers: Vec<_> = refusals.iter().map(KernelsRefusal::number).collect();
     assert_eq!(numbers, (0..14).collect::<Vec<_>>());
-    let texts: std::collections::HashSet<_> = refusals.iter().map(Refusal::to_string).collect();
+    let texts: std::collections::HashSet<_> =
+        refusals.iter().map(KernelsRefusal::to_string).collect();
     assert_eq!(texts.len(), refusals.len());
     assert!(refusals[8].to_string().contains("5 MiB of memory free"));
     assert!(
@@ -350,7 +351,7 @@ fn each_refusal_has_a_number_and_a_reason_of_its_own() {
     );
     let passing = refusals.iter().filter(|refusal| refusal.may_pass());
     assert_eq!(
-        passing.map(Refusal::number).collect::<Vec<_>>(),
+        passing.map(KernelsRefusal::number).collect::<Vec<_>>(),
         [8, 9, 10, 13]
     );
 }

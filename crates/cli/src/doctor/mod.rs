@@ -30,13 +30,13 @@ use search::Search;
 
 #[derive(clap::Args)]
 #[command(after_help = "Exit status: 0 if the program's CUDA calls will be intercepted, 1 if not.")]
-pub struct Arguments {
+pub struct DoctorArguments {
     /// Program to check, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     let library_path = library::find()?;
     let (sections, has_driver) = examine(&arguments.command, &library_path);
 

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::elf::{Elf, NotRead};
-use crate::which::{Found, line_of_script, which};
+use crate::which::{CommandLookup, line_of_script, which};
 
 /// The exit statuses with which env(1) and timeout(1) report that a program cannot be started.
 pub const NOT_FOUND: u8 = 127;
@@ -29,13 +29,13 @@ pub struct Program {
 
 /// The reason why a command cannot start, or cannot be examined.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct StartRefusal {
     pub why: String,
     /// The exit status that a shell would report. `None` if it is not certain that the command does not start.
     pub status: Option<u8>,
 }
 
-impl Refusal {
+impl StartRefusal {
     fn new(status: u8, name: impl fmt::Display, why: impl fmt::Display) -> Self {
         Self {
             why: format!("{name}: {why}"),
@@ -44,7 +44,7 @@ impl Refusal {
     }
 }
 
-impl From<String> for Refusal {
+impl From<String> for StartRefusal {
     fn from(why: String) -> Self {
         Self { why, status: None }
     }
@@ -74,19 +74,19 @@ impl Program {
     ///
     /// # Errors
     /// The reason why the command cannot start.
-    pub fn from_command(command: &[OsString]) -> Result<Self, Refusal> {
+    pub fn from_command(command: &[OsString]) -> Result<Self, StartRefusal> {
         let arguments = command.get(1..).unwrap_or_default();
         let command = command.first().map_or(OsStr::new(""), OsString::as_os_str);
         let (status, why) = match which(command) {
-            Found::Program(path) => return Self::from_file(path, arguments),
-            Found::NotExecutable(_) => (NOT_EXECUTABLE, "it is not executable"),
-            Found::Folder(_) => (NOT_EXECUTABLE, "it is a folder (wanted: a program)"),
-            Found::Nothing => (NOT_FOUND, "there is no such program"),
+            CommandLookup::Program(path) => return Self::from_file(path, arguments),
+            CommandLookup::NotExecutable(_) => (NOT_EXECUTABLE, "it is not executable"),
+            CommandLookup::Folder(_) => (NOT_EXECUTABLE, "it is a folder (wanted: a program)"),
+            CommandLookup::Nothing => (NOT_FOUND, "there is no such program"),
         };
-        Err(Refusal::new(status, command.display(), why))
+        Err(StartRefusal::new(status, command.display(), why))
     }
 
-    fn from_file(first: PathBuf, arguments: &[OsString]) -> Result<Self, Refusal> {
+    fn from_file(first: PathBuf, arguments: &[OsString]) -> Result<Self, StartRefusal> {
         let mut chain = vec![first.clone()];
         let mut path = first;
         while chain.len() <= DEPTH {
@@ -184,10 +184,10 @@ fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, Strin
 }
 
 /// Returns the program that runs a script: the one that the `#!` line names.
-fn interpreter(script: &Path) -> Result<PathBuf, Refusal> {
+fn interpreter(script: &Path) -> Result<PathBuf, StartRefusal> {
     let line = line_of_script(script).map_err(|error| format!("{}: {error}", script.display()))?;
     let Some(line) = line else {
-        let mut refusal = Refusal::new(NOT_EXECUTABLE, script.display(), NOT_A_PROGRAM);
+        let mut refusal = StartRefusal::new(NOT_EXECUTABLE, script.display(), NOT_A_PROGRAM);
         refusal.status = refusal.status.filter(|_| !has_other_formats());
         return Err(refusal);
     };
@@ -206,14 +206,16 @@ fn interpreter(script: &Path) -> Result<PathBuf, Refusal> {
     }
     // The kernel does not search `PATH` for interpreters, so a name without a slash is relative to the working folder.
     let (status, why) = match which(Path::new(".").join(name).as_os_str()) {
-        Found::Program(path) => {
+        CommandLookup::Program(path) => {
             return Ok(path.strip_prefix("./").map_or(path.clone(), Path::to_owned));
         }
-        Found::NotExecutable(_) | Found::Folder(_) => (NOT_EXECUTABLE, "cannot be executed"),
-        Found::Nothing => (NOT_FOUND, "is not there"),
+        CommandLookup::NotExecutable(_) | CommandLookup::Folder(_) => {
+            (NOT_EXECUTABLE, "cannot be executed")
+        }
+        CommandLookup::Nothing => (NOT_FOUND, "is not there"),
     };
     let why = format!("the interpreter {}, which it names, {why}", name.display());
-    Err(Refusal::new(status, script.display(), why))
+    Err(StartRefusal::new(status, script.display(), why))
 }
 
 /// The message for a file that neither the kernel nor a shell executes.
@@ -240,7 +242,7 @@ fn through_env(script: &Path, argument: &[u8]) -> Result<PathBuf, String> {
         words.find(is_program).unwrap_or_default(),
     ));
     match which(&name) {
-        Found::Program(path) => Ok(path),
+        CommandLookup::Program(path) => Ok(path),
         _ => Err(format!(
             "{} asks env for {}, which is not on PATH",
             script.display(),

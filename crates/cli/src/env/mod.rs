@@ -32,12 +32,12 @@ Variables of tllmprof that are set in this environment are printed as well, beca
   tllmprof env --window 100-150 --format compose --name SERVICE > tllmprof.yaml
   tllmprof env --window 100-150 --format systemd > tllmprof.conf
   tllmprof env --window 100-150 --format k8s --name CONTAINER > tllmprof-patch.yaml")]
-pub struct Arguments {
+pub struct EnvArguments {
     #[command(flatten)]
     options: Options,
     /// Output format, for the shell or launcher that sets the variables
-    #[arg(long, value_enum, default_value_t = Format::Shell)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = EnvFormat::Shell)]
+    format: EnvFormat,
     /// With k8s: name of the container that gets the library; with compose: name of the service
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -54,7 +54,7 @@ pub struct Arguments {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Format {
+enum EnvFormat {
     /// Lines for a POSIX shell
     Shell,
     /// Arguments for docker run and podman run
@@ -80,7 +80,7 @@ const IMAGE: &str = concat!("tllmprof:", env!("CARGO_PKG_VERSION"));
 
 type Variables = Vec<(&'static str, OsString)>;
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &EnvArguments) -> Result<ExitCode> {
     if arguments.unset {
         output::print(&words::unset(&own_preload(), &set_here()))?;
         return Ok(ExitCode::SUCCESS);
@@ -95,7 +95,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let library = arguments.library()?;
     if !arguments.command.is_empty() {
         doctor::admit(&arguments.command, &library, settings.log).map_err(usage)?;
-    } else if arguments.format == Format::Shell {
+    } else if arguments.format == EnvFormat::Shell {
         // The shell's programs on this machine will get the library. If it cannot be loaded, they would all fail to
         // start, so check that first.
         doctor::admit(&["/bin/sh".into()], &library, Level::Off)?;
@@ -113,7 +113,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             ),
         );
     }
-    if arguments.format == Format::Shell && settings.log >= Level::Warn {
+    if arguments.format == EnvFormat::Shell && settings.log >= Level::Warn {
         output::say(format_args!(
             "env: a shell that evaluates these lines preloads the library into every program that it starts \
              (to remove it: eval \"$(tllmprof env --unset)\")"
@@ -122,7 +122,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-impl Arguments {
+impl EnvArguments {
     fn text(
         &self,
         library: &Path,
@@ -131,17 +131,17 @@ impl Arguments {
     ) -> Result<Vec<u8>> {
         let preload = || library::preload(library, env::var_os("LD_PRELOAD"));
         Ok(match self.format {
-            Format::Shell => words::shell(library, variables),
-            Format::Docker => words::docker(library, records, variables),
-            Format::Mpirun => words::mpirun(&preload(), variables),
+            EnvFormat::Shell => words::shell(library, variables),
+            EnvFormat::Docker => words::docker(library, records, variables),
+            EnvFormat::Mpirun => words::mpirun(&preload(), variables),
             // srun's `--export` splits its list of variables at commas, which values may contain, so env(1) sets the
             // variables.
-            Format::Slurm => words::by_env("--export=ALL", &preload(), variables),
-            Format::Torchrun => words::by_env("--no-python", &preload(), variables),
-            Format::Ray => files::ray(&preload(), variables)?,
-            Format::Systemd => files::systemd(library, variables)?,
-            Format::Compose => files::compose(self.receiver("service")?, library, variables)?,
-            Format::K8s => files::k8s(
+            EnvFormat::Slurm => words::by_env("--export=ALL", &preload(), variables),
+            EnvFormat::Torchrun => words::by_env("--no-python", &preload(), variables),
+            EnvFormat::Ray => files::ray(&preload(), variables)?,
+            EnvFormat::Systemd => files::systemd(library, variables)?,
+            EnvFormat::Compose => files::compose(self.receiver("service")?, library, variables)?,
+            EnvFormat::K8s => files::k8s(
                 self.receiver("container")?,
                 self.image.as_deref().unwrap_or(IMAGE),
                 variables,
@@ -154,13 +154,13 @@ impl Arguments {
     /// # Errors
     /// The format does not use one of the options.
     fn check_format(&self) -> Result<()> {
-        let is_named = matches!(self.format, Format::K8s | Format::Compose);
+        let is_named = matches!(self.format, EnvFormat::K8s | EnvFormat::Compose);
         if self.name.is_some() && !is_named {
             return Err(usage(
                 "--name: the format has no container or service (wanted: --format k8s or compose as well)",
             ));
         }
-        if self.image.is_some() && self.format != Format::K8s {
+        if self.image.is_some() && self.format != EnvFormat::K8s {
             return Err(usage(
                 "--image: the format has no image (wanted: --format k8s as well)",
             ));
@@ -171,7 +171,7 @@ impl Arguments {
     /// Returns the folder on this machine that is mounted for a container's records. `None` if no record goes to the
     /// container's default folder.
     fn host_records(&self, variables: &Variables) -> Result<Option<PathBuf>> {
-        if self.format != Format::Docker || !files::is_recorded_in(files::RECORDS, variables) {
+        if self.format != EnvFormat::Docker || !files::is_recorded_in(files::RECORDS, variables) {
             return Ok(None);
         }
         let folder = env::current_dir()?.join(files::RECORDS.trim_start_matches('/'));
@@ -180,7 +180,7 @@ impl Arguments {
 
     /// Returns the path of the library on this machine. It is empty for a format that does not use it.
     fn library(&self) -> Result<PathBuf> {
-        if self.format == Format::K8s && self.command.is_empty() {
+        if self.format == EnvFormat::K8s && self.command.is_empty() {
             return Ok(PathBuf::new());
         }
         library::find()
@@ -232,8 +232,8 @@ impl Arguments {
     /// folder.
     fn records(&self, log: Level) -> Result<Option<OsString>> {
         let folder = match self.format {
-            Format::K8s | Format::Compose | Format::Docker => files::RECORDS,
-            Format::Systemd => files::LOGS,
+            EnvFormat::K8s | EnvFormat::Compose | EnvFormat::Docker => files::RECORDS,
+            EnvFormat::Systemd => files::LOGS,
             _ => {
                 let here = env::current_dir()?;
                 if let Err(error) = records::may_create_in(&here) {
@@ -260,7 +260,7 @@ impl Arguments {
     fn check_text(&self, given: &[Given]) -> Result<()> {
         let is_text = matches!(
             self.format,
-            Format::K8s | Format::Compose | Format::Systemd | Format::Ray
+            EnvFormat::K8s | EnvFormat::Compose | EnvFormat::Systemd | EnvFormat::Ray
         );
         let bad = given.iter().find(|given| given.value.to_str().is_none());
         match bad.filter(|_| is_text) {

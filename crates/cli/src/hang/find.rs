@@ -14,7 +14,7 @@ use crate::live::beyond;
 use crate::output;
 
 /// A ring, and the process that writes it.
-pub struct Found {
+pub struct ProcessRing {
     /// The number of the process on this machine. `None` if the process is not running here, or not known.
     pub pid: Option<u64>,
     /// The path of the ring.
@@ -22,7 +22,7 @@ pub struct Found {
     pub ring: Ring,
 }
 
-impl Found {
+impl ProcessRing {
     /// Reads the ring again. If its file was deleted, returns the content that was read before.
     pub fn again(&self) -> Ring {
         read(&self.path).unwrap_or_else(|_| self.ring.clone())
@@ -77,11 +77,11 @@ fn mapped(pid: u64) -> Option<PathBuf> {
 }
 
 /// Returns the rings of all processes on this machine.
-pub fn running() -> Vec<Found> {
+pub fn running() -> Vec<ProcessRing> {
     let found = beyond::numbers().filter_map(|pid| {
         let path = mapped(pid)?;
         let ring = read(&path).ok()?;
-        Some(Found {
+        Some(ProcessRing {
             pid: Some(pid),
             path,
             ring,
@@ -94,7 +94,7 @@ pub fn running() -> Vec<Found> {
 ///
 /// # Errors
 /// The process does not exist, or has no ring.
-pub fn of_process(pid: u64) -> Result<Found> {
+pub fn of_process(pid: u64) -> Result<ProcessRing> {
     if let Err(error) = fs::metadata(format!("/proc/{pid}")) {
         match error.kind() {
             ErrorKind::NotFound => bail!("{pid}: there is no such process here"),
@@ -102,7 +102,7 @@ pub fn of_process(pid: u64) -> Result<Found> {
         }
     }
     if let Some(path) = mapped(pid) {
-        return Ok(Found {
+        return Ok(ProcessRing {
             pid: Some(pid),
             ring: read(&path)?,
             path,
@@ -128,7 +128,7 @@ pub fn of_process(pid: u64) -> Result<Found> {
 ///
 /// # Errors
 /// The file does not exist or is not a ring, or the folder contains none.
-pub fn add_files(path: &Path, found: &mut Vec<Found>) -> Result<()> {
+pub fn add_files(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()> {
     if !path.is_dir() {
         return add(path, found);
     }
@@ -151,14 +151,14 @@ pub fn add_files(path: &Path, found: &mut Vec<Found>) -> Result<()> {
     }
 }
 
-fn add(path: &Path, found: &mut Vec<Found>) -> Result<()> {
+fn add(path: &Path, found: &mut Vec<ProcessRing>) -> Result<()> {
     let ring = read(path)?;
-    let is_same = |other: &Found| match (other.path.canonicalize(), path.canonicalize()) {
+    let is_same = |other: &ProcessRing| match (other.path.canonicalize(), path.canonicalize()) {
         (Ok(other), Ok(path)) => other == path,
         _ => false,
     };
     if !found.iter().any(is_same) {
-        found.push(Found {
+        found.push(ProcessRing {
             pid: None,
             path: path.to_owned(),
             ring,
@@ -177,7 +177,7 @@ fn rings_in(folder: &Path) -> BTreeSet<PathBuf> {
 }
 
 /// Adds the rings that other processes of the same runs left, in the folders of the rings that were found.
-pub fn add_others(found: &mut Vec<Found>) {
+pub fn add_others(found: &mut Vec<ProcessRing>) {
     let folders: BTreeSet<_> = found
         .iter()
         .filter_map(|one| Some(one.path.parent()?.to_owned()))

@@ -20,8 +20,8 @@ use tllmprof_record::Ring;
 
 use crate::failure::usage;
 use crate::output;
-use find::Found;
-use process::Times;
+use find::ProcessRing;
+use process::CpuTimes;
 use state::{Life, RankState};
 use symbols::Symbols;
 use verdict::Answer;
@@ -33,7 +33,7 @@ const BETWEEN: Duration = Duration::from_secs(1);
 #[command(
     after_help = "Exit status: 0 not stuck, 3 stuck, 4 too little is known, 1 and 2 as with other commands."
 )]
-pub struct Arguments {
+pub struct HangArguments {
     /// Process IDs, ring files (see run --ring), or a folder of ring files [default: the processes of the only run]
     #[arg(value_name = "PID", conflicts_with_all = ["run", "all"])]
     targets: Vec<String>,
@@ -48,7 +48,7 @@ pub struct Arguments {
     json: bool,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &HangArguments) -> Result<ExitCode> {
     let mut found = arguments.find()?;
     found.sort_by_key(|one| (one.ring.run.clone(), one.ring.rank, one.ring.pid));
     let before: Vec<_> = found
@@ -88,12 +88,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }))
 }
 
-impl Arguments {
+impl HangArguments {
     /// Finds the rings that the arguments select.
     ///
     /// # Errors
     /// No ring was found, or several runs have rings and the arguments do not say which run is meant.
-    fn find(&self) -> Result<Vec<Found>> {
+    fn find(&self) -> Result<Vec<ProcessRing>> {
         if !self.targets.is_empty() {
             return self.find_named();
         }
@@ -133,8 +133,8 @@ impl Arguments {
     ///
     /// # Errors
     /// None of them can be used.
-    fn find_named(&self) -> Result<Vec<Found>> {
-        let mut found: Vec<Found> = Vec::new();
+    fn find_named(&self) -> Result<Vec<ProcessRing>> {
+        let mut found: Vec<ProcessRing> = Vec::new();
         for target in &self.targets {
             let added = match target.parse::<u64>() {
                 Ok(pid) if found.iter().any(|one| one.pid == Some(pid)) => {
@@ -164,14 +164,14 @@ impl Arguments {
 }
 
 /// Finds the processes of rings that the user named by their files.
-fn find_processes(found: &mut [Found]) {
+fn find_processes(found: &mut [ProcessRing]) {
     if found.iter().all(|one| one.pid.is_some()) {
         return;
     }
     let running = find::running();
     for one in found.iter_mut().filter(|one| one.pid.is_none()) {
         let path = one.path.canonicalize().ok();
-        let is_it = |other: &&Found| path.is_some() && other.path.canonicalize().ok() == path;
+        let is_it = |other: &&ProcessRing| path.is_some() && other.path.canonicalize().ok() == path;
         one.pid = running.iter().find(is_it).and_then(|other| other.pid);
     }
 }
@@ -187,7 +187,7 @@ fn is_elsewhere(ring: &Ring) -> bool {
 }
 
 /// Reads the state of a process, and reads its ring again.
-fn look(found: &Found, before: Option<&Times>, symbols: &Symbols) -> RankState {
+fn look(found: &ProcessRing, before: Option<&CpuTimes>, symbols: &Symbols) -> RankState {
     let ring = found.again();
     let is_here = ring.boot == boot();
     let state = found.pid.and_then(process::state);

@@ -6,11 +6,11 @@ use std::fs;
 use tllmprof_attach::ProcessView;
 
 use super::python::PythonState;
-use super::state::{RankState, Thread};
+use super::state::{ProcessThread, RankState};
 use super::symbols::Symbols;
 
 /// Processor time of each thread, in clock ticks, by thread number.
-pub type Times = BTreeMap<u32, u64>;
+pub type CpuTimes = BTreeMap<u32, u64>;
 
 /// The `futex` operation that waits while a word of memory has a certain value.
 const FUTEX_WAIT: u64 = 0;
@@ -47,7 +47,7 @@ fn thread_numbers(pid: u64) -> Vec<u32> {
 }
 
 /// Returns the processor time of each thread of a process.
-pub fn times(pid: u64) -> Times {
+pub fn times(pid: u64) -> CpuTimes {
     let time = |id: u32| Some((id, stat(&format!("/proc/{pid}/task/{id}/stat"))?.1));
     thread_numbers(pid).into_iter().filter_map(time).collect()
 }
@@ -136,7 +136,7 @@ impl SystemCallState {
 /// returns the reason.
 pub fn look(
     pid: u64,
-    before: &Times,
+    before: &CpuTimes,
     symbols: &Symbols,
     rank: &mut RankState,
 ) -> Result<(), String> {
@@ -150,13 +150,13 @@ pub fn look(
         .filter_map(|id| {
             let (state, time) = stat(&format!("{}/stat", folder(id)))?;
             let name = fs::read_to_string(format!("{}/comm", folder(id))).unwrap_or_default();
-            Some(Thread {
+            Some(ProcessThread {
                 id,
                 name: name.trim_end().to_owned(),
                 state,
                 ran: before.get(&id).is_some_and(|before| *before != time),
                 call: calls.get(&id).map(SystemCallState::name),
-                ..Thread::default()
+                ..ProcessThread::default()
             })
         })
         .collect();

@@ -14,7 +14,7 @@ pub struct RankState {
     /// Time since the latest step or collective began or ended, in nanoseconds. `None` if the ring is from another
     /// boot.
     pub quiet_ns: Option<u64>,
-    pub threads: Vec<Thread>,
+    pub threads: Vec<ProcessThread>,
     /// The number of the thread that holds the GIL. `None` if no thread does, or that is not known.
     pub gil_holder: Option<u32>,
 }
@@ -32,7 +32,7 @@ pub enum Life {
 
 /// A thread of a running process.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Thread {
+pub struct ProcessThread {
     pub id: u32,
     pub name: String,
     /// The letter of the thread's state, as in proc(5).
@@ -89,7 +89,7 @@ impl RankState {
 
     /// Returns the thread that makes the steps. If that is not known, the thread that made the latest collective, and
     /// otherwise the process's first thread.
-    pub fn main_thread(&self) -> Option<&Thread> {
+    pub fn main_thread(&self) -> Option<&ProcessThread> {
         let latest = self.ring.collectives.last();
         let steps = Some(self.ring.step_thread).filter(|id| *id != 0);
         let all = [steps, latest.map(|call| call.thread), Some(self.pid)];
@@ -97,7 +97,7 @@ impl RankState {
         found.next()
     }
 
-    pub fn thread(&self, id: u32) -> Option<&Thread> {
+    pub fn thread(&self, id: u32) -> Option<&ProcessThread> {
         self.threads.iter().find(|thread| thread.id == id)
     }
 
@@ -110,7 +110,7 @@ impl RankState {
     }
 }
 
-impl Thread {
+impl ProcessThread {
     /// Returns the function of the CUDA driver or runtime in which the thread waits for the GPU. `None` if it does not.
     pub fn gpu_wait(&self) -> Option<&str> {
         let waits = [

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tllmprof_attach::Frame;
+use tllmprof_attach::NativeFrame;
 use tllmprof_symbols::{Image, demangle, short};
 
 use crate::live::beyond;
@@ -18,8 +18,8 @@ pub struct Symbols(Mutex<BTreeMap<PathBuf, Arc<FileFunctions>>>);
 impl Symbols {
     /// Returns for each frame of a process's stack the function's name and the module's file name. The function's name
     /// is empty if it is not known.
-    pub fn names(&self, pid: u64, frames: &[Frame]) -> Vec<(String, String)> {
-        let name = |frame: &Frame| {
+    pub fn names(&self, pid: u64, frames: &[NativeFrame]) -> Vec<(String, String)> {
+        let name = |frame: &NativeFrame| {
             let file = frame.path.rsplit('/').next().unwrap_or_default();
             let functions = self.functions(&beyond::path_of(pid, Path::new(&frame.path)));
             let last = functions.range(..=frame.address).next_back();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tllmprof_config::printable;
 use tllmprof_report::Time;
 
-use super::state::{Life, RankState, Thread};
+use super::state::{Life, ProcessThread, RankState};
 use super::verdict::{self, Answer, HangVerdict, StuckCause};
 
 /// Returns a text with the verdict, and a line for each rank.
@@ -61,7 +61,7 @@ fn line(rank: &RankState) -> String {
     parts.join("; ")
 }
 
-fn thread(thread: &Thread) -> Value {
+fn thread(thread: &ProcessThread) -> Value {
     let native = thread.native.iter();
     let native: Vec<_> = native
         .map(|(function, module)| json!({"function": function, "module": module}))

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tllmprof_record::{Called, Operation};
 use tllmprof_report::{Bytes, Time};
 
-use super::state::{Life, RankState, Thread};
+use super::state::{Life, ProcessThread, RankState};
 
 /// Ranks are called stuck only after they have been quiet for at least this time: no step or collective began or ended.
 const LEAST_QUIET_NS: u64 = 3_000_000_000;
@@ -21,7 +21,7 @@ const LONGER_WORK_THAN_STEPS: u64 = 10;
 /// The kind of a verdict: the state of the ranks, or the reason why they are stuck.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum VerdictKind {
     /// Steps or collectives began or ended between the two readings.
     Moves,
     /// All processes have ended regularly.
@@ -60,14 +60,14 @@ pub enum Answer {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HangVerdict {
     pub answer: Answer,
-    pub kind: Kind,
+    pub kind: VerdictKind,
     /// The ranks that the verdict is about, as indices into the list of all ranks.
     pub ranks: Vec<usize>,
     pub text: String,
 }
 
 impl HangVerdict {
-    fn new(answer: Answer, kind: Kind, ranks: Vec<usize>, text: String) -> Self {
+    fn new(answer: Answer, kind: VerdictKind, ranks: Vec<usize>, text: String) -> Self {
         Self {
             answer,
             kind,
@@ -88,7 +88,7 @@ pub fn judge(ranks: &[RankState]) -> HangVerdict {
         its.all(|rank| ranks[*rank].life == Life::Gone)
     };
     let is_left = ranks.iter().any(|rank| rank.life != Life::Gone);
-    let moves = verdicts.iter().any(|one| one.kind == Kind::Moves);
+    let moves = verdicts.iter().any(|one| one.kind == VerdictKind::Moves);
     if is_left
         && (moves
             || verdicts
@@ -100,15 +100,15 @@ pub fn judge(ranks: &[RankState]) -> HangVerdict {
     let weight = |verdict: &HangVerdict| match (verdict.answer, verdict.kind) {
         (Answer::Stuck, _) => 0,
         (Answer::CannotTell, _) => 1,
-        (Answer::NotStuck, Kind::Busy) => 2,
-        (Answer::NotStuck, Kind::Moves) => 3,
-        (Answer::NotStuck, Kind::Idle) => 4,
+        (Answer::NotStuck, VerdictKind::Busy) => 2,
+        (Answer::NotStuck, VerdictKind::Moves) => 3,
+        (Answer::NotStuck, VerdictKind::Idle) => 4,
         (Answer::NotStuck, _) => 5,
     };
     let worst = verdicts.into_iter().min_by_key(weight);
     worst.unwrap_or_else(|| {
         let text = "no rank is known".to_owned();
-        HangVerdict::new(Answer::CannotTell, Kind::Unclear, Vec::new(), text)
+        HangVerdict::new(Answer::CannotTell, VerdictKind::Unclear, Vec::new(), text)
     })
 }
 
@@ -149,11 +149,11 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
             names(ranks, &stopped),
             ranks[first].pid
         );
-        return HangVerdict::new(Answer::Stuck, Kind::Stopped, stopped, text);
+        return HangVerdict::new(Answer::Stuck, VerdictKind::Stopped, stopped, text);
     }
     if all().any(RankState::has_moved) {
         let text = "steps or collectives advance: slow, not stuck".to_owned();
-        return HangVerdict::new(Answer::NotStuck, Kind::Moves, part.to_vec(), text);
+        return HangVerdict::new(Answer::NotStuck, VerdictKind::Moves, part.to_vec(), text);
     }
     let gone = where_life(Life::Gone);
     if gone.len() == part.len() {
@@ -170,7 +170,7 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
             names(ranks, &gone),
             last_of(&ranks[first])
         );
-        return HangVerdict::new(Answer::Stuck, Kind::Dead, gone, text);
+        return HangVerdict::new(Answer::Stuck, VerdictKind::Dead, gone, text);
     }
     if let Some(verdict) = mismatch(ranks, part) {
         return verdict;
@@ -178,7 +178,7 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     let quiet = all().filter_map(|rank| rank.quiet_ns).min();
     let is_quiet = quiet.is_some_and(|quiet| quiet >= LEAST_QUIET_NS);
     let mut verdict = behind(ranks, part).unwrap_or_else(|| together(ranks, part));
-    if verdict.answer == Answer::Stuck && verdict.kind != Kind::Deadlock && !is_quiet {
+    if verdict.answer == Answer::Stuck && verdict.kind != VerdictKind::Deadlock && !is_quiet {
         verdict.answer = Answer::CannotTell;
         verdict.text = format!(
             "{} (quiet for {}: ask again)",
@@ -194,13 +194,13 @@ fn judge_part(ranks: &[RankState], part: &[usize]) -> HangVerdict {
 fn judge_gone(ranks: &[RankState], part: &[usize]) -> HangVerdict {
     if part.iter().all(|index| ranks[*index].ring.has_ended) {
         let text = "all processes have ended by themselves".to_owned();
-        return HangVerdict::new(Answer::NotStuck, Kind::Ended, part.to_vec(), text);
+        return HangVerdict::new(Answer::NotStuck, VerdictKind::Ended, part.to_vec(), text);
     }
     let at_end = mismatch(ranks, part).or_else(|| behind(ranks, part));
     let (kind, its, text) = match at_end {
         Some(verdict) => (verdict.kind, verdict.ranks, verdict.text),
         None => (
-            Kind::Dead,
+            VerdictKind::Dead,
             part.to_vec(),
             "all ranks had entered the same collectives".to_owned(),
         ),
@@ -342,9 +342,9 @@ fn mismatch_in(ranks: &[RankState], id: u64, users: &[usize]) -> Option<HangVerd
             if is_swapped { ": another order" } else { "" }
         );
         let kind = if is_swapped {
-            Kind::Order
+            VerdictKind::Order
         } else {
-            Kind::Mismatch
+            VerdictKind::Mismatch
         };
         return Some(HangVerdict::new(Answer::Stuck, kind, its.clone(), text));
     }
@@ -380,7 +380,12 @@ fn captured_mismatch(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict>
                 names(ranks, &odd),
                 communicator(&ranks[odd[0]], *id)
             );
-            return Some(HangVerdict::new(Answer::Stuck, Kind::Mismatch, odd, text));
+            return Some(HangVerdict::new(
+                Answer::Stuck,
+                VerdictKind::Mismatch,
+                odd,
+                text,
+            ));
         }
     }
     None
@@ -424,7 +429,7 @@ fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
         );
         return Some(HangVerdict::new(
             Answer::Stuck,
-            Kind::Order,
+            VerdictKind::Order,
             late.clone(),
             text,
         ));
@@ -453,11 +458,16 @@ fn behind(ranks: &[RankState], part: &[usize]) -> Option<HangVerdict> {
         .map_or(String::new(), |quiet| format!(" since {}", Time(quiet)));
     let cause = StuckCause::find(rank);
     let (answer, kind) = match &cause {
-        Some(cause) if cause.kind == Kind::Busy => (Answer::NotStuck, Kind::Busy),
-        Some(cause) if matches!(cause.kind, Kind::Deadlock | Kind::Lock | Kind::Gil) => {
+        Some(cause) if cause.kind == VerdictKind::Busy => (Answer::NotStuck, VerdictKind::Busy),
+        Some(cause)
+            if matches!(
+                cause.kind,
+                VerdictKind::Deadlock | VerdictKind::Lock | VerdictKind::Gil
+            ) =>
+        {
             (Answer::Stuck, cause.kind)
         }
-        _ => (Answer::Stuck, Kind::NotEntered),
+        _ => (Answer::Stuck, VerdictKind::NotEntered),
     };
     let why = match cause {
         Some(cause) => format!(": {}{since}", cause.text),
@@ -479,26 +489,28 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
         let since = quiet.map_or(String::new(), |quiet| format!(" since {quiet}"));
         format!("{}: {}{since}", ranks[index].name(), cause.text)
     };
-    for kind in [Kind::Deadlock, Kind::Lock, Kind::Gil] {
+    for kind in [VerdictKind::Deadlock, VerdictKind::Lock, VerdictKind::Gil] {
         if let Some((index, cause)) = of_kind(kind) {
             return HangVerdict::new(Answer::Stuck, kind, vec![*index], about(*index, cause));
         }
     }
-    let waiting = causes.iter().filter(|(_, cause)| cause.kind == Kind::Gpu);
+    let waiting = causes
+        .iter()
+        .filter(|(_, cause)| cause.kind == VerdictKind::Gpu);
     let waiting = waiting.map(|(index, _)| *index).collect::<Vec<_>>();
-    if let Some((index, cause)) = of_kind(Kind::Gpu) {
+    if let Some((index, cause)) = of_kind(VerdictKind::Gpu) {
         let others: Vec<_> = part
             .iter()
             .copied()
             .filter(|one| !waiting.contains(one))
             .collect();
-        let odd = of_kind(Kind::Idle).filter(|_| others.len() < waiting.len());
+        let odd = of_kind(VerdictKind::Idle).filter(|_| others.len() < waiting.len());
         if let Some((index, cause)) = odd {
             let text = format!(
                 "{}, while the others wait for the GPU",
                 about(*index, cause)
             );
-            return HangVerdict::new(Answer::Stuck, Kind::NotEntered, others, text);
+            return HangVerdict::new(Answer::Stuck, VerdictKind::NotEntered, others, text);
         }
         if let Some(verdict) = captured_mismatch(ranks, part).filter(|_| others.is_empty()) {
             return verdict;
@@ -519,13 +531,13 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
         } else {
             Answer::NotStuck
         };
-        return HangVerdict::new(answer, Kind::Gpu, waiting, text);
+        return HangVerdict::new(answer, VerdictKind::Gpu, waiting, text);
     }
     let same = match part.len() {
         1 => String::new(),
         count => format!("{count} ranks have entered the same collectives; "),
     };
-    if let Some((index, cause)) = of_kind(Kind::Busy) {
+    if let Some((index, cause)) = of_kind(VerdictKind::Busy) {
         let text = format!("{same}{}", about(*index, cause));
         let quiet = ranks[*index].quiet_ns.unwrap_or(0);
         let usual =
@@ -537,16 +549,21 @@ fn together(ranks: &[RankState], part: &[usize]) -> HangVerdict {
                 format!("{text}; a wait for the GPU that does not sleep looks the same"),
             ),
         };
-        return HangVerdict::new(answer, Kind::Busy, vec![*index], text);
+        return HangVerdict::new(answer, VerdictKind::Busy, vec![*index], text);
     }
     match causes.first() {
         Some((index, cause)) => {
             let text = format!("{same}{}", about(*index, cause));
-            HangVerdict::new(Answer::NotStuck, Kind::Idle, part.to_vec(), text)
+            HangVerdict::new(Answer::NotStuck, VerdictKind::Idle, part.to_vec(), text)
         }
         None => {
             let text = format!("{same}the threads of {} cannot be read", names(ranks, part));
-            HangVerdict::new(Answer::CannotTell, Kind::Unclear, part.to_vec(), text)
+            HangVerdict::new(
+                Answer::CannotTell,
+                VerdictKind::Unclear,
+                part.to_vec(),
+                text,
+            )
         }
     }
 }
@@ -559,7 +576,7 @@ fn longest_step(ranks: &[RankState], part: &[usize]) -> Option<u64> {
 
 /// The reason why a rank does not make progress.
 pub struct StuckCause {
-    pub kind: Kind,
+    pub kind: VerdictKind,
     pub text: String,
 }
 
@@ -594,9 +611,9 @@ impl StuckCause {
         let what = if is_by_gil { "the GIL" } else { "a lock" };
         let holder = Self::of_thread(last);
         let kind = match (holder.kind, is_by_gil) {
-            (Kind::Busy, _) => Kind::Busy,
-            (_, true) => Kind::Gil,
-            (_, false) => Kind::Lock,
+            (VerdictKind::Busy, _) => VerdictKind::Busy,
+            (_, true) => VerdictKind::Gil,
+            (_, false) => VerdictKind::Lock,
         };
         let text = format!(
             "{} waits for {what}{}, which {} holds: it {}",
@@ -608,7 +625,7 @@ impl StuckCause {
         Some(Self { kind, text })
     }
 
-    fn deadlock(threads: &[&Thread]) -> Self {
+    fn deadlock(threads: &[&ProcessThread]) -> Self {
         let each = threads.iter().map(|thread| {
             let what = if thread.mutex_owner.is_some() {
                 "a lock"
@@ -629,30 +646,33 @@ impl StuckCause {
             ),
         };
         Self {
-            kind: Kind::Deadlock,
+            kind: VerdictKind::Deadlock,
             text,
         }
     }
 
-    fn of_thread(thread: &Thread) -> Self {
+    fn of_thread(thread: &ProcessThread) -> Self {
         let function = in_function(thread);
         let (kind, text) = if let Some(wait) = thread.gpu_wait() {
-            (Kind::Gpu, format!("waits for the GPU in {wait}{function}"))
+            (
+                VerdictKind::Gpu,
+                format!("waits for the GPU in {wait}{function}"),
+            )
         } else if thread.state == 'R' || thread.ran && thread.call.is_none() {
-            (Kind::Busy, format!("runs{function}"))
+            (VerdictKind::Busy, format!("runs{function}"))
         } else {
             let call = thread.call.as_deref().unwrap_or("an unknown system call");
-            (Kind::Idle, format!("sleeps in {call}{function}"))
+            (VerdictKind::Idle, format!("sleeps in {call}{function}"))
         };
         Self { kind, text }
     }
 }
 
-fn named(thread: &Thread) -> String {
+fn named(thread: &ProcessThread) -> String {
     format!("thread {} ({})", thread.id, thread.name)
 }
 
-fn in_function(thread: &Thread) -> String {
+fn in_function(thread: &ProcessThread) -> String {
     thread
         .function()
         .map_or(String::new(), |name| format!(", in {name}"))
@@ -696,13 +716,13 @@ mod tests {
     }
 
     /// Returns a thread that waits for the GPU.
-    fn waiting(id: u32) -> Thread {
+    fn waiting(id: u32) -> ProcessThread {
         let names = [
             ("clock_nanosleep", "libc.so.6"),
             ("cuStreamSynchronize", "libcuda.so.1"),
             ("main", "server"),
         ];
-        Thread {
+        ProcessThread {
             id,
             name: format!("t{id}"),
             state: 'S',
@@ -710,12 +730,12 @@ mod tests {
             native: names
                 .map(|(name, module)| (name.to_owned(), module.to_owned()))
                 .to_vec(),
-            ..Thread::default()
+            ..ProcessThread::default()
         }
     }
 
-    fn asleep(id: u32, function: &str) -> Thread {
-        Thread {
+    fn asleep(id: u32, function: &str) -> ProcessThread {
+        ProcessThread {
             call: Some("futex".to_owned()),
             native: vec![(function.to_owned(), "server".to_owned())],
             ..waiting(id)
@@ -782,7 +802,7 @@ mod tests {
         ranks
     }
 
-    fn judged(ranks: &[RankState]) -> (Answer, Kind, Vec<usize>, String) {
+    fn judged(ranks: &[RankState]) -> (Answer, VerdictKind, Vec<usize>, String) {
         let verdict = judge(ranks);
         (verdict.answer, verdict.kind, verdict.ranks, verdict.text)
     }
@@ -793,7 +813,12 @@ mod tests {
         ranks[3].threads[0] = asleep(400, "hold_up");
         let text = "rank 3 did not enter all_reduce #8 of TP (4.00 MiB, bfloat16): sleeps in futex, in hold_up (server) since \
                     41.0 s";
-        let expected = (Answer::Stuck, Kind::NotEntered, vec![3], text.to_owned());
+        let expected = (
+            Answer::Stuck,
+            VerdictKind::NotEntered,
+            vec![3],
+            text.to_owned(),
+        );
         assert_eq!(judged(&ranks), expected);
         // If the Python function is known, the text names it, because that is code which the user wrote.
         ranks[3].threads[0].python = vec!["f (a.py:3)".to_owned()];
@@ -808,14 +833,17 @@ mod tests {
     #[test]
     fn a_rank_that_works_is_late_and_not_stuck() {
         let mut ranks = without_last(1);
-        ranks[3].threads[0] = Thread {
+        ranks[3].threads[0] = ProcessThread {
             state: 'R',
             ran: true,
             call: None,
             ..asleep(400, "compile")
         };
         let (answer, kind, its, text) = judged(&ranks);
-        assert_eq!((answer, kind, its), (Answer::NotStuck, Kind::Busy, vec![3]));
+        assert_eq!(
+            (answer, kind, its),
+            (Answer::NotStuck, VerdictKind::Busy, vec![3])
+        );
         assert!(
             text.contains("rank 3 did not enter all_reduce #9") && text.contains("runs"),
             "{text}"
@@ -832,7 +860,7 @@ mod tests {
         let (answer, kind, its, text) = judged(&ranks);
         assert_eq!(
             (answer, kind, its),
-            (Answer::Stuck, Kind::Mismatch, vec![5])
+            (Answer::Stuck, VerdictKind::Mismatch, vec![5])
         );
         let expected = "rank 5 called all_reduce (2.00 MiB, bfloat16) as #9 of TP, where rank 0, rank 1, rank 2, rank 3 and 3 \
                         more called all_reduce (4.00 MiB, bfloat16)";
@@ -849,7 +877,7 @@ mod tests {
             });
         }
         let (_, kind, its, text) = judged(&ranks);
-        assert_eq!((kind, its), (Kind::Order, vec![5]));
+        assert_eq!((kind, its), (VerdictKind::Order, vec![5]));
         assert!(text.ends_with("another order"), "{text}");
     }
 
@@ -858,7 +886,10 @@ mod tests {
         let mut ranks = without_last(1);
         ranks[3].life = Life::Gone;
         let (answer, kind, its, text) = judged(&ranks);
-        assert_eq!((answer, kind, its), (Answer::Stuck, Kind::Dead, vec![3]));
+        assert_eq!(
+            (answer, kind, its),
+            (Answer::Stuck, VerdictKind::Dead, vec![3])
+        );
         assert!(
             text.contains("was killed or has crashed after all_reduce #8 of TP"),
             "{text}"
@@ -867,25 +898,31 @@ mod tests {
         // Other ranks may still begin steps, as long as these need no rank that is stopped.
         ranks[0].ring.steps_begun += 1;
         let (answer, kind, its, text) = judged(&ranks);
-        assert_eq!((answer, kind, its), (Answer::Stuck, Kind::Stopped, vec![3]));
+        assert_eq!(
+            (answer, kind, its),
+            (Answer::Stuck, VerdictKind::Stopped, vec![3])
+        );
         assert!(text.contains("kill -CONT 400"), "{text}");
     }
 
     #[test]
     fn a_lock_is_followed_to_the_thread_that_holds_it() {
         let mut ranks = without_last(1);
-        ranks[3].threads[0] = Thread {
+        ranks[3].threads[0] = ProcessThread {
             mutex_owner: Some(401),
             ..asleep(400, "take")
         };
         let (answer, kind, its, text) = judged(&ranks);
-        assert_eq!((answer, kind, its), (Answer::Stuck, Kind::Lock, vec![3]));
+        assert_eq!(
+            (answer, kind, its),
+            (Answer::Stuck, VerdictKind::Lock, vec![3])
+        );
         let expected = "thread 400 (t400) waits for a lock, in take (server), which thread 401 (t401) holds: it sleeps in \
                         futex, in helper (server)";
         assert!(text.contains(expected), "{text}");
         ranks[3].threads[1].mutex_owner = Some(400);
         let (_, kind, _, text) = judged(&ranks);
-        assert_eq!(kind, Kind::Deadlock);
+        assert_eq!(kind, VerdictKind::Deadlock);
         assert!(
             text.contains("threads wait for each other: thread 400"),
             "{text}"
@@ -896,14 +933,17 @@ mod tests {
     fn the_gil_is_followed_to_the_thread_that_holds_it() {
         let mut ranks = without_last(1);
         let rank = &mut ranks[3];
-        rank.threads[0] = Thread {
+        rank.threads[0] = ProcessThread {
             waits_for_gil: true,
             ..asleep(400, "take_gil")
         };
         rank.threads[1].python = vec!["holder (a.py:9)".to_owned()];
         rank.gil_holder = Some(401);
         let (answer, kind, its, text) = judged(&ranks);
-        assert_eq!((answer, kind, its), (Answer::Stuck, Kind::Gil, vec![3]));
+        assert_eq!(
+            (answer, kind, its),
+            (Answer::Stuck, VerdictKind::Gil, vec![3])
+        );
         assert!(text.contains("waits for the GIL"), "{text}");
         assert!(
             text.contains("thread 401 (t401) holds: it sleeps in futex, in holder (a.py:9)"),
@@ -911,14 +951,14 @@ mod tests {
         );
         // The holder of the lock now waits for a lock that the first thread owns.
         ranks[3].threads[1].mutex_owner = Some(400);
-        assert_eq!(judged(&ranks).1, Kind::Deadlock);
+        assert_eq!(judged(&ranks).1, VerdictKind::Deadlock);
     }
 
     #[test]
     fn a_wait_for_the_gpu_is_stuck_if_it_is_longer_than_steps_are() {
         let ranks = ranks();
         let (answer, kind, _, text) = judged(&ranks);
-        assert_eq!((answer, kind), (Answer::Stuck, Kind::Gpu));
+        assert_eq!((answer, kind), (Answer::Stuck, VerdictKind::Gpu));
         assert!(
             text.contains("waits for the GPU in cuStreamSynchronize"),
             "{text}"
@@ -938,7 +978,7 @@ mod tests {
         let (answer, kind, its, text) = judged(&ranks);
         assert_eq!(
             (answer, kind, its),
-            (Answer::Stuck, Kind::NotEntered, vec![6])
+            (Answer::Stuck, VerdictKind::NotEntered, vec![6])
         );
         assert!(text.contains("while the others wait for the GPU"), "{text}");
     }
@@ -959,7 +999,7 @@ mod tests {
         let (answer, kind, its, _) = judged(&ranks);
         assert_eq!(
             (answer, kind, its),
-            (Answer::Stuck, Kind::Mismatch, vec![2])
+            (Answer::Stuck, VerdictKind::Mismatch, vec![2])
         );
     }
 
@@ -967,7 +1007,7 @@ mod tests {
     fn a_rank_that_is_at_work_for_long_may_as_well_wait() {
         let mut ranks = ranks();
         for rank in &mut ranks {
-            rank.threads[0] = Thread {
+            rank.threads[0] = ProcessThread {
                 state: 'R',
                 ran: true,
                 call: None,
@@ -976,7 +1016,7 @@ mod tests {
             };
         }
         let (answer, kind, ..) = judged(&ranks);
-        assert_eq!((answer, kind), (Answer::NotStuck, Kind::Busy));
+        assert_eq!((answer, kind), (Answer::NotStuck, VerdictKind::Busy));
         ranks[0].quiet_ns = Some(61 * SECOND);
         assert_eq!(judged(&ranks).0, Answer::CannotTell);
         // With the Python function it is clear that the thread waits for the GPU.
@@ -984,23 +1024,23 @@ mod tests {
         ranks
             .iter_mut()
             .for_each(|rank| rank.threads[0].python = vec![python.clone()]);
-        assert_eq!(judged(&ranks).1, Kind::Gpu);
+        assert_eq!(judged(&ranks).1, VerdictKind::Gpu);
     }
 
     #[test]
     fn ranks_that_move_or_wait_for_work_are_not_stuck() {
         let mut moving = without_last(2);
         moving[0].ring.collectives_begun += 1;
-        assert_eq!(judged(&moving).1, Kind::Moves);
+        assert_eq!(judged(&moving).1, VerdictKind::Moves);
         let mut ended = ranks();
         ended[7].ring.steps[0].end_ns = Some(2 * SECOND);
-        assert_eq!(judged(&ended).1, Kind::Moves);
+        assert_eq!(judged(&ended).1, VerdictKind::Moves);
         let mut idle = ranks();
         for rank in &mut idle {
             rank.threads[0] = asleep(rank.pid, "wait_for_work");
         }
         let (answer, kind, _, text) = judged(&idle);
-        assert_eq!((answer, kind), (Answer::NotStuck, Kind::Idle));
+        assert_eq!((answer, kind), (Answer::NotStuck, VerdictKind::Idle));
         assert!(
             text.starts_with("8 ranks have entered the same collectives; rank 0: sleeps in futex"),
             "{text}"
@@ -1034,7 +1074,7 @@ mod tests {
         let (answer, kind, its, text) = judged(&ranks);
         assert_eq!(
             (answer, kind, its),
-            (Answer::Stuck, Kind::NotEntered, vec![2])
+            (Answer::Stuck, VerdictKind::NotEntered, vec![2])
         );
         assert!(
             text.starts_with("rank 2 did not enter collective #8"),
@@ -1043,7 +1083,7 @@ mod tests {
         // Now rank 2 also waits for rank 0, so the waits form a circle.
         change(&mut ranks[0], |ring| use_of(ring, 3, 1));
         change(&mut ranks[2], |ring| use_of(ring, 3, 2));
-        assert_eq!(judged(&ranks).1, Kind::Order);
+        assert_eq!(judged(&ranks).1, VerdictKind::Order);
     }
 
     #[test]
@@ -1054,12 +1094,12 @@ mod tests {
         let (answer, kind, its, text) = judged(&gone);
         assert_eq!(
             (answer, kind, its),
-            (Answer::CannotTell, Kind::NotEntered, vec![3])
+            (Answer::CannotTell, VerdictKind::NotEntered, vec![3])
         );
         let expected = "all processes are gone; at their end rank 3 did not enter all_reduce #9 of TP (4.00 MiB, bfloat16)";
         assert_eq!(text, expected);
         gone.iter_mut().for_each(|rank| rank.ring.has_ended = true);
-        assert_eq!(judged(&gone).1, Kind::Ended);
+        assert_eq!(judged(&gone).1, VerdictKind::Ended);
     }
 
     #[test]
@@ -1075,7 +1115,7 @@ mod tests {
         ranks.push(other);
         assert_eq!(
             judged(&ranks).1,
-            Kind::NotEntered,
+            VerdictKind::NotEntered,
             "what moves hides nothing"
         );
         // A process that has ended and left its ring does not make the run stuck while the other ranks move.
@@ -1086,7 +1126,7 @@ mod tests {
         let mut left = ranks.pop().unwrap();
         left.life = Life::Gone;
         moving.push(left);
-        assert_eq!(judged(&moving).1, Kind::Moves);
+        assert_eq!(judged(&moving).1, VerdictKind::Moves);
         assert_eq!(judge(&[]).answer, Answer::CannotTell);
     }
 
@@ -1095,6 +1135,6 @@ mod tests {
         let mut ranks = ranks();
         ranks.iter_mut().for_each(|rank| rank.threads.clear());
         let (answer, kind, ..) = judged(&ranks);
-        assert_eq!((answer, kind), (Answer::CannotTell, Kind::Unclear));
+        assert_eq!((answer, kind), (Answer::CannotTell, VerdictKind::Unclear));
     }
 }

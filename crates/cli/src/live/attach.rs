@@ -13,11 +13,11 @@ use anyhow::{Result, bail};
 use tllmprof_attach::{Attached, Hooked, Library, Turn};
 use tllmprof_config::error::{BadValue, shown};
 use tllmprof_config::{Settings, Step, variable};
-use tllmprof_control::{Answer, Event, Phase, Request};
+use tllmprof_control::{Answer, ControlEvent, Phase, Request};
 use tllmprof_report::{Report, Time};
 
-use super::capture::{self, Windows};
-use super::sockets::{self, Process};
+use super::capture::{self, CapturedWindows};
+use super::sockets::{self, ListeningProcess};
 use super::{count, each, engine, inside, pid};
 use crate::failure::usage;
 use crate::options::{Given, Options};
@@ -42,7 +42,7 @@ what can be measured in a running process, and what cannot.
   tllmprof attach 4711                only attach; run tllmprof capture 4711 later
   tllmprof attach --engine            the processes of the only engine here that use its GPUs
   tllmprof detach 4711")]
-pub struct Arguments {
+pub struct AttachArguments {
     /// Process IDs; with --engine, those of the processes that started the engine
     #[arg(value_name = "PID", required_unless_present = "engine", value_parser = pid)]
     processes: Vec<u32>,
@@ -59,7 +59,7 @@ pub struct Arguments {
     options: Options<true>,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &AttachArguments) -> Result<ExitCode> {
     let variables = variables(arguments)?;
     let library = library::find()?;
     let all = processes(arguments)?;
@@ -97,7 +97,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     if let Some(steps) = arguments.steps {
-        let wanted = capture::Wanted::from_steps(steps, arguments.wait);
+        let wanted = capture::CaptureRequest::from_steps(steps, arguments.wait);
         failed |= listening.is_empty() || !take(listening, &wanted, &interrupts)?;
     }
     Ok(match failed {
@@ -107,7 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Returns the processes that the command line selects, each once.
-fn processes(arguments: &Arguments) -> Result<Vec<u32>> {
+fn processes(arguments: &AttachArguments) -> Result<Vec<u32>> {
     let named = &arguments.processes;
     if !arguments.engine {
         let mut seen = HashSet::new();
@@ -125,7 +125,12 @@ fn processes(arguments: &Arguments) -> Result<Vec<u32>> {
 }
 
 /// Attaches the library to a process. If the library was attached and detached before, attaches it again.
-fn attach_one(pid: u32, arguments: &Arguments, library: &Path, variables: &[String]) -> Result<()> {
+fn attach_one(
+    pid: u32,
+    arguments: &AttachArguments,
+    library: &Path,
+    variables: &[String],
+) -> Result<()> {
     let number = i32::try_from(pid)
         .map_err(|_| usage(format_args!("{pid}: no process has such a number")))?;
     let _turn = match Turn::take(number) {
@@ -150,7 +155,7 @@ fn attach_one(pid: u32, arguments: &Arguments, library: &Path, variables: &[Stri
 }
 
 /// Returns the variables that are passed to the library. It uses them instead of the process's environment.
-fn variables(arguments: &Arguments) -> Result<Vec<String>> {
+fn variables(arguments: &AttachArguments) -> Result<Vec<String>> {
     let control = env::var("TLLMPROF_CONTROL").ok();
     let control = control.filter(|folder| folder.starts_with('/'));
     let mut variables = vec![
@@ -253,7 +258,12 @@ pub(super) fn enter(pid: i32, library: &Path, variables: &[String]) -> Result<(A
     ))
 }
 
-fn attach(pid: i32, arguments: &Arguments, library: &Path, variables: &[String]) -> Result<()> {
+fn attach(
+    pid: i32,
+    arguments: &AttachArguments,
+    library: &Path,
+    variables: &[String],
+) -> Result<()> {
     let (answer, stopped) = enter(pid, library, variables)?;
     match answer {
         Answer::Done | Answer::PythonWaits | Answer::NoPython => {
@@ -337,14 +347,18 @@ fn hook_driver(pid: i32, library: &Path) -> u32 {
 const KEEPS: &str = "the library keeps what it was first attached with (wanted: only --steps)";
 
 /// Attaches the library again to a process that it was detached from.
-fn attach_again(mut process: Process, arguments: &Arguments, library: &Path) -> Result<()> {
+fn attach_again(
+    mut process: ListeningProcess,
+    arguments: &AttachArguments,
+    library: &Path,
+) -> Result<()> {
     let pid = process.status.pid;
     if let Some(option) = arguments.options.first() {
         return Err(usage(format_args!("{pid}: {option}: {KEEPS}")));
     }
     process.connection.wait_for(Some(ANSWERING))?;
     process.connection.ask(&Request::Attach)?;
-    if let Event::Refused { why, .. } = process.connection.next()? {
+    if let ControlEvent::Refused { why, .. } = process.connection.next()? {
         bail!("{pid}: {why}");
     }
     let stopped = match i32::try_from(pid) {
@@ -372,7 +386,7 @@ fn await_processes(
     pids: Vec<u32>,
     patience: Duration,
     interrupts: &AtomicUsize,
-) -> (Vec<Process>, Vec<u32>) {
+) -> (Vec<ListeningProcess>, Vec<u32>) {
     let mut deadline = Instant::now() + patience;
     let (mut listening, mut silent) = (Vec::new(), pids);
     loop {
@@ -397,11 +411,11 @@ fn await_processes(
 
 /// Captures the next iterations, and prints their report. Returns whether all processes were captured completely.
 fn take(
-    processes: Vec<Process>,
-    wanted: &capture::Wanted,
+    processes: Vec<ListeningProcess>,
+    wanted: &capture::CaptureRequest,
     interrupts: &AtomicUsize,
 ) -> Result<bool> {
-    let mut windows = Windows::default();
+    let mut windows = CapturedWindows::default();
     let (read, succeeded) = capture::take(processes, wanted, interrupts, &mut windows)?;
     if !read.is_empty() {
         output::print(Report::new(read).styled(manners::stdout()).as_bytes())?;

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use tllmprof_control::{Event, LONGEST, Request, Status};
+use tllmprof_control::{ControlEvent, LONGEST, Request, Status};
 
 use super::beyond;
 
@@ -98,7 +98,7 @@ impl Connection {
     ///
     /// # Errors
     /// No event arrives in time, the process has ended, or its line is not an event.
-    pub fn next(&mut self) -> io::Result<Event> {
+    pub fn next(&mut self) -> io::Result<ControlEvent> {
         let longest = 4 * LONGEST as u64;
         let read = self
             .reader
@@ -115,8 +115,8 @@ impl Connection {
         }
         let line = std::mem::take(&mut self.begun);
         let line = line.strip_suffix(b"\n").unwrap_or(&line);
-        let mut event = Event::from_line(line).map_err(io::Error::other)?;
-        if let Event::Status(status) = &mut event
+        let mut event = ControlEvent::from_line(line).map_err(io::Error::other)?;
+        if let ControlEvent::Status(status) = &mut event
             && let Some(peer) = self.peer
             && peer != status.pid
             && beyond::own_number(peer) == Some(status.pid)
@@ -133,7 +133,7 @@ impl Connection {
     pub fn status(&mut self) -> io::Result<Status> {
         self.ask(&Request::Status)?;
         loop {
-            if let Event::Status(status) = self.next()? {
+            if let ControlEvent::Status(status) = self.next()? {
                 return Ok(*status);
             }
         }
@@ -152,8 +152,8 @@ impl Connection {
         let (mut is_over, mut is_answered) = (false, false);
         while !(is_over && is_answered) {
             match self.next()? {
-                Event::Closed(_) => is_over = true,
-                Event::Status(_) => is_answered = true,
+                ControlEvent::Closed(_) => is_over = true,
+                ControlEvent::Status(_) => is_answered = true,
                 _ => {}
             }
         }
@@ -290,13 +290,13 @@ mod tests {
             .set_read_timeout(Some(Duration::from_millis(10)))
             .unwrap();
         let mut connection = Connection::from_stream(stream);
-        let line = Event::Status(Box::default()).to_line();
+        let line = ControlEvent::Status(Box::default()).to_line();
         let (begin, end) = line.split_at(line.len() / 2);
         process.write_all(begin.as_bytes()).unwrap();
         let late = connection.next().unwrap_err();
         assert_eq!(late.kind(), io::ErrorKind::TimedOut);
         process.write_all(end.as_bytes()).unwrap();
-        assert!(matches!(connection.next(), Ok(Event::Status(_))));
+        assert!(matches!(connection.next(), Ok(ControlEvent::Status(_))));
         drop(process);
         let gone = connection.next().unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::UnexpectedEof);

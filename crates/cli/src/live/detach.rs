@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use tllmprof_attach::Turn;
-use tllmprof_control::{Answer, Event, Phase, Request};
+use tllmprof_control::{Answer, ControlEvent, Phase, Request};
 
-use super::sockets::{self, Process};
+use super::sockets::{self, ListeningProcess};
 use super::{attach, beyond, each, engine, missing, pid, stop};
 use crate::{library, output};
 
@@ -15,7 +15,7 @@ use crate::{library, output};
 const ANSWERING: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct DetachArguments {
     /// Process IDs; with --engine, those of the processes that started the engine
     #[arg(value_name = "PID", required_unless_present = "engine", value_parser = pid)]
     processes: Vec<u32>,
@@ -25,7 +25,7 @@ pub struct Arguments {
     engine: bool,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &DetachArguments) -> Result<ExitCode> {
     let named: Vec<_> = arguments
         .processes
         .iter()
@@ -63,7 +63,7 @@ fn attached(tops: &[u64]) -> Result<Vec<u64>> {
 }
 
 /// Returns the process that was found. Fails if it was not found, or the library is detached already.
-fn listening(pid: u64, found: Option<Process>) -> Result<Process> {
+fn listening(pid: u64, found: Option<ListeningProcess>) -> Result<ListeningProcess> {
     match found {
         Some(process) if process.status.phase == Phase::Detached => {
             bail!("{pid}: the library is detached already")
@@ -85,7 +85,7 @@ fn detach(pid: u64) -> Result<()> {
     process.connection.wait_for(Some(ANSWERING))?;
     process.connection.ask(&Request::Detach)?;
     match process.connection.next()? {
-        Event::Refused { why, .. } => bail!("{pid}: {why}"),
+        ControlEvent::Refused { why, .. } => bail!("{pid}: {why}"),
         _ => output::say(format_args!(
             "{pid}: detached; the library stays loaded and idle"
         )),

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use tllmprof_attach::{Refusal, Status};
+use tllmprof_attach::{AttachRefusal, ProcStatus};
 
 use super::{beyond, sockets};
 
@@ -15,12 +15,12 @@ pub fn why(pid: u64) -> String {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let about = i32::try_from(pid)
         .ok()
-        .and_then(|pid| Status::from_pid(pid).ok());
+        .and_then(|pid| ProcStatus::from_pid(pid).ok());
     let (Ok(status), Some(about)) = (fs::metadata(&process), about) else {
         return "there is no such process here".to_owned();
     };
     if u64::from(about.process.cast_unsigned()) != pid {
-        return Refusal::Thread(about.process).to_string();
+        return AttachRefusal::Thread(about.process).to_string();
     }
     let user = rustix::process::geteuid().as_raw();
     if user != 0 && status.uid() != user {

@@ -23,7 +23,7 @@ const BETWEEN: Duration = Duration::from_millis(300);
 pub const NONE: &str = "no process listens: one does that was started by tllmprof run, or with TLLMPROF_CONTROL=1, and uses CUDA";
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct PsArguments {
     /// Print a JSON list of processes
     #[arg(long)]
     json: bool,
@@ -43,7 +43,7 @@ pub fn look() -> Vec<SeenProcess> {
     if !listening.is_empty() {
         thread::sleep(BETWEEN);
     }
-    let again = |mut process: sockets::Process| {
+    let again = |mut process: sockets::ListeningProcess| {
         // A process that has ended in the meantime is left out.
         let status = process.connection.status().ok()?;
         let rate = rate(&process.status, &status);
@@ -55,7 +55,7 @@ pub fn look() -> Vec<SeenProcess> {
     listening.into_iter().filter_map(again).collect()
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &PsArguments) -> Result<ExitCode> {
     let seen = look();
     if arguments.json {
         let lines: Vec<_> = seen

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use tllmprof_calls::{CALLS, Kind};
+use tllmprof_calls::{CALLS, CallPurpose};
 use tllmprof_control::Status;
 use tllmprof_record::{Clock, Counter, Header, Histogram, Reader};
 use tllmprof_report::has_enough_for_percentile;
@@ -66,7 +66,7 @@ impl Figures {
         let of_row = |counter: fn(u8) -> Counter, row| self.header.counter(counter(row));
         let waits = (0..)
             .zip(CALLS)
-            .filter(|(_, call)| matches!(call.kind, Kind::Wait(_)));
+            .filter(|(_, call)| matches!(call.kind, CallPurpose::Wait(_)));
         waits
             .map(|(row, _)| of_row(Counter::CallsOutside, row) + of_row(Counter::CallsInside, row))
             .sum()

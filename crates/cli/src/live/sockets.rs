@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 const MAKING: Duration = Duration::from_secs(60);
 
 /// A listening process, and its status at the time when it was found.
-pub struct Process {
+pub struct ListeningProcess {
     pub socket: PathBuf,
     pub connection: Connection,
     pub status: Status,
@@ -41,38 +41,38 @@ struct Folder {
 
 /// Returns all processes that this user can connect to and capture, sorted by run, rank and number. Removes socket
 /// files of processes that have ended.
-pub fn listening() -> Vec<Process> {
+pub fn listening() -> Vec<ListeningProcess> {
     listening_but(&[])
 }
 
 /// Same as [`listening`], without the processes whose sockets are in `known`.
-pub fn listening_but(known: &[&Path]) -> Vec<Process> {
+pub fn listening_but(known: &[&Path]) -> Vec<ListeningProcess> {
     can_be_captured(all_but(known, None, true))
 }
 
 /// Same as [`listening`], for a command whose user named the processes. That command reports a process that does not
 /// answer, so it is not logged here.
-pub fn listening_to_named() -> Vec<Process> {
+pub fn listening_to_named() -> Vec<ListeningProcess> {
     can_be_captured(all_but(&[], None, false))
 }
 
-fn can_be_captured(mut processes: Vec<Process>) -> Vec<Process> {
+fn can_be_captured(mut processes: Vec<ListeningProcess>) -> Vec<ListeningProcess> {
     processes.retain(|process| process.status.phase != Phase::Detached);
     processes
 }
 
 /// Returns the process with this number on this machine. It may also be one that cannot be captured.
-pub fn find(pid: u64) -> Option<Process> {
+pub fn find(pid: u64) -> Option<ListeningProcess> {
     let mut all = keep_local(all_but(&[], Some(pid), false)).into_iter();
     all.find(|process| process.status.pid == pid)
 }
 
 /// Returns all listening processes on this machine, including those that cannot be captured.
-pub fn all_here() -> Vec<Process> {
+pub fn all_here() -> Vec<ListeningProcess> {
     keep_local(all_but(&[], None, true))
 }
 
-fn keep_local(mut all: Vec<Process>) -> Vec<Process> {
+fn keep_local(mut all: Vec<ListeningProcess>) -> Vec<ListeningProcess> {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
     all.retain(|process| {
@@ -83,7 +83,7 @@ fn keep_local(mut all: Vec<Process>) -> Vec<Process> {
 
 /// Returns all processes except those whose sockets are in `known`. `only` restricts the search in other containers to
 /// one process. `says`: log the processes that do not answer.
-fn all_but(known: &[&Path], only: Option<u64>, says: bool) -> Vec<Process> {
+fn all_but(known: &[&Path], only: Option<u64>, says: bool) -> Vec<ListeningProcess> {
     let user = rustix::process::geteuid().as_raw();
     let mut sockets = Vec::new();
     for folder in folders(user, only) {
@@ -185,7 +185,7 @@ fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)
 }
 
 /// Returns the process that listens on a socket. If none does and `is_ours` is true, removes the socket file.
-fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<Process> {
+fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<ListeningProcess> {
     let reached = reach(socket, who).or_else(|_| {
         // The program may have closed the library's listening socket. A failed attempt makes the library open a new
         // one.
@@ -193,7 +193,7 @@ fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<Proces
         reach(socket, who)
     });
     match reached {
-        Ok(Some((connection, status))) => Some(Process {
+        Ok(Some((connection, status))) => Some(ListeningProcess {
             socket: socket.to_owned(),
             connection,
             status,

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
-use tllmprof_control::{Closed, Event, Request};
+use tllmprof_control::{Closed, ControlEvent, Request};
 
-use super::sockets::Process;
+use super::sockets::ListeningProcess;
 use super::targets::Targets;
 use crate::failure::worded;
 use crate::output;
@@ -16,12 +16,12 @@ use crate::output;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct StopArguments {
     #[command(flatten)]
     targets: Targets,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &StopArguments) -> Result<ExitCode> {
     let is_one = arguments.targets.processes.len() == 1;
     Ok(match stop(arguments.targets.find()?, is_one) {
         true => ExitCode::SUCCESS,
@@ -31,7 +31,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Closes the windows of these processes, and logs the results. Returns whether that succeeded. `is_needed`: it is a
 /// failure if a process has no open window.
-pub fn stop(mut processes: Vec<Process>, is_needed: bool) -> bool {
+pub fn stop(mut processes: Vec<ListeningProcess>, is_needed: bool) -> bool {
     let mut failed = false;
     // All processes are asked before the first answer is read, so that the windows close at nearly the same time.
     for process in &mut processes {
@@ -41,7 +41,7 @@ pub fn stop(mut processes: Vec<Process>, is_needed: bool) -> bool {
     for mut process in processes {
         let pid = process.status.pid;
         match process.connection.next() {
-            Ok(Event::Closed(Closed {
+            Ok(ControlEvent::Closed(Closed {
                 steps: Some((first, last)),
                 ..
             })) => {
@@ -49,10 +49,10 @@ pub fn stop(mut processes: Vec<Process>, is_needed: bool) -> bool {
                     "{pid}: the window closed with iterations {first}-{last}"
                 ));
             }
-            Ok(Event::Closed(_)) => output::say(format_args!(
+            Ok(ControlEvent::Closed(_)) => output::say(format_args!(
                 "{pid}: the window closed without an iteration"
             )),
-            Ok(Event::Refused { why, .. }) => {
+            Ok(ControlEvent::Refused { why, .. }) => {
                 output::say(format_args!("{pid}: {why}"));
                 failed |= is_needed;
             }

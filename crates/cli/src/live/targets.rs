@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use super::missing;
-use super::sockets::{self, Process};
+use super::sockets::{self, ListeningProcess};
 use crate::failure::usage;
 
 #[derive(Args, Debug)]
@@ -27,7 +27,7 @@ impl Targets {
     ///
     /// # Errors
     /// A named process does not listen, or several processes match and it is not clear which are meant.
-    pub fn find(&self) -> Result<Vec<Process>> {
+    pub fn find(&self) -> Result<Vec<ListeningProcess>> {
         let mut listening = match self.processes.is_empty() {
             true => sockets::listening(),
             false => sockets::listening_to_named(),
@@ -68,7 +68,7 @@ impl Targets {
                     "{named:?} is no process (wanted: PID or HOST:PID)"
                 )));
             };
-            let is_it = |process: &Process| {
+            let is_it = |process: &ListeningProcess| {
                 process.status.pid == pid && host.is_none_or(|host| process.status.host == host)
             };
             let mut places = listening
@@ -96,8 +96,8 @@ impl Targets {
     }
 }
 
-fn are_one_run(processes: &[Process]) -> bool {
-    let run = |process: &Process| process.status.run.clone();
+fn are_one_run(processes: &[ListeningProcess]) -> bool {
+    let run = |process: &ListeningProcess| process.status.run.clone();
     let first = processes.first().map(run);
     processes.len() <= 1
         || first.as_ref().is_some_and(Option::is_some)

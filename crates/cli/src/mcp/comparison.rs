@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tllmprof_report::{Asked, Condition, Style};
+use tllmprof_report::{ComparisonOptions, Condition, Style};
 
 use super::answer;
 use super::reports;
 use super::shared::Shared;
-use crate::compare::{self, Wanted};
+use crate::compare::{self, CompareRequest};
 
 #[derive(Deserialize, JsonSchema)]
 pub struct Compare {
@@ -42,7 +42,7 @@ pub fn compare(asked: &Compare, _: &mut Shared) -> Result<String> {
             bail!("{name}: it is empty (wanted: at least one run)");
         }
     }
-    let mut how = Asked::default();
+    let mut how = ComparisonOptions::default();
     if let Some(within) = &asked.within {
         how.within = compare::percent(within).map_err(|why| anyhow!("within {within:?}: {why}"))?;
     }
@@ -52,7 +52,7 @@ pub fn compare(asked: &Compare, _: &mut Shared) -> Result<String> {
             .push(parsed.map_err(|why| anyhow!("fail_if {condition:?}: {why}"))?);
     }
     let step = reports::step(asked.step.as_deref())?;
-    let wanted = Wanted {
+    let wanted = CompareRequest {
         step: step.as_ref(),
         merge: false,
         asked: how,

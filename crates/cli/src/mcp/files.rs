@@ -33,7 +33,7 @@ pub struct Runs {
 
 /// A folder that contains records or traces.
 #[derive(Serialize, Default)]
-struct Found {
+struct RecordFolder {
     folder: PathBuf,
     /// The number of files of each type, such as "tllmprof record".
     holds: BTreeMap<&'static str, usize>,
@@ -65,7 +65,7 @@ pub fn runs(asked: &Runs, _: &mut Shared) -> Result<String> {
 }
 
 struct FolderSearch {
-    found: Vec<Found>,
+    found: Vec<RecordFolder>,
     /// The number of entries that may still be examined.
     left: usize,
 }
@@ -85,14 +85,14 @@ impl FolderSearch {
             return;
         };
         let shown = folder.strip_prefix(".").unwrap_or(folder);
-        let mut found = Found {
+        let mut found = RecordFolder {
             folder: if shown == Path::new("") {
                 folder
             } else {
                 shown
             }
             .to_owned(),
-            ..Found::default()
+            ..RecordFolder::default()
         };
         let mut inside = Vec::new();
         for entry in entries.flatten() {
@@ -126,7 +126,7 @@ impl FolderSearch {
     }
 }
 
-impl Found {
+impl RecordFolder {
     /// Adds a file to the folder's entry, if it is a record or a trace.
     fn add(&mut self, entry: &fs::DirEntry) {
         let Some(kind) = processes::kind(&entry.path()) else {

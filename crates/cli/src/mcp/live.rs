@@ -11,7 +11,7 @@ use tllmprof_report::{Report, Style};
 
 use super::answer::{self, Page};
 use super::shared::Shared;
-use crate::live::capture::{self, Wanted};
+use crate::live::capture::{self, CaptureRequest};
 use crate::live::{ps, targets};
 use crate::output;
 
@@ -73,11 +73,11 @@ pub fn capture(asked: &Capture, shared: &mut Shared) -> Result<String> {
     let wait = asked
         .wait_s
         .map(|seconds| Duration::from_secs(seconds.max(1)));
-    let wanted = Wanted::from_steps(steps, wait).with_kernels(asked.kernels);
+    let wanted = CaptureRequest::from_steps(steps, wait).with_kernels(asked.kernels);
     if !shared.interrupts.begin() {
         bail!("nothing was captured: the client has gone");
     }
-    let mut windows = capture::Windows::default();
+    let mut windows = capture::CapturedWindows::default();
     let (read, succeeded) = capture::take(
         targets.find()?,
         &wanted,

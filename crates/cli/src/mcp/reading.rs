@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tllmprof_report::{Iteration, Pattern, Process, Report, Style, TABLES};
+use tllmprof_report::{GpuLayerPattern, Iteration, Process, Report, Style, TABLES};
 
 use super::answer::{self, Page};
 use super::reports::RunOf;
@@ -33,7 +33,8 @@ pub struct Finding {
 }
 
 #[derive(Deserialize, JsonSchema)]
-pub struct Table {
+#[schemars(rename = "Table")]
+pub struct TableRequest {
     #[serde(flatten)]
     of: RunOf,
     /// Name of the table.
@@ -148,7 +149,7 @@ fn check_process(report: &Report, process: Option<usize>) -> Result<()> {
     }
 }
 
-pub fn table(asked: &Table, shared: &mut Shared) -> Result<String> {
+pub fn table(asked: &TableRequest, shared: &mut Shared) -> Result<String> {
     let name = asked.table.as_str();
     if !tables().contains(&name) {
         bail!(
@@ -174,7 +175,7 @@ pub fn table(asked: &Table, shared: &mut Shared) -> Result<String> {
     answer::list(Map::new(), asked.page, rows)
 }
 
-fn iterations(asked: &Table, report: &Report) -> Result<String> {
+fn iterations(asked: &TableRequest, report: &Report) -> Result<String> {
     if let Some(part) = &asked.contains {
         bail!("contains {part:?}: iterations have no name (wanted: without contains)");
     }
@@ -223,7 +224,7 @@ pub fn layer(asked: &Layer, shared: &mut Shared) -> Result<String> {
 }
 
 /// Returns true if a layer has this name, or lies within the layer of this name.
-fn is_within(layer: &Pattern, name: &str) -> bool {
+fn is_within(layer: &GpuLayerPattern, name: &str) -> bool {
     let rest = layer.name.strip_prefix(name);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '/']))
 }

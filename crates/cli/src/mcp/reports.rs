@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tllmprof_config::Step;
 use tllmprof_report::{Process, Report, State};
 
-use crate::processes::{self, Reading};
+use crate::processes::{self, ReadOptions};
 use crate::runs;
 
 /// The run that a tool reads.
@@ -32,7 +32,7 @@ pub struct RunOf {
 
 /// The files and options from which a report was made. If both are unchanged, the report is still valid.
 #[derive(PartialEq, Eq)]
-struct Source {
+struct ReportInputs {
     of: RunOf,
     /// The path, length in bytes, and modification time of each file.
     files: Vec<(PathBuf, u64, Option<SystemTime>)>,
@@ -41,7 +41,7 @@ struct Source {
 /// The report that was requested last. It is kept because an assistant asks several questions about one run.
 #[derive(Default)]
 pub struct Reports {
-    last: Option<(Source, Arc<Report>)>,
+    last: Option<(ReportInputs, Arc<Report>)>,
 }
 
 impl Reports {
@@ -52,7 +52,7 @@ impl Reports {
     pub fn get(&mut self, of: &RunOf) -> Result<Arc<Report>> {
         let files = runs::named(&of.files)?;
         processes::are_different(&files)?;
-        let source = Source {
+        let source = ReportInputs {
             of: of.clone(),
             files: files.into_iter().map(with_state).collect(),
         };
@@ -94,7 +94,7 @@ pub fn step(text: Option<&str>) -> Result<Option<Step>> {
 /// Reads the processes of one run from these files.
 fn read(of: &RunOf, files: &[PathBuf]) -> Result<Vec<Process>> {
     let step = step(of.step.as_deref())?;
-    let reading = Reading::with_step(step.as_ref(), files)?;
+    let reading = ReadOptions::with_step(step.as_ref(), files)?;
     let (processes, failed) = processes::read_all(files, reading);
     if failed && processes.is_empty() {
         bail!("none of the files can be read");

@@ -59,7 +59,7 @@ const TOOLS: [Tool; 9] = [
     reads!(
         "table",
         reading::table,
-        Table,
+        TableRequest,
         "Returns rows of a table of a run. host and gpu are the ledgers, which say where the time of iterations goes. Times are in nanoseconds, shares are parts of 1."
     ),
     reads!(

@@ -10,14 +10,14 @@ use crate::process_status::ProcessStatus;
 const DRIVER: &[u8] = b"libcuda.so";
 
 /// The processes below the command.
-pub struct Family {
+pub struct ProcessFamily {
     /// The process number of the command.
     command: u64,
     /// The processes. The flag is true if the process has loaded the driver.
     members: HashMap<u64, bool>,
 }
 
-impl Family {
+impl ProcessFamily {
     pub fn new(command: u32) -> Self {
         Self {
             command: command.into(),
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_child_belongs_to_the_family_until_it_ends() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let mut family = Family::new(std::process::id());
+        let mut family = ProcessFamily::new(std::process::id());
         assert!(!family.contains(child.id()));
         family.search();
         assert!(family.contains(child.id()));

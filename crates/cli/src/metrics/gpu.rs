@@ -27,7 +27,7 @@ const COUNTED: [(GpmMetricId, Metric); 8] = [
 const LOAD_US: u64 = 2_000_000;
 
 /// A metric and its value, in thousandths of its unit.
-pub type Value = (Metric, u64);
+pub type MetricValue = (Metric, u64);
 
 /// A GPU that is sampled.
 pub struct Gpu<'nvml> {
@@ -51,7 +51,7 @@ pub struct Gpu<'nvml> {
 pub struct MeasuredValues {
     pub start: u64,
     pub end: u64,
-    pub values: Vec<Value>,
+    pub values: Vec<MetricValue>,
 }
 
 impl<'nvml> Gpu<'nvml> {
@@ -158,7 +158,11 @@ impl<'nvml> Gpu<'nvml> {
         (taken, counted)
     }
 
-    fn counted(&mut self, nvml: &'nvml Nvml, values: &mut Vec<Value>) -> Result<(), NvmlError> {
+    fn counted(
+        &mut self,
+        nvml: &'nvml Nvml,
+        values: &mut Vec<MetricValue>,
+    ) -> Result<(), NvmlError> {
         let Some(last) = &self.counts else {
             return Ok(());
         };
@@ -177,7 +181,7 @@ impl<'nvml> Gpu<'nvml> {
     }
 
     /// Adds the load that every GPU reports. NVML itself averages the utilization, over the last 1/6 s to 1 s.
-    fn load(&self, values: &mut Vec<Value>) {
+    fn load(&self, values: &mut Vec<MetricValue>) {
         if let Ok(rates) = self.device.utilization_rates() {
             values.push((Metric::GpuUtil, u64::from(rates.gpu) * 1000));
             values.push((Metric::MemoryUtil, u64::from(rates.memory) * 1000));
@@ -188,7 +192,7 @@ impl<'nvml> Gpu<'nvml> {
     }
 
     /// Adds clocks, power, temperature and energy.
-    fn state(&mut self, values: &mut Vec<Value>) {
+    fn state(&mut self, values: &mut Vec<MetricValue>) {
         let device = &self.device;
         if let Ok(milliwatts) = device.power_usage() {
             values.push((Metric::Power, milliwatts.into()));

@@ -34,7 +34,7 @@ const STATE_FINISH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The samples that are taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Sampled {
+pub enum SampleScope {
     /// Clocks, power, energy and processes of the GPUs, and the nodes of threads. Nothing is logged.
     State,
     /// These, and the load of the GPUs (`--gpu-metrics`).
@@ -50,7 +50,7 @@ struct SamplingPlan {
     log: Level,
     /// Largest size of the record, in bytes.
     limit: u64,
-    sampled: Sampled,
+    sampled: SampleScope,
 }
 
 /// The sampling process, as the command sees it.
@@ -70,11 +70,11 @@ impl Sampler {
         run: &RunId,
         limit: u64,
         log: Level,
-        sampled: Sampled,
+        sampled: SampleScope,
     ) -> Option<Self> {
         let (log, finish_timeout) = match sampled {
-            Sampled::All => (log, FINISH_TIMEOUT),
-            Sampled::State => (Level::Off, STATE_FINISH_TIMEOUT),
+            SampleScope::All => (log, FINISH_TIMEOUT),
+            SampleScope::State => (Level::Off, STATE_FINISH_TIMEOUT),
         };
         let pid = std::process::id();
         let path = file::path(folder, pid);

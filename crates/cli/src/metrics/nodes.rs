@@ -18,15 +18,15 @@ const MIN_BUSY_TICKS: u64 = 5;
 const MAX_THREADS: usize = 1024;
 
 /// The NUMA nodes of the machine.
-pub struct Nodes {
+pub struct NumaNodes {
     root: PathBuf,
     /// The node of each processor. Empty if the machine has only one node.
     of_processor: Vec<Option<u16>>,
-    threads: HashMap<(u64, u64), Thread>,
+    threads: HashMap<(u64, u64), WatchedThread>,
 }
 
 #[derive(Default)]
-struct Thread {
+struct WatchedThread {
     node: Option<u16>,
     ticks: u64,
     is_busy: bool,
@@ -34,13 +34,13 @@ struct Thread {
 
 /// A thread that runs on a node, and ran on another one when it was last seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Moved {
+pub struct MovedThread {
     pub pid: u32,
     pub tid: u32,
     pub node: u16,
 }
 
-impl Nodes {
+impl NumaNodes {
     /// Reads the machine's nodes from `/sys`, or from the folder that a variable names.
     pub fn read() -> Self {
         Self::under(env::var_os("TLLMPROF_SYSFS").map_or_else(|| "/sys".into(), PathBuf::from))
@@ -91,7 +91,7 @@ impl Nodes {
 
     /// Returns the threads of some processes that are on another node than when they were last seen. If `all` is false,
     /// only threads that were busy at the last look at all threads are examined.
-    pub fn moved(&mut self, processes: impl Iterator<Item = u64>, all: bool) -> Vec<Moved> {
+    pub fn moved(&mut self, processes: impl Iterator<Item = u64>, all: bool) -> Vec<MovedThread> {
         let mut moved = Vec::new();
         if self.of_processor.is_empty() {
             return moved;
@@ -132,7 +132,7 @@ impl Nodes {
             let node = processor.and_then(|of| of_processor.get(of).copied().flatten());
             if node.is_some() && node != thread.node {
                 thread.node = node;
-                moved.extend(node.map(|node| Moved {
+                moved.extend(node.map(|node| MovedThread {
                     pid: *pid as u32,
                     tid: *tid as u32,
                     node,
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_gpu_has_a_node_with_distances() {
         let root = made(&[("0-3", "10 21\n"), ("4-7", "21 10\n")]);
-        let nodes = Nodes::under(root.path().into());
+        let nodes = NumaNodes::under(root.path().into());
         assert_eq!(
             nodes.of_gpu(2, "0000:1a:00.0").as_deref(),
             Some("2 1 0:21,1:10")
@@ -218,7 +218,7 @@ mod tests {
     fn a_thread_is_reported_when_its_node_changes() {
         let own = u64::from(std::process::id());
         let root = made(&[("\n", "10 21"), ("0-9999", "21 10")]);
-        let mut nodes = Nodes::under(root.path().into());
+        let mut nodes = NumaNodes::under(root.path().into());
         let moved = nodes.moved([own].into_iter(), true);
         assert!(
             moved
@@ -237,7 +237,7 @@ mod tests {
         assert!(!nodes.threads.is_empty());
         let one = made(&[("0-9999", "10")]);
         assert!(
-            Nodes::under(one.path().into())
+            NumaNodes::under(one.path().into())
                 .moved([own].into_iter(), true)
                 .is_empty()
         );

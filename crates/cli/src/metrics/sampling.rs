@@ -12,12 +12,12 @@ use nvml_wrapper::{Device, Nvml};
 use tllmprof_config::Level;
 use tllmprof_record::{Counter, Ended, Event, Info, StreamWriter, What};
 
-use super::family::Family;
+use super::family::ProcessFamily;
 use super::gpu::{Gpu, MeasuredValues};
-use super::nodes::Nodes;
-use super::shares::Shares;
-use super::visible::{Asked, Listed, visible};
-use super::{Sampled, SamplingPlan, clock, file};
+use super::nodes::NumaNodes;
+use super::shares::GpuShares;
+use super::visible::{Listed, VisibilityVariables, visible};
+use super::{SampleScope, SamplingPlan, clock, file};
 use crate::output;
 
 /// Interval between samples. NVML allows no shorter one for GPM.
@@ -54,7 +54,7 @@ pub fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
     let mut less = Vec::new();
     let mut refusals = Vec::new();
     for (ordinal, (device, _)) in (0..).zip(devices) {
-        let (gpu, why) = Gpu::new(ordinal, device, plan.sampled == Sampled::All);
+        let (gpu, why) = Gpu::new(ordinal, device, plan.sampled == SampleScope::All);
         refusals.extend(gpu.refusal());
         gpus.push(gpu);
         less.extend(why);
@@ -72,16 +72,16 @@ pub fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
     for line in notes.iter().chain(&less).chain(&refusals) {
         file::write_fact(&mut record, Info::Refused, line)?;
     }
-    let nodes = Nodes::read();
+    let nodes = NumaNodes::read();
     for gpu in &gpus {
         let address = gpu.address();
         if let Some(node) = address.and_then(|address| nodes.of_gpu(gpu.ordinal, &address)) {
             file::write_fact(&mut record, Info::GpuNode, &node)?;
         }
     }
-    let mut around = Around {
-        family: Family::new(plan.pid),
-        shares: Shares::new(&plan.run),
+    let mut around = Surrounding {
+        family: ProcessFamily::new(plan.pid),
+        shares: GpuShares::new(&plan.run),
         nodes,
     };
 
@@ -108,13 +108,13 @@ pub fn sample(plan: &SamplingPlan, orders: &mut UnixStream) -> Result<u64> {
 }
 
 /// The processes around the GPUs, and the nodes that their threads run on.
-struct Around {
-    family: Family,
-    shares: Shares,
-    nodes: Nodes,
+struct Surrounding {
+    family: ProcessFamily,
+    shares: GpuShares,
+    nodes: NumaNodes,
 }
 
-impl Around {
+impl Surrounding {
     /// Writes the nodes of the threads of the run that have changed their node.
     fn keep_moved(&mut self, record: &mut StreamWriter, round: u64) -> Result<()> {
         if round < FIRST_ROUNDS || round.is_multiple_of(SEARCH_ROUNDS) {
@@ -136,8 +136,8 @@ impl Around {
 /// Returns the interval between samples for a record of this length, or `None` if it is full.
 fn interval(plan: &SamplingPlan, length: u64) -> Option<Duration> {
     let limit = match plan.sampled {
-        Sampled::All => return (length < plan.limit).then_some(INTERVAL),
-        Sampled::State => plan.limit.min(STATE_LIMIT),
+        SampleScope::All => return (length < plan.limit).then_some(INTERVAL),
+        SampleScope::State => plan.limit.min(STATE_LIMIT),
     };
     match length {
         _ if length < limit / 2 => Some(INTERVAL),
@@ -152,7 +152,7 @@ fn look<'nvml>(
     plan: &SamplingPlan,
     nvml: &'nvml Nvml,
     gpus: &mut [Gpu<'nvml>],
-    around: &mut Around,
+    around: &mut Surrounding,
     record: &mut StreamWriter,
     orders: &mut UnixStream,
     rounds: &mut u64,
@@ -249,7 +249,7 @@ fn devices(nvml: &Nvml) -> Result<(Vec<NamedGpu<'_>>, Vec<String>)> {
         found.push(Some((device, name)));
     }
     let variable = |name| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let asked = Asked {
+    let asked = VisibilityVariables {
         devices: variable("CUDA_VISIBLE_DEVICES"),
         order: variable("CUDA_DEVICE_ORDER"),
     };

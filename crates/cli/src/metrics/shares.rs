@@ -8,17 +8,17 @@ use std::io;
 use tllmprof_config::{RunId, variable};
 use tllmprof_record::{Event, GpuOwner, NO_STRING, StreamWriter, StringId, What};
 
-use super::family::Family;
+use super::family::ProcessFamily;
 use super::gpu::MeasuredValues;
 
 /// The PID namespace of the host: the number of its file in `/proc/self/ns`.
 const HOST_NAMESPACE: &str = "pid:[4026531836]";
 
 /// A process that the driver lists, with its share of the SMs' time in percent.
-type Listed = (u32, Option<u8>);
+type ListedProcess = (u32, Option<u8>);
 
 /// The classes of processes, and their names in the record.
-pub struct Shares {
+pub struct GpuShares {
     /// True if the driver's process numbers are certainly those of this namespace.
     is_host: bool,
     names: HashMap<u32, StringId>,
@@ -28,7 +28,7 @@ pub struct Shares {
     tasks: HashMap<u32, bool>,
 }
 
-impl Shares {
+impl GpuShares {
     pub fn new(run: &RunId) -> Self {
         let namespace = fs::read_link("/proc/self/ns/pid");
         Self {
@@ -45,8 +45,8 @@ impl Shares {
         record: &mut StreamWriter,
         device: u8,
         taken: &MeasuredValues,
-        listed: &[Listed],
-        family: &mut Family,
+        listed: &[ListedProcess],
+        family: &mut ProcessFamily,
     ) -> io::Result<()> {
         if listed.iter().any(|(pid, _)| !family.contains(*pid)) {
             // They may have started since the last search.
@@ -102,14 +102,14 @@ impl Shares {
 /// numbers. Then only the number of processes can be compared with `users`, the run's processes that can use a GPU: those
 /// beyond are others, whose numbers (0) are not known.
 fn owners(
-    listed: &[Listed],
+    listed: &[ListedProcess],
     is_host: bool,
     users: usize,
     is_ours: impl Fn(u32) -> bool,
 ) -> Vec<(u32, GpuOwner, Option<u8>)> {
     // One number of the run shows that the driver uses the numbers of this namespace.
     if is_host || listed.iter().any(|(pid, _)| is_ours(*pid)) {
-        let owner = |(pid, sm): &Listed| match is_ours(*pid) {
+        let owner = |(pid, sm): &ListedProcess| match is_ours(*pid) {
             true => (*pid, GpuOwner::Run, *sm),
             false => (*pid, GpuOwner::Other, *sm),
         };
@@ -118,7 +118,7 @@ fn owners(
     // The least busy ones are taken to be the others: they are at least as busy as that.
     let mut listed = listed.to_vec();
     listed.sort_by_key(|(_, sm)| Reverse(*sm));
-    let owner = |(place, (pid, sm)): (usize, &Listed)| match place < users {
+    let owner = |(place, (pid, sm)): (usize, &ListedProcess)| match place < users {
         true => (*pid, GpuOwner::Unknown, *sm),
         false => (0, GpuOwner::Other, *sm),
     };

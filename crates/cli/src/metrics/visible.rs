@@ -17,7 +17,7 @@ pub struct Listed {
 
 /// The environment variables that decide which numbers CUDA gives to GPUs.
 #[derive(Clone, Default, Debug)]
-pub struct Asked {
+pub struct VisibilityVariables {
     /// The value of `CUDA_VISIBLE_DEVICES`. `None` if it is not set.
     pub devices: Option<String>,
     /// The value of `CUDA_DEVICE_ORDER`. `None` if it is not set.
@@ -26,7 +26,7 @@ pub struct Asked {
 
 /// Returns the visible GPUs as indices into `gpus`, in the order of their CUDA numbers. Also
 /// returns notes for the user.
-pub fn visible(gpus: &[Listed], asked: &Asked) -> (Vec<usize>, Vec<String>) {
+pub fn visible(gpus: &[Listed], asked: &VisibilityVariables) -> (Vec<usize>, Vec<String>) {
     let mut notes = Vec::new();
     // By default CUDA puts the fastest GPU first. GPUs of the same model are in the order of their
     // PCI addresses.
@@ -99,7 +99,7 @@ mod tests {
     }
 
     fn order(devices: &str) -> Vec<usize> {
-        let asked = Asked {
+        let asked = VisibilityVariables {
             devices: Some(devices.to_owned()),
             order: None,
         };
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn numbers_go_by_address() {
-        let (all, notes) = visible(&gpus(["H"; 3]), &Asked::default());
+        let (all, notes) = visible(&gpus(["H"; 3]), &VisibilityVariables::default());
         assert_eq!((all, notes.len()), (vec![1, 2, 0], 0));
         assert_eq!(order("2"), [0]);
         assert_eq!(order("2, 0"), [0, 1]);
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(order("GPU-cc,GPU-aa11"), [2, 0]);
         assert!(order("GPU-a").is_empty());
         assert!(order("GPU-dd").is_empty());
-        let asked = Asked {
+        let asked = VisibilityVariables {
             devices: Some("0,MIG-1234,1".to_owned()),
             order: None,
         };
@@ -139,7 +139,7 @@ mod tests {
     fn different_kinds_are_an_assumption_unless_the_order_is_set() {
         let mixed = gpus(["H", "H", "L"]);
         let notes = |devices: Option<&str>, order: Option<&str>| {
-            let asked = Asked {
+            let asked = VisibilityVariables {
                 devices: devices.map(str::to_owned),
                 order: order.map(str::to_owned),
             };

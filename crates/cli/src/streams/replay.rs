@@ -4,7 +4,7 @@
 use std::io::BufRead;
 
 use anyhow::{Context, Result, bail};
-use tllmprof_learn::{Call, Learner, Rule, State, Trails};
+use tllmprof_learn::{Call, LearnedRule, Learner, LearnerState, Trails};
 
 /// Number of iterations at the start that are not judged, because the learner is still learning.
 const LEARNING: usize = 32;
@@ -100,13 +100,13 @@ fn rule(learner: &Learner) -> String {
         return "none: no host wait recurs, nor do the launches".to_owned();
     };
     let mut text = described(&rule);
-    if learner.state() == State::Lost {
+    if learner.state() == LearnerState::Lost {
         text.push_str(", then lost");
     }
     text
 }
 
-fn described(rule: &Rule) -> String {
+fn described(rule: &LearnedRule) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = rule.describe(&mut text, |out, kernel| {

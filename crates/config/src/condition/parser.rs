@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{ConditionNode, ConditionPart, FIRST_TIME, NAMES, PARTS, PHASE, PHASES, With};
-use crate::comparison::Comparison;
+use crate::comparison::ComparisonOperator;
 use crate::error::{Problem, quoted};
 use crate::time;
 
@@ -12,13 +12,13 @@ const DEPTH: usize = 32;
 
 /// The names that a condition may use.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Names {
+pub enum Vocabulary {
     Batch,
     /// Facts about the batch, and times.
     All,
 }
 
-impl Names {
+impl Vocabulary {
     const fn list(self) -> &'static [&'static str] {
         match self {
             Self::Batch => NAMES.split_at(FIRST_TIME).0,
@@ -43,7 +43,7 @@ impl Names {
 
 pub struct Parser<'a> {
     text: &'a str,
-    names: Names,
+    names: Vocabulary,
     /// Current position in the text, in bytes.
     at: usize,
     depth: usize,
@@ -51,7 +51,7 @@ pub struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    pub const fn new(text: &'a str, names: Names) -> Self {
+    pub const fn new(text: &'a str, names: Vocabulary) -> Self {
         Self {
             text,
             names,
@@ -145,7 +145,7 @@ impl<'a> Parser<'a> {
         let mut names = self.names.list().iter();
         let Some(name) = names.position(|name| *name == word) else {
             return Err(match word {
-                "gpu" if self.names == Names::All => {
+                "gpu" if self.names == Vocabulary::All => {
                     self.problem("gpu is measured inside windows only, and does not open them")
                 }
                 "" => self.problem("a comparison is missing"),
@@ -154,14 +154,27 @@ impl<'a> Parser<'a> {
         };
         self.at += word.len();
         let rest = self.rest();
-        let is = || rest.starts_with('=').then_some(("=", Comparison::Is));
-        let Some((sign, comparison)) = Comparison::at_start(rest).or_else(is) else {
+        let is = || {
+            rest.starts_with('=')
+                .then_some(("=", ComparisonOperator::Is))
+        };
+        let Some((sign, comparison)) = ComparisonOperator::at_start(rest).or_else(is) else {
             return Err(self.problem(format_args!("{word} is not compared")));
         };
-        if name == PHASE && !matches!(comparison, Comparison::Is | Comparison::IsNot) {
+        if name == PHASE
+            && !matches!(
+                comparison,
+                ComparisonOperator::Is | ComparisonOperator::IsNot
+            )
+        {
             return Err(self.problem("a phase has no order, = and != compare it"));
         }
-        if name >= FIRST_TIME && matches!(comparison, Comparison::Is | Comparison::IsNot) {
+        if name >= FIRST_TIME
+            && matches!(
+                comparison,
+                ComparisonOperator::Is | ComparisonOperator::IsNot
+            )
+        {
             return Err(self.problem("no time is exactly another, < <= > >= compare it"));
         }
         self.at += sign.len();

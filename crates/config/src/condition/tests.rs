@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn facts(requests: u32, tokens: u32, prefill_tokens: u32) -> Facts {
-    Facts {
+fn facts(requests: u32, tokens: u32, prefill_tokens: u32) -> BatchFacts {
+    BatchFacts {
         requests: Some(requests),
         tokens: Some(tokens),
         prefill_tokens: Some(prefill_tokens),
@@ -13,9 +13,9 @@ fn facts(requests: u32, tokens: u32, prefill_tokens: u32) -> Facts {
 
 #[test]
 fn a_draft_is_known_to_be_one_where_nothing_else_is() {
-    let of = |is_draft| Facts {
+    let of = |is_draft| BatchFacts {
         is_draft,
-        ..Facts::default()
+        ..BatchFacts::default()
     };
     for (text, draft, another) in [
         ("phase=draft", Some(true), Some(false)),
@@ -31,7 +31,7 @@ fn a_draft_is_known_to_be_one_where_nothing_else_is() {
     assert_eq!(holds("phase=draft", facts(4, 10, 7)), Some(false));
 }
 
-fn holds(text: &str, facts: Facts) -> Option<bool> {
+fn holds(text: &str, facts: BatchFacts) -> Option<bool> {
     let condition = Condition::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
     condition.holds(facts)
 }
@@ -79,9 +79,9 @@ fn and_binds_before_or_and_brackets_before_both() {
 
 #[test]
 fn what_is_not_known_decides_nothing() {
-    let batch = Facts {
+    let batch = BatchFacts {
         tokens: Some(8),
-        ..Facts::default()
+        ..BatchFacts::default()
     };
     assert_eq!(holds("requests=1", batch), None);
     assert_eq!(holds("not phase=idle", batch), None);
@@ -108,7 +108,7 @@ fn says_how_often_each_part_held() {
     let line = "requests>=64 held in 0 of 300 iterations, phase=decode in 280";
     assert_eq!(Shown(&held, &condition).to_string(), line);
     assert!(held.count(&condition, facts(64, 64, 0)));
-    held.count(&condition, Facts::default());
+    held.count(&condition, BatchFacts::default());
     assert_eq!((held.held, held.unknown), (1, 1));
     let line = "requests>=64 held in 1 of 302 iterations, phase=decode in 281; in 1 the batch was not known";
     assert_eq!(Shown(&held, &condition).to_string(), line);
@@ -150,14 +150,14 @@ fn what_is_no_condition_is_refused_where_it_goes_wrong() {
     assert!(Condition::parse(&many[12..]).is_ok());
 }
 
-fn in_times(text: &str, times: Times) -> Option<bool> {
+fn in_times(text: &str, times: IterationDurations) -> Option<bool> {
     let condition = Condition::parse_with_times(text).unwrap_or_else(|e| panic!("{text}: {e}"));
     condition.holds_for(facts(4, 10, 7), &times)
 }
 
 #[test]
 fn times_are_compared_with_times_and_with_the_median() {
-    let times = Times {
+    let times = IterationDurations {
         iteration: Some(25_000_000),
         gc: Some(12_000_000),
         gil: Some(0),
@@ -181,7 +181,7 @@ fn times_are_compared_with_times_and_with_the_median() {
     ] {
         assert_eq!(in_times(text, times), holds, "{text}");
     }
-    let early = Times { p50: None, ..times };
+    let early = IterationDurations { p50: None, ..times };
     assert_eq!(in_times("iteration > 2*p50", early), None);
     let condition = Condition::parse_with_times("gc > 1ms or tokens>4").unwrap();
     assert!(condition.names("gc") && !condition.names("gil") && condition.names_batch());
@@ -239,12 +239,12 @@ fn batches_are_alike_where_phase_and_size_are() {
         "prefill, 512 to 1023 tokens"
     );
     assert_eq!(kind(1, 1, 1).to_string(), "prefill, 1 of tokens");
-    assert_eq!(Facts::default().kind().to_string(), "batch unknown");
+    assert_eq!(BatchFacts::default().kind().to_string(), "batch unknown");
     let all = [
-        Facts::default().kind(),
+        BatchFacts::default().kind(),
         kind(0, 0, 0),
         kind(u32::MAX, u32::MAX, 0),
         kind(1, u32::MAX, 1),
     ];
-    assert!(all.iter().all(|kind| kind.place() < Kind::COUNT));
+    assert!(all.iter().all(|kind| kind.place() < BatchClass::COUNT));
 }

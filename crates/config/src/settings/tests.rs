@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use super::*;
 use crate::run::JOB_VARIABLES;
-use crate::setting::Value;
+use crate::setting::ValueForm;
 
 fn from(set: &[(&str, &str)]) -> Result<Settings, BadValue> {
     Settings::from_env(|name| {
@@ -370,7 +370,7 @@ fn each_row_says_what_it_is_for_and_in_the_same_form() {
         );
         // An option has a text in `off` and a name like `--no-…` if, and only if, it switches off a
         // default.
-        let is_off = row.value == Value::Flag && row.default == "1";
+        let is_off = row.value == ValueForm::Flag && row.default == "1";
         assert_eq!(
             (is_off, is_off),
             (
@@ -494,7 +494,7 @@ fn windows_hold_what_their_items_hold() {
             items.push((first, first + (seed >> 50) % 6));
         }
         let list: Vec<_> = items.iter().map(|(a, b)| format!("{a}-{b}")).collect();
-        let windows = Windows::parse(&list.join(",")).unwrap();
+        let windows = WindowList::parse(&list.join(",")).unwrap();
         for n in 0..50 {
             let wanted = items.iter().any(|(a, b)| (*a..=*b).contains(&n));
             assert_eq!(
@@ -509,7 +509,7 @@ fn windows_hold_what_their_items_hold() {
                 "{windows} from {list:?}"
             );
         }
-        assert_eq!(Windows::parse(&windows.to_string()).unwrap(), windows);
+        assert_eq!(WindowList::parse(&windows.to_string()).unwrap(), windows);
     }
 }
 

@@ -18,16 +18,16 @@ use tllmprof_timeline::{Category, Key, Name, Track};
 
 use wire::{OpenMessage, Wire};
 
-use crate::activity::{Activity, Text, Value};
+use crate::activity::{Activity, ArgumentValue, SharedText};
 use crate::clocks::Clocks;
 use crate::record::Record;
 use crate::sink::Sink;
-use crate::trace::{Format, Group, Id, Line};
+use crate::trace::{Group, Id, TraceFormat, TrackLine};
 
 pub struct Perfetto<'a> {
     sink: &'a mut Sink,
     sequence: u32,
-    names: Names,
+    names: InternedNames,
     /// Maximum number of names that a sequence keeps (see `MAX_NAMES`).
     limit: usize,
 }
@@ -37,7 +37,7 @@ impl<'a> Perfetto<'a> {
         Self {
             sink,
             sequence: 0,
-            names: Names::default(),
+            names: InternedNames::default(),
             limit: MAX_NAMES,
         }
     }
@@ -49,7 +49,7 @@ impl<'a> Perfetto<'a> {
 
     /// Clears the table of names, both here and in the reader.
     fn restart(&mut self) -> io::Result<()> {
-        self.names = Names::begin();
+        self.names = InternedNames::begin();
         self.packet(&TracePacket {
             trusted_packet_sequence_id: Some(self.sequence),
             sequence_flags: Some(proto::SEQ_INCREMENTAL_STATE_CLEARED),
@@ -89,15 +89,15 @@ const MAX_NAMES: usize = 1 << 20;
 
 /// The table of names that the current sequence has written, each with its number.
 #[derive(Default)]
-struct Names {
+struct InternedNames {
     names: HashMap<Name, u64>,
-    texts: HashMap<Text, u64>,
+    texts: HashMap<SharedText, u64>,
     /// Names that have a number but have not been written yet. The next packet defines them.
     new: InternedData,
     is_new: bool,
 }
 
-impl Names {
+impl InternedNames {
     /// Returns the table for a new sequence. Categories and keys of arguments are defined in advance.
     fn begin() -> Self {
         let all = |texts: &mut dyn Iterator<Item = &'static str>| {
@@ -132,7 +132,7 @@ impl Names {
         })
     }
 
-    fn text(&mut self, record: &Record, text: Text) -> u64 {
+    fn text(&mut self, record: &Record, text: SharedText) -> u64 {
         let next = self.texts.len() as u64 + 1;
         *self.texts.entry(text).or_insert_with(|| {
             let values = &mut self.new.debug_annotation_string_values;
@@ -148,7 +148,7 @@ impl Names {
     }
 }
 
-impl Format for Perfetto<'_> {
+impl TraceFormat for Perfetto<'_> {
     fn begin(&mut self, clocks: &Clocks) -> io::Result<()> {
         // The time of day is written only if it is not before 1970 at the zero of the common clock.
         let clock = |clock_id, timestamp| ProtoClock {
@@ -187,7 +187,7 @@ impl Format for Perfetto<'_> {
         })
     }
 
-    fn line(&mut self, group: &Group, line: &Line) -> io::Result<()> {
+    fn line(&mut self, group: &Group, line: &TrackLine) -> io::Result<()> {
         let mut descriptor = TrackDescriptor {
             uuid: Some(uuid(line.id)),
             ..TrackDescriptor::default()
@@ -217,7 +217,7 @@ impl Format for Perfetto<'_> {
         &mut self,
         record: &Record,
         _: &Group,
-        line: &Line,
+        line: &TrackLine,
         activity: &Activity,
     ) -> io::Result<()> {
         if self.names.count() >= self.limit {
@@ -238,9 +238,9 @@ impl Format for Perfetto<'_> {
             let annotation = begin.begin(4);
             begin.number(1, key as u64 + 1);
             match value {
-                Value::Number(number) => begin.number(3, number),
-                Value::Text(text) => begin.number(17, self.names.text(record, text)),
-                Value::Yes => begin.number(2, 1),
+                ArgumentValue::Number(number) => begin.number(3, number),
+                ArgumentValue::Text(text) => begin.number(17, self.names.text(record, text)),
+                ArgumentValue::Yes => begin.number(2, 1),
             }
             begin.end(annotation);
         }
@@ -269,7 +269,7 @@ impl Format for Perfetto<'_> {
         self.sink.ready()
     }
 
-    fn value(&mut self, _: &Group, line: &Line, at: u64, value: f64) -> io::Result<()> {
+    fn value(&mut self, _: &Group, line: &TrackLine, at: u64, value: f64) -> io::Result<()> {
         self.packet(&TracePacket {
             timestamp: Some(at),
             trusted_packet_sequence_id: Some(self.sequence),

@@ -6,7 +6,7 @@ use ::parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64
 use ::parquet::errors::{ParquetError, Result};
 use ::parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 
-use super::schema::{Kind, Table};
+use super::schema::{ColumnKind, Table};
 
 /// The value of one column in a row.
 #[derive(Clone, Copy, Debug)]
@@ -83,10 +83,10 @@ impl RowGroup {
     pub fn new(table: &Table) -> Self {
         let column = |field: &super::schema::Field| Column {
             values: match field.kind {
-                Kind::Time | Kind::Int => Values::Int(Vec::new()),
-                Kind::Real => Values::Real(Vec::new()),
-                Kind::Flag => Values::Flag(Vec::new()),
-                Kind::Text => Values::Text(Vec::new()),
+                ColumnKind::Time | ColumnKind::Int => Values::Int(Vec::new()),
+                ColumnKind::Real => Values::Real(Vec::new()),
+                ColumnKind::Flag => Values::Flag(Vec::new()),
+                ColumnKind::Text => Values::Text(Vec::new()),
             },
             levels: field.optional.then(Vec::new),
         };

@@ -24,7 +24,7 @@ use ::parquet::schema::types::ColumnPath;
 use columns::{Cell, RowGroup};
 use rows::{Tables, Texts};
 pub use schema::TABLES;
-use schema::{Kind, Table};
+use schema::{ColumnKind, Table};
 
 use crate::exported::Exported;
 use crate::private::private_file;
@@ -136,7 +136,11 @@ fn create(table: &Table, file: &Path) -> Result<SerializedFileWriter<File>, Parq
         .set_created_by("tllmprof".to_owned())
         .set_compression(Compression::SNAPPY)
         .set_statistics_enabled(EnabledStatistics::Chunk);
-    for field in table.fields.iter().filter(|field| field.kind == Kind::Time) {
+    for field in table
+        .fields
+        .iter()
+        .filter(|field| field.kind == ColumnKind::Time)
+    {
         let column = ColumnPath::from(field.name);
         properties = properties
             .set_column_dictionary_enabled(column.clone(), false)

@@ -9,7 +9,7 @@ use tllmprof_report::{End, State};
 use tllmprof_timeline::{Item, Iterations, Kind, Name, Track};
 
 use super::columns::Cell;
-use super::schema::{Field, Kind as Column, TABLES, Which};
+use super::schema::{ColumnKind, Field, TABLES, Which};
 use crate::record::Record;
 
 /// The texts that cells refer to. The maps return the index in `all` for each kind of text.
@@ -220,7 +220,7 @@ fn ledger(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resul
 
 /// The source of a cell in an item's row.
 #[derive(Clone, Copy, Debug)]
-enum Source {
+enum CellSource {
     Start,
     Duration,
     Thread,
@@ -250,7 +250,7 @@ enum Source {
     Nothing,
 }
 
-impl Source {
+impl CellSource {
     /// Returns the source of a column for items of this kind. An item's value is in the column whose
     /// name is that of the value's key, or else in `value`.
     fn for_column(kind: Kind, field: &Field, texts: &mut Texts) -> Self {
@@ -280,7 +280,7 @@ impl Source {
             "failed" => Self::Failed,
             "cut" => Self::Cut,
             "tokens" => Self::Value,
-            "value" if field.kind == Column::Real => Self::Real,
+            "value" if field.kind == ColumnKind::Real => Self::Real,
             "value" if value.is_some() => Self::Value,
             _ => Self::Nothing,
         }
@@ -289,13 +289,13 @@ impl Source {
 
 /// For a kind of item, the index of its table and the source of each cell. `None` if the kind has no
 /// table.
-type TablePlan = Option<(usize, Vec<Source>)>;
+type TablePlan = Option<(usize, Vec<CellSource>)>;
 
 fn plan(kind: Kind, texts: &mut Texts) -> TablePlan {
     let (name, _) = kind.row().table?;
     let place = TABLES.iter().position(|table| table.name == name)?;
     let fields = TABLES[place].fields.iter();
-    let sources = fields.map(|field| Source::for_column(kind, field, texts));
+    let sources = fields.map(|field| CellSource::for_column(kind, field, texts));
     Some((place, sources.collect()))
 }
 
@@ -344,57 +344,59 @@ impl<'a> Items<'a> {
         added
     }
 
-    fn cell(&mut self, source: Source, item: &Item) -> Cell {
+    fn cell(&mut self, source: CellSource, item: &Item) -> Cell {
         match (source, item.track) {
-            (Source::Start, _) => item.start.into(),
-            (Source::Duration, _) => self.record.interpreter.duration(item).into(),
-            (Source::Thread, _) => item.thread.into(),
+            (CellSource::Start, _) => item.start.into(),
+            (CellSource::Duration, _) => self.record.interpreter.duration(item).into(),
+            (CellSource::Thread, _) => item.thread.into(),
             (
-                Source::Device,
+                CellSource::Device,
                 Track::Stream { device, .. }
                 | Track::Spans { device, .. }
                 | Track::Counter { device, .. },
             ) => device.into(),
-            (Source::Stream, Track::Stream { stream, .. } | Track::Spans { stream, .. }) => {
+            (CellSource::Stream, Track::Stream { stream, .. } | Track::Spans { stream, .. }) => {
                 stream.into()
             }
-            (Source::Layer, Track::Expert { layer, .. }) => layer.into(),
-            (Source::Expert, Track::Expert { expert, .. }) => expert.into(),
-            (Source::Metric, Track::Counter { metric, .. }) => self.texts.fixed(metric.name()),
-            (Source::Unit, Track::Counter { metric, .. }) => self.texts.fixed(metric.unit()),
-            (Source::Name, _) => self.name(item),
-            (Source::Fixed(cell), _) => cell,
-            (Source::Word, _) => self.texts.fixed(item.name.word().unwrap_or_default()),
-            (Source::State | Source::Function | Source::Stack, _) => self.sampled(source, item),
-            (Source::Domain, _) => match item.domain {
+            (CellSource::Layer, Track::Expert { layer, .. }) => layer.into(),
+            (CellSource::Expert, Track::Expert { expert, .. }) => expert.into(),
+            (CellSource::Metric, Track::Counter { metric, .. }) => self.texts.fixed(metric.name()),
+            (CellSource::Unit, Track::Counter { metric, .. }) => self.texts.fixed(metric.unit()),
+            (CellSource::Name, _) => self.name(item),
+            (CellSource::Fixed(cell), _) => cell,
+            (CellSource::Word, _) => self.texts.fixed(item.name.word().unwrap_or_default()),
+            (CellSource::State | CellSource::Function | CellSource::Stack, _) => {
+                self.sampled(source, item)
+            }
+            (CellSource::Domain, _) => match item.domain {
                 NO_STRING => Cell::Null,
                 domain => self.texts.string(self.record, domain),
             },
-            (Source::Scope, _) => item
+            (CellSource::Scope, _) => item
                 .scope
                 .map_or(Cell::Null, |scope| self.texts.scope(self.record, scope)),
-            (Source::Value, _) => item.value.into(),
-            (Source::Real, _) => Cell::Real(item.value as f64 / 1e3),
-            (Source::Iteration, _) => self.iterations.at(item.start).into(),
-            (Source::Capturing, _) => item.capturing.into(),
-            (Source::Failed, _) => item.failed.into(),
-            (Source::Cut, _) => item.cut.into(),
+            (CellSource::Value, _) => item.value.into(),
+            (CellSource::Real, _) => Cell::Real(item.value as f64 / 1e3),
+            (CellSource::Iteration, _) => self.iterations.at(item.start).into(),
+            (CellSource::Capturing, _) => item.capturing.into(),
+            (CellSource::Failed, _) => item.failed.into(),
+            (CellSource::Cut, _) => item.cut.into(),
             _ => Cell::Null,
         }
     }
 
-    fn sampled(&mut self, source: Source, item: &Item) -> Cell {
+    fn sampled(&mut self, source: CellSource, item: &Item) -> Cell {
         let Name::Sample { frame, state, .. } = item.name else {
             return Cell::Null;
         };
         match (source, state) {
-            (Source::State, Some(state)) => self.texts.fixed(match state {
+            (CellSource::State, Some(state)) => self.texts.fixed(match state {
                 ThreadState::Running => "running",
                 ThreadState::Runnable => "waiting for a processor",
                 ThreadState::Sleeping => "asleep",
             }),
-            (Source::Function | Source::Stack, _) if frame != 0 => {
-                let whole = matches!(source, Source::Stack);
+            (CellSource::Function | CellSource::Stack, _) if frame != 0 => {
+                let whole = matches!(source, CellSource::Stack);
                 self.texts.frame(self.record, frame, whole)
             }
             _ => Cell::Null,
@@ -425,7 +427,7 @@ mod tests {
             let (table, sources) =
                 plan(*kind, &mut Texts::default()).unwrap_or_else(|| panic!("no table {name}"));
             for (field, source) in TABLES[table].fields.iter().zip(sources) {
-                let is_null = matches!(source, Source::Nothing);
+                let is_null = matches!(source, CellSource::Nothing);
                 assert!(!is_null || field.optional, "{kind:?}: {}", field.name);
             }
         }

@@ -8,7 +8,7 @@ use ::parquet::schema::types::{Type, TypePtr};
 
 /// The type of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ColumnKind {
     /// A time in nanoseconds. Values in successive rows increase or are close to each other, so
     /// differences are stored.
     Time,
@@ -22,7 +22,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: ColumnKind,
     /// True if the column may be null.
     pub optional: bool,
 }
@@ -34,7 +34,7 @@ pub struct Table {
     pub fields: &'static [Field],
 }
 
-const fn field(name: &'static str, kind: Kind) -> Field {
+const fn field(name: &'static str, kind: ColumnKind) -> Field {
     Field {
         name,
         kind,
@@ -43,19 +43,19 @@ const fn field(name: &'static str, kind: Kind) -> Field {
 }
 
 const fn time(name: &'static str) -> Field {
-    field(name, Kind::Time)
+    field(name, ColumnKind::Time)
 }
 
 const fn int(name: &'static str) -> Field {
-    field(name, Kind::Int)
+    field(name, ColumnKind::Int)
 }
 
 const fn flag(name: &'static str) -> Field {
-    field(name, Kind::Flag)
+    field(name, ColumnKind::Flag)
 }
 
 const fn text(name: &'static str) -> Field {
-    field(name, Kind::Text)
+    field(name, ColumnKind::Text)
 }
 
 const fn optional(field: Field) -> Field {
@@ -157,7 +157,7 @@ pub const TABLES: &[Table] = &[
             text("kind"),
             text("cause"),
             int("time_ns"),
-            field("share", Kind::Real),
+            field("share", ColumnKind::Real),
             int("iterations"),
         ],
     },
@@ -246,7 +246,7 @@ pub const TABLES: &[Table] = &[
             int("device"),
             text("metric"),
             text("unit"),
-            field("value", Kind::Real),
+            field("value", ColumnKind::Real),
         ],
     },
     Table {
@@ -267,10 +267,10 @@ impl Table {
 impl Field {
     fn schema(&self) -> Result<TypePtr> {
         let (physical, logical) = match self.kind {
-            Kind::Time | Kind::Int => (Physical::INT64, None),
-            Kind::Real => (Physical::DOUBLE, None),
-            Kind::Flag => (Physical::BOOLEAN, None),
-            Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+            ColumnKind::Time | ColumnKind::Int => (Physical::INT64, None),
+            ColumnKind::Real => (Physical::DOUBLE, None),
+            ColumnKind::Flag => (Physical::BOOLEAN, None),
+            ColumnKind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
         };
         let repetition = if self.optional {
             Repetition::OPTIONAL

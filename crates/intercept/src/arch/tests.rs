@@ -5,7 +5,7 @@ use core::ffi::{CStr, c_char, c_void};
 use core::mem::transmute;
 use core::ptr::{from_ref, null_mut, without_provenance_mut};
 
-use tllmprof_calls::{CALLS, Call, Direction, Kind};
+use tllmprof_calls::{CALLS, Call, CallPurpose, Direction};
 use tllmprof_learn::{Trail, Trails};
 use tllmprof_platform::thread::{self, uncounted};
 use tllmprof_record::What;
@@ -118,16 +118,16 @@ fn a_call_that_is_noted_is_counted_as_well() {
             let noted = word(Trail::CALLS) - before;
             let (expected, counted) = match row.kind {
                 // The trail takes the first argument, which in this test is an address that varies: it is not checked.
-                Kind::KernelLaunch { handle: 0 } => (None, [launches + 1, graphs]),
-                Kind::KernelLaunch { .. } => (Some(101), [launches + 1, graphs]),
-                Kind::GraphLaunch => (Some(Trail::GRAPH), [launches, graphs + 1]),
-                Kind::AsyncCopy(Direction::ToHost) => {
+                CallPurpose::KernelLaunch { handle: 0 } => (None, [launches + 1, graphs]),
+                CallPurpose::KernelLaunch { .. } => (Some(101), [launches + 1, graphs]),
+                CallPurpose::GraphLaunch => (Some(Trail::GRAPH), [launches, graphs + 1]),
+                CallPurpose::AsyncCopy(Direction::ToHost) => {
                     (Some(Trail::COPY_TO_HOST), [launches, graphs])
                 }
-                Kind::AsyncCopy(Direction::ToDevice) => {
+                CallPurpose::AsyncCopy(Direction::ToDevice) => {
                     (Some(Trail::COPY_TO_DEVICE), [launches, graphs])
                 }
-                Kind::Wait(wait) => (Some(Trail::wait(wait)), [launches, graphs]),
+                CallPurpose::Wait(wait) => (Some(Trail::wait(wait)), [launches, graphs]),
                 _ => {
                     assert_eq!(noted, 0, "{}", row.call);
                     continue;

@@ -13,11 +13,11 @@ use tllmprof_platform::thread::Block;
 use tllmprof_steps::step::threads::Cell;
 
 use crate::export::{Binding, Export};
-use crate::frame::{Frame, STACK_WORDS};
+use crate::frame::{CallFrame, STACK_WORDS};
 use crate::stubs;
 use crate::thunk::{THUNK_SIZE, Thunk};
 
-/// Saves the argument registers and the thunk below `rbp`, with the layout of [`Frame`].
+/// Saves the argument registers and the thunk below `rbp`, with the layout of [`CallFrame`].
 macro_rules! save {
     () => {
         "mov qword ptr [rbp - {frame} + {thunk}], r11
@@ -341,11 +341,11 @@ pub unsafe extern "C" fn record() {
         entered = sym crate::entered::recorded,
         returned = sym crate::returned::recorded,
         words = const STACK_WORDS,
-        frame = const Frame::BELOW,
-        thunk = const Frame::THUNK,
-        args = const Frame::ARGS,
-        since = const Frame::SINCE,
-        work = const Frame::WORK,
+        frame = const CallFrame::BELOW,
+        thunk = const CallFrame::THUNK,
+        args = const CallFrame::ARGS,
+        since = const CallFrame::SINCE,
+        work = const CallFrame::WORK,
         does = const Thunk::DOES,
         real = const Thunk::REAL,
         cell = const Thunk::CELL,
@@ -407,10 +407,10 @@ pub unsafe extern "C" fn slow() {
         before = sym crate::entered::before,
         after = sym crate::returned::after,
         words = const STACK_WORDS,
-        frame = const Frame::BELOW,
-        thunk = const Frame::THUNK,
-        args = const Frame::ARGS,
-        vectors = const Frame::VECTORS,
+        frame = const CallFrame::BELOW,
+        thunk = const CallFrame::THUNK,
+        args = const CallFrame::ARGS,
+        vectors = const CallFrame::VECTORS,
         real = const Thunk::REAL,
     )
 }
@@ -490,10 +490,10 @@ unsafe extern "C" fn bind() {
         "jmp qword ptr [r11 + {goes_to}]",
         ".cfi_endproc",
         bind = sym crate::export::bind,
-        frame = const Frame::BELOW,
-        thunk = const Frame::THUNK,
-        args = const Frame::ARGS,
-        vectors = const Frame::VECTORS,
+        frame = const CallFrame::BELOW,
+        thunk = const CallFrame::THUNK,
+        args = const CallFrame::ARGS,
+        vectors = const CallFrame::VECTORS,
         goes_to = const Thunk::HANDLER,
     )
 }

@@ -325,6 +325,6 @@ fn without_a_window_no_work_of_the_gpu_is_timed() {
     #[cfg(target_arch = "aarch64")]
     read(&made.frame);
     assert_eq!(made.frame.stream(), 101);
-    assert!(made.frame.work.get() == Work::NONE);
+    assert!(made.frame.work.get() == TimingRole::NONE);
     destroys(Destroyed::Stream, &made.frame);
 }

@@ -118,7 +118,7 @@ fn a_process_without_the_driver_gets_no_jumps() {
 }
 
 /// Maps every free page within reach of the driver, except for `but` pages.
-fn fill_around(driver: &Module, but: usize) {
+fn fill_around(driver: &ElfModule, but: usize) {
     let maps = Maps::read().unwrap();
     let reach = i32::MAX as usize;
     let mut left = but;

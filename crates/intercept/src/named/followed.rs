@@ -4,25 +4,25 @@ use core::fmt;
 use std::os::unix::ffi::OsStrExt;
 
 use regex::bytes::Regex;
-use tllmprof_platform::elf::{self, Found, Module};
-use tllmprof_platform::entry::{self, Entry, Refusal};
+use tllmprof_platform::elf::{self, DefinedFunction, ElfModule};
+use tllmprof_platform::entry::{self, PatchRefusal, PatchableEntry};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::maps::{Maps, Unreadable};
 use tllmprof_platform::modules::{self, LoadedModule};
 use tllmprof_symbols::{Image, LIMIT, Nearest, Pattern};
 
-use super::patch::{Candidate, Means, Named, is_quiet, prepare};
+use super::patch::{HookCandidate, Means, NamedFunction, is_quiet, prepare};
 use super::slots::{self, ByName};
 use super::trampoline::Region;
 use super::{functions, processor, report, scopes};
 
 /// A rule that selects functions by name, and optionally modules by path.
-pub struct Rule {
+pub struct FunctionRule {
     pub pattern: Pattern,
     library: Option<Regex>,
 }
 
-impl Rule {
+impl FunctionRule {
     pub fn new(name: &Regex, library: Option<Regex>) -> Self {
         Self {
             pattern: Pattern::new(name),
@@ -47,13 +47,13 @@ impl Rule {
 #[derive(Default)]
 pub struct NamedRules {
     /// The rule that says what a step is, if it names native functions.
-    pub step: Option<Rule>,
+    pub step: Option<FunctionRule>,
     /// True if known modules must still be searched by the step rule.
     step_is_new: bool,
     /// Rules for functions whose calls are scopes (GPU work is attributed to them).
-    pub scopes: Vec<Rule>,
+    pub scopes: Vec<FunctionRule>,
     pub loaded: Vec<LoadedModule>,
-    pub functions: Vec<Named>,
+    pub functions: Vec<NamedFunction>,
     pub by_name: Vec<ByName>,
     pub regions: Vec<Region>,
     /// Number of functions that have matched the step rule so far, including those in unloaded modules.
@@ -74,7 +74,7 @@ pub struct NamedRules {
 }
 
 impl NamedRules {
-    pub fn set_step(&mut self, rule: Rule) {
+    pub fn set_step(&mut self, rule: FunctionRule) {
         self.step = Some(rule);
         self.step_is_new = true;
     }
@@ -122,7 +122,7 @@ impl NamedRules {
         elf::with_modules(|modules| {
             // Read the mappings again: those that were read before may list modules that are now unloaded.
             let Ok(maps) = Maps::read() else { return };
-            let ready: Vec<Module> = modules
+            let ready: Vec<ElfModule> = modules
                 .iter()
                 .filter(|module| modules::is_relocated(module, &maps))
                 .copied()
@@ -146,7 +146,7 @@ impl NamedRules {
         rules.any(|rule| rule.is_for(loaded))
     }
 
-    fn search(&mut self, loaded: &LoadedModule, candidates: &mut Vec<Candidate>) {
+    fn search(&mut self, loaded: &LoadedModule, candidates: &mut Vec<HookCandidate>) {
         let Some(rule) = &self.step else { return };
         if self.too_many || !rule.is_for(loaded) {
             return;
@@ -157,7 +157,7 @@ impl NamedRules {
         };
         self.searched += 1;
         self.too_many |= more;
-        candidates.extend(functions.into_iter().map(|function| Candidate {
+        candidates.extend(functions.into_iter().map(|function| HookCandidate {
             module: loaded.start,
             path: loaded.path.clone(),
             function,
@@ -166,7 +166,7 @@ impl NamedRules {
         }));
     }
 
-    fn search_for_scopes(&mut self, loaded: &LoadedModule, candidates: &mut Vec<Candidate>) {
+    fn search_for_scopes(&mut self, loaded: &LoadedModule, candidates: &mut Vec<HookCandidate>) {
         for rule in &self.scopes {
             if self.too_many_scopes.is_some() || !rule.is_for(loaded) {
                 continue;
@@ -185,7 +185,7 @@ impl NamedRules {
                 });
                 match known {
                     Some(known) => known.is_scope = true,
-                    None => candidates.push(Candidate {
+                    None => candidates.push(HookCandidate {
                         module: loaded.start,
                         path: loaded.path.clone(),
                         function,
@@ -198,7 +198,7 @@ impl NamedRules {
     }
 
     /// Removes the candidates that exceed the limits on hooked functions.
-    fn limit(&mut self, candidates: &mut Vec<Candidate>) {
+    fn limit(&mut self, candidates: &mut Vec<HookCandidate>) {
         let steps = self.functions.iter().filter(|known| known.is_step).count()
             + candidates.iter().filter(|new| new.is_step).count();
         self.too_many |= steps > LIMIT;
@@ -217,7 +217,7 @@ impl NamedRules {
     }
 
     /// Returns at most `count` function names that are most similar to the rule's pattern.
-    pub fn nearest(&self, rule: &Rule, count: usize) -> Vec<String> {
+    pub fn nearest(&self, rule: &FunctionRule, count: usize) -> Vec<String> {
         let mut nearest = Nearest::new(&rule.pattern);
         for loaded in self.loaded.iter().filter(|loaded| rule.is_for(loaded)) {
             if let Ok(image) = Image::open(&loaded.path) {
@@ -257,9 +257,9 @@ impl NamedRules {
     }
 
     /// Hooks `candidates`, so that their calls are counted, or are scopes. The caller keeps `modules` loaded meanwhile.
-    pub fn patch(&mut self, candidates: Vec<Candidate>, modules: &[Module], maps: &Maps) {
+    pub fn patch(&mut self, candidates: Vec<HookCandidate>, modules: &[ElfModule], maps: &Maps) {
         let count_of =
-            |is_it: fn(&Candidate) -> bool| candidates.iter().filter(|c| is_it(c)).count();
+            |is_it: fn(&HookCandidate) -> bool| candidates.iter().filter(|c| is_it(c)).count();
         self.matched += count_of(|candidate| candidate.is_step);
         self.matched_scopes += count_of(|candidate| candidate.is_scope);
         let alone = modules::is_alone();
@@ -293,8 +293,8 @@ impl NamedRules {
                     regions.push(region);
                 }
                 let region = regions.iter_mut().find(|region| region.of == module.start);
-                let trampoline = region.ok_or(Refusal::NoRoom)?.add(&entry, number)?;
-                let jump = entry::jump(entry.at(), trampoline.start).ok_or(Refusal::NoRoom)?;
+                let trampoline = region.ok_or(PatchRefusal::NoRoom)?.add(&entry, number)?;
+                let jump = entry::jump(entry.at(), trampoline.start).ok_or(PatchRefusal::NoRoom)?;
                 Ok((entry, jump, trampoline))
             });
             prepared.push((candidate, module, result, scope));
@@ -333,14 +333,14 @@ impl NamedRules {
                 Ok(means) => means,
                 Err(refusal)
                     if function.exported.is_empty()
-                        || refusal == Refusal::VariantCall
+                        || refusal == PatchRefusal::VariantCall
                         || !candidate.is_step =>
                 {
                     Means::None(refusal)
                 }
                 Err(refusal) => {
                     self.by_name.push(ByName {
-                        found: Found {
+                        found: DefinedFunction {
                             address,
                             is_ifunc: function.is_ifunc,
                         },
@@ -350,7 +350,7 @@ impl NamedRules {
                 }
             };
             let file = candidate.path.file_name().unwrap_or_default();
-            let named = Named {
+            let named = NamedFunction {
                 address,
                 module: module.start,
                 name: function.name,
@@ -368,7 +368,7 @@ impl NamedRules {
 
     /// Returns true if a function that matches a step rule is already patched because its calls are scopes. From now on
     /// its calls are counted, too. If the earlier patch failed, forgets the function, so that the caller tries again.
-    fn is_patched_for_scope(&mut self, candidate: &Candidate, module: &Module) -> bool {
+    fn is_patched_for_scope(&mut self, candidate: &HookCandidate, module: &ElfModule) -> bool {
         let address = module.base.wrapping_add(candidate.function.address);
         let Some(at) = self
             .functions
@@ -454,17 +454,20 @@ impl fmt::Display for Unsearched {
 }
 
 /// Returns the number that identifies a function whose calls can be scopes, or the reason why they cannot.
-fn may_be_scope(candidate: &Candidate, entry: Result<&Entry, &Refusal>) -> Result<usize, Refusal> {
+fn may_be_scope(
+    candidate: &HookCandidate,
+    entry: Result<&PatchableEntry, &PatchRefusal>,
+) -> Result<usize, PatchRefusal> {
     let entry = entry.map_err(|why| *why)?;
     if entry.looks_back() {
-        return Err(Refusal::LooksBack);
+        return Err(PatchRefusal::LooksBack);
     }
     if processor::has_shadow_stack() {
-        return Err(Refusal::ShadowStack);
+        return Err(PatchRefusal::ShadowStack);
     }
     let function = &candidate.function;
     let number = scopes::number(&candidate.path, function.address, &function.name);
-    let number = number.ok_or(Refusal::TooMany)?;
+    let number = number.ok_or(PatchRefusal::TooMany)?;
     if candidate.is_step
         && let Some(function) = scopes::function(number)
     {

@@ -7,7 +7,7 @@ use tllmprof_symbols::{Image, Pattern, demangle};
 
 /// A function that matches a rule, as described by its module's file.
 #[cfg_attr(test, derive(Clone))]
-pub struct Function {
+pub struct MatchedFunction {
     /// Address in the file's symbol table, relative to the module's base.
     pub address: usize,
     pub size: usize,
@@ -24,13 +24,17 @@ pub struct Function {
 
 /// Returns the functions in the file at `path` that match `pattern`, at most `limit`. The flag is true if more match.
 /// Fails if the file cannot be read.
-pub fn matching(path: &Path, pattern: &Pattern, limit: usize) -> Result<(Vec<Function>, bool), ()> {
+pub fn matching(
+    path: &Path,
+    pattern: &Pattern,
+    limit: usize,
+) -> Result<(Vec<MatchedFunction>, bool), ()> {
     let image = Image::open(path).map_err(drop)?;
     let matches = image.matching(pattern, limit);
     let defined = matches.functions.iter().filter_map(|function| {
         let name = function.names.first()?;
         let exported = function.names.iter().filter(|_| function.sources.dynamic);
-        Some(Function {
+        Some(MatchedFunction {
             address: function.address? as usize,
             size: function.size as usize,
             name: demangle(name).unwrap_or_else(|| String::from_utf8_lossy(name).into_owned()),

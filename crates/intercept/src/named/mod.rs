@@ -8,7 +8,7 @@
 //! **One method for each function**, so that no call counts twice. Patching the entry is preferred: it catches every
 //! call, including those from within the function's own library and those through pointers. GOT slots would catch the
 //! calls of some modules and not of others, and the count would depend on how the program was linked. If an entry
-//! cannot be patched ([`Refusal`](tllmprof_platform::entry::Refusal) gives the reason), GOT slots and the `dlsym` door
+//! cannot be patched ([`PatchRefusal`](tllmprof_platform::entry::Refusal) gives the reason), GOT slots and the `dlsym` door
 //! are used, and the log reports it.
 //!
 //! **When.** Modules that are loaded at start are searched in this library's constructor, before `main`. A module that
@@ -45,7 +45,7 @@ use core::time::Duration;
 use tllmprof_config::{NativeFunctions, Step};
 use tllmprof_platform::elf;
 #[cfg(target_arch = "aarch64")]
-use tllmprof_platform::entry::Refusal;
+use tllmprof_platform::entry::PatchRefusal;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::modules::{self, ARE_WATCHED, has_watcher, notify_watcher};
@@ -60,7 +60,7 @@ pub use calls::{after, before};
 pub use ends::await_end as await_end_of;
 #[cfg(target_arch = "x86_64")]
 pub use ends::passes;
-use followed::{NamedRules, Rule};
+use followed::{FunctionRule, NamedRules};
 pub use lookup::lookup;
 use patch::Means;
 pub use report::{report, report_unmatched, report_unmatched_scopes};
@@ -122,7 +122,7 @@ fn follow(step: &Step) {
     };
     if let Some(mut followed) = FOLLOWED.lock_for(SEARCH_LOCK_TIMEOUT) {
         let followed = followed.get_or_insert_default();
-        followed.set_step(Rule::new(name, library.clone()));
+        followed.set_step(FunctionRule::new(name, library.clone()));
     }
 }
 
@@ -130,7 +130,7 @@ fn follow(step: &Step) {
 fn follow_scopes(functions: &[NativeFunctions]) {
     if let Some(mut followed) = FOLLOWED.lock_for(SEARCH_LOCK_TIMEOUT) {
         let rules = functions.iter();
-        let rules = rules.map(|rule| Rule::new(&rule.name, rule.library.clone()));
+        let rules = rules.map(|rule| FunctionRule::new(&rule.name, rule.library.clone()));
         followed.get_or_insert_default().scopes = rules.collect();
         SEEKS_SCOPES.store(true, Ordering::Relaxed);
     }

@@ -5,13 +5,13 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use tllmprof_platform::elf::Module;
-use tllmprof_platform::entry::{self, Entry, Refusal};
+use tllmprof_platform::elf::ElfModule;
+use tllmprof_platform::entry::{self, PatchRefusal, PatchableEntry};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::modules;
 
-use super::functions::Function;
+use super::functions::MatchedFunction;
 
 lifecycle::global! {
     /// True while this library's constructor runs, before the program itself starts.
@@ -21,10 +21,10 @@ lifecycle::global! {
 
 /// A function that was found in a module's file, and is to be hooked in the process.
 #[cfg_attr(test, derive(Clone))]
-pub struct Candidate {
+pub struct HookCandidate {
     pub module: usize,
     pub path: PathBuf,
-    pub function: Function,
+    pub function: MatchedFunction,
     /// True if the step rule names the function.
     pub is_step: bool,
     /// True if a scope rule names the function, so that GPU work is attributed to its calls.
@@ -32,7 +32,7 @@ pub struct Candidate {
 }
 
 /// A function in the process that a rule names, and how it is hooked.
-pub struct Named {
+pub struct NamedFunction {
     pub address: usize,
     /// Start address of the module that contains the function.
     pub module: usize,
@@ -42,7 +42,7 @@ pub struct Named {
     pub is_step: bool,
     /// For a function that a scope rule names: its number, or the reason why its calls are not scopes. Otherwise
     /// `None`.
-    pub scope: Option<Result<usize, Refusal>>,
+    pub scope: Option<Result<usize, PatchRefusal>>,
 }
 
 /// The method by which calls of a function are intercepted.
@@ -54,12 +54,12 @@ pub enum Means {
         looks_back: bool,
     },
     /// GOT slots and `dlsym`, with the reason why the entry is not patched.
-    Name(Refusal),
+    Name(PatchRefusal),
     /// No method, with the reason.
-    None(Refusal),
+    None(PatchRefusal),
 }
 
-impl Named {
+impl NamedFunction {
     /// Returns true if the function's entry still contains the jump. The entry may have changed because another
     /// instance of the module was loaded at the same address.
     pub fn is_in_place(&self) -> bool {
@@ -75,8 +75,8 @@ impl Named {
 /// Returns true if no thread can be in the function, although several threads may be running, for example those of
 /// another preloaded profiler. This is so if the function belongs to the executable, which has not started, and no
 /// other module refers to the function.
-pub fn is_quiet(function: &Function, module: &Module, modules: &[Module]) -> bool {
-    let is_called_by = |other: &Module| {
+pub fn is_quiet(function: &MatchedFunction, module: &ElfModule, modules: &[ElfModule]) -> bool {
+    let is_called_by = |other: &ElfModule| {
         let mut names = function.exported.iter();
         other.start != module.start && names.any(|name| other.asks_for(name))
     };
@@ -89,23 +89,23 @@ pub fn is_quiet(function: &Function, module: &Module, modules: &[Module]) -> boo
 /// Examines a function before its entry is patched. Returns the result, or the reason why it cannot be patched. `quiet`
 /// is true if no other thread can be in the function.
 pub fn prepare(
-    candidate: &Candidate,
-    module: &Module,
+    candidate: &HookCandidate,
+    module: &ElfModule,
     maps: &Maps,
     quiet: bool,
-) -> Result<Entry, Refusal> {
+) -> Result<PatchableEntry, PatchRefusal> {
     let function = &candidate.function;
     if function.is_entry_point {
-        return Err(Refusal::EntryPoint);
+        return Err(PatchRefusal::EntryPoint);
     }
     if function.is_go {
-        return Err(Refusal::Go);
+        return Err(PatchRefusal::Go);
     }
     if function.is_variant_call {
-        return Err(Refusal::VariantCall);
+        return Err(PatchRefusal::VariantCall);
     }
     if function.is_ifunc {
-        return Err(Refusal::Ifunc);
+        return Err(PatchRefusal::Ifunc);
     }
     let entry = examined(
         module,
@@ -115,7 +115,7 @@ pub fn prepare(
         maps,
     )?;
     if !quiet && !entry::fits_one_store(&entry) {
-        return Err(Refusal::Threads);
+        return Err(PatchRefusal::Threads);
     }
     Ok(entry)
 }
@@ -123,39 +123,39 @@ pub fn prepare(
 /// Examines the code of `module` at `address`, an address relative to the module's base. The loaded code must be equal
 /// to the code in the file at `path`.
 pub fn examined(
-    module: &Module,
+    module: &ElfModule,
     address: usize,
     size: usize,
     path: &Path,
     maps: &Maps,
-) -> Result<Entry, Refusal> {
+) -> Result<PatchableEntry, PatchRefusal> {
     if size == 0 {
-        return Err(Refusal::UnknownSize);
+        return Err(PatchRefusal::UnknownSize);
     }
     let start = module.base.wrapping_add(address);
     let offset = module
         .file_offset(address, size)
-        .ok_or(Refusal::NotMapped)?;
-    let mapping = maps.at(start).ok_or(Refusal::NotMapped)?;
+        .ok_or(PatchRefusal::NotMapped)?;
+    let mapping = maps.at(start).ok_or(PatchRefusal::NotMapped)?;
     if !mapping.is_executable || mapping.is_writable || start + size > mapping.end {
-        return Err(Refusal::NotMapped);
+        return Err(PatchRefusal::NotMapped);
     }
     let is_replaced = || modules::is_replaced(module, maps, path);
     let unreadable = |error: std::io::Error| match is_replaced() {
-        true => Refusal::Replaced,
-        false => Refusal::Unreadable(error.raw_os_error().unwrap_or(libc::EIO)),
+        true => PatchRefusal::Replaced,
+        false => PatchRefusal::Unreadable(error.raw_os_error().unwrap_or(libc::EIO)),
     };
     let mut code = vec![0; size];
     let file = tllmprof_symbols::open(path).map_err(unreadable)?;
     file.read_exact_at(&mut code, offset).map_err(unreadable)?;
     let mut loaded = vec![0; size];
     if !module.read(start, &mut loaded) {
-        return Err(Refusal::NotMapped);
+        return Err(PatchRefusal::NotMapped);
     }
     if loaded != code {
         return Err(match is_replaced() {
-            true => Refusal::Replaced,
-            false => Refusal::Changed,
+            true => PatchRefusal::Replaced,
+            false => PatchRefusal::Changed,
         });
     }
     entry::examine(start, &code, |address, buffer| module.read(address, buffer))

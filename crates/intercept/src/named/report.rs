@@ -5,11 +5,11 @@ use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::hash::DefaultHasher;
 
-use tllmprof_platform::entry::Refusal;
+use tllmprof_platform::entry::PatchRefusal;
 use tllmprof_platform::lifecycle;
 use tllmprof_symbols::LIMIT;
 
-use super::patch::{Means, Named};
+use super::patch::{Means, NamedFunction};
 use super::{scopes, with_followed};
 use tllmprof_platform::log;
 
@@ -38,7 +38,7 @@ pub fn report() {
 }
 
 /// Logs which functions are scopes, and which ones cannot be scopes. Does nothing if the process does not use CUDA.
-pub fn found_scopes(functions: &[Named]) {
+pub fn found_scopes(functions: &[NamedFunction]) {
     if !MAY_REPORT.load(Ordering::Relaxed) {
         return;
     }
@@ -63,7 +63,7 @@ pub fn found_scopes(functions: &[Named]) {
 }
 
 /// The functions that cannot be scopes, with the reasons. Only the first ones are printed.
-struct Refused<'a>(&'a [(&'a Named, Refusal)]);
+struct Refused<'a>(&'a [(&'a NamedFunction, PatchRefusal)]);
 
 impl fmt::Display for Refused<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -128,7 +128,7 @@ pub fn report_unmatched_scopes(may_search: bool) {
 
 /// Logs how a function is hooked, if the process uses CUDA. Logs a function of a library that is loaded repeatedly only
 /// once.
-pub fn found(function: &Named) {
+pub fn found(function: &NamedFunction) {
     lifecycle::global! {
         #[fork(keep = "the parent has said it")]
         static SAID: [AtomicU64; LIMIT] = [const { AtomicU64::new(0) }; LIMIT];
@@ -208,7 +208,7 @@ impl fmt::Display for Nearby<'_> {
     }
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for NamedFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} in {}", self.name, self.file)
     }
@@ -222,8 +222,8 @@ mod tests {
     use super::*;
     use crate::made::alone;
 
-    fn named(name: &str, means: Means) -> Named {
-        Named {
+    fn named(name: &str, means: Means) -> NamedFunction {
+        NamedFunction {
             address: 0x1000,
             module: 0x1000,
             name: name.to_owned(),
@@ -242,14 +242,14 @@ mod tests {
     fn each_function_is_reported_once_and_only_in_a_process_that_uses_cuda() {
         let said = alone(&[("TLLMPROF_LOG", "info")], || {
             tllmprof_platform::log::start();
-            let cbrt = || named("cbrt", Means::Name(Refusal::Threads));
+            let cbrt = || named("cbrt", Means::Name(PatchRefusal::Threads));
             found(&cbrt());
             follow(&Step::parse("sym:^cbrt$").unwrap());
             with_followed(|followed| {
                 followed.functions.push(cbrt());
                 followed
                     .functions
-                    .push(named("main", Means::None(Refusal::EntryPoint)));
+                    .push(named("main", Means::None(PatchRefusal::EntryPoint)));
             });
             report();
             found(&cbrt());

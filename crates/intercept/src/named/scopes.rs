@@ -17,7 +17,7 @@ use super::pool::SCOPES;
 pub const MAX_FUNCTIONS: usize = 256;
 
 /// A function whose calls are scopes. A function that is unloaded and loaded again keeps its number.
-pub struct Function {
+pub struct ScopeFunction {
     /// Hash of the function's file, address and name; 0 if this entry is free.
     hash: AtomicU64,
     name: Published<Label>,
@@ -28,8 +28,8 @@ pub struct Function {
 lifecycle::global! {
     #[fork(keep = "code contains the numbers")]
     #[together(tables)]
-    static FUNCTIONS: [Function; MAX_FUNCTIONS] = [const {
-        Function {
+    static FUNCTIONS: [ScopeFunction; MAX_FUNCTIONS] = [const {
+        ScopeFunction {
             hash: AtomicU64::new(0),
             name: Published::none(),
             is_step: AtomicBool::new(false),
@@ -37,7 +37,7 @@ lifecycle::global! {
     }; MAX_FUNCTIONS];
 }
 
-impl Function {
+impl ScopeFunction {
     /// Returns the name of the scope, or `None` if this entry is free.
     pub fn name(&self) -> Option<&'static [u8]> {
         Some(self.name.get()?.text())
@@ -53,7 +53,7 @@ impl Function {
 }
 
 /// Returns the function with this number.
-pub fn function(number: usize) -> Option<&'static Function> {
+pub fn function(number: usize) -> Option<&'static ScopeFunction> {
     FUNCTIONS.get(number)
 }
 
@@ -64,7 +64,7 @@ pub fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
     (path, address, name).hash(&mut hasher);
     let hash = hasher.finish() | 1;
     let of = |hash| {
-        let known = |function: &Function| function.hash.load(Ordering::Relaxed) == hash;
+        let known = |function: &ScopeFunction| function.hash.load(Ordering::Relaxed) == hash;
         FUNCTIONS.iter().position(known)
     };
     let number = of(hash).or_else(|| of(0))?;
@@ -82,7 +82,7 @@ pub fn number(path: &Path, address: usize, name: &str) -> Option<usize> {
 pub const SAYS_NUMBER: [u8; 3] = [0x0f, 0x1f, 0x80];
 
 /// Returns the function whose trampoline contains the return address `from`.
-pub fn of_trampoline(from: usize) -> Option<&'static Function> {
+pub fn of_trampoline(from: usize) -> Option<&'static ScopeFunction> {
     let number = core::ptr::with_exposed_provenance::<u32>(from + SAYS_NUMBER.len());
     // SAFETY: `from` is the return address of the call in a scope's trampoline, and the instruction with the number
     // lies there.

@@ -7,7 +7,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
 
-use tllmprof_platform::elf::{Found, Module, Slot};
+use tllmprof_platform::elf::{DefinedFunction, ElfModule, Slot};
 use tllmprof_platform::function;
 use tllmprof_platform::got::{binding, store};
 use tllmprof_platform::maps::Maps;
@@ -17,7 +17,7 @@ use super::pool;
 
 /// A function whose calls are intercepted only if another module calls it by name.
 pub struct ByName {
-    pub found: Found,
+    pub found: DefinedFunction,
     pub names: Vec<std::ffi::CString>,
 }
 
@@ -29,9 +29,9 @@ impl ByName {
 
 /// Points the slots of `module` that refer to `functions` to the functions' stubs. Returns the number of patched slots.
 pub fn lead_to_stubs(
-    module: &Module,
+    module: &ElfModule,
     functions: &[ByName],
-    modules: &[Module],
+    modules: &[ElfModule],
     maps: &Maps,
 ) -> usize {
     let mut count = 0;
@@ -55,7 +55,12 @@ pub fn lead_to_stubs(
 }
 
 /// Returns the address that the slot leads to, or `None` if that is not the address of `function`.
-fn real(module: &Module, slot: &Slot<'_>, function: &ByName, modules: &[Module]) -> Option<usize> {
+fn real(
+    module: &ElfModule,
+    slot: &Slot<'_>,
+    function: &ByName,
+    modules: &[ElfModule],
+) -> Option<usize> {
     let value = slot.place.load(Ordering::Relaxed);
     if pool::is_stub(value) {
         return None;
@@ -127,7 +132,7 @@ mod tests {
     use crate::made::{alone, stranger};
 
     /// Runs `act` with the test program's module, all modules, and the memory mappings.
-    fn with_us(act: impl FnOnce(&Module, &[Module], &Maps)) {
+    fn with_us(act: impl FnOnce(&ElfModule, &[ElfModule], &Maps)) {
         let maps = Maps::read().unwrap();
         elf::with_modules(|modules| {
             let us = lead_to_stubs as *const () as usize;
@@ -144,7 +149,7 @@ mod tests {
         ];
         alone(&rule, || {
             let address = stranger();
-            let found = Found {
+            let found = DefinedFunction {
                 address,
                 is_ifunc: false,
             };
@@ -157,7 +162,7 @@ mod tests {
             with_us(|us, modules, maps| {
                 let lead = |function| lead_to_stubs(us, &[function], modules, maps);
                 assert_eq!(lead(named("no_function_is_called_so", found)), 0);
-                let another = Found {
+                let another = DefinedFunction {
                     address: address + 1,
                     is_ifunc: false,
                 };
@@ -179,7 +184,12 @@ mod tests {
 
     /// Returns the address that a slot of the test program leads to, or `None` if that is not the address of `found`.
     /// The slot is for `name` and holds `value`.
-    fn leads(name: &CStr, found: Found, value: usize, may_be_lazy: bool) -> Option<usize> {
+    fn leads(
+        name: &CStr,
+        found: DefinedFunction,
+        value: usize,
+        may_be_lazy: bool,
+    ) -> Option<usize> {
         let function = ByName {
             found,
             names: vec![name.to_owned()],
@@ -203,7 +213,7 @@ mod tests {
         alone(&[], || {
             tllmprof_platform::resolve::remember_initial();
             let address = stranger();
-            let found = Found {
+            let found = DefinedFunction {
                 address,
                 is_ifunc: false,
             };
@@ -234,7 +244,7 @@ mod tests {
                 None,
                 "it leads there already"
             );
-            let ours = Found {
+            let ours = DefinedFunction {
                 address: us,
                 is_ifunc: false,
             };
@@ -270,7 +280,7 @@ mod tests {
     #[test]
     fn a_function_is_called_by_any_of_its_names() {
         let function = ByName {
-            found: Found {
+            found: DefinedFunction {
                 address: 1,
                 is_ifunc: false,
             },

@@ -4,15 +4,15 @@ use core::arch::global_asm;
 use core::ffi::CStr;
 
 use regex::bytes::Regex;
-use tllmprof_platform::elf::Module;
-use tllmprof_platform::entry::Refusal;
+use tllmprof_platform::elf::ElfModule;
+use tllmprof_platform::entry::PatchRefusal;
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::modules::LoadedModule;
 use tllmprof_session as session;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_symbols::Pattern;
 
-use super::patch::{Candidate, prepare};
+use super::patch::{HookCandidate, prepare};
 use super::*;
 use crate::made::{alone, stranger};
 
@@ -55,13 +55,13 @@ const RULE: [(&str, &str); 2] = [
     ("TLLMPROF_START_STOP", "3"),
 ];
 
-pub fn us() -> (Module, Maps) {
+pub fn us() -> (ElfModule, Maps) {
     let us = elf::containing(prepare as *const () as usize).unwrap();
     (us, Maps::read().unwrap())
 }
 
 /// Returns the test's function as a candidate for patching, as its file describes it.
-pub fn candidate() -> Candidate {
+pub fn candidate() -> HookCandidate {
     let (us, _) = us();
     let path = std::env::current_exe().unwrap();
     let pattern = Pattern::new(&Regex::new("^tllmprof_made_named$").unwrap());
@@ -69,7 +69,7 @@ pub fn candidate() -> Candidate {
     assert_eq!(functions.len(), 1);
     let address = us.base.wrapping_add(functions[0].address);
     assert_eq!(address, tllmprof_made_named as *const () as usize);
-    Candidate {
+    HookCandidate {
         module: us.start,
         path,
         function: functions.remove(0),
@@ -86,26 +86,28 @@ fn count() -> u64 {
 fn what_cannot_be_patched_is_refused_with_its_reason() {
     let (us, maps) = us();
     let good = candidate();
-    let check = |refusal, change: fn(&mut Candidate)| {
+    let check = |refusal, change: fn(&mut HookCandidate)| {
         let mut candidate = good.clone();
         change(&mut candidate);
         assert_eq!(prepare(&candidate, &us, &maps, true).err(), Some(refusal));
     };
-    check(Refusal::EntryPoint, |bad| {
+    check(PatchRefusal::EntryPoint, |bad| {
         bad.function.is_entry_point = true
     });
-    check(Refusal::Go, |bad| bad.function.is_go = true);
-    check(Refusal::VariantCall, |bad| {
+    check(PatchRefusal::Go, |bad| bad.function.is_go = true);
+    check(PatchRefusal::VariantCall, |bad| {
         bad.function.is_variant_call = true
     });
-    check(Refusal::Ifunc, |bad| bad.function.is_ifunc = true);
-    check(Refusal::UnknownSize, |bad| bad.function.size = 0);
-    check(Refusal::NotMapped, |bad| bad.function.size = 1 << 40);
-    check(Refusal::NotMapped, |bad| bad.function.address = 1 << 40);
-    check(Refusal::Unreadable(libc::ENOENT), |bad| {
+    check(PatchRefusal::Ifunc, |bad| bad.function.is_ifunc = true);
+    check(PatchRefusal::UnknownSize, |bad| bad.function.size = 0);
+    check(PatchRefusal::NotMapped, |bad| bad.function.size = 1 << 40);
+    check(PatchRefusal::NotMapped, |bad| {
+        bad.function.address = 1 << 40
+    });
+    check(PatchRefusal::Unreadable(libc::ENOENT), |bad| {
         bad.path = "/no/such/file".into()
     });
-    check(Refusal::NotMapped, |bad| {
+    check(PatchRefusal::NotMapped, |bad| {
         let data = core::ptr::from_ref(&RULE).addr();
         bad.function.address = data.wrapping_sub(elf::containing(data).unwrap().base);
     });
@@ -122,7 +124,7 @@ fn other_threads_forbid_an_entry_that_one_store_cannot_replace() {
     candidate.function.size -= 8;
     assert_eq!(
         prepare(&candidate, &us, &maps, false).err(),
-        Some(Refusal::Threads)
+        Some(PatchRefusal::Threads)
     );
 }
 
@@ -197,7 +199,7 @@ fn a_function_that_is_refused_is_followed_by_name_or_not_at_all() {
                 variant.function.is_go = false;
                 variant
             },
-            Candidate {
+            HookCandidate {
                 module: 0x10,
                 ..good.clone()
             },
@@ -209,9 +211,9 @@ fn a_function_that_is_refused_is_followed_by_name_or_not_at_all() {
                 .iter()
                 .map(|function| match function.means {
                     Means::Entry { .. } => "entry",
-                    Means::Name(Refusal::Go) => "name",
-                    Means::None(Refusal::Go) => "none",
-                    Means::None(Refusal::VariantCall) => "variant",
+                    Means::Name(PatchRefusal::Go) => "name",
+                    Means::None(PatchRefusal::Go) => "none",
+                    Means::None(PatchRefusal::VariantCall) => "variant",
                     _ => "else",
                 });
             let means: Vec<_> = means.collect();
@@ -330,7 +332,7 @@ fn a_rules_library_is_a_path_or_a_soname() {
     };
     let rule = |library: Option<&str>| {
         let library = library.map(|library| Regex::new(library).unwrap());
-        Rule::new(&Regex::new(".").unwrap(), library)
+        FunctionRule::new(&Regex::new(".").unwrap(), library)
     };
     let module = loaded("/usr/lib/libm-2.31.so", Some("libm.so.6"), false);
     for (library, is_wanted) in [

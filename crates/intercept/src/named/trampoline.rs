@@ -16,8 +16,8 @@ use part::TrampolinePages;
 use super::pool::{COUNT, LIMIT};
 use super::scopes::SAYS_NUMBER;
 use crate::handlers::handlers;
-use tllmprof_platform::elf::Module;
-use tllmprof_platform::entry::{Entry, Kind, Refusal};
+use tllmprof_platform::elf::ElfModule;
+use tllmprof_platform::entry::{InstructionKind, PatchRefusal, PatchableEntry};
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::thread::{self, Block};
 
@@ -42,7 +42,7 @@ impl Region {
     ///
     /// # Errors
     /// There is no space, or the system does not map the memory.
-    pub fn near(module: &Module, count: usize, maps: &Maps) -> Result<Self, Refusal> {
+    pub fn near(module: &ElfModule, count: usize, maps: &Maps) -> Result<Self, PatchRefusal> {
         let size = (count * TRAMPOLINE_SIZE).next_multiple_of(PAGE_SIZE);
         let gaps = maps.free_near(module.start, reach(module)).into_iter();
         // Use gaps above the module last: the program's heap lies above it, and must be able to grow.
@@ -52,7 +52,7 @@ impl Region {
     }
 
     /// Reserves `size` bytes near `address`, in one gap if a gap is large enough.
-    fn within(gaps: &[Range<usize>], address: usize, size: usize) -> Result<Self, Refusal> {
+    fn within(gaps: &[Range<usize>], address: usize, size: usize) -> Result<Self, PatchRefusal> {
         let place =
             |gap: &Range<usize>, size| address.clamp(gap.start, gap.end - size) & !(PAGE_SIZE - 1);
         let mut wide = gaps.iter().filter(|gap| gap.len() >= size).take(MAX_TRIES);
@@ -80,14 +80,18 @@ impl Region {
         }
         match (parts.is_empty(), denied) {
             (false, _) => Ok(Self { of: address, parts }),
-            (true, Some(denied)) => Err(Refusal::NotNear(denied)),
-            (true, None) => Err(Refusal::NoRoom),
+            (true, Some(denied)) => Err(PatchRefusal::NotNear(denied)),
+            (true, None) => Err(PatchRefusal::NoRoom),
         }
     }
 
     /// Adds the trampoline for `entry`. `scope` is the number of the function if its calls are scopes. Returns the
     /// trampoline's address range.
-    pub fn add(&mut self, entry: &Entry, scope: Option<usize>) -> Result<Range<usize>, Refusal> {
+    pub fn add(
+        &mut self,
+        entry: &PatchableEntry,
+        scope: Option<usize>,
+    ) -> Result<Range<usize>, PatchRefusal> {
         self.add_code(|at| assemble(at, entry, scope))
     }
 
@@ -96,10 +100,10 @@ impl Region {
     /// function.
     pub fn add_switch(
         &mut self,
-        entry: &Entry,
+        entry: &PatchableEntry,
         module: &Range<usize>,
         target: &'static AtomicUsize,
-    ) -> Result<(usize, usize), Refusal> {
+    ) -> Result<(usize, usize), PatchRefusal> {
         let mut original = 0;
         let code = self.add_code(|at| {
             let (code, length) = assemble_switch(at, entry, module, target)?;
@@ -112,19 +116,19 @@ impl Region {
     fn add_code(
         &mut self,
         mut assemble: impl FnMut(usize) -> Option<Vec<u8>>,
-    ) -> Result<Range<usize>, Refusal> {
+    ) -> Result<Range<usize>, PatchRefusal> {
         let mut parts = self.parts.iter_mut();
         let added = parts.find_map(|part| part.add(&mut assemble).ok());
-        added.ok_or(Refusal::NoRoom)
+        added.ok_or(PatchRefusal::NoRoom)
     }
 
     /// Makes the trampolines executable.
     ///
     /// # Errors
     /// The system does not allow it.
-    pub fn finish(&self) -> Result<(), Refusal> {
+    pub fn finish(&self) -> Result<(), PatchRefusal> {
         let finished = self.parts.iter().try_for_each(TrampolinePages::finish);
-        finished.map_err(Refusal::NotExecutable)
+        finished.map_err(PatchRefusal::NotExecutable)
     }
 
     /// Frees the memory.
@@ -141,7 +145,7 @@ impl Region {
 
 /// Returns the largest allowed distance in bytes between the start of a module and its trampolines. They refer to
 /// addresses anywhere in the module, and each distance must be less than 2 GiB.
-fn reach(module: &Module) -> usize {
+fn reach(module: &ElfModule) -> usize {
     const MAX_REACH: usize = i32::MAX as usize - (1 << 20);
     MAX_REACH.saturating_sub(module.end - module.start)
 }
@@ -171,11 +175,11 @@ impl Code {
     }
 
     /// Adds the instructions that the jump replaced, and then a jump to the code after them.
-    fn put_moved(&mut self, entry: &Entry) -> Option<()> {
+    fn put_moved(&mut self, entry: &PatchableEntry) -> Option<()> {
         for moved in &entry.moved {
             match moved.kind {
-                Kind::Anywhere => self.put(&moved.bytes),
-                Kind::Relative { at: place, target } => {
+                InstructionKind::Anywhere => self.put(&moved.bytes),
+                InstructionKind::Relative { at: place, target } => {
                     let end = self.at + self.bytes.len() + moved.bytes.len();
                     let mut bytes = moved.bytes.clone();
                     let distance = distance(end, target)?;
@@ -184,11 +188,11 @@ impl Code {
                         .copy_from_slice(&distance.to_le_bytes());
                     self.put(&bytes);
                 }
-                Kind::Branch {
+                InstructionKind::Branch {
                     opcode: [0, opcode],
                     target,
                 } => self.put_to(&[opcode], target)?,
-                Kind::Branch { opcode, target } => self.put_to(&opcode, target)?,
+                InstructionKind::Branch { opcode, target } => self.put_to(&opcode, target)?,
             }
         }
         self.put_to(&[0xe9], entry.at + entry.length) // jmp
@@ -199,7 +203,7 @@ fn distance(from: usize, to: usize) -> Option<i32> {
     i32::try_from(to.wrapping_sub(from).cast_signed()).ok()
 }
 
-fn assemble(at: usize, entry: &Entry, scope: Option<usize>) -> Option<Vec<u8>> {
+fn assemble(at: usize, entry: &PatchableEntry, scope: Option<usize>) -> Option<Vec<u8>> {
     let mut code = Code {
         at,
         bytes: Vec::with_capacity(TRAMPOLINE_SIZE),
@@ -212,7 +216,7 @@ fn assemble(at: usize, entry: &Entry, scope: Option<usize>) -> Option<Vec<u8>> {
 }
 
 /// Assembles the trampoline of a function whose calls are scopes: it calls Rust at each call.
-fn assemble_scope(code: &mut Code, entry: &Entry, number: usize) -> Option<()> {
+fn assemble_scope(code: &mut Code, entry: &PatchableEntry, number: usize) -> Option<()> {
     code.put(&[0x41, 0x53]); // push r11
     code.put_with(&[0xff, 0x15], 0); // call [the address below]
     let called = code.bytes.len();
@@ -226,7 +230,7 @@ fn assemble_scope(code: &mut Code, entry: &Entry, number: usize) -> Option<()> {
 }
 
 /// Assembles the trampoline of a step function: it counts the call, and calls Rust if the count is past the limit.
-fn assemble_step(code: &mut Code, entry: &Entry) -> Option<()> {
+fn assemble_step(code: &mut Code, entry: &PatchableEntry) -> Option<()> {
     let (count, limit) = (i32::try_from(COUNT).ok()?, i32::try_from(LIMIT).ok()?);
     code.put(&[0x41, 0x53]); // push r11
     code.put_with(&[0x64, 0x4c, 0x8b, 0x1c, 0x25], tls_offset()?); // mov r11, fs:[…]
@@ -261,7 +265,7 @@ fn assemble_step(code: &mut Code, entry: &Entry) -> Option<()> {
 /// function with a fixed number of arguments.
 fn assemble_switch(
     at: usize,
-    entry: &Entry,
+    entry: &PatchableEntry,
     module: &Range<usize>,
     target: &'static AtomicUsize,
 ) -> Option<(Vec<u8>, usize)> {

@@ -10,7 +10,7 @@ pub type Wide = u32;
 /// none, or the default domain.
 pub type Handle = usize;
 pub type RangeId = u64;
-pub type Function = *mut c_void;
+pub type FunctionPointer = *mut c_void;
 pub type GetExportTable = unsafe extern "C-unwind" fn(u32) -> *const c_void;
 pub type Initialize = unsafe extern "C-unwind" fn(GetExportTable) -> c_int;
 pub type InitializeExtension = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
@@ -58,19 +58,20 @@ const CALLBACKS_TABLE: u32 = 1;
 #[repr(C)]
 struct Callbacks {
     struct_size: usize,
-    get_module_function_table:
-        Option<unsafe extern "C-unwind" fn(u32, *mut *mut *mut Function, *mut c_uint) -> c_int>,
+    get_module_function_table: Option<
+        unsafe extern "C-unwind" fn(u32, *mut *mut *mut FunctionPointer, *mut c_uint) -> c_int,
+    >,
 }
 
 /// The word in which a module that uses NVTX keeps the address of one of its functions. A tool may replace the address.
 pub type FunctionSlot<'a> = &'a AtomicPtr<c_void>;
 
 /// The function pointers of one NVTX kind (such as `CORE`) in one module that uses NVTX.
-pub struct Table<'a> {
+pub struct FunctionTable<'a> {
     places: &'a [Option<FunctionSlot<'a>>],
 }
 
-impl<'a> Table<'a> {
+impl<'a> FunctionTable<'a> {
     /// Returns the table of this `kind` that a module offers its tool, if it has one.
     ///
     /// # Safety
@@ -196,7 +197,7 @@ pub mod made {
 
     impl Module {
         /// Creates the calling thread's module. All its function pointers are `own` at first.
-        pub fn make(own: Function) -> &'static Self {
+        pub fn make(own: FunctionPointer) -> &'static Self {
             let functions = core::array::from_fn(|_| core::array::from_fn(|_| AtomicPtr::new(own)));
             let module = Box::leak(Box::new(Self {
                 functions,
@@ -235,7 +236,7 @@ pub mod made {
         }
 
         /// Returns the current value of function pointer `index` in the table of this kind.
-        pub fn now(&self, kind: u32, index: usize) -> Function {
+        pub fn now(&self, kind: u32, index: usize) -> FunctionPointer {
             self.functions[usize::from(kind == CORE2)][index].load(Ordering::Relaxed)
         }
     }
@@ -265,7 +266,7 @@ pub mod made {
 
     unsafe extern "C-unwind" fn table(
         kind: u32,
-        places: *mut *mut *mut Function,
+        places: *mut *mut *mut FunctionPointer,
         size: *mut c_uint,
     ) -> c_int {
         let index = match kind {
@@ -296,7 +297,7 @@ mod tests {
         let own = without_provenance_mut(0x1000);
         let module = Module::make(own);
         // SAFETY: the simulated module is never freed.
-        let of = |kind| unsafe { Table::offered_by(export, kind) };
+        let of = |kind| unsafe { FunctionTable::offered_by(export, kind) };
         assert!(
             KINDS
                 .iter()
@@ -315,7 +316,7 @@ mod tests {
     #[test]
     fn a_module_of_another_nvtx_offers_nothing() {
         // SAFETY: the simulated modules are never freed.
-        let of = || unsafe { Table::offered_by(export, CORE) };
+        let of = || unsafe { FunctionTable::offered_by(export, CORE) };
         Module::lacking(8, true);
         assert!(of().is_none(), "its callbacks are too short");
         Module::lacking(0, false);
@@ -326,6 +327,6 @@ mod tests {
             core::ptr::null()
         }
         // SAFETY: `nothing` offers no callbacks, so none are read.
-        assert!(unsafe { Table::offered_by(nothing, CORE) }.is_none());
+        assert!(unsafe { FunctionTable::offered_by(nothing, CORE) }.is_none());
     }
 }

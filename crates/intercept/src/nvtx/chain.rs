@@ -15,7 +15,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use super::abi::{
-    Function, FunctionSlot, GetExportTable, Initialize, InitializeExtension, KINDS, Table, part_of,
+    FunctionPointer, FunctionSlot, FunctionTable, GetExportTable, Initialize, InitializeExtension,
+    KINDS, part_of,
 };
 use super::chains::{CHAINS, ROWS, chain_for};
 use super::wrappers::{self, WRAPPED};
@@ -32,25 +33,25 @@ use tllmprof_platform::resolve;
 struct Places<'a> {
     wrapped: [Option<FunctionSlot<'a>>; ROWS],
     /// All pointers, with their values before the tool is asked. A tool that fails may have changed any of them.
-    found: Vec<(FunctionSlot<'a>, Function)>,
+    found: Vec<(FunctionSlot<'a>, FunctionPointer)>,
 }
 
 impl<'a> Places<'a> {
-    fn new(tables: [Option<Table<'a>>; KINDS.len()]) -> Self {
+    fn new(tables: [Option<FunctionTable<'a>>; KINDS.len()]) -> Self {
         let place = |kind: u32, index| tables.get(kind as usize - 1)?.as_ref()?.place(index);
         Self {
             wrapped: core::array::from_fn(|row| place(WRAPPED[row].kind, WRAPPED[row].index)),
             found: tables
                 .iter()
                 .flatten()
-                .flat_map(Table::places)
+                .flat_map(FunctionTable::places)
                 .map(|place| (place, place.load(Ordering::Relaxed)))
                 .collect(),
         }
     }
 
     /// Returns the tool's functions: the pointers that the tool has changed. The rest are null.
-    fn tools(&self) -> [Function; ROWS] {
+    fn tools(&self) -> [FunctionPointer; ROWS] {
         self.wrapped.map(|place| match place {
             // Skip an unchanged pointer: the module's own function would call the wrapper again.
             Some(place) if !self.is_as_found(place) => place.load(Ordering::Relaxed),
@@ -72,7 +73,7 @@ impl<'a> Places<'a> {
             .for_each(|(place, found)| place.store(*found, Ordering::Relaxed));
     }
 
-    fn wrap(&self, wrappers: &[Function; ROWS]) {
+    fn wrap(&self, wrappers: &[FunctionPointer; ROWS]) {
         for (place, wrapper) in self.wrapped.iter().zip(wrappers) {
             if let Some(place) = place {
                 place.store(*wrapper, Ordering::Relaxed);
@@ -162,7 +163,7 @@ pub unsafe fn initialize(export: GetExportTable) -> c_int {
         return 0;
     };
     // SAFETY: NVTX passed `export` to initialise the module, and waits until this function returns.
-    let tables = || KINDS.map(|kind| unsafe { Table::offered_by(export, kind) });
+    let tables = || KINDS.map(|kind| unsafe { FunctionTable::offered_by(export, kind) });
     let places = contained(None, || {
         (!is_ours(export) && wants_ranges()).then(|| Places::new(tables()))
     });

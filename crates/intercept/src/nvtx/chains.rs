@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use core::time::Duration;
 
-use super::abi::Function;
+use super::abi::FunctionPointer;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
@@ -29,11 +29,11 @@ impl Chain {
 
     /// Returns the tool's function that the wrapper of this row must call, or null.
     #[inline]
-    pub fn next(&self, row: usize) -> Function {
+    pub fn next(&self, row: usize) -> FunctionPointer {
         self.next[row].load(Ordering::Relaxed)
     }
 
-    fn is(&self, next: &[Function; ROWS]) -> bool {
+    fn is(&self, next: &[FunctionPointer; ROWS]) -> bool {
         (0..next.len()).all(|row| self.next(row) == next[row])
     }
 }
@@ -52,7 +52,7 @@ lifecycle::global! {
 
 /// Returns the index of the chain that has these next functions, and creates it if necessary.
 /// Returns `None` if all chains are in use.
-pub fn chain_for(next: &[Function; ROWS]) -> Option<usize> {
+pub fn chain_for(next: &[FunctionPointer; ROWS]) -> Option<usize> {
     // The lock is held only for a moment, and never by a thread that waits.
     let _making = MAKING.lock_for(Duration::from_secs(1))?;
     let used = USED.load(Ordering::Relaxed);

@@ -9,11 +9,11 @@ use once_cell::race::OnceBox;
 use tllmprof_platform::lifecycle;
 
 use super::abi::{Handle, RangeId};
-use super::name::Name;
+use super::name::NvtxRangeName;
 use super::ranges::own_id;
-use super::text::Text;
+use super::text::NvtxText;
 use tllmprof_recorder as recorder;
-use tllmprof_recorder::ranges::{self, Names};
+use tllmprof_recorder::ranges::{self, RangeNames};
 use tllmprof_recorder::{Counter, LONGEST, Label};
 use tllmprof_scopes as scopes;
 use tllmprof_steps::ranges::known::Known;
@@ -69,7 +69,7 @@ struct Spelt {
 
 impl Spelt {
     #[cold] // most programs use bytes
-    fn new(text: Text<'_>) -> Self {
+    fn new(text: NvtxText<'_>) -> Self {
         let mut bytes = [0; LONGEST];
         let places = bytes.iter_mut().zip(text.bytes());
         let length = places.map(|(to, byte)| *to = byte).count();
@@ -79,49 +79,53 @@ impl Spelt {
 
 /// Returns the names of a range or a mark for the record. `spelt` provides space for a name of wide characters.
 #[inline]
-fn names<'a>(domain: Handle, name: &Name<'a>, spelt: &'a mut Option<Spelt>) -> Names<'a> {
+fn names<'a>(
+    domain: Handle,
+    name: &NvtxRangeName<'a>,
+    spelt: &'a mut Option<Spelt>,
+) -> RangeNames<'a> {
     let name = match *name {
-        Name::Text(text) => ranges::Name::Text(match text.as_c_str() {
+        NvtxRangeName::Text(text) => ranges::RangeName::Text(match text.as_c_str() {
             Some(text) => text.to_bytes(),
             None => {
                 let spelt = spelt.insert(Spelt::new(text));
                 &spelt.bytes[..spelt.length]
             }
         }),
-        Name::Registered(handle) => STRINGS
+        NvtxRangeName::Registered(handle) => STRINGS
             .get(domain, handle)
-            .map_or(ranges::Name::None, ranges::Name::Registered),
-        Name::None => ranges::Name::None,
+            .map_or(ranges::RangeName::None, ranges::RangeName::Registered),
+        NvtxRangeName::None => ranges::RangeName::None,
     };
     let domain = match domain {
         0 => None,
         handle => DOMAINS.get(0, handle).or_else(|| NAMELESS.get().copied()),
     };
-    Names { domain, name }
+    RangeNames { domain, name }
 }
 
 /// Adds the range to the thread's scope (the path of open ranges and functions to which GPU work is attributed).
 #[inline(never)]
-fn open_scope(domain: Handle, name: &Name<'_>) {
+fn open_scope(domain: Handle, name: &NvtxRangeName<'_>) {
     match *name {
-        Name::Text(text) => match text.as_c_str() {
+        NvtxRangeName::Text(text) => match text.as_c_str() {
             Some(text) => scopes::push(domain, text.to_bytes()),
             None => {
                 let spelt = Spelt::new(text);
                 scopes::push(domain, &spelt.bytes[..spelt.length]);
             }
         },
-        Name::Registered(handle) => {
+        NvtxRangeName::Registered(handle) => {
             let name = STRINGS.get(domain, handle).map_or(&b"?"[..], Label::text);
             scopes::push(domain, name);
         }
-        Name::None => scopes::push(domain, b"?"),
+        NvtxRangeName::None => scopes::push(domain, b"?"),
     }
 }
 
 /// Records that a range has been pushed, if a window is open.
 #[inline]
-pub fn pushed(domain: Handle, name: &Name<'_>) {
+pub fn pushed(domain: Handle, name: &NvtxRangeName<'_>) {
     if scopes::are_on() {
         open_scope(domain, name);
     }
@@ -131,7 +135,7 @@ pub fn pushed(domain: Handle, name: &Name<'_>) {
 }
 
 #[inline(never)] // otherwise each wrapper of each chain has a copy
-fn push(domain: Handle, name: &Name<'_>) {
+fn push(domain: Handle, name: &NvtxRangeName<'_>) {
     ranges::pushed(domain, names(domain, name, &mut None));
 }
 
@@ -153,7 +157,7 @@ fn pop(domain: Handle) {
 
 /// Records that a range has been started. `id` is the tool's identifier for the range, or 0. Returns the identifier
 /// that the program gets: `id`, or a new one if `id` is 0 and the range is recorded.
-pub fn started(domain: Handle, id: RangeId, name: &Name<'_>) -> RangeId {
+pub fn started(domain: Handle, id: RangeId, name: &NvtxRangeName<'_>) -> RangeId {
     if !is_open() {
         return id;
     }
@@ -172,7 +176,7 @@ pub fn ended(id: RangeId) {
 
 /// Records a mark (a moment with a name), if a window is open.
 #[inline]
-pub fn marked(domain: Handle, name: &Name<'_>) {
+pub fn marked(domain: Handle, name: &NvtxRangeName<'_>) {
     if is_open() {
         ranges::marked(names(domain, name, &mut None));
     }
@@ -180,13 +184,17 @@ pub fn marked(domain: Handle, name: &Name<'_>) {
 
 /// Keeps a registered string. `handle` is the tool's handle for the string, if there is a tool. Returns the handle that
 /// the program gets: `handle`, or a new one if it is `None` and the string is kept.
-pub fn registered(domain: Handle, handle: Option<Handle>, text: &Name<'_>) -> Option<Handle> {
+pub fn registered(
+    domain: Handle,
+    handle: Option<Handle>,
+    text: &NvtxRangeName<'_>,
+) -> Option<Handle> {
     keep(&STRINGS, domain, handle, text)
 }
 
 /// Keeps the name of a new domain. `handle` is the tool's handle for the domain, if there is a tool. Returns the handle
 /// that the program gets, like [`registered`].
-pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Option<Handle> {
+pub fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Option<Handle> {
     keep(&DOMAINS, 0, handle, name)
 }
 
@@ -195,9 +203,9 @@ fn keep<const SIZE: usize>(
     known: &Known<Label, SIZE>,
     owner: usize,
     handle: Option<Handle>,
-    text: &Name<'_>,
+    text: &NvtxRangeName<'_>,
 ) -> Option<Handle> {
-    let Name::Text(text) = *text else {
+    let NvtxRangeName::Text(text) = *text else {
         return handle;
     };
     if !are_kept() || handle == Some(0) {
@@ -226,9 +234,9 @@ mod tests {
     use super::*;
     use crate::made::{alone, record_of, recorded as record};
 
-    fn text(text: &CStr) -> Name<'_> {
+    fn text(text: &CStr) -> NvtxRangeName<'_> {
         // SAFETY: the string is terminated, and the name is dropped before it.
-        unsafe { Name::narrow(text.as_ptr()) }
+        unsafe { NvtxRangeName::narrow(text.as_ptr()) }
     }
 
     #[test]
@@ -253,21 +261,21 @@ mod tests {
                 Some(0),
                 "the tool refuses it"
             );
-            assert_eq!(registered(0, None, &Name::None), None);
+            assert_eq!(registered(0, None, &NvtxRangeName::None), None);
             let contents = record(|| {
                 pushed(0, &text(c"prefill"));
-                pushed(0x70, &Name::Registered(0x80));
+                pushed(0x70, &NvtxRangeName::Registered(0x80));
                 popped(0x70);
                 popped(0);
-                assert_eq!(started(0x90, 33, &Name::Registered(own)), 33);
+                assert_eq!(started(0x90, 33, &NvtxRangeName::Registered(own)), 33);
                 ended(33);
-                let ours = started(0, 0, &Name::None);
+                let ours = started(0, 0, &NvtxRangeName::None);
                 assert_eq!(ours >> 63, 1, "the tool has no identifier");
                 ended(ours);
                 ended(0);
                 let wide: Vec<u32> = "wide é".chars().map(u32::from).chain([0]).collect();
                 // SAFETY: the string is terminated, and the name is dropped before it.
-                marked(0x70, &unsafe { Name::wide(wide.as_ptr()) });
+                marked(0x70, &unsafe { NvtxRangeName::wide(wide.as_ptr()) });
             });
             let name = |id| match id {
                 NO_STRING => "none".to_owned(),

@@ -9,7 +9,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use tllmprof_platform::elf::{self, Module};
+use tllmprof_platform::elf::{self, ElfModule};
 use tllmprof_platform::resolve;
 
 /// Returns the value of the variable called `name` plus `ending` in the module that contains `address`, or null if
@@ -35,7 +35,7 @@ fn find(address: usize, name: &CStr, ending: &str) -> Option<*mut c_void> {
 
 /// Returns the address that the loader binds this variable to: that in the first of the initially loaded modules that
 /// defines it, or that in `module`. Returns `None` if `module` does not export the variable.
-fn exported(module: &Module, name: &CStr) -> Option<*mut c_void> {
+fn exported(module: &ElfModule, name: &CStr) -> Option<*mut c_void> {
     let own = module.defines(name, None)?;
     let mut first = None;
     elf::walk(|other| {
@@ -49,7 +49,7 @@ fn exported(module: &Module, name: &CStr) -> Option<*mut c_void> {
 
 /// Returns the address of a variable that the module does not export. It comes from the symbol table of the module's
 /// file. Returns `None` if the table was stripped.
-fn own(module: &Module, name: &CStr) -> Option<*mut c_void> {
+fn own(module: &ElfModule, name: &CStr) -> Option<*mut c_void> {
     let path = match module.path().to_bytes() {
         [] => Path::new("/proc/self/exe"),
         path => Path::new(OsStr::from_bytes(path)),

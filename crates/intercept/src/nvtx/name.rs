@@ -3,38 +3,38 @@
 use core::ffi::c_char;
 
 use super::abi::{ASCII, Attributes, Handle, REGISTERED, UNICODE, Wide};
-use super::text::Text;
+use super::text::NvtxText;
 
 /// The name of a range as the program passed it: a text, the handle of a registered string, or none.
-pub enum Name<'a> {
-    Text(Text<'a>),
+pub enum NvtxRangeName<'a> {
+    Text(NvtxText<'a>),
     Registered(Handle),
     None,
 }
 
-impl<'a> From<Option<Text<'a>>> for Name<'a> {
-    fn from(text: Option<Text<'a>>) -> Self {
+impl<'a> From<Option<NvtxText<'a>>> for NvtxRangeName<'a> {
+    fn from(text: Option<NvtxText<'a>>) -> Self {
         text.map_or(Self::None, Self::Text)
     }
 }
 
-impl Name<'_> {
-    /// Returns the name for a text of bytes, or [`Name::None`] for null.
+impl NvtxRangeName<'_> {
+    /// Returns the name for a text of bytes, or [`NvtxRangeName::None`] for null.
     ///
     /// # Safety
-    /// The requirements of [`Text::narrow`].
+    /// The requirements of [`NvtxText::narrow`].
     pub unsafe fn narrow(text: *const c_char) -> Self {
-        // SAFETY: null or a terminated string that outlives the name, as `Text::narrow` requires.
-        unsafe { Text::narrow(text) }.into()
+        // SAFETY: null or a terminated string that outlives the name, as `NvtxText::narrow` requires.
+        unsafe { NvtxText::narrow(text) }.into()
     }
 
-    /// Returns the name for a text of wide characters, or [`Name::None`] for null.
+    /// Returns the name for a text of wide characters, or [`NvtxRangeName::None`] for null.
     ///
     /// # Safety
-    /// The requirements of [`Text::wide`].
+    /// The requirements of [`NvtxText::wide`].
     pub unsafe fn wide(text: *const Wide) -> Self {
-        // SAFETY: null or a terminated string that outlives the name, as `Text::wide` requires.
-        unsafe { Text::wide(text) }.into()
+        // SAFETY: null or a terminated string that outlives the name, as `NvtxText::wide` requires.
+        unsafe { NvtxText::wide(text) }.into()
     }
 
     /// Returns the name that NVTX's attributes of a range or mark contain.
@@ -71,10 +71,10 @@ mod tests {
         };
         let of = |attributes: &Attributes| {
             // SAFETY: the attributes have a message of the type that `message_type` states.
-            match unsafe { Name::from_attributes(attributes) } {
-                Name::Text(text) => String::from_utf8(text.bytes().collect()).unwrap(),
-                Name::Registered(handle) => format!("{handle:#x}"),
-                Name::None => "none".to_owned(),
+            match unsafe { NvtxRangeName::from_attributes(attributes) } {
+                NvtxRangeName::Text(text) => String::from_utf8(text.bytes().collect()).unwrap(),
+                NvtxRangeName::Registered(handle) => format!("{handle:#x}"),
+                NvtxRangeName::None => "none".to_owned(),
             }
         };
         assert_eq!(of(&Attributes::made(ASCII, ascii)), "step");
@@ -102,7 +102,7 @@ mod tests {
         };
         assert_eq!(of(&Attributes::made(ASCII, null)), "none");
         // SAFETY: the function accepts null.
-        let nameless = unsafe { Name::from_attributes(core::ptr::null()) };
-        assert!(matches!(nameless, Name::None));
+        let nameless = unsafe { NvtxRangeName::from_attributes(core::ptr::null()) };
+        assert!(matches!(nameless, NvtxRangeName::None));
     }
 }

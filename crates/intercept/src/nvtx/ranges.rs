@@ -8,13 +8,13 @@ use regex::bytes::Regex;
 use tllmprof_config::Step;
 
 use super::abi::{Handle, RangeId};
-use super::name::Name;
+use super::name::NvtxRangeName;
 use tllmprof_platform::injection;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_session as session;
 use tllmprof_session::by_name;
 use tllmprof_steps::ranges::handles::Handles;
-use tllmprof_steps::ranges::pattern::Pattern;
+use tllmprof_steps::ranges::pattern::CompiledPattern;
 use tllmprof_steps::ranges::seen::Seen;
 use tllmprof_steps::ranges::started::Started;
 use tllmprof_steps::step::counted::Counted;
@@ -23,7 +23,7 @@ lifecycle::global! {
     stage: Doors;
 
     #[fork(by = in_child)]
-    static RULE: OnceBox<Rule> = OnceBox::new();
+    static RULE: OnceBox<RangeRule> = OnceBox::new();
     #[fork(in_child)]
     static STARTED: Started = Started::new();
     #[fork(in_child)]
@@ -39,9 +39,9 @@ lifecycle::global! {
 static MATCHING_STRING: u8 = 0;
 
 /// The rule for the ranges that the process counts as steps.
-pub struct Rule {
+pub struct RangeRule {
     regex: &'static Regex,
-    pattern: Pattern,
+    pattern: CompiledPattern,
     domain: Option<&'static str>,
     /// Handles of the domains that have the name `domain`.
     domains: Handles,
@@ -50,7 +50,7 @@ pub struct Rule {
 }
 
 /// Returns the rule, or `None` if the process counts no NVTX ranges.
-pub fn rule() -> Option<&'static Rule> {
+pub fn rule() -> Option<&'static RangeRule> {
     if let Some(rule) = RULE.get() {
         return Some(rule);
     }
@@ -58,9 +58,9 @@ pub fn rule() -> Option<&'static Rule> {
         return None;
     };
     Some(RULE.get_or_init(|| {
-        Box::new(Rule {
+        Box::new(RangeRule {
             regex: name,
-            pattern: Pattern::new(name),
+            pattern: CompiledPattern::new(name),
             domain: domain.as_deref(),
             domains: Handles::new(),
             strings: Handles::new(),
@@ -85,14 +85,14 @@ pub enum Begins {
 
 /// Handles a range that is about to begin. Counts it if it matches the rule.
 #[inline]
-pub fn begins(domain: Handle, name: &Name<'_>) -> Begins {
+pub fn begins(domain: Handle, name: &NvtxRangeName<'_>) -> Begins {
     RULE.get()
         .map_or(Begins::Nothing, |rule| rule.begins(domain, name))
 }
 
-impl Rule {
+impl RangeRule {
     #[inline(never)] // otherwise each wrapper of each chain has a copy
-    fn begins(&self, domain: Handle, name: &Name<'_>) -> Begins {
+    fn begins(&self, domain: Handle, name: &NvtxRangeName<'_>) -> Begins {
         if self.names(domain, name) && by_name::count(Counted::Named) {
             Begins::Step(by_name::ask(Counted::Named))
         } else {
@@ -107,24 +107,26 @@ impl Rule {
     }
 
     #[inline]
-    fn names(&self, domain: Handle, name: &Name<'_>) -> bool {
+    fn names(&self, domain: Handle, name: &NvtxRangeName<'_>) -> bool {
         let here = self.is_here(domain);
         let counts = here && self.matches(name);
         if counts {
             SEEN.matched();
         } else if SEEN.wants()
-            && let Name::Text(text) = *name
+            && let NvtxRangeName::Text(text) = *name
         {
             SEEN.add(text.bytes(), !here && self.matches(name));
         }
         counts
     }
 
-    fn matches(&self, name: &Name<'_>) -> bool {
+    fn matches(&self, name: &NvtxRangeName<'_>) -> bool {
         match *name {
-            Name::Text(text) => text.matches(&self.pattern),
-            Name::Registered(handle) => handle == own_string() || self.strings.contains(handle),
-            Name::None => false,
+            NvtxRangeName::Text(text) => text.matches(&self.pattern),
+            NvtxRangeName::Registered(handle) => {
+                handle == own_string() || self.strings.contains(handle)
+            }
+            NvtxRangeName::None => false,
         }
     }
 }
@@ -202,8 +204,8 @@ pub fn own_id() -> RangeId {
 
 /// Handles a registered string. `handle` is the handle from another tool or from the record, if there is one. Returns
 /// the handle that the program gets.
-pub fn registered(domain: Handle, handle: Option<Handle>, text: &Name<'_>) -> Handle {
-    let (Some(rule), Name::Text(text)) = (RULE.get(), text) else {
+pub fn registered(domain: Handle, handle: Option<Handle>, text: &NvtxRangeName<'_>) -> Handle {
+    let (Some(rule), NvtxRangeName::Text(text)) = (RULE.get(), text) else {
         return handle.unwrap_or(0);
     };
     let matches = text.matches(&rule.pattern);
@@ -226,11 +228,11 @@ fn own_string() -> Handle {
 
 /// Handles a new domain. `handle` is the handle from another tool or from the record, if there is one. Returns the
 /// handle that the program gets.
-pub fn domain_created(handle: Option<Handle>, name: &Name<'_>) -> Handle {
+pub fn domain_created(handle: Option<Handle>, name: &NvtxRangeName<'_>) -> Handle {
     // Issue a new number: nothing uses a handle as an address, so it need not be one. Each domain needs a different
     // handle, because each has its own stack of ranges.
     let handle = handle.unwrap_or_else(|| NEXT_OWN.fetch_add(1, Ordering::Relaxed) as Handle * 16);
-    if let (Some(rule), Name::Text(text)) = (RULE.get(), name)
+    if let (Some(rule), NvtxRangeName::Text(text)) = (RULE.get(), name)
         && let Some(wanted) = rule.domain
     {
         rule.domains.set(handle, text.bytes().eq(wanted.bytes()));
@@ -286,9 +288,9 @@ mod tests {
 
     const WINDOWS: (&str, &str) = ("TLLMPROF_START_STOP", "1000");
 
-    fn text(text: &CStr) -> Name<'_> {
+    fn text(text: &CStr) -> NvtxRangeName<'_> {
         // SAFETY: the string is terminated, and the name is dropped before it.
-        unsafe { Name::narrow(text.as_ptr()) }
+        unsafe { NvtxRangeName::narrow(text.as_ptr()) }
     }
 
     /// Returns the number of ranges that the calling thread has counted.
@@ -297,7 +299,7 @@ mod tests {
     }
 
     /// Returns true if a range with these names is counted.
-    fn counts(domain: Handle, name: &Name<'_>) -> bool {
+    fn counts(domain: Handle, name: &NvtxRangeName<'_>) -> bool {
         let before = count();
         begins(domain, name);
         count() > before
@@ -312,7 +314,7 @@ mod tests {
             );
             rule().unwrap();
             assert!(counts(0, &text(c"step 1")) && counts(0x70, &text(c"step 2")));
-            assert!(!counts(0, &text(c"a step")) && !counts(0, &Name::None));
+            assert!(!counts(0, &text(c"a step")) && !counts(0, &NvtxRangeName::None));
             met();
             assert_eq!(
                 Unseen.to_string(),
@@ -354,14 +356,17 @@ mod tests {
             rule().unwrap();
             assert_eq!(registered(0, Some(0x70), &text(c"step")), 0x70);
             assert_eq!(registered(0, Some(0x80), &text(c"a step")), 0x80);
-            assert!(counts(0, &Name::Registered(0x70)) && !counts(0, &Name::Registered(0x80)));
+            assert!(
+                counts(0, &NvtxRangeName::Registered(0x70))
+                    && !counts(0, &NvtxRangeName::Registered(0x80))
+            );
             assert_eq!(registered(0, Some(0x70), &text(c"prefill")), 0x70);
             assert!(
-                !counts(0, &Name::Registered(0x70)),
+                !counts(0, &NvtxRangeName::Registered(0x70)),
                 "the tool uses the handle again"
             );
             let own = registered(0, None, &text(c"step"));
-            assert!(own != 0 && counts(0, &Name::Registered(own)));
+            assert!(own != 0 && counts(0, &NvtxRangeName::Registered(own)));
             assert_eq!(registered(0, None, &text(c"prefill")), 0);
         });
     }

@@ -3,11 +3,11 @@
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 
-use tllmprof_steps::ranges::pattern::Pattern;
+use tllmprof_steps::ranges::pattern::CompiledPattern;
 
 /// A terminated string of the program in one of NVTX's two encodings. It lives for `'a`.
 #[derive(Clone, Copy)]
-pub struct Text<'a> {
+pub struct NvtxText<'a> {
     place: Pointer,
     of: PhantomData<&'a c_char>,
 }
@@ -20,7 +20,7 @@ enum Pointer {
     Wide(*const u32),
 }
 
-impl<'a> Text<'a> {
+impl<'a> NvtxText<'a> {
     /// Returns a string of bytes, or `None` for null.
     pub unsafe fn narrow(text: *const c_char) -> Option<Self> {
         Self::unless_null(text.is_null(), Pointer::Narrow(text))
@@ -47,7 +47,7 @@ impl<'a> Text<'a> {
 
     /// Returns true if `pattern` matches the string. Each encoding has its own loop, because this runs for each range.
     #[inline]
-    pub fn matches(self, pattern: &Pattern) -> bool {
+    pub fn matches(self, pattern: &CompiledPattern) -> bool {
         match self.place {
             // SAFETY: the caller of `narrow` promised a terminated string; `unless_null` has refused null.
             Pointer::Narrow(text) => pattern.matches(unsafe { narrow_bytes(text) }),
@@ -122,7 +122,12 @@ mod tests {
             let narrow = std::ffi::CString::new(text).unwrap();
             let wide: Vec<u32> = text.chars().map(u32::from).chain([0]).collect();
             // SAFETY: both strings are terminated and outlive the calls.
-            let both = unsafe { [Text::narrow(narrow.as_ptr()), Text::wide(wide.as_ptr())] };
+            let both = unsafe {
+                [
+                    NvtxText::narrow(narrow.as_ptr()),
+                    NvtxText::wide(wide.as_ptr()),
+                ]
+            };
             for spelt in both.map(Option::unwrap) {
                 assert_eq!(spelt.bytes().collect::<Vec<_>>(), text.as_bytes());
             }

@@ -9,10 +9,10 @@
 
 use core::ffi::{c_char, c_int};
 
-use super::abi::{Attributes, CORE, CORE2, Function, Handle, NO_TRACKING, RangeId, Wide};
+use super::abi::{Attributes, CORE, CORE2, FunctionPointer, Handle, NO_TRACKING, RangeId, Wide};
 use super::chains::{self, CHAINS, ROWS};
 use super::kept;
-use super::name::Name;
+use super::name::NvtxRangeName;
 use super::ranges;
 use tllmprof_platform::function;
 use tllmprof_platform::panics::contained;
@@ -59,14 +59,18 @@ macro_rules! wrappers {
             }
         )*
 
-        fn all<const CHAIN: usize>() -> [Function; WRAPPED.len()] {
+        fn all<const CHAIN: usize>() -> [FunctionPointer; WRAPPED.len()] {
             [$($name::<CHAIN> as *mut _),*]
         }
     };
 }
 
 #[inline]
-fn start(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<RangeId>) -> RangeId {
+fn start(
+    domain: Handle,
+    name: &NvtxRangeName<'_>,
+    next: impl FnOnce() -> Option<RangeId>,
+) -> RangeId {
     let begins = contained(ranges::Begins::Nothing, || ranges::begins(domain, name));
     let id = next().unwrap_or(0);
     contained(id, || {
@@ -82,7 +86,7 @@ fn end(id: RangeId, next: impl FnOnce() -> Option<()>) {
 }
 
 #[inline]
-fn push(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<c_int>) -> c_int {
+fn push(domain: Handle, name: &NvtxRangeName<'_>, next: impl FnOnce() -> Option<c_int>) -> c_int {
     let begins = contained(ranges::Begins::Nothing, || ranges::begins(domain, name));
     let level = next().unwrap_or(NO_TRACKING);
     contained((), || {
@@ -101,19 +105,23 @@ fn pop(domain: Handle, next: impl FnOnce() -> Option<c_int>) -> c_int {
 }
 
 #[inline]
-fn mark(domain: Handle, name: &Name<'_>, next: impl FnOnce() -> Option<()>) {
+fn mark(domain: Handle, name: &NvtxRangeName<'_>, next: impl FnOnce() -> Option<()>) {
     contained((), || kept::marked(domain, name));
     next();
 }
 
-fn register(domain: Handle, text: &Name<'_>, next: impl FnOnce() -> Option<Handle>) -> Handle {
+fn register(
+    domain: Handle,
+    text: &NvtxRangeName<'_>,
+    next: impl FnOnce() -> Option<Handle>,
+) -> Handle {
     let given = next();
     contained(given.unwrap_or(0), || {
         ranges::registered(domain, kept::registered(domain, given, text), text)
     })
 }
 
-fn create_domain(name: &Name<'_>, next: impl FnOnce() -> Option<Handle>) -> Handle {
+fn create_domain(name: &NvtxRangeName<'_>, next: impl FnOnce() -> Option<Handle>) -> Handle {
     let given = next();
     contained(given.unwrap_or(0), || {
         ranges::domain_created(kept::domain_created(given, name), name)
@@ -122,64 +130,64 @@ fn create_domain(name: &Name<'_>, next: impl FnOnce() -> Option<Handle>) -> Hand
 
 wrappers! {
     mark_ex: CORE[1](attributes: *const Attributes) = |next| {
-        mark(DEFAULT, &Name::from_attributes(attributes), next);
+        mark(DEFAULT, &NvtxRangeName::from_attributes(attributes), next);
     };
     mark_a: CORE[2](message: *const c_char) = |next| {
-        mark(DEFAULT, &Name::narrow(message), next);
+        mark(DEFAULT, &NvtxRangeName::narrow(message), next);
     };
     mark_w: CORE[3](message: *const Wide) = |next| {
-        mark(DEFAULT, &Name::wide(message), next);
+        mark(DEFAULT, &NvtxRangeName::wide(message), next);
     };
     range_start_ex: CORE[4](attributes: *const Attributes) -> RangeId = |next| {
-        start(DEFAULT, &Name::from_attributes(attributes), next)
+        start(DEFAULT, &NvtxRangeName::from_attributes(attributes), next)
     };
     range_start_a: CORE[5](message: *const c_char) -> RangeId = |next| {
-        start(DEFAULT, &Name::narrow(message), next)
+        start(DEFAULT, &NvtxRangeName::narrow(message), next)
     };
     range_start_w: CORE[6](message: *const Wide) -> RangeId = |next| {
-        start(DEFAULT, &Name::wide(message), next)
+        start(DEFAULT, &NvtxRangeName::wide(message), next)
     };
     range_end: CORE[7](id: RangeId) = |next| {
         end(id, next);
     };
     range_push_ex: CORE[8](attributes: *const Attributes) -> c_int = |next| {
-        push(DEFAULT, &Name::from_attributes(attributes), next)
+        push(DEFAULT, &NvtxRangeName::from_attributes(attributes), next)
     };
     range_push_a: CORE[9](message: *const c_char) -> c_int = |next| {
-        push(DEFAULT, &Name::narrow(message), next)
+        push(DEFAULT, &NvtxRangeName::narrow(message), next)
     };
     range_push_w: CORE[10](message: *const Wide) -> c_int = |next| {
-        push(DEFAULT, &Name::wide(message), next)
+        push(DEFAULT, &NvtxRangeName::wide(message), next)
     };
     range_pop: CORE[11]() -> c_int = |next| {
         pop(DEFAULT, next)
     };
     domain_mark_ex: CORE2[1](domain: Handle, attributes: *const Attributes) = |next| {
-        mark(domain, &Name::from_attributes(attributes), next);
+        mark(domain, &NvtxRangeName::from_attributes(attributes), next);
     };
     domain_range_start_ex: CORE2[2](domain: Handle, attributes: *const Attributes) -> RangeId = |next| {
-        start(domain, &Name::from_attributes(attributes), next)
+        start(domain, &NvtxRangeName::from_attributes(attributes), next)
     };
     domain_range_end: CORE2[3](domain: Handle, id: RangeId) = |next| {
         end(id, next);
     };
     domain_range_push_ex: CORE2[4](domain: Handle, attributes: *const Attributes) -> c_int = |next| {
-        push(domain, &Name::from_attributes(attributes), next)
+        push(domain, &NvtxRangeName::from_attributes(attributes), next)
     };
     domain_range_pop: CORE2[5](domain: Handle) -> c_int = |next| {
         pop(domain, next)
     };
     domain_register_string_a: CORE2[10](domain: Handle, text: *const c_char) -> Handle = |next| {
-        register(domain, &Name::narrow(text), next)
+        register(domain, &NvtxRangeName::narrow(text), next)
     };
     domain_register_string_w: CORE2[11](domain: Handle, text: *const Wide) -> Handle = |next| {
-        register(domain, &Name::wide(text), next)
+        register(domain, &NvtxRangeName::wide(text), next)
     };
     domain_create_a: CORE2[12](name: *const c_char) -> Handle = |next| {
-        create_domain(&Name::narrow(name), next)
+        create_domain(&NvtxRangeName::narrow(name), next)
     };
     domain_create_w: CORE2[13](name: *const Wide) -> Handle = |next| {
-        create_domain(&Name::wide(name), next)
+        create_domain(&NvtxRangeName::wide(name), next)
     };
     domain_destroy: CORE2[14](domain: Handle) = |next| {
         contained((), || ranges::domain_destroyed(domain));
@@ -188,7 +196,7 @@ wrappers! {
 }
 
 /// Returns the wrappers that call the next functions of chain number `chain`.
-pub fn for_chain(chain: usize) -> [Function; WRAPPED.len()] {
+pub fn for_chain(chain: usize) -> [FunctionPointer; WRAPPED.len()] {
     const _: () = assert!(CHAINS == 8);
     match chain {
         0 => all::<0>(),
@@ -238,9 +246,9 @@ mod tests {
         }
     }
 
-    fn call(wrapper: Function, first: usize, second: usize) -> usize {
+    fn call(wrapper: FunctionPointer, first: usize, second: usize) -> usize {
         // SAFETY: this is a wrapper, which takes at most two arguments.
-        unsafe { transmute::<Function, Any>(wrapper)(first, second) }
+        unsafe { transmute::<FunctionPointer, Any>(wrapper)(first, second) }
     }
 
     /// Returns zeros, which are valid as an empty text of either encoding, and as attributes of size 0.
@@ -251,7 +259,7 @@ mod tests {
     #[test]
     fn a_wrapper_goes_on_to_the_tools_function_with_what_it_was_given() {
         alone(&[], || {
-            let next = [tools as Any as Function; WRAPPED.len()];
+            let next = [tools as Any as FunctionPointer; WRAPPED.len()];
             let chain = chains::chain_for(&next).unwrap();
             let [first, second] =
                 [zeros(), zeros()].map(|zeros| zeros.as_ptr().expose_provenance());

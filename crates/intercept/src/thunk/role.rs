@@ -2,11 +2,11 @@
 
 use core::ffi::c_void;
 
-use tllmprof_calls::{CALLS, Call, CuptiCall, Kind, Library, NcclCall, Stream, Wait};
+use tllmprof_calls::{CALLS, Call, CallPurpose, CuptiCall, Library, NcclCall, Stream, Wait};
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads;
 
-use super::wanted::Wanted;
+use super::wanted::CallUses;
 use super::{Does, Simple};
 use crate::handlers::handlers;
 
@@ -64,7 +64,7 @@ impl Role {
     /// Returns the handler that a thunk with this role must have at the moment.
     pub(super) fn handler(self) -> *mut c_void {
         match self {
-            Self::Driver(call) => Wanted::now().handler(call) as *mut c_void,
+            Self::Driver(call) => CallUses::now().handler(call) as *mut c_void,
             Self::Runtime(_)
             | Self::Front(_)
             | Self::ProcAddress
@@ -80,9 +80,9 @@ impl Role {
         };
         let does = match call.kind() {
             kind if kind.enqueues() => Does::Enqueues,
-            Kind::Wait(Wait::Stream) => Does::WaitsForStream,
-            Kind::Wait(Wait::Event) => Does::WaitsForEvent,
-            Kind::Wait(Wait::Context | Wait::CopyToHost) => Does::WaitsForAll,
+            CallPurpose::Wait(Wait::Stream) => Does::WaitsForStream,
+            CallPurpose::Wait(Wait::Event) => Does::WaitsForEvent,
+            CallPurpose::Wait(Wait::Context | Wait::CopyToHost) => Does::WaitsForAll,
             _ => return None,
         };
         let stream = match call.stream(Library::Driver) {

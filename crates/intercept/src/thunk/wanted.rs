@@ -1,6 +1,6 @@
 //! The purposes for which this process needs the driver's calls, and the handlers that result.
 
-use tllmprof_calls::{Call, Direction, Kind, Wait};
+use tllmprof_calls::{Call, CallPurpose, Direction, Wait};
 use tllmprof_recorder as recorder;
 use tllmprof_scopes as scopes;
 use tllmprof_session as session;
@@ -10,7 +10,7 @@ use crate::watched;
 
 /// The purposes for which this process needs the driver's calls.
 #[derive(Clone, Copy)]
-pub struct Wanted {
+pub struct CallUses {
     /// True if NVTX ranges are emitted for the calls.
     ranges: bool,
     /// True if the calls are recorded.
@@ -25,7 +25,7 @@ pub struct Wanted {
     nodes: bool,
 }
 
-impl Wanted {
+impl CallUses {
     /// Returns the current purposes.
     pub fn now() -> Self {
         Self {
@@ -66,7 +66,7 @@ impl Wanted {
         let kind = call.kind();
         self.recorded
             || self.timed && kind.waits()
-            || self.graphs && matches!(kind, Kind::Graph(_))
+            || self.graphs && matches!(kind, CallPurpose::Graph(_))
             || self.nodes && kind.makes_node()
     }
 
@@ -79,15 +79,15 @@ impl Wanted {
 /// Returns the handlers that count `call` and also note it, or `None` if the learner does not depend on the call.
 fn noting(call: Call) -> Option<Noting> {
     Some(match call.kind() {
-        Kind::KernelLaunch { handle: 0 } => handlers().first_argument,
-        Kind::KernelLaunch { .. } => handlers().second_argument,
-        Kind::GraphLaunch => handlers().graph,
-        Kind::AsyncCopy(Direction::ToHost) => handlers().copy_to_host,
-        Kind::AsyncCopy(Direction::ToDevice) => handlers().copy_to_device,
-        Kind::Wait(Wait::Stream) => handlers().stream_wait,
-        Kind::Wait(Wait::Event) => handlers().event_wait,
-        Kind::Wait(Wait::Context) => handlers().context_wait,
-        Kind::Wait(Wait::CopyToHost) => handlers().blocking_copy,
+        CallPurpose::KernelLaunch { handle: 0 } => handlers().first_argument,
+        CallPurpose::KernelLaunch { .. } => handlers().second_argument,
+        CallPurpose::GraphLaunch => handlers().graph,
+        CallPurpose::AsyncCopy(Direction::ToHost) => handlers().copy_to_host,
+        CallPurpose::AsyncCopy(Direction::ToDevice) => handlers().copy_to_device,
+        CallPurpose::Wait(Wait::Stream) => handlers().stream_wait,
+        CallPurpose::Wait(Wait::Event) => handlers().event_wait,
+        CallPurpose::Wait(Wait::Context) => handlers().context_wait,
+        CallPurpose::Wait(Wait::CopyToHost) => handlers().blocking_copy,
         _ => return None,
     })
 }
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    const NONE: Wanted = Wanted {
+    const NONE: CallUses = CallUses {
         ranges: false,
         recorded: false,
         timed: false,
@@ -110,30 +110,31 @@ mod tests {
     #[test]
     fn a_handler_does_what_is_wanted_and_no_more() {
         for row in CALLS {
-            let of = |wanted: Wanted| wanted.handler(row.call) as usize;
-            let both = |wanted: Wanted| {
+            let of = |wanted: CallUses| wanted.handler(row.call) as usize;
+            let both = |wanted: CallUses| {
                 let recorded = true;
-                [of(wanted), of(Wanted { recorded, ..wanted })]
+                [of(wanted), of(CallUses { recorded, ..wanted })]
             };
-            let learnt = Wanted {
+            let learnt = CallUses {
                 learnt: true,
                 ..NONE
             };
             let plain = [handlers().count, handlers().record].map(|handler| handler as usize);
             assert_eq!(both(NONE), plain, "{}", row.call);
             // The learner uses the calls that count, except copies within devices.
-            let is_noted = row.kind.counts() && row.kind != Kind::AsyncCopy(Direction::Other);
+            let is_noted =
+                row.kind.counts() && row.kind != CallPurpose::AsyncCopy(Direction::Other);
             assert_eq!(noting(row.call).is_some(), is_noted, "{}", row.call);
             let noted = noting(row.call).map(|both| both.map(|handler| handler as usize));
             assert_eq!(both(learnt), noted.unwrap_or(plain), "{}", row.call);
-            let ranges = Wanted {
+            let ranges = CallUses {
                 ranges: true,
                 ..learnt
             };
             assert_eq!(both(ranges), [handlers().slow as usize; 2], "{}", row.call);
 
             // If durations are watched, only calls that wait need the handler `record`.
-            let timed = Wanted {
+            let timed = CallUses {
                 timed: true,
                 ..NONE
             };
@@ -142,24 +143,24 @@ mod tests {
             assert_eq!(timed.is_counted_only(row.call), waits == 0, "{}", row.call);
 
             // If scopes are enabled, calls that change graphs must be handled, and during a capture launches, too.
-            let graphs = Wanted {
+            let graphs = CallUses {
                 graphs: true,
                 ..NONE
             };
-            let nodes = Wanted {
+            let nodes = CallUses {
                 nodes: true,
                 ..graphs
             };
-            let is_graph = usize::from(matches!(row.kind, Kind::Graph(_)));
+            let is_graph = usize::from(matches!(row.kind, CallPurpose::Graph(_)));
             let is_node = usize::from(row.kind.makes_node());
             assert_eq!(of(graphs), plain[is_graph], "{}", row.call);
             assert_eq!(of(nodes), plain[is_graph + is_node], "{}", row.call);
 
-            let counts = |wanted: Wanted| wanted.is_counted_only(row.call);
+            let counts = |wanted: CallUses| wanted.is_counted_only(row.call);
             assert!(counts(NONE), "{}", row.call);
             assert_eq!(counts(learnt), !is_noted, "{}", row.call);
             assert!(
-                !counts(Wanted {
+                !counts(CallUses {
                     recorded: true,
                     ..NONE
                 }) && !counts(ranges),
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn kinds_that_differ_have_handlers_of_their_own() {
-        let mut known: Vec<(Kind, [usize; 2])> = Vec::new();
+        let mut known: Vec<(CallPurpose, [usize; 2])> = Vec::new();
         for row in CALLS {
             let Some(both) = noting(row.call) else {
                 continue;

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tllmprof_kineto::Error;
+use tllmprof_kineto::TraceError;
 use tllmprof_report::{Process, Report};
 
 /// The process id in the traces.
@@ -120,7 +120,7 @@ pub fn two_steps() -> Value {
 }
 
 /// Reads a trace in the same way as `tllmprof report`.
-pub fn read(text: &[u8]) -> Result<Process, Error> {
+pub fn read(text: &[u8]) -> Result<Process, TraceError> {
     let path = Path::new("trace.json");
     let recorded = tllmprof_kineto::read(text, path, None)?;
     Ok(Process::read(path.to_owned(), &recorded)?)

@@ -1,7 +1,7 @@
 //! A candidate for the end of an iteration: a call site that recurs, with statistics of the intervals between
 //! its occurrences.
 
-use crate::history::Entry;
+use crate::history::HistoryEntry;
 
 use super::{BUSY, LITTLE, LITTLE_TO_EXPLAIN, MIN_OUTER, PERIODS_BEYOND_LAYERS};
 
@@ -117,7 +117,7 @@ impl Candidate {
     /// Returns true if this call site is the same call as `other` with a shorter context, and `other` misses
     /// many steps that this site has. The program then reaches the call in more than one way, and only the
     /// shorter context matches all of them.
-    pub fn completes(&self, other: &Self, entries: &[Entry]) -> bool {
+    pub fn completes(&self, other: &Self, entries: &[HistoryEntry]) -> bool {
         let level = usize::from(self.level);
         let site = |candidate: &Self| {
             let entry = entries.get(usize::from(candidate.first))?;

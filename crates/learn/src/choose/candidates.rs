@@ -6,8 +6,8 @@ use super::{
     SiteSlot, may_hold_ends,
 };
 use crate::engine::Engine;
-use crate::history::{Entry, History, MAX_ENTRIES};
-use crate::rule::Rule;
+use crate::history::{History, HistoryEntry, MAX_ENTRIES};
+use crate::rule::LearnedRule;
 use crate::site::LEVELS;
 use crate::trail::{GRAPH_WEIGHT, Threads};
 
@@ -79,7 +79,7 @@ impl Scratch {
         }
     }
 
-    fn measure(&mut self, entries: &[Entry], first: usize, threads: Threads) {
+    fn measure(&mut self, entries: &[HistoryEntry], first: usize, threads: Threads) {
         let (mut work, mut graphs) = match first.checked_sub(1) {
             Some(last) => (self.work[last], self.graphs[last]),
             None => (0, 0),
@@ -96,7 +96,11 @@ impl Scratch {
 
     /// Collects the call sites that still recur as candidates, the most frequent first. Returns the number
     /// of candidates.
-    pub(super) fn candidates(&mut self, entries: &[Entry], current: Option<&Rule>) -> usize {
+    pub(super) fn candidates(
+        &mut self,
+        entries: &[HistoryEntry],
+        current: Option<&LearnedRule>,
+    ) -> usize {
         let total = match entries.len() {
             0 => return 0,
             length => self.work[length - 1],
@@ -132,8 +136,8 @@ impl Scratch {
     /// more of them than the table holds.
     fn recurring(
         &mut self,
-        entries: &[Entry],
-        current: Option<&Rule>,
+        entries: &[HistoryEntry],
+        current: Option<&LearnedRule>,
         least: u32,
     ) -> Option<usize> {
         let mut found = 0;

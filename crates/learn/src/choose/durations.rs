@@ -3,7 +3,7 @@
 
 use super::candidates::Occurrences;
 use super::{CONTENDER, Candidate, OUTER_LEVEL, Scratch};
-use crate::history::Entry;
+use crate::history::HistoryEntry;
 
 /// Minimum number of passes before durations are compared.
 const MIN_PASSES: u32 = 16;
@@ -18,7 +18,7 @@ impl Scratch {
     /// Returns true if the intervals of `chosen` may turn out to be passes of a draft model.
     pub(super) fn may_end_in_long_interval(
         &self,
-        entries: &[Entry],
+        entries: &[HistoryEntry],
         found: usize,
         chosen: &Candidate,
     ) -> bool {
@@ -37,7 +37,7 @@ impl Scratch {
     /// may turn out to hold.
     pub(super) fn ends_in_long_interval(
         &self,
-        entries: &[Entry],
+        entries: &[HistoryEntry],
         outer: &Candidate,
         inner: &Candidate,
         early: bool,

@@ -3,13 +3,13 @@
 use super::Scratch;
 use super::candidate::Candidate;
 use crate::call::SiteCall;
-use crate::history::Entry;
+use crate::history::HistoryEntry;
 
 impl Scratch {
     /// Returns the steadiest of the call sites that occur about as often as `chosen`.
     pub(super) fn best_of_its_kind(
         &self,
-        entries: &[Entry],
+        entries: &[HistoryEntry],
         found: usize,
         chosen: Candidate,
     ) -> Candidate {

@@ -13,10 +13,10 @@ use candidates::Occurrences;
 pub(crate) use parts::Parts;
 
 use crate::engine;
-use crate::history::{Entry, History, MAX_ENTRIES};
-use crate::rule::Rule;
+use crate::history::{History, HistoryEntry, MAX_ENTRIES};
+use crate::rule::LearnedRule;
 use crate::site::LEVELS;
-use crate::trail::{Threads, Work};
+use crate::trail::{ThreadLaunches, Threads};
 
 /// Minimum number of periods (intervals between two occurrences) before a call site is chosen.
 const MIN_PERIODS: u32 = 8;
@@ -101,11 +101,11 @@ struct SiteSlot {
 /// since its last occurrence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
-    pub rule: Rule,
+    pub rule: LearnedRule,
     pub occurrences: u32,
     /// Lower quartile of the work between occurrences, in launches.
     pub least: u32,
-    pub since: Work,
+    pub since: ThreadLaunches,
     /// Number of occurrences, in the same history, of the call site that was followed until now.
     pub replaced: u32,
     /// Number of iterations that the old call site seems to have ended before the new site first occurred.
@@ -135,7 +135,7 @@ impl Choice {
 /// The rule that was followed until now, as input for a new choice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Followed<'a> {
-    pub rule: &'a Rule,
+    pub rule: &'a LearnedRule,
     /// True if the rule counted as reliable, so that windows may have been opened by it.
     pub relied_on: bool,
     /// Number of periods since the last one that was far longer than usual, including periods that the
@@ -212,7 +212,7 @@ impl Scratch {
         &mut self,
         history: &History,
         followed: Option<Followed>,
-    ) -> Option<(Candidate, Rule, u32)> {
+    ) -> Option<(Candidate, LearnedRule, u32)> {
         let current = followed.map(|followed| followed.rule);
         let entries = history.entries();
         let engine = engine::engine(entries, current)?;
@@ -241,7 +241,7 @@ impl Scratch {
         let level = chosen.level;
         let waits = entries.iter().filter(|entry| engine.counts(entry)).count();
         let periods = chosen.count.saturating_sub(1);
-        let rule = Rule {
+        let rule = LearnedRule {
             call: Some(entry.call?),
             level,
             key: *entry.keys.get(level as usize)?,
@@ -255,7 +255,7 @@ impl Scratch {
             waits: (waits as u32 * 10 + chosen.count / 2) / chosen.count.max(1),
             periods,
             agreeing: periods.saturating_sub(chosen.odd),
-            ..Rule::NONE
+            ..LearnedRule::NONE
         };
         let steady = followed.filter(|_| was.is_some_and(|c| c.alike(&chosen)));
         let steady = steady.map_or(0, |followed| followed.steady);
@@ -275,7 +275,7 @@ impl Scratch {
 
     /// Returns the lower quartile of a call site's interval durations, in nanoseconds: three quarters of the
     /// intervals last at least as long. Returns 0 if it is unknown.
-    fn lasts(&mut self, entries: &[Entry], site: &Candidate) -> u64 {
+    fn lasts(&mut self, entries: &[HistoryEntry], site: &Candidate) -> u64 {
         let mut count = 0;
         for (from, to) in Occurrences::new(&self.next, site).pairs() {
             if let (Some(from), Some(to), Some(place)) = (
@@ -312,7 +312,7 @@ impl Scratch {
     }
 
     /// Returns true if there is enough evidence that `chosen` ends the iterations.
-    fn certain(&self, entries: &[Entry], found: usize, chosen: &Candidate) -> bool {
+    fn certain(&self, entries: &[HistoryEntry], found: usize, chosen: &Candidate) -> bool {
         let periods = chosen.count - 1;
         let wanted = if chosen.little() && !chosen.is_beyond_layers() {
             MIN_PERIODS_OF_LITTLE
@@ -343,9 +343,9 @@ pub(crate) const fn may_hold_ends(work: u32, median: u32) -> bool {
 
 /// Returns the number of iterations that the call site of `rule` ended in `entries`, and the work since the
 /// last one. Occurrences after little work are not counted: they may belong to a warm-up.
-pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
+pub(crate) fn occurrences(entries: &[HistoryEntry], rule: &LearnedRule) -> (u32, ThreadLaunches) {
     let mut count = 0;
-    let mut since = Work::default();
+    let mut since = ThreadLaunches::default();
     for entry in entries {
         let own = rule.threads & 1 << entry.thread != 0;
         if own {
@@ -353,12 +353,12 @@ pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
         }
         if let Some(call) = entry.call
             && (own || rule.helper)
-            && since != Work::default()
+            && since != ThreadLaunches::default()
             && since.weight() >= rule.median / MIN_WORK_DIVISOR
             && rule.matches(call, entry.helper, &entry.keys)
         {
             count += 1;
-            since = Work::default();
+            since = ThreadLaunches::default();
         }
     }
     (count, since)
@@ -366,9 +366,9 @@ pub(crate) fn occurrences(entries: &[Entry], rule: &Rule) -> (u32, Work) {
 
 /// Returns the number of iterations that the call site of `old` seems to have ended before the site of `new`
 /// first occurred. An iteration is counted only if it has at least half the usual work.
-fn earlier(entries: &[Entry], old: &Rule, new: &Rule) -> u32 {
+fn earlier(entries: &[HistoryEntry], old: &LearnedRule, new: &LearnedRule) -> u32 {
     let mut count = 0;
-    let mut since = Work::default();
+    let mut since = ThreadLaunches::default();
     for entry in entries {
         if new.threads & 1 << entry.thread != 0 {
             since = since.plus(entry.work());
@@ -381,7 +381,7 @@ fn earlier(entries: &[Entry], old: &Rule, new: &Rule) -> u32 {
         }
         if since.weight() >= new.median / 2 && old.matches(call, entry.helper, &entry.keys) {
             count += 1;
-            since = Work::default();
+            since = ThreadLaunches::default();
         }
     }
     count

@@ -3,13 +3,17 @@
 
 use super::candidates::Occurrences;
 use super::{Candidate, LITTLE_TO_EXPLAIN, MIN_OUTER, MIN_PERIODS, OUTER_LEVEL, Scratch};
-use crate::history::Entry;
+use crate::history::HistoryEntry;
 
 /// Minimum share of the work, in thousandths, that must be additional work at a rarer call site for it to replace a
 /// more frequent one.
 const EXPLAINED: u64 = 60;
 /// The same minimum share, for intervals of little work.
 const EXPLAINED_OF_LITTLE: u64 = 10;
+/// Minimum share of the work, in thousandths, that must be in the large interval of each pass, for an outer call site
+/// with a long context; and the same minimum if each pass has the same number of intervals.
+const MOST_IN_LARGE: u64 = 600;
+const MOST_IN_LARGE_OF_EQUAL: u64 = 250;
 /// An interval counts as large if it has at least this many times the mean work of an interval.
 const LARGE_FACTOR: u32 = 4;
 /// Maximum unevenness, in thousandths, of the number of inner intervals per pass. A pass is the stretch between two
@@ -182,7 +186,7 @@ impl Large {
 
 impl Scratch {
     /// Returns the outermost call site. The search starts at the most frequent site and moves outward.
-    pub(super) fn outermost(&self, entries: &[Entry], found: usize) -> Option<Candidate> {
+    pub(super) fn outermost(&self, entries: &[HistoryEntry], found: usize) -> Option<Candidate> {
         let mut chosen = *self.candidates[..found].first()?;
         for candidate in &self.candidates[1..found] {
             if candidate.count < MIN_OUTER {
@@ -205,7 +209,7 @@ impl Scratch {
     /// `None` if it does not. If `early` is true, it suffices that `outer` may turn out to replace it.
     pub(super) fn replaces_any(
         &self,
-        entries: &[Entry],
+        entries: &[HistoryEntry],
         found: usize,
         outer: &Candidate,
         inner: &Candidate,
@@ -294,11 +298,16 @@ impl Scratch {
             works.add(&pass);
             large.add(&pass);
         }
-        let nearly_all = |work: u64| work * 10 >= works.all * 6;
+        // An equal number of small intervals in each pass is evidence of its own.
+        let wanted = match counts.are_same() {
+            true => MOST_IN_LARGE_OF_EQUAL,
+            false => MOST_IN_LARGE,
+        };
+        let is_much = |work: u64| work * 1000 >= works.all * wanted;
         !counts.are_uneven()
             && large.is_once(&counts, &works)
-            && nearly_all(large.excess)
-            && nearly_all(works.explained(inner))
+            && is_much(large.excess)
+            && is_much(works.explained(inner))
     }
 
     /// Returns the passes of `outer`. The first one ends at the first occurrence; its beginning is unknown.

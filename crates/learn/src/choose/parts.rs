@@ -12,7 +12,7 @@
 use super::candidates::Occurrences;
 use super::outer::MAX_PARTS_BY_COUNT;
 use super::{Candidate, ENDS, Scratch};
-use crate::history::{Entry, MAX_ENTRIES};
+use crate::history::{HistoryEntry, MAX_ENTRIES};
 
 /// Maximum number of parts of a step. It is the number of layers of a small model, and less than the number of tokens
 /// of most requests.
@@ -52,7 +52,7 @@ pub(crate) enum Parts {
 
 impl Scratch {
     /// Returns whether the occurrences of `site` are parts of a step, and how many parts a step has.
-    pub(super) fn parts(&mut self, entries: &[Entry], site: &Candidate) -> Parts {
+    pub(super) fn parts(&mut self, entries: &[HistoryEntry], site: &Candidate) -> Parts {
         if let Some(parts) = self.parts_by_work(site) {
             return parts;
         }
@@ -123,7 +123,7 @@ impl Scratch {
 
     /// Writes the longest pause of each of the latest intervals to `sorted`, as far back as the intervals are alike.
     /// Returns their number and their total duration in nanoseconds.
-    fn measure_pauses(&mut self, entries: &[Entry], site: &Candidate) -> (usize, u64) {
+    fn measure_pauses(&mut self, entries: &[HistoryEntry], site: &Candidate) -> (usize, u64) {
         let mut count = 0;
         let (mut calls, mut first) = (0, 0);
         for (from, to) in Occurrences::new(&self.next, site).pairs() {

@@ -7,7 +7,7 @@ mod watch;
 
 pub use passes::Inner;
 
-use crate::asked::Asked;
+use crate::asked::EndingCalls;
 use tllmprof_calls::Wait;
 
 use crate::call::{Call, SiteCall, token};
@@ -15,15 +15,15 @@ use crate::choose::Scratch;
 use crate::history::History;
 use crate::pause::{Clock, Pauses};
 use crate::periods::{Launches, Periods};
-use crate::rule::Rule;
+use crate::rule::LearnedRule;
 use crate::site;
-use crate::trail::{DEPTH, THREADS, Trail, Trails, Work, slot};
+use crate::trail::{DEPTH, THREADS, ThreadLaunches, Trail, Trails, slot};
 
 /// Number of copies in a row for which the program did not wait. After these, no wait is expected.
 const UNAWAITED: u32 = 4;
 /// The learner's knowledge of what an iteration is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum LearnerState {
     /// Nothing is known yet, so no iteration opens.
     Learning,
     /// The learner has a rule for iterations, and iterations open.
@@ -46,8 +46,8 @@ pub struct Boundary {
 pub struct Learner {
     history: History,
     scratch: Scratch,
-    state: State,
-    rule: Rule,
+    state: LearnerState,
+    rule: LearnedRule,
     /// Number of iterations closed, including those found in hindsight.
     closed: u64,
     /// Number of iterations that closed before the oldest entry of the history.
@@ -84,9 +84,9 @@ pub struct Learner {
     /// Number of further entries for which the learner watches its choice before it rests.
     watch: usize,
     /// Cumulative work of each thread at its last entry, indexed by thread slot.
-    seen: [Work; THREADS],
+    seen: [ThreadLaunches; THREADS],
     /// Cumulative work of the followed threads when the last iteration closed.
-    at: Work,
+    at: ThreadLaunches,
     /// The thread whose copy closed an iteration, until that thread waits for the copy. The next iteration
     /// opens only then.
     pending: Option<u32>,
@@ -117,7 +117,7 @@ pub struct Learner {
     pauses: Pauses,
     /// A thread that is not followed but has reached the call site: its id, its work at that time, and the
     /// followed threads' work at that time. It may join the followed threads.
-    heir: Option<(u32, Work, Work)>,
+    heir: Option<(u32, ThreadLaunches, ThreadLaunches)>,
     /// The search for periods among the launches themselves, for loops without waits.
     periods: Periods,
     /// True if the parts of steps are counted instead of whole steps, where two levels were found.
@@ -140,8 +140,8 @@ impl Learner {
         Self {
             history: History::new(),
             scratch: Scratch::new(),
-            state: State::Learning,
-            rule: Rule::NONE,
+            state: LearnerState::Learning,
+            rule: LearnedRule::NONE,
             closed: 0,
             before: 0,
             confirmed: 0,
@@ -158,8 +158,8 @@ impl Learner {
             foremost: 0,
             hurried: false,
             watch: 0,
-            seen: [Work::NONE; THREADS],
-            at: Work::NONE,
+            seen: [ThreadLaunches::NONE; THREADS],
+            at: ThreadLaunches::NONE,
             pending: None,
             copier: 0,
             unawaited: 0,
@@ -207,9 +207,9 @@ impl Learner {
 
     /// Returns the current state of learning.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> LearnerState {
         if self.counts_passes() {
-            State::Settled
+            LearnerState::Settled
         } else {
             self.state
         }
@@ -218,14 +218,14 @@ impl Learner {
     /// Returns the rule for iterations. If the pattern has ended, this is the last rule. Returns `None` while
     /// learning.
     #[must_use]
-    pub fn rule(&self) -> Option<Rule> {
+    pub fn rule(&self) -> Option<LearnedRule> {
         if self.counts_passes() {
             return self.pass_rule();
         }
         if self.counts_parts() {
             return Some(self.part_rule());
         }
-        (self.state != State::Learning).then_some(self.rule)
+        (self.state != LearnerState::Learning).then_some(self.rule)
     }
 
     /// Returns the number of iterations that have closed, including those found in hindsight.
@@ -246,7 +246,11 @@ impl Learner {
     #[must_use]
     pub fn launched_whole(&self, trails: &Trails) -> u64 {
         let detected = self.detected();
-        let Some(usual) = self.rule.period.filter(|_| self.state == State::Settled) else {
+        let Some(usual) = self
+            .rule
+            .period
+            .filter(|_| self.state == LearnerState::Settled)
+        else {
             return detected;
         };
         let since = trails.work_of(self.rule.threads).since(self.at);
@@ -261,7 +265,7 @@ impl Learner {
         if self.counts_passes() {
             return self.understands_passes();
         }
-        self.understood && matches!(self.state, State::Settled)
+        self.understood && matches!(self.state, LearnerState::Settled)
     }
 
     /// Notes that a window has opened. From now on, what was counted as an iteration is not reinterpreted as
@@ -283,12 +287,12 @@ impl Learner {
     /// Returns the set of calls that have to be reported. `near` is true if the exact points at which
     /// iterations open matter now, not only their number.
     #[must_use]
-    pub fn asks(&self, near: bool) -> Asked {
+    pub fn asks(&self, near: bool) -> EndingCalls {
         match self.rule.call.filter(|_| self.resting) {
-            None if self.resting && self.rule.period.is_some() => Asked::NONE,
-            None => Asked::ALL,
-            Some(SiteCall::CopyToHost) if near => Asked::ALL,
-            Some(call) => Asked::only(call),
+            None if self.resting && self.rule.period.is_some() => EndingCalls::NONE,
+            None => EndingCalls::ALL,
+            Some(SiteCall::CopyToHost) if near => EndingCalls::ALL,
+            Some(call) => EndingCalls::only(call),
         }
     }
 
@@ -370,16 +374,16 @@ impl Learner {
 
     fn not_asked(&mut self, trails: &Trails, thread: u32) {
         self.unasked += 1;
-        if self.unasked >= Asked::SAMPLE {
+        if self.unasked >= EndingCalls::SAMPLE {
             self.unasked = 0;
-            self.missed(trails, thread, Asked::SAMPLE);
+            self.missed(trails, thread, EndingCalls::SAMPLE);
         }
     }
 
     /// Notes that `calls` calls were made that were not asked for, the latest of them by this thread. This is
     /// how the learner notices that a pattern has ended.
     pub fn missed(&mut self, trails: &Trails, thread: u32, calls: u32) {
-        if self.state == State::Settled {
+        if self.state == LearnerState::Settled {
             self.count_misses(trails, thread, calls);
             self.check_gone(trails);
         }
@@ -459,7 +463,7 @@ impl Learner {
     /// Returns true if an iteration ends at this call.
     #[inline]
     fn site(&mut self, trails: &Trails, thread: u32, call: SiteCall, clock: Clock) -> bool {
-        let settled = self.state == State::Settled;
+        let settled = self.state == LearnerState::Settled;
         let mut ends = settled && self.occurs(trails, thread, call);
         if !self.resting {
             ends = self.record(trails, thread, call, ends, clock);
@@ -523,7 +527,7 @@ impl Learner {
         }
         let followed = trails.work_of(self.rule.threads);
         let work = trails.work(thread);
-        let usual = |work: Work| {
+        let usual = |work: ThreadLaunches| {
             let (work, median) = (u64::from(work.weight()), u64::from(self.rule.median));
             work * 2 >= median && work <= median * 2
         };
@@ -534,7 +538,7 @@ impl Learner {
                 self.closed += u64::from(usual(work.since(then)));
                 then
             }
-            _ if idle && usual(work) => Work::default(),
+            _ if idle && usual(work) => ThreadLaunches::default(),
             _ => {
                 self.heir = Some((thread, work, followed));
                 return false;

@@ -1,10 +1,10 @@
 //! Passes: periods that a launch begins and no wait ends. They are the iterations if the program waits for
 //! nothing. Otherwise they are parts of an iteration.
 
-use super::{Boundary, Learner, State};
+use super::{Boundary, Learner, LearnerState};
 use crate::choose::{Choice, MIN_PERIODS_TO_NEXT_LOOK};
 use crate::periods::{Recurrence, UNWAITED, UNWAITED_FOR_LONG};
-use crate::rule::Rule;
+use crate::rule::LearnedRule;
 use crate::trail::{DEPTH, Trails};
 
 /// Number of periods after which passes within an iteration count as reliable.
@@ -17,18 +17,18 @@ const EVEN_RUN: u16 = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inner {
     /// The rule for the event that begins or ends a part.
-    pub rule: Rule,
+    pub rule: LearnedRule,
     /// Number of parts in an iteration.
     pub each: u32,
     /// The rule for iterations.
-    pub outer: Rule,
+    pub outer: LearnedRule,
 }
 
 impl Learner {
     /// Returns the parts of an iteration if two levels have been found.
     #[must_use]
     pub fn inner(&self) -> Option<Inner> {
-        if self.state != State::Settled {
+        if self.state != LearnerState::Settled {
             return None;
         }
         if self.rule.more_parts > 0 {
@@ -74,30 +74,34 @@ impl Learner {
     #[cold]
     fn has_passes(&self) -> bool {
         match self.state {
-            State::Settled => self.rule.more_parts == 0 && self.part_of_iteration().is_some(),
-            State::Learning | State::Lost => self.periods.found().is_some_and(Recurrence::is_part),
+            LearnerState::Settled => {
+                self.rule.more_parts == 0 && self.part_of_iteration().is_some()
+            }
+            LearnerState::Learning | LearnerState::Lost => {
+                self.periods.found().is_some_and(Recurrence::is_part)
+            }
         }
     }
 
     /// Returns true if the learner counts the equal parts of an iteration, each of which ends with a wait.
     #[inline]
     pub(super) fn counts_parts(&self) -> bool {
-        self.counts_inner && self.state == State::Settled && self.rule.more_parts > 0
+        self.counts_inner && self.state == LearnerState::Settled && self.rule.more_parts > 0
     }
 
     /// Returns the rule for one of the equal parts of an iteration.
-    pub(super) fn part_rule(&self) -> Rule {
-        Rule {
+    pub(super) fn part_rule(&self) -> LearnedRule {
+        LearnedRule {
             more_parts: 0,
             ..self.rule
         }
     }
 
     /// Returns the rule that counts passes: each pass begins with the same launch in the same context.
-    pub(super) fn pass_rule(&self) -> Option<Rule> {
+    pub(super) fn pass_rule(&self) -> Option<LearnedRule> {
         let anchor = self.periods.found()?;
         let thread = anchor.thread;
-        Some(Rule {
+        Some(LearnedRule {
             key: anchor.key,
             thread,
             threads: 1 << thread,
@@ -107,7 +111,7 @@ impl Learner {
             agreeing: u32::from(anchor.equal),
             period: Some(anchor.interval),
             context: self.pass_context,
-            ..Rule::NONE
+            ..LearnedRule::NONE
         })
     }
 
@@ -147,7 +151,7 @@ impl Learner {
         // If a pass is a single launch, its read comes after that launch. The next launch then opens the
         // iteration that the read would have opened.
         let is_read = ends && anchor.is_one_launch();
-        if self.state != State::Settled || self.rule.period.is_none() {
+        if self.state != LearnerState::Settled || self.rule.period.is_none() {
             let counted = self.closed - u64::from(is_read);
             self.settle_on_passes(trails, &anchor);
             // Passes and reads count the same iterations, so the larger count is right.
@@ -164,7 +168,7 @@ impl Learner {
     /// of iterations.
     pub(super) fn waited(&mut self) {
         self.periods.waited();
-        let settled = self.rule.period.is_some() && self.state == State::Settled;
+        let settled = self.rule.period.is_some() && self.state == LearnerState::Settled;
         if settled && !self.understood && !self.follows_passes {
             self.give_up_passes();
         }
@@ -172,7 +176,7 @@ impl Learner {
 
     /// Stops counting passes as iterations. This is safe because no window has relied on them.
     fn give_up_passes(&mut self) {
-        self.state = State::Learning;
+        self.state = LearnerState::Learning;
         self.follows_passes = false;
         self.closed = self.standing();
         self.before = self.closed;
@@ -196,7 +200,7 @@ impl Learner {
             return self.pass_begins(trails, thread);
         }
         let lost = || self.periods.found().is_none();
-        if self.rule.period.is_some() && self.state == State::Settled && lost() {
+        if self.rule.period.is_some() && self.state == LearnerState::Settled && lost() {
             if self.understood {
                 self.lose(trails);
             } else {
@@ -215,7 +219,7 @@ impl Learner {
                 *token = launch;
             }
         }
-        let settled = self.state == State::Settled;
+        let settled = self.state == LearnerState::Settled;
         if settled && self.rule.period.is_some() && self.rule.key == anchor.key {
             return Some(self.end_pass(trails, &anchor));
         }
@@ -233,7 +237,7 @@ impl Learner {
         self.before = self.standing();
         self.closed = self.before + u64::from(anchor.count);
         self.follows_passes = false;
-        self.state = State::Settled;
+        self.state = LearnerState::Settled;
         self.rule = rule;
         self.understood = false;
         self.at = trails.work_of(rule.threads);

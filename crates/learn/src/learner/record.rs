@@ -1,13 +1,13 @@
 //! Records calls in the history, and decides when to examine it.
 
-use super::{Learner, State};
+use super::{Learner, LearnerState};
 use crate::call::{SiteCall, token};
 use crate::choose::{self, Followed, Parts};
 use crate::engine;
-use crate::history::{self, Entry};
+use crate::history::{self, HistoryEntry};
 use crate::pause::Clock;
 use crate::site::{self, LEVELS};
-use crate::trail::{THREADS, Trails, Work, slot};
+use crate::trail::{THREADS, ThreadLaunches, Trails, slot};
 
 /// Number of entries before the history is examined for the first time.
 const FIRST_LOOK: usize = 16;
@@ -33,9 +33,9 @@ impl Learner {
         let mut dropped = false;
         for other in 0..(trails.used() as usize).min(THREADS) {
             let work = self.fresh(trails, other);
-            idle &= work == Work::default();
-            if other != own && work != Work::default() {
-                dropped |= self.push(Entry::new(other, work, None, [0; LEVELS], false));
+            idle &= work == ThreadLaunches::default();
+            if other != own && work != ThreadLaunches::default() {
+                dropped |= self.push(HistoryEntry::new(other, work, None, [0; LEVELS], false));
             }
             if other != own {
                 self.seen[other] = trails.work(other as u32);
@@ -52,7 +52,7 @@ impl Learner {
         let helper = trails.helper(thread);
         let keys = site::keys(trails, thread, call, helper);
         let times = self.pauses.take(thread, clock);
-        dropped |= self.push(Entry::new(own, work, Some(call), keys, helper).at(times));
+        dropped |= self.push(HistoryEntry::new(own, work, Some(call), keys, helper).at(times));
         if dropped {
             self.rebase();
         }
@@ -71,7 +71,7 @@ impl Learner {
         self.look(trails, thread, call, ends)
     }
 
-    fn push(&mut self, entry: Entry) -> bool {
+    fn push(&mut self, entry: HistoryEntry) -> bool {
         self.entries_since = self.entries_since.saturating_add(1);
         let full = self.history.push(entry);
         if full {
@@ -82,7 +82,7 @@ impl Learner {
 
     /// Checks which thread launches most, and requests a new choice soon if that has changed.
     fn check_who_launches(&mut self) {
-        let settled = self.state == State::Settled;
+        let settled = self.state == LearnerState::Settled;
         let followed = if settled {
             self.rule.threads
         } else {
@@ -105,7 +105,7 @@ impl Learner {
 
     /// Recomputes the number of iterations before the history, after entries were dropped.
     fn rebase(&mut self) {
-        if self.state == State::Settled {
+        if self.state == LearnerState::Settled {
             let (within, _) = choose::occurrences(self.history.since(self.uncounted), &self.rule);
             self.before = self
                 .closed
@@ -119,11 +119,11 @@ impl Learner {
         let own = slot(thread);
         let fresh = self.fresh(trails, own);
         let more = match (fresh.launches, fresh.graphs) {
-            (0, graphs) => Work {
+            (0, graphs) => ThreadLaunches {
                 launches: 0,
                 graphs: graphs.saturating_sub(1),
             },
-            (launches, graphs) => Work {
+            (launches, graphs) => ThreadLaunches {
                 launches: launches - 1,
                 graphs,
             },
@@ -133,7 +133,7 @@ impl Learner {
         }
     }
 
-    fn fresh(&self, trails: &Trails, thread: usize) -> Work {
+    fn fresh(&self, trails: &Trails, thread: usize) -> ThreadLaunches {
         let seen = self.seen.get(thread).copied().unwrap_or_default();
         trails.work(thread as u32).since(seen)
     }
@@ -141,7 +141,7 @@ impl Learner {
     fn look(&mut self, trails: &Trails, thread: u32, call: SiteCall, ends: bool) -> bool {
         let entries = self.history.entries();
         let length = entries.len();
-        let settled = self.state == State::Settled;
+        let settled = self.state == LearnerState::Settled;
         self.look = Self::next_look(length, settled && !self.hurried);
         if length < FIRST_LOOK {
             self.look = FIRST_LOOK - length;
@@ -211,7 +211,7 @@ impl Learner {
         if alike {
             self.closed += u64::from(choice.earlier);
         }
-        self.state = State::Settled;
+        self.state = LearnerState::Settled;
         self.patience = choice.unsure_for.max(choose::MIN_PERIODS_TO_NEXT_LOOK);
         if !alike {
             self.understood = false;
@@ -269,7 +269,7 @@ impl Learner {
     }
 
     fn stop_watching(&mut self, ends: bool) -> bool {
-        if self.state == State::Settled && self.understood {
+        if self.state == LearnerState::Settled && self.understood {
             let watched = self.closed.saturating_sub(self.since) >= WATCHED_PERIODS;
             self.resting = self.watch == 0 || watched && !self.suspects_parts;
             if self.resting {

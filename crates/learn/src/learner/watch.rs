@@ -1,6 +1,6 @@
 //! Checks that the chosen call site still recurs as it did.
 
-use super::{Learner, State};
+use super::{Learner, LearnerState};
 use crate::trail::Trails;
 
 /// The pattern has ended if no occurrence came for `GONE` times the work of the longest period plus
@@ -69,7 +69,7 @@ impl Learner {
             let since = trails.work_of(self.rule.threads).since(self.at);
             self.unseen = since.weight();
         }
-        self.state = State::Lost;
+        self.state = LearnerState::Lost;
         self.periods.search();
         self.pending = None;
         self.closed = self.standing();

@@ -1,7 +1,7 @@
 //! The statistics of one launch context: the number of its occurrences and the intervals between them.
 
 use super::{LAYER, LITTLE};
-use crate::trail::{DEPTH, Trails, Work};
+use crate::trail::{DEPTH, ThreadLaunches, Trails};
 
 /// Minimum work of a model's first and last kernels together, in tenths of a layer's work.
 const ENDS_OF_LAYER: u32 = 3;
@@ -32,10 +32,10 @@ pub(crate) struct Recurrence {
     /// Number of occurrences.
     pub count: u32,
     /// The thread's cumulative work at the last occurrence.
-    at: Work,
+    at: ThreadLaunches,
     /// Number of waits of the process at the last occurrence.
     waits: u32,
-    pub interval: Work,
+    pub interval: ThreadLaunches,
     /// Number of intervals with exactly the length `interval`.
     pub equal: u16,
     /// Number of intervals with nearly that length.
@@ -66,9 +66,9 @@ impl Recurrence {
         thread: 0,
         is_used: false,
         count: 0,
-        at: Work::NONE,
+        at: ThreadLaunches::NONE,
         waits: 0,
-        interval: Work::NONE,
+        interval: ThreadLaunches::NONE,
         equal: 0,
         near: 0,
         odd: 0,
@@ -84,7 +84,7 @@ impl Recurrence {
     };
 
     /// Returns the statistics of a context that occurs for the first time.
-    pub fn first(key: u32, thread: usize, at: Work, waits: u32) -> Self {
+    pub fn first(key: u32, thread: usize, at: ThreadLaunches, waits: u32) -> Self {
         Self {
             key,
             thread: thread as u8,
@@ -98,7 +98,7 @@ impl Recurrence {
 
     /// Adds an occurrence. `at` is the thread's cumulative work, and `waits` the number of the process's
     /// waits so far.
-    pub fn recur(&mut self, at: Work, waits: u32) {
+    pub fn recur(&mut self, at: ThreadLaunches, waits: u32) {
         let interval = at.since(self.at);
         let waited = waits != self.waits;
         (self.at, self.waits) = (at, waits);
@@ -205,7 +205,7 @@ impl Recurrence {
     }
 
     /// Returns true if the context has stopped recurring. `now` is its thread's cumulative work.
-    pub const fn is_stale(&self, now: Work) -> bool {
+    pub const fn is_stale(&self, now: ThreadLaunches) -> bool {
         now.since(self.at).weight() > self.weight().saturating_mul(4).saturating_add(STALE_AFTER)
     }
 

@@ -73,7 +73,24 @@ pub fn all() -> Vec<(String, Vec<Record>)> {
     for parts in [2, 3] {
         add(&format!("sleep_within_{parts}"), sleep_within(parts));
     }
+    add("masks_read_24", masks_read(24, 110));
+    add("masks_read_8", masks_read(8, 40));
     all
+}
+
+/// A pass of this number of kernels, then as many masks, the size of each of which is read by the host.
+fn masks_read(masks: u64, kernels: u64) -> Vec<Record> {
+    let mut program = Program::new(331 + masks);
+    for _ in 0..400 {
+        program.mark(0);
+        program.launch(0, 100, kernels);
+        for _ in 0..masks {
+            program.launch(0, 0, 3);
+            program.read(0);
+            program.launch(0, 5, 2);
+        }
+    }
+    program.records()
 }
 
 /// Equal halves or thirds of a step, each waited for. The host sleeps for 3 ms before the last one, and the

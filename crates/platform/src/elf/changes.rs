@@ -1,7 +1,7 @@
 //! Detects that modules were loaded or unloaded, and computes thread-local memory that is not allocated yet.
 
 use super::walk::{Description, Walking, each_described, iterate};
-use super::{Memory, Module, walk};
+use super::{ElfModule, Memory, walk};
 
 /// Returns the number of modules that have been loaded so far, plus the number that have been unloaded.
 pub fn changes() -> u64 {
@@ -36,9 +36,9 @@ pub fn unallocated_thread_locals() -> usize {
 /// Runs `act` on all loaded modules. The loader's lock is held, so no module is unloaded during the call. If `act`
 /// calls functions of the program, they must not wait for a thread that may wait for the loader. `act` allocates from
 /// [`crate::heap`].
-pub fn with_modules(act: impl FnOnce(&[Module])) {
+pub fn with_modules(act: impl FnOnce(&[ElfModule])) {
     let mut act = Some(act);
-    let mut act_once = |modules: &[Module]| {
+    let mut act_once = |modules: &[ElfModule]| {
         if let Some(act) = act.take() {
             act(modules);
         }
@@ -47,7 +47,7 @@ pub fn with_modules(act: impl FnOnce(&[Module])) {
 }
 
 /// The code of [`with_modules`] that does not depend on the type of `act`, so that it is compiled once.
-fn pass_modules(act: &mut dyn FnMut(&[Module])) {
+fn pass_modules(act: &mut dyn FnMut(&[ElfModule])) {
     walk(|_| {
         let mut modules = Vec::new();
         iterate(&mut |module| {

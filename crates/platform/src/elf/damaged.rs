@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 
 use libc::{Elf64_Phdr, PF_R, PT_DYNAMIC, PT_LOAD, dl_phdr_info};
 
-use super::{Description, Dyn, Module, walk};
+use super::{Description, Dyn, ElfModule, walk};
 
 const NAMES: [&CStr; 4] = [c"_Unwind_Resume", c"malloc", c"no such function", c""];
 const VERSIONS: [Option<&CStr>; 3] = [None, Some(c"GCC_3.0"), Some(c"no version")];
@@ -24,7 +24,7 @@ struct Copy {
 }
 
 impl Copy {
-    fn from_module(module: &Module) -> Self {
+    fn from_module(module: &ElfModule) -> Self {
         let mut bytes = vec![0_u64; (module.end - module.start).div_ceil(8)];
         let headers = module.headers().to_vec();
         let mut copy = Self {
@@ -59,7 +59,7 @@ impl Copy {
     }
 
     /// Relocates the addresses in the dynamic section, which the loader has made absolute, to the copy.
-    fn move_tables(&mut self, module: &Module) {
+    fn move_tables(&mut self, module: &ElfModule) {
         let to = self.address();
         for entry in self.bytes[self.dynamic / 8..].as_chunks_mut::<2>().0 {
             if entry[0] == 0 {
@@ -73,14 +73,14 @@ impl Copy {
     }
 
     /// Reads the copy as a module, and runs `look` on that module.
-    fn with<T>(&self, look: impl FnOnce(Option<&Module>) -> T) -> T {
+    fn with<T>(&self, look: impl FnOnce(Option<&ElfModule>) -> T) -> T {
         // SAFETY: the description consists of numbers and pointers, for which zeros are valid values.
         let mut info: dl_phdr_info = unsafe { core::mem::zeroed() };
         info.dlpi_addr = self.address().wrapping_sub(self.start) as u64;
         info.dlpi_name = c"damaged".as_ptr();
         info.dlpi_phdr = self.headers.as_ptr();
         info.dlpi_phnum = self.headers.len() as u16;
-        look(Module::new(Description(&info)).as_ref())
+        look(ElfModule::new(Description(&info)).as_ref())
     }
 
     fn set(&mut self, at: usize, byte: u8) {
@@ -91,7 +91,7 @@ impl Copy {
 }
 
 /// Reads all data of a module, and returns a measure of the amount that was read.
-fn read_all(module: &Module) -> usize {
+fn read_all(module: &ElfModule) -> usize {
     let mut seen = usize::from(module.soname().is_some());
     module.each_needed(|name| seen += name.to_bytes().len());
     module.each_slot(

@@ -5,7 +5,7 @@ use core::ffi::{CStr, c_char, c_int};
 
 use libc::{Elf64_Ehdr, dl_phdr_info};
 
-use super::{Description, Module, walk};
+use super::{Description, ElfModule, walk};
 use crate::peek;
 
 const DT_DEBUG: i64 = 21;
@@ -34,7 +34,7 @@ struct Link {
 
 /// Visits the modules outside the initial namespace for whose file names `is_wanted` returns true. No module is
 /// unloaded during the visit. Before glibc 2.35 the namespaces are not listed, so no module is visited.
-pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&Module)) {
+pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&ElfModule)) {
     // Walk over the initial namespace to hold the loader's lock, which all namespaces share.
     walk(|program| {
         let mut first = 0;
@@ -72,7 +72,7 @@ pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&
 }
 
 /// Returns the module of a link. Its file header must be mapped at the start, as is so for shared libraries.
-fn described(link: &Link) -> Option<Module> {
+fn described(link: &Link) -> Option<ElfModule> {
     let mut header = [0; size_of::<Elf64_Ehdr>()];
     peek::copy(link.base, &mut header)?;
     // SAFETY: the array has the size of a header, and any bytes are a valid header.
@@ -86,5 +86,5 @@ fn described(link: &Link) -> Option<Module> {
     info.dlpi_name = link.path;
     info.dlpi_phdr = core::ptr::with_exposed_provenance(link.base + header.e_phoff as usize);
     info.dlpi_phnum = header.e_phnum;
-    Module::new(Description(&info))
+    ElfModule::new(Description(&info))
 }

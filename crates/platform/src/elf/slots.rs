@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use libc::{Elf64_Phdr, Elf64_Rela};
 
 use super::memory::double_word;
-use super::{ElfSymbol, Module, STT_GNU_IFUNC, STT_TLS};
+use super::{ElfModule, ElfSymbol, STT_GNU_IFUNC, STT_TLS};
 
 #[cfg(target_arch = "x86_64")]
 const GLOB_DAT: u32 = 6;
@@ -31,13 +31,13 @@ pub struct Slot<'a> {
 
 /// A function that a module defines.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct DefinedFunction {
     pub address: usize,
     /// True if the symbol is an IFUNC: then `address` is a resolver, which returns the address of the real function.
     pub is_ifunc: bool,
 }
 
-impl Module {
+impl ElfModule {
     /// Returns the module's program headers.
     pub fn headers(&self) -> &[Elf64_Phdr] {
         self.memory.headers()
@@ -117,9 +117,9 @@ impl Module {
 
     /// Returns the symbol that the module defines under `name`. If the module has symbol versions, the version must be
     /// `version`, or the default version if that is `None`.
-    pub fn definition(&self, name: &CStr, version: Option<&CStr>) -> Option<Found> {
+    pub fn definition(&self, name: &CStr, version: Option<&CStr>) -> Option<DefinedFunction> {
         let symbol = self.defined(name, version)?;
-        Some(Found {
+        Some(DefinedFunction {
             address: self.base.wrapping_add(symbol.value),
             is_ifunc: symbol.kind == STT_GNU_IFUNC,
         })

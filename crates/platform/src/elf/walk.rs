@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use libc::dl_phdr_info;
 
-use super::{Module, walker};
+use super::{ElfModule, walker};
 use crate::ids;
 use crate::lifecycle::{self, OnlyThread, Stage};
 use crate::panics::contained;
@@ -37,15 +37,15 @@ const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// No module is unloaded during the walk. If the process forked during it, the loader's lock would stay locked in the
 /// child. So forks wait for walks to end: see [`before_fork`].
-pub fn walk(mut visit: impl FnMut(&Module) -> bool) {
+pub fn walk(mut visit: impl FnMut(&ElfModule) -> bool) {
     let _walking = Walking::begin();
     iterate(&mut visit);
 }
 
 /// Does the same as [`walk`], within a walk. Not generic, so that it is compiled once: it has many callers and need not
 /// be fast.
-pub(super) fn iterate(visit: &mut dyn FnMut(&Module) -> bool) {
-    each_described(&mut |info| Module::new(info).is_some_and(|module| visit(&module)));
+pub(super) fn iterate(visit: &mut dyn FnMut(&ElfModule) -> bool) {
+    each_described(&mut |info| ElfModule::new(info).is_some_and(|module| visit(&module)));
 }
 
 /// The loader's description of a module.
@@ -154,7 +154,7 @@ fn in_child(_: &OnlyThread) {
 }
 
 /// Returns the module that contains `address`, or `None` if no module does.
-pub fn containing(address: usize) -> Option<Module> {
+pub fn containing(address: usize) -> Option<ElfModule> {
     let mut found = None;
     walk(|module| {
         let here = module.contains(address);

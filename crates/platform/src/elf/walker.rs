@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{Elf64_Phdr, PF_R, PT_DYNAMIC, PT_LOAD, dl_phdr_info};
 
-use super::{Description, Module};
+use super::{Description, ElfModule};
 use crate::{function, lifecycle};
 
 type Visit = unsafe extern "C" fn(*mut dl_phdr_info, usize, *mut c_void) -> c_int;
@@ -65,7 +65,7 @@ fn find() -> Option<*mut c_void> {
             let headers = headers(&*link);
             let info = describe(&*link, &headers);
             if *dynamic != 0
-                && let Some(module) = Module::new(Description(&info))
+                && let Some(module) = ElfModule::new(Description(&info))
                 && module.soname() == Some(c"libc.so.6")
             {
                 return module.defines(c"dl_iterate_phdr", None);
@@ -76,7 +76,7 @@ fn find() -> Option<*mut c_void> {
     None
 }
 
-/// Returns made-up program headers that contain what [`Module::new`] needs. The loader's list does not lead to the
+/// Returns made-up program headers that contain what [`ElfModule::new`] needs. The loader's list does not lead to the
 /// module's real headers, so its dynamic section is trusted.
 fn headers(link: &Link) -> [Elf64_Phdr; 2] {
     const ALL: u64 = 1 << 47;

@@ -10,7 +10,7 @@ use core::ops::Range;
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 
-use super::Refusal;
+use super::PatchRefusal;
 
 /// Size of a near jump in bytes.
 pub const JUMP: usize = 5;
@@ -20,11 +20,11 @@ const TABLE: usize = 4096;
 /// An instruction that is moved to the trampoline.
 pub struct Moved {
     pub bytes: Vec<u8>,
-    pub kind: Kind,
+    pub kind: InstructionKind,
 }
 
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub enum InstructionKind {
     /// The instruction works at any address.
     Anywhere,
     /// The instruction contains, at offset `at`, the distance from its end to the address `target`.
@@ -34,7 +34,7 @@ pub enum Kind {
 }
 
 /// The instructions that a jump at a function's entry replaces.
-pub struct Entry {
+pub struct PatchableEntry {
     /// Address of the jump: the function's entry, or the address after its `endbr64`.
     pub at: usize,
     pub moved: Vec<Moved>,
@@ -46,7 +46,7 @@ pub struct Entry {
     pub ends_in: Vec<usize>,
 }
 
-impl Entry {
+impl PatchableEntry {
     /// Returns the address at which the jump is written.
     pub const fn at(&self) -> usize {
         self.at
@@ -63,9 +63,9 @@ pub fn examine(
     start: usize,
     code: &[u8],
     read: impl Fn(usize, &mut [u8]) -> bool,
-) -> Result<Entry, Refusal> {
+) -> Result<PatchableEntry, PatchRefusal> {
     let mut decoder = Decoder::with_ip(64, code, start as u64, DecoderOptions::NONE);
-    let mut entry = Entry {
+    let mut entry = PatchableEntry {
         at: start,
         moved: Vec::new(),
         length: 0,
@@ -81,7 +81,7 @@ pub fn examine(
     while decoder.can_decode() {
         decoder.decode_out(&mut instruction);
         if instruction.is_invalid() {
-            return Err(Refusal::Undecodable);
+            return Err(PatchRefusal::Undecodable);
         }
         let at = instruction.ip() as usize;
         let bytes = &code[at - start..][..instruction.len()];
@@ -124,18 +124,18 @@ pub fn examine(
         }
         if entry.length < JUMP {
             if is_call {
-                return Err(Refusal::Call);
+                return Err(PatchRefusal::Call);
             }
             let offset = decoder
                 .get_constant_offsets(&instruction)
                 .displacement_offset();
             let kind = match target {
-                Some(target) => branch(bytes, target).ok_or(Refusal::Immovable)?,
-                None if instruction.is_ip_rel_memory_operand() => Kind::Relative {
+                Some(target) => branch(bytes, target).ok_or(PatchRefusal::Immovable)?,
+                None if instruction.is_ip_rel_memory_operand() => InstructionKind::Relative {
                     at: offset,
                     target: instruction.ip_rel_memory_address() as usize,
                 },
-                None => Kind::Anywhere,
+                None => InstructionKind::Anywhere,
             };
             entry.length += bytes.len();
             entry.moved.push(Moved {
@@ -145,11 +145,11 @@ pub fn examine(
         }
     }
     if entry.length < JUMP {
-        return Err(Refusal::TooShort);
+        return Err(PatchRefusal::TooShort);
     }
     let overwritten = entry.at..entry.at + entry.length;
     if branches.iter().any(|target| overwritten.contains(target)) {
-        return Err(Refusal::Loops);
+        return Err(PatchRefusal::Loops);
     }
     let function = start..start + code.len();
     if indirect
@@ -157,7 +157,7 @@ pub fn examine(
             .iter()
             .any(|&table| leads_to(table, &function, &overwritten, &read))
     {
-        return Err(Refusal::Table);
+        return Err(PatchRefusal::Table);
     }
     Ok(entry)
 }
@@ -203,14 +203,14 @@ fn word(address: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<usiz
 
 /// Returns the long form of a plain branch. The short branches `loop` and `jrcxz` have no long form, so they give
 /// `None`.
-fn branch(bytes: &[u8], target: usize) -> Option<Kind> {
+fn branch(bytes: &[u8], target: usize) -> Option<InstructionKind> {
     let opcode = match *bytes {
         [short @ 0x70..=0x7f, _] => [0x0f, short + 0x10],
         [0x0f, near @ 0x80..=0x8f, ..] => [0x0f, near],
         [0xeb, _] | [0xe9, ..] => [0, 0xe9],
         _ => return None,
     };
-    Some(Kind::Branch { opcode, target })
+    Some(InstructionKind::Branch { opcode, target })
 }
 
 /// The position of a function's return address on the stack, as far as the code shows it.
@@ -303,11 +303,11 @@ mod tests {
     const MOV_RBP_RSP: [u8; 3] = [0x48, 0x89, 0xe5];
 
     /// Examines these instructions. No other memory can be read.
-    fn examined(code: &[&[u8]]) -> Result<Entry, Refusal> {
+    fn examined(code: &[&[u8]]) -> Result<PatchableEntry, PatchRefusal> {
         examine(START, &code.concat(), |_, _| false)
     }
 
-    fn refusal(code: &[&[u8]]) -> Option<Refusal> {
+    fn refusal(code: &[&[u8]]) -> Option<PatchRefusal> {
         examined(code).err()
     }
 
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!((entry.at(), entry.length), (START, 8));
         let moved: Vec<_> = entry.moved.iter().map(|moved| &moved.bytes[..]).collect();
         assert_eq!(moved, code[..3]);
-        let stay = |moved: &Moved| matches!(moved.kind, Kind::Anywhere);
+        let stay = |moved: &Moved| matches!(moved.kind, InstructionKind::Anywhere);
         assert!(entry.moved.iter().all(stay) && !entry.looks_back());
     }
 
@@ -338,7 +338,7 @@ mod tests {
     fn what_says_how_far_away_something_is_can_move() {
         let lea_rax_rip_16 = [0x48, 0x8d, 0x05, 0x10, 0, 0, 0];
         let entry = examined(&[&lea_rax_rip_16, &[RET]]).unwrap();
-        let Kind::Relative { at, target } = entry.moved[0].kind else {
+        let InstructionKind::Relative { at, target } = entry.moved[0].kind else {
             panic!("it is relative");
         };
         assert_eq!((at, target), (3, START + 7 + 0x10));
@@ -352,7 +352,7 @@ mod tests {
         ];
         for (jump, expected) in near {
             let entry = examined(&[jump, &[NOP; 3], &[RET]]).unwrap();
-            let Kind::Branch { opcode, target } = entry.moved[0].kind else {
+            let InstructionKind::Branch { opcode, target } = entry.moved[0].kind else {
                 panic!("it is a branch");
             };
             assert_eq!((opcode, target), (expected, START + jump.len() + 3));
@@ -407,16 +407,22 @@ mod tests {
     #[test]
     fn what_cannot_move_is_refused() {
         let call = [0xe8, 0, 0, 0, 0];
-        assert_eq!(refusal(&[&call, &[RET]]), Some(Refusal::Call));
-        assert_eq!(refusal(&[&[NOP; 3], &[RET]]), Some(Refusal::TooShort));
-        assert_eq!(refusal(&[]), Some(Refusal::TooShort));
+        assert_eq!(refusal(&[&call, &[RET]]), Some(PatchRefusal::Call));
+        assert_eq!(refusal(&[&[NOP; 3], &[RET]]), Some(PatchRefusal::TooShort));
+        assert_eq!(refusal(&[]), Some(PatchRefusal::TooShort));
         let push_es = [0x06];
-        assert_eq!(refusal(&[&[NOP; 5], &push_es]), Some(Refusal::Undecodable));
+        assert_eq!(
+            refusal(&[&[NOP; 5], &push_es]),
+            Some(PatchRefusal::Undecodable)
+        );
         let loop_on = [0xe2, 0x10];
-        assert_eq!(refusal(&[&loop_on, &[NOP; 4]]), Some(Refusal::Immovable));
+        assert_eq!(
+            refusal(&[&loop_on, &[NOP; 4]]),
+            Some(PatchRefusal::Immovable)
+        );
         let back_to_the_second = [0xeb, 0xf8];
         let code: [&[u8]; 3] = [&[NOP; 7], &back_to_the_second, &[RET]];
-        assert_eq!(refusal(&code), Some(Refusal::Loops));
+        assert_eq!(refusal(&code), Some(PatchRefusal::Loops));
         assert!(
             examined(&[&[NOP; 7], &call, &[RET]]).is_ok(),
             "a call behind it may stay"
@@ -444,7 +450,7 @@ mod tests {
         };
         assert!(with(&[START + 5, START + 12]).is_ok());
         let hit = with(&[START + 5, START + 4]).err();
-        assert_eq!(hit, Some(Refusal::Table));
+        assert_eq!(hit, Some(PatchRefusal::Table));
         assert!(
             with(&[START + 5, 0, START + 4]).is_ok(),
             "it ends where an entry leads out"
@@ -468,7 +474,7 @@ mod tests {
             };
             examine(START, &code, read).err()
         };
-        assert_eq!(with(START + 2), Some(Refusal::Table));
+        assert_eq!(with(START + 2), Some(PatchRefusal::Table));
         assert_eq!(with(START + 6), None);
     }
 

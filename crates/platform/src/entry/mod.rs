@@ -13,9 +13,9 @@ mod unpatched;
 mod write;
 
 #[cfg(target_arch = "x86_64")]
-pub use examine::{Entry, JUMP, Kind, Moved, examine};
-pub use refusal::{Denied, Refusal};
+pub use examine::{InstructionKind, JUMP, Moved, PatchableEntry, examine};
+pub use refusal::{Denied, PatchRefusal};
 #[cfg(not(target_arch = "x86_64"))]
-pub use unpatched::{Entry, JUMP, examine, fits_one_store, jump, write};
+pub use unpatched::{JUMP, PatchableEntry, examine, fits_one_store, jump, write};
 #[cfg(target_arch = "x86_64")]
 pub use write::{fits_one_store, jump, write};

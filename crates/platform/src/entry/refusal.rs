@@ -48,7 +48,7 @@ impl fmt::Display for Denied {
 /// Reason why a function's entry is not patched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // only the code that patches entries creates most of them
-pub enum Refusal {
+pub enum PatchRefusal {
     EntryPoint,
     /// Entries are not patched on this processor. The function's code was only checked.
     #[cfg(target_arch = "aarch64")]
@@ -86,7 +86,7 @@ pub enum Refusal {
     CrossesPage,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for PatchRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unreadable(errno) => {
@@ -151,33 +151,34 @@ mod tests {
     #[test]
     fn each_refusal_has_words_of_its_own() {
         let refusals = [
-            Refusal::EntryPoint,
-            Refusal::VariantCall,
-            Refusal::UnknownSize,
-            Refusal::Ifunc,
-            Refusal::Go,
-            Refusal::Unreadable(libc::ENOENT),
-            Refusal::Replaced,
-            Refusal::NotMapped,
-            Refusal::Changed,
-            Refusal::TooShort,
-            Refusal::Undecodable,
-            Refusal::Call,
-            Refusal::Immovable,
-            Refusal::Loops,
-            Refusal::Table,
-            Refusal::NoRoom,
-            Refusal::NotNear(DENIED),
-            Refusal::NotExecutable(DENIED),
-            Refusal::NotWritable(DENIED),
-            Refusal::Threads,
-            Refusal::LooksBack,
-            Refusal::ShadowStack,
-            Refusal::TooMany,
-            Refusal::EndsIn,
-            Refusal::CrossesPage,
+            PatchRefusal::EntryPoint,
+            PatchRefusal::VariantCall,
+            PatchRefusal::UnknownSize,
+            PatchRefusal::Ifunc,
+            PatchRefusal::Go,
+            PatchRefusal::Unreadable(libc::ENOENT),
+            PatchRefusal::Replaced,
+            PatchRefusal::NotMapped,
+            PatchRefusal::Changed,
+            PatchRefusal::TooShort,
+            PatchRefusal::Undecodable,
+            PatchRefusal::Call,
+            PatchRefusal::Immovable,
+            PatchRefusal::Loops,
+            PatchRefusal::Table,
+            PatchRefusal::NoRoom,
+            PatchRefusal::NotNear(DENIED),
+            PatchRefusal::NotExecutable(DENIED),
+            PatchRefusal::NotWritable(DENIED),
+            PatchRefusal::Threads,
+            PatchRefusal::LooksBack,
+            PatchRefusal::ShadowStack,
+            PatchRefusal::TooMany,
+            PatchRefusal::EndsIn,
+            PatchRefusal::CrossesPage,
         ];
-        let words: std::collections::HashSet<_> = refusals.iter().map(Refusal::to_string).collect();
+        let words: std::collections::HashSet<_> =
+            refusals.iter().map(PatchRefusal::to_string).collect();
         assert_eq!(words.len(), refusals.len());
     }
 }

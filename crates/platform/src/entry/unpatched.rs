@@ -1,15 +1,15 @@
 //! Stand-in for patching on AArch64, where jumps at function entries are not implemented. A function's code is still
 //! checked for reads of its return address.
 
-use super::Refusal;
+use super::PatchRefusal;
 
 pub const JUMP: usize = 4;
 
 /// An entry that can be patched. The type has no values, because no entry can be.
 #[derive(Clone, Copy)]
-pub enum Entry {}
+pub enum PatchableEntry {}
 
-impl Entry {
+impl PatchableEntry {
     pub fn at(&self) -> usize {
         match *self {}
     }
@@ -23,7 +23,7 @@ pub fn examine(
     start: usize,
     code: &[u8],
     read: impl Fn(usize, &mut [u8]) -> bool,
-) -> Result<Entry, Refusal> {
+) -> Result<PatchableEntry, PatchRefusal> {
     let looks_back = code.chunks(4).enumerate().any(|(index, word)| {
         let Ok(word) = word.try_into().map(u32::from_le_bytes) else {
             return true;
@@ -33,7 +33,7 @@ pub fn examine(
                 !(start..start + code.len()).contains(&target) && leads_out(target, &read)
             })
     });
-    Err(Refusal::Processor { looks_back })
+    Err(PatchRefusal::Processor { looks_back })
 }
 
 /// Returns the target if `instruction` at the address `at` is a branch that is not a call.
@@ -105,7 +105,7 @@ fn uses_return_address(instruction: u32) -> bool {
     }
 }
 
-pub fn fits_one_store(entry: &Entry) -> bool {
+pub fn fits_one_store(entry: &PatchableEntry) -> bool {
     match *entry {}
 }
 
@@ -115,6 +115,6 @@ pub fn jump(_: usize, _: usize) -> Option<[u8; JUMP]> {
 
 /// # Safety
 /// There are no requirements.
-pub unsafe fn write(entry: &Entry, _: [u8; JUMP], _: bool) -> Result<(), Refusal> {
+pub unsafe fn write(entry: &PatchableEntry, _: [u8; JUMP], _: bool) -> Result<(), PatchRefusal> {
     match *entry {}
 }

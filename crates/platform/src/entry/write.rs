@@ -10,13 +10,13 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Denied, Entry, JUMP, Refusal};
+use super::{Denied, JUMP, PatchRefusal, PatchableEntry};
 use crate::barrier;
 
 const PAGE: usize = 4096;
 
 /// Returns true if the jump can be written while other threads run.
-pub fn fits_one_store(entry: &Entry) -> bool {
+pub fn fits_one_store(entry: &PatchableEntry) -> bool {
     let first = entry.moved.first().map_or(0, |moved| moved.bytes.len());
     first >= JUMP && entry.at % 8 + JUMP <= 8
 }
@@ -33,7 +33,11 @@ pub fn jump(at: usize, trampoline: usize) -> Option<[u8; JUMP]> {
 /// # Safety
 /// The module with the entry stays loaded during the call, and the trampoline is complete. If the entry does not fit
 /// one store, no other thread can be in the function. `alone` is true if the process has only one thread.
-pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), Refusal> {
+pub unsafe fn write(
+    entry: &PatchableEntry,
+    jump: [u8; JUMP],
+    alone: bool,
+) -> Result<(), PatchRefusal> {
     let pages = (entry.at & !(PAGE - 1))..(entry.at + entry.length).next_multiple_of(PAGE);
     let readable = libc::PROT_READ | libc::PROT_EXEC;
     // Keep the pages executable. Other threads may be running in them, and so may a signal handler, or a function that
@@ -43,7 +47,7 @@ pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), 
         let denied = Denied::last();
         // If there are several pages, the first call may have changed some of them.
         protect(&pages, readable);
-        return Err(Refusal::NotWritable(denied));
+        return Err(PatchRefusal::NotWritable(denied));
     }
     // SAFETY: the code lies in these pages. They stay mapped because the module stays loaded, and they are now
     // writable. A jump that fits one store replaces an aligned word as a whole. Otherwise no other thread is in the
@@ -137,7 +141,7 @@ mod tests {
     #[test]
     fn several_instructions_are_overwritten_and_filled_up() {
         let [first, second] = functions([1, 2]);
-        let entry = Entry {
+        let entry = PatchableEntry {
             at: first,
             moved: Vec::new(),
             length: 6,
@@ -159,7 +163,7 @@ mod tests {
 
     #[test]
     fn code_that_is_not_mapped_cannot_be_written() {
-        let entry = Entry {
+        let entry = PatchableEntry {
             at: PAGE,
             moved: Vec::new(),
             length: JUMP,
@@ -169,7 +173,7 @@ mod tests {
         // SAFETY: nothing is mapped at the address, so nothing is written.
         let refused = unsafe { write(&entry, [0; JUMP], true) };
         assert!(
-            matches!(refused, Err(Refusal::NotWritable(_))),
+            matches!(refused, Err(PatchRefusal::NotWritable(_))),
             "{refused:?}"
         );
     }
@@ -193,9 +197,9 @@ mod tests {
             let code = [code, vec![0x90]].concat();
             let moved = vec![crate::entry::Moved {
                 bytes: code,
-                kind: crate::entry::Kind::Anywhere,
+                kind: crate::entry::InstructionKind::Anywhere,
             }];
-            Entry {
+            PatchableEntry {
                 at,
                 moved,
                 length,

@@ -11,7 +11,7 @@ use tllmprof_calls::is_called_in_context;
 
 use super::{is_hooked, is_profiler, is_wanted, stand_in};
 use crate::elf;
-use crate::elf::Module;
+use crate::elf::ElfModule;
 use crate::got::lead;
 use crate::resolve;
 
@@ -113,7 +113,7 @@ fn now() -> u64 {
     system::nanoseconds(SystemClock::Monotonic)
 }
 
-fn needs_driver(module: &Module) -> bool {
+fn needs_driver(module: &ElfModule) -> bool {
     let mut needs = false;
     module.each_needed(|name| needs |= name.to_bytes().starts_with(b"libcuda.so"));
     needs

@@ -110,19 +110,19 @@ lifecycle::global! {
 
 /// States whether a function may give the GPU work.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Work {
+pub enum GpuUse {
     No,
     Maybe,
 }
 
-impl Work {
+impl GpuUse {
     /// Returns the value for a call in the table of calls.
     pub fn from_call(call: Call) -> Self {
         Self::from(call.kind().gives_work())
     }
 }
 
-impl From<bool> for Work {
+impl From<bool> for GpuUse {
     fn from(may: bool) -> Self {
         if may { Self::Maybe } else { Self::No }
     }
@@ -191,14 +191,14 @@ pub fn stand_in(real: *mut c_void, name: &CStr) -> *mut c_void {
     };
     match name.to_str() {
         Ok(text) if is_wanted() && is_called_in_context(name) && is_drivers() => {
-            before(real, Work::from(may_give_work(text)))
+            before(real, GpuUse::from(may_give_work(text)))
         }
         _ => real,
     }
 }
 
 /// Returns the gate in front of a driver function, if gates are wanted, or else the function itself.
-pub fn before(real: *mut c_void, work: Work) -> *mut c_void {
+pub fn before(real: *mut c_void, work: GpuUse) -> *mut c_void {
     if !is_wanted() || resolve::is_ours(real.addr()) {
         return real;
     }
@@ -215,7 +215,7 @@ pub fn before(real: *mut c_void, work: Work) -> *mut c_void {
         return real;
     };
     gate.weight
-        .store((work == Work::Maybe).into(), Ordering::Relaxed);
+        .store((work == GpuUse::Maybe).into(), Ordering::Relaxed);
     gate.real.store(real, Ordering::Relaxed);
     USED.store(index + 1, Ordering::Release);
     stub(index)
@@ -362,7 +362,7 @@ mod tests {
 
     /// Calls `getpid` through its gate.
     fn call() -> pid_t {
-        let gate = before(real(c"getpid"), Work::Maybe);
+        let gate = before(real(c"getpid"), GpuUse::Maybe);
         assert_ne!(gate, real(c"getpid"));
         assert_eq!(behind(gate), real(c"getpid"));
         assert_eq!(behind(real(c"getpid")), real(c"getpid"));
@@ -374,7 +374,7 @@ mod tests {
     fn read(fd: c_int) -> ssize_t {
         type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> ssize_t;
         let mut byte = 0_u8;
-        let gate = before(real(c"read"), Work::No);
+        let gate = before(real(c"read"), GpuUse::No);
         // SAFETY: the gate leads to `read`, which has this type and writes a byte to the local variable.
         unsafe {
             let read = function::at::<Read>(gate).unwrap();
@@ -431,12 +431,16 @@ mod tests {
     #[test]
     fn a_function_has_one_gate() {
         let _one = one();
-        let gate = before(real(c"getuid"), Work::No);
-        assert_eq!(before(real(c"getuid"), Work::No), gate);
-        assert_ne!(before(real(c"getgid"), Work::No), gate);
+        let gate = before(real(c"getuid"), GpuUse::No);
+        assert_eq!(before(real(c"getuid"), GpuUse::No), gate);
+        assert_ne!(before(real(c"getgid"), GpuUse::No), gate);
         assert!(are_all());
         let ours = is_anybody_in as *const () as *mut c_void;
-        assert_eq!(before(ours, Work::No), ours, "our own functions have none");
+        assert_eq!(
+            before(ours, GpuUse::No),
+            ours,
+            "our own functions have none"
+        );
         for name in [c"cuMemAlloc_v2", c"cublasCreate_v2"] {
             let libcs = real(c"getuid");
             assert_eq!(stand_in(libcs, name), libcs, "it is not the driver's");

@@ -22,10 +22,10 @@ use tllmprof_session::activity;
 use crate::object::{AttributeName, Ints, Object, Python};
 use crate::place::Place;
 use plain::Refused;
-use reading::Reading;
+use reading::BatchReading;
 
 /// A function that returns an argument of the call that begins.
-pub type Arguments<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'py>>;
+pub type ArgumentLookup<'a, 'py> = &'a dyn Fn(&Place) -> Option<Object<'py>>;
 
 /// The most consecutive steps whose batch cannot be read. After that number, no more are tried.
 const MAX_FAILURES: usize = 64;
@@ -122,7 +122,7 @@ impl BatchReader {
 
     /// Reads the batch of the call that begins.
     #[inline(never)]
-    pub fn read<'py>(&self, py: Python<'py>, arguments: Arguments<'_, 'py>) -> Option<Batch> {
+    pub fn read<'py>(&self, py: Python<'py>, arguments: ArgumentLookup<'_, 'py>) -> Option<Batch> {
         let failed = self.failed.load(Ordering::Relaxed);
         if failed >= MAX_FAILURES {
             return None;
@@ -202,13 +202,13 @@ impl Way {
     fn read<'py>(
         &self,
         py: Python<'py>,
-        arguments: Arguments<'_, 'py>,
+        arguments: ArgumentLookup<'_, 'py>,
     ) -> Result<Batch, ReadFailure<'_>> {
         let mut found = [const { None }; ARGUMENTS];
         for (value, place) in found.iter_mut().zip(&self.arguments) {
             *value = arguments(place);
         }
-        let mut reading = Reading::new(py, self, found);
+        let mut reading = BatchReading::new(py, self, found);
         let mut values = [0; 3];
         for (value, node) in values.iter_mut().zip(&self.formulas.nodes) {
             *value = reading.number(node).map_err(|refused| ReadFailure {

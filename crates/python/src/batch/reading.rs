@@ -1,6 +1,6 @@
 //! Evaluates the formulas of a batch.
 
-use tllmprof_config::Comparison;
+use tllmprof_config::ComparisonOperator;
 use tllmprof_config::formula::{ARGUMENTS, Node, SumExpression, VARIABLES};
 
 use super::Way;
@@ -8,7 +8,7 @@ use super::plain::{self, Elements, MAX_ELEMENTS, Refused};
 use crate::object::{Ints, Object, Python};
 
 /// The state of reading one batch.
-pub struct Reading<'a, 'py> {
+pub struct BatchReading<'a, 'py> {
     py: Python<'py>,
     way: &'a Way,
     arguments: [Option<Object<'py>>; ARGUMENTS],
@@ -19,7 +19,7 @@ pub struct Reading<'a, 'py> {
     name: usize,
 }
 
-impl<'a, 'py> Reading<'a, 'py> {
+impl<'a, 'py> BatchReading<'a, 'py> {
     pub const fn new(
         py: Python<'py>,
         way: &'a Way,
@@ -113,7 +113,11 @@ impl<'a, 'py> Reading<'a, 'py> {
     }
 
     #[inline(never)]
-    fn compare(&mut self, comparison: Comparison, sides: &[Node; 2]) -> Result<bool, Refused> {
+    fn compare(
+        &mut self,
+        comparison: ComparisonOperator,
+        sides: &[Node; 2],
+    ) -> Result<bool, Refused> {
         let [one, other] = sides;
         let order = if let Node::Text(name) = other {
             let object = self.object(one)?;
@@ -170,7 +174,7 @@ impl<'a, 'py> Reading<'a, 'py> {
 /// elements fail the condition, so this keeps their cost low.
 struct Quick<'a, 'py> {
     list: &'a Elements<'py>,
-    comparison: Comparison,
+    comparison: ComparisonOperator,
     number: i64,
     /// The memory layout of ints, if the condition compares with zero.
     zeros: Option<&'a Ints>,
@@ -194,7 +198,7 @@ impl<'a, 'py> Quick<'a, 'py> {
             list,
             comparison: *comparison,
             number: *number,
-            zeros: ints.filter(|_| *comparison == Comparison::Is && *number == 0),
+            zeros: ints.filter(|_| *comparison == ComparisonOperator::Is && *number == 0),
         })
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::code::is_function;
 use super::lookup::{attr_of, each_below, innermost};
-use super::targets::{self, Found, Module, Target};
+use super::targets::{self, Discovery, Target, TargetModule};
 use super::{mark, marked};
 use crate::object::{Object, Python};
 use crate::spans::Mark;
@@ -32,7 +32,7 @@ pub fn meets<'py>(
                 && is_function_of(py, code, module, target, globals, first).is_some()
             {
                 module.imported();
-                is_one |= is_code(py, code, target, Found::InTime);
+                is_one |= is_code(py, code, target, Discovery::InTime);
             }
         }
     }
@@ -61,7 +61,7 @@ pub fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
 fn is_function_of<'py>(
     py: Python<'py>,
     code: &Object<'py>,
-    module: &Module,
+    module: &TargetModule,
     target: &Target,
     globals: &dyn Fn() -> Option<Object<'py>>,
     first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
@@ -131,7 +131,7 @@ pub fn confirms<'py>(
                 && is_function_of(py, &code, module, target, globals, first).is_some()
             {
                 module.imported();
-                target.set_found(Found::InTime);
+                target.set_found(Discovery::InTime);
                 mark.confirm();
                 return Some(());
             }
@@ -147,20 +147,20 @@ pub fn is_code(
     py: Python<'_>,
     code: &Object<'_>,
     target: &'static Target,
-    mut found: Found,
+    mut found: Discovery,
 ) -> bool {
     // The code object was marked as a candidate before its first call, so no call was missed.
     if let Some(mark) = marked::find(code.addr()).filter(|mark| mark.is_candidate()) {
         mark.confirm();
-        found = Found::InTime;
+        found = Discovery::InTime;
     }
     let is_seen = mark(py, code, &target.function);
     if !is_seen {
         target.is_unseen.store(true, Ordering::Relaxed);
     }
-    if target.found() == Found::NotYet {
+    if target.found() == Discovery::NotYet {
         let how = match found {
-            Found::Late => "late, by its name",
+            Discovery::Late => "late, by its name",
             _ => "in time",
         };
         log::say!(Debug, "{target}: found {how}");

@@ -9,7 +9,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 
-use super::frames::{Frame, FrameState, Layout, code_of};
+use super::frames::{FrameState, InterpreterFrame, Layout, code_of};
 use super::{candidates, marked, targets, trial};
 use crate::api::{Api, Evaluate, Raw, ThreadState};
 use crate::attached::{Attached, api};
@@ -428,14 +428,14 @@ unsafe fn mark_of<const SEARCHES: bool>(frame: Raw) -> Option<&'static Mark> {
 #[inline(never)]
 unsafe fn meet(frame: Raw) {
     let is_wanted = |thread: &Thread| is_searching() && !thread.is_busy.get();
-    let act = |thread: &Thread, frame: &Frame<'_>| {
+    let act = |thread: &Thread, frame: &InterpreterFrame<'_>| {
         is_wanted(thread) && thread.busily(|| frame.py().quietly(|py| is_met(py, frame)))
     };
     // SAFETY: the caller promises that the interpreter has passed this frame.
     unsafe { with_frame(frame, act) };
 }
 
-fn is_met<'py>(py: Python<'py>, frame: &Frame<'py>) -> bool {
+fn is_met<'py>(py: Python<'py>, frame: &InterpreterFrame<'py>) -> bool {
     frame.code().is_some_and(|code| {
         let first = |code: &Object<'py>| first_argument(frame, code);
         candidates::meets(py, &code, &|| frame.globals(), &first)
@@ -444,7 +444,7 @@ fn is_met<'py>(py: Python<'py>, frame: &Frame<'py>) -> bool {
 
 /// Returns the first argument of the call that begins with this frame. `code` is the frame's code
 /// object.
-fn first_argument<'py>(frame: &Frame<'py>, code: &Object<'py>) -> Option<Object<'py>> {
+fn first_argument<'py>(frame: &InterpreterFrame<'py>, code: &Object<'py>) -> Option<Object<'py>> {
     let place = place::Place::find(frame.py(), code, spans::yields(code)?, None)?;
     frame.argument(&place)
 }
@@ -593,7 +593,7 @@ unsafe fn follow(
 ///
 /// # Safety
 /// The interpreter has passed `frame` to an evaluator.
-unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &Frame<'_>) -> bool) -> bool {
+unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &InterpreterFrame<'_>) -> bool) -> bool {
     let _errno = SavedErrno::new();
     contained(false, || {
         let (Some(api), Some(thread)) = (api(), threads::current()) else {
@@ -601,14 +601,19 @@ unsafe fn with_frame(frame: Raw, act: impl FnOnce(&Thread, &Frame<'_>) -> bool) 
         };
         // SAFETY: the interpreter holds the GIL while it evaluates frames, and it has passed this
         // frame to us.
-        let frame = unsafe { Frame::new(Python::assume(api), frame) };
+        let frame = unsafe { InterpreterFrame::new(Python::assume(api), frame) };
         frame.is_some_and(|frame| act(thread, &frame))
     })
 }
 
 /// Records that a call begins or resumes. Returns false if the evaluation of this frame does
 /// neither.
-fn enters<'py>(thread: &Thread, frame: &Frame<'py>, throws: c_int, mark: &'static Mark) -> bool {
+fn enters<'py>(
+    thread: &Thread,
+    frame: &InterpreterFrame<'py>,
+    throws: c_int,
+    mark: &'static Mark,
+) -> bool {
     let state = mark.yields.then(|| frame.state());
     let Some(goes_on) = goes_on(state, throws != 0) else {
         return false;
@@ -647,7 +652,12 @@ fn goes_on(state: Option<FrameState>, throws: bool) -> Option<bool> {
 }
 
 /// Records that a call has ended or yielded.
-fn leaves(thread: &Thread, frame: &Frame<'_>, mark: &'static Mark, has_value: bool) -> bool {
+fn leaves(
+    thread: &Thread,
+    frame: &InterpreterFrame<'_>,
+    mark: &'static Mark,
+    has_value: bool,
+) -> bool {
     let has_yielded = has_value && mark.yields && frame.has_yielded();
     let py = frame.py();
     thread.spans.leave(py, frame.addr(), mark, !has_yielded);

@@ -92,7 +92,7 @@ impl Layout {
         version.frames([&UNTIL_3_9, &IN_3_10, &IN_3_11])
     }
 
-    /// Returns the result of [`Frame::state`] for a frame of this layout.
+    /// Returns the result of [`InterpreterFrame::state`] for a frame of this layout.
     ///
     /// # Safety
     /// `frame` is a frame of this layout that is about to be evaluated.
@@ -119,7 +119,7 @@ impl Layout {
         }
     }
 
-    /// Returns the result of [`Frame::has_yielded`] for a frame of this layout.
+    /// Returns the result of [`InterpreterFrame::has_yielded`] for a frame of this layout.
     ///
     /// # Safety
     /// `frame` is a generator's frame of this layout whose evaluation has ended.
@@ -169,13 +169,13 @@ const unsafe fn at<T: Copy>(frame: Raw, offset: isize) -> T {
 }
 
 /// A frame that the interpreter passed to our evaluator.
-pub struct Frame<'py> {
+pub struct InterpreterFrame<'py> {
     py: Python<'py>,
     raw: Raw,
     layout: &'static Layout,
 }
 
-impl<'py> Frame<'py> {
+impl<'py> InterpreterFrame<'py> {
     /// Wraps a frame. Returns `None` in a version whose frames have an unknown layout.
     ///
     /// # Safety
@@ -197,7 +197,7 @@ impl<'py> Frame<'py> {
     /// Returns the state of a generator's frame: whether it only creates the generator, begins, or
     /// resumes. Call this before the frame is evaluated.
     pub fn state(&self) -> FrameState {
-        // SAFETY: the interpreter has passed the frame to be evaluated, and `Frame::new` has chosen
+        // SAFETY: the interpreter has passed the frame to be evaluated, and `InterpreterFrame::new` has chosen
         // the layout of its version.
         unsafe { self.layout.state(self.raw) }
     }
@@ -205,7 +205,7 @@ impl<'py> Frame<'py> {
     /// Returns true if a generator's frame has yielded. Call this after an evaluation that had a
     /// value.
     pub fn has_yielded(&self) -> bool {
-        // SAFETY: the frame was evaluated, and `Frame::new` has chosen the layout of its version.
+        // SAFETY: the frame was evaluated, and `InterpreterFrame::new` has chosen the layout of its version.
         unsafe { self.layout.has_yielded(self.raw) }
     }
 

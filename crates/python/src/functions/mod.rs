@@ -23,7 +23,7 @@ pub mod targets;
 mod trial;
 
 use super::object::{Object, Python};
-use super::spans::{Calls, Function, Mark, Watch};
+use super::spans::{CallReceiver, Mark, RequestedFunction, Watch};
 use tllmprof_platform::log;
 
 pub use evaluator::follow_setters;
@@ -36,7 +36,7 @@ pub use targets::tests::settings;
 /// Marks a code object, so that its calls count as calls of `function` from the next one on. If the
 /// code object is already marked for another function, its calls count for both. Returns false if
 /// its calls cannot be followed.
-pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static Function) -> bool {
+pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static RequestedFunction) -> bool {
     if !can_see(py) {
         return false;
     }
@@ -51,7 +51,7 @@ pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static Function) -> b
 
 /// Marks a code object that may be the function's. Its first call decides
 /// ([`candidates::confirms`]).
-pub fn mark_candidate(py: Python<'_>, code: &Object<'_>, function: &'static Function) {
+pub fn mark_candidate(py: Python<'_>, code: &Object<'_>, function: &'static RequestedFunction) {
     let mark = || Mark::new(py, code, Watch::Function(function)).map(Mark::into_candidate);
     if marked::find(code.addr()).is_none()
         && can_see(py)
@@ -63,7 +63,7 @@ pub fn mark_candidate(py: Python<'_>, code: &Object<'_>, function: &'static Func
 
 /// Reports the calls of a code object to `calls`. Returns false if the code object is followed for
 /// another purpose, or if its calls cannot be followed.
-pub fn follow(py: Python<'_>, code: &Object<'_>, calls: &'static dyn Calls) -> bool {
+pub fn follow(py: Python<'_>, code: &Object<'_>, calls: &'static dyn CallReceiver) -> bool {
     can_see(py) && add(py, code, Watch::Calls(calls)) && sees(py, code)
 }
 

@@ -9,7 +9,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::replacement::Replaced;
-use super::targets::{self, Found, Target};
+use super::targets::{self, Discovery, Target};
 use super::{evaluator, lookup, mark, marked, monitoring};
 use crate::object::{Object, Python};
 use crate::spans::Mark;
@@ -45,8 +45,9 @@ pub fn is_time() -> bool {
 pub fn check(py: Python<'_>) {
     NEXT.store(now() + CHECK_INTERVAL_NS, Ordering::Relaxed);
     for module in targets::known() {
-        let is_found =
-            |target: &&Target| target.found() != Found::NotYet && target.replaced.get().is_none();
+        let is_found = |target: &&Target| {
+            target.found() != Discovery::NotYet && target.replaced.get().is_none()
+        };
         let mut found = module.targets.iter().filter(is_found).peekable();
         if found.peek().is_none() {
             continue;

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use crate::spans::Function;
+use crate::spans::RequestedFunction;
 
 /// A replacement of a requested function by the program.
 pub struct Replaced {
@@ -19,7 +19,7 @@ pub struct Replaced {
 impl Replaced {
     /// Returns true if calls may be missing, which is so unless the replacement calls the function
     /// that it replaces.
-    pub fn hides_calls(&self, replaced: &Function) -> bool {
+    pub fn hides_calls(&self, replaced: &RequestedFunction) -> bool {
         !replaced.is_called_within()
     }
 }

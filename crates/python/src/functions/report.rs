@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 use super::evaluator;
 use super::replaced;
 use super::replacement::Replaced;
-use super::targets::{self, By, Found, Module, Target};
+use super::targets::{self, By, Discovery, Target, TargetModule};
 use crate::attached::{self, Presence};
 use crate::trouble;
 use tllmprof_platform::log;
@@ -25,7 +25,7 @@ pub fn report() {
         for target in &module.targets {
             if target.by == By::Api {
                 api += 1;
-                found += usize::from(target.found() != Found::NotYet);
+                found += usize::from(target.found() != Discovery::NotYet);
             }
             if let Some(line) = ReportedFact::new(module, target, has_windows) {
                 log::line(line.level(), format_args!("{line}"));
@@ -56,20 +56,20 @@ fn replaced(target: &Target) -> Option<&Replaced> {
 enum ReportedFact<'a> {
     StepIsLate(&'a Target),
     RangesAreLate(&'a Target),
-    NotFound(&'a Module, &'a Target),
-    NotCalled(&'a Module, &'a Target),
+    NotFound(&'a TargetModule, &'a Target),
+    NotCalled(&'a TargetModule, &'a Target),
     NotThere(&'a Target),
 }
 
 impl<'a> ReportedFact<'a> {
-    fn new(module: &'a Module, target: &'a Target, has_windows: bool) -> Option<Self> {
+    fn new(module: &'a TargetModule, target: &'a Target, has_windows: bool) -> Option<Self> {
         match (target.by, target.found()) {
-            (By::Rule, Found::Late) if has_windows => Some(Self::StepIsLate(target)),
-            (By::Ranges, Found::Late) => Some(Self::RangesAreLate(target)),
+            (By::Rule, Discovery::Late) if has_windows => Some(Self::StepIsLate(target)),
+            (By::Ranges, Discovery::Late) => Some(Self::RangesAreLate(target)),
             // A rule that counted no step is reported together with the windows.
-            (By::Ranges | By::Batch, Found::NotYet) => Some(Self::NotFound(module, target)),
+            (By::Ranges | By::Batch, Discovery::NotYet) => Some(Self::NotFound(module, target)),
             (By::Batch, _) if target.function.calls() == 0 => Some(Self::NotCalled(module, target)),
-            (By::Api, Found::NotYet) if module.is_imported.load(Ordering::Relaxed) => {
+            (By::Api, Discovery::NotYet) if module.is_imported.load(Ordering::Relaxed) => {
                 Some(Self::NotThere(target))
             }
             _ => None,
@@ -147,12 +147,12 @@ impl fmt::Display for MayLackCalls {
         // A function that was found late is not mentioned here, because it has a message of its
         // own.
         let lacks = |target: &Target| {
-            let is_found = target.found() != Found::NotYet;
+            let is_found = target.found() != Discovery::NotYet;
             is_found && (trouble::hides_calls() || replaced(target).is_some())
         };
         match rules {
             Some(target) if lacks(target) => f.write_str("; calls of it may be missing"),
-            Some(target) if target.found() != Found::NotYet && !replaced::were_checked() => {
+            Some(target) if target.found() != Discovery::NotYet && !replaced::were_checked() => {
                 f.write_str(UNCHECKED)
             }
             _ => Ok(()),
@@ -161,13 +161,13 @@ impl fmt::Display for MayLackCalls {
 }
 
 /// Displays the reason why no call of this function was counted.
-struct Unseen<'a>(&'a Module, &'a Target);
+struct Unseen<'a>(&'a TargetModule, &'a Target);
 
 impl fmt::Display for Unseen<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(module, target) = self;
         match target.found() {
-            Found::NotYet => write!(f, "{}", Missing(module, target)),
+            Discovery::NotYet => write!(f, "{}", Missing(module, target)),
             _ if target.is_unseen.load(Ordering::Relaxed) => {
                 f.write_str("; it is there, and its calls cannot be seen")
             }
@@ -183,7 +183,7 @@ impl fmt::Display for Unseen<'_> {
 }
 
 /// Displays the reason why a function was not found.
-struct Missing<'a>(&'a Module, &'a Target);
+struct Missing<'a>(&'a TargetModule, &'a Target);
 
 impl fmt::Display for Missing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -223,7 +223,7 @@ mod tests {
     use super::super::targets::tests::asked;
     use super::*;
 
-    fn line(module: &Module, target: &Target) -> Option<String> {
+    fn line(module: &TargetModule, target: &Target) -> Option<String> {
         ReportedFact::new(module, target, true).map(|line| line.to_string())
     }
 
@@ -251,23 +251,23 @@ mod tests {
     #[test]
     fn what_was_found_late_is_reported_by_who_asked() {
         let (module, target) = asked("m:f", By::Rule);
-        target.set_found(Found::Late);
+        target.set_found(Discovery::Late);
         assert_eq!(
             line(&module, &target).unwrap(),
             "py:m:f was found late: calls before that do not count"
         );
         assert!(ReportedFact::new(&module, &target, false).is_none());
         let (module, target) = asked("m:f", By::Ranges);
-        target.set_found(Found::Late);
+        target.set_found(Discovery::Late);
         assert_eq!(
             line(&module, &target).unwrap(),
             "TLLMPROF_PY_RANGES: m:f was found late: calls before that have no range"
         );
         let (module, target) = asked("m:f", By::Ranges);
-        target.set_found(Found::InTime);
+        target.set_found(Discovery::InTime);
         assert_eq!(line(&module, &target), None);
         let (module, target) = asked("m:f", By::Batch);
-        target.set_found(Found::InTime);
+        target.set_found(Discovery::InTime);
         assert_eq!(
             line(&module, &target).unwrap(),
             format!(
@@ -297,7 +297,7 @@ mod tests {
         let (module, target) = asked("m:f", By::Rule);
         let why = || Unseen(&module, &target).to_string();
         assert_eq!(why(), "; m was never imported");
-        target.set_found(Found::InTime);
+        target.set_found(Discovery::InTime);
         // No interpreter has ended in this process, so the last check has not run.
         assert_eq!(
             why(),

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use super::candidates::{is_called, is_code, name_of};
 use super::code::is_function;
 use super::lookup::{each_in, each_named, imported};
-use super::targets::{self, Found, Module, Target};
+use super::targets::{self, Discovery, Target, TargetModule};
 use super::{evaluator, mark_candidate, monitoring, near, replaced};
 use crate::late;
 use crate::object::Object;
@@ -196,9 +196,9 @@ fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
             let mut found = false;
             each_in(code, &parts, &mut |code| {
                 found = true;
-                is_code(py, code, target, Found::InTime);
+                is_code(py, code, target, Discovery::InTime);
             });
-            if !found && target.found() == Found::NotYet {
+            if !found && target.found() == Discovery::NotYet {
                 has_left = true;
                 if target.is_by_name() {
                     let near = || Box::new(near::in_code(code, &asked.qualname));
@@ -236,7 +236,7 @@ fn is_candidate(py: Python<'_>, code: &Object<'_>, target: &'static Target) {
 
 /// Returns true if code from `file` that is about to run is the module's. Another module's file may
 /// have the same name, and so may code that is passed to `exec`.
-fn is_run_as(py: Python<'_>, module: &Module, file: &str) -> bool {
+fn is_run_as(py: Python<'_>, module: &TargetModule, file: &str) -> bool {
     if module.is_main() {
         // In a child that multiprocessing spawned, the program's main module is named
         // `__mp_main__`.
@@ -308,7 +308,7 @@ fn parts(qualname: &str) -> impl Iterator<Item = &str> {
 pub fn look(py: Python<'_>) {
     let mut has_left = !monitoring::try_again(py);
     for module in targets::known() {
-        let is_left = |target: &&Target| target.found() == Found::NotYet;
+        let is_left = |target: &&Target| target.found() == Discovery::NotYet;
         let mut left = module.targets.iter().filter(is_left).peekable();
         if left.peek().is_none() {
             continue;
@@ -321,16 +321,16 @@ pub fn look(py: Python<'_>) {
         // While a module is still being imported, no other code has used its functions, so no call
         // was missed.
         let found = if is_being_imported(&there) {
-            Found::InTime
+            Discovery::InTime
         } else {
-            Found::Late
+            Discovery::Late
         };
         for target in left {
             let wanted = &target.function.asked.qualname;
             let kind = each_named(&there, wanted, &mut |code| {
                 is_code(py, code, target, found);
             });
-            if let Some(kind) = kind.filter(|_| found == Found::Late && target.is_by_name()) {
+            if let Some(kind) = kind.filter(|_| found == Discovery::Late && target.is_by_name()) {
                 target.kind.get_or_init(|| Box::new(kind));
             }
         }

@@ -4,13 +4,13 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{PyFunction, Settings, Step};
-use tllmprof_engines::{DRAFTS, DUMMY_STEPS, IDLE_WAITS, SCOPES, Scopes, api_functions};
+use tllmprof_engines::{DRAFTS, DUMMY_STEPS, IDLE_WAITS, ModuleScopes, SCOPES, api_functions};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use super::replacement::Replaced;
-use crate::spans::{Function, StepOf};
+use crate::spans::{RequestedFunction, StepOf};
 use tllmprof_capture::marks;
-use tllmprof_capture::marks::Name;
+use tllmprof_capture::marks::RegisteredName;
 use tllmprof_recorder as recorder;
 use tllmprof_session::activity::has_work;
 use tllmprof_session::engines;
@@ -20,11 +20,11 @@ lifecycle::global! {
 
     #[fork(by = in_child)]
     #[restart(keep)]
-    static TARGETS: OnceBox<Vec<Module>> = OnceBox::new();
+    static TARGETS: OnceBox<Vec<TargetModule>> = OnceBox::new();
 }
 
 /// A module with requested functions.
-pub struct Module {
+pub struct TargetModule {
     pub name: String,
     /// The end of the path of the module's file, without its suffix: `pkg/mod`.
     pub path: String,
@@ -35,7 +35,7 @@ pub struct Module {
 
 /// A requested function, and the result of the search for it.
 pub struct Target {
-    pub function: Function,
+    pub function: RequestedFunction,
     pub by: By,
     found: AtomicU8,
     /// Similar names in the module or class, if the function was not found.
@@ -66,7 +66,7 @@ pub enum By {
 /// The time at which a function was found.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
 #[repr(u8)]
-pub enum Found {
+pub enum Discovery {
     NotYet,
     /// The function was found after its module was imported, so calls may have been missed.
     Late,
@@ -88,13 +88,13 @@ fn counts(settings: &Settings) -> bool {
 }
 
 /// Returns the requested functions, or an empty list if they have not been collected yet.
-pub fn known() -> &'static [Module] {
+pub fn known() -> &'static [TargetModule] {
     TARGETS.get().map_or(&[], Vec::as_slice)
 }
 
 /// Returns the requested functions. The first call collects them, and decides for good whether
 /// ranges are recorded.
-pub fn all() -> &'static [Module] {
+pub fn all() -> &'static [TargetModule] {
     TARGETS.get_or_init(|| {
         let listens = marks::are_wanted() || recorder::is_wanted();
         let settings = tllmprof_session::activity::settings();
@@ -118,10 +118,10 @@ enum KeptData {
 }
 
 /// Collects the requested functions. `listens` is true if ranges are recorded.
-fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
+fn collect(settings: &Settings, listens: bool) -> Vec<TargetModule> {
     let mut modules = Vec::new();
     let mut add = |asked: &PyFunction, by, step, kept: KeptData| {
-        let name = || Name::of_function(asked.qualname.as_str());
+        let name = || RegisteredName::of_function(asked.qualname.as_str());
         let target = target(&mut modules, asked, by);
         let has_ranges = matches!(kept, KeptData::Calls | KeptData::Waits);
         let name = has_ranges.then(name).flatten();
@@ -190,7 +190,7 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
         }
         // Functions of known engines that launch kernels outside the model. They serve as scopes of
         // these launches.
-        for function in SCOPES.iter().flat_map(Scopes::functions) {
+        for function in SCOPES.iter().flat_map(ModuleScopes::functions) {
             if let (true, Ok(function)) = (settings.layers, PyFunction::parse(&function)) {
                 add(&function, By::Engine, None, KeptData::Calls);
             }
@@ -205,12 +205,12 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
 }
 
 /// Returns the target for `asked`. Adds a new one if the function was not requested before.
-fn target<'a>(modules: &'a mut Vec<Module>, asked: &PyFunction, by: By) -> &'a mut Target {
+fn target<'a>(modules: &'a mut Vec<TargetModule>, asked: &PyFunction, by: By) -> &'a mut Target {
     let at = modules
         .iter()
         .position(|module| module.name == asked.module);
     let at = at.unwrap_or_else(|| {
-        modules.push(Module::new(&asked.module));
+        modules.push(TargetModule::new(&asked.module));
         modules.len() - 1
     });
     let targets = &mut modules[at].targets;
@@ -248,12 +248,14 @@ pub fn calls() -> u64 {
 /// Marks all functions as not found, and forgets calls that have not ended.
 pub fn forget() {
     for target in known().iter().flat_map(|module| &module.targets) {
-        target.found.store(Found::NotYet as u8, Ordering::Relaxed);
+        target
+            .found
+            .store(Discovery::NotYet as u8, Ordering::Relaxed);
         target.function.forget_calls();
     }
 }
 
-impl Module {
+impl TargetModule {
     fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -304,9 +306,9 @@ impl Module {
 impl Target {
     fn new(asked: PyFunction, by: By) -> Self {
         Self {
-            function: Function::new(asked),
+            function: RequestedFunction::new(asked),
             by,
-            found: AtomicU8::new(Found::NotYet as u8),
+            found: AtomicU8::new(Discovery::NotYet as u8),
             near: OnceBox::new(),
             is_unseen: AtomicBool::new(false),
             kind: OnceBox::new(),
@@ -321,20 +323,20 @@ impl Target {
 
     /// Returns true if the user requested the function by name and it has not been found.
     pub fn is_missing(&self) -> bool {
-        self.is_by_name() && self.found() == Found::NotYet
+        self.is_by_name() && self.found() == Discovery::NotYet
     }
 
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> Discovery {
         match self.found.load(Ordering::Relaxed) {
-            0 => Found::NotYet,
-            1 => Found::Late,
-            _ => Found::InTime,
+            0 => Discovery::NotYet,
+            1 => Discovery::Late,
+            _ => Discovery::InTime,
         }
     }
 
     /// Stores how the function was found, unless it had been found before.
-    pub fn set_found(&self, found: Found) {
-        if self.found() == Found::NotYet {
+    pub fn set_found(&self, found: Discovery) {
+        if self.found() == Discovery::NotYet {
             self.found.store(found as u8, Ordering::Relaxed);
         }
     }
@@ -350,12 +352,12 @@ pub mod tests {
     }
 
     /// Returns the module and the target of a requested function, before any search.
-    pub fn asked(text: &str, by: By) -> (Module, Target) {
+    pub fn asked(text: &str, by: By) -> (TargetModule, Target) {
         let asked = PyFunction::parse(text).unwrap();
-        (Module::new(&asked.module), Target::new(asked, by))
+        (TargetModule::new(&asked.module), Target::new(asked, by))
     }
 
-    fn names(modules: &[Module]) -> Vec<(String, By)> {
+    fn names(modules: &[TargetModule]) -> Vec<(String, By)> {
         let targets = modules.iter().flat_map(|module| &module.targets);
         targets
             .map(|target| (target.function.asked.to_string(), target.by))
@@ -366,7 +368,7 @@ pub mod tests {
 
     #[test]
     fn a_file_is_a_modules_by_its_path() {
-        let module = Module::new("pkg.mod");
+        let module = TargetModule::new("pkg.mod");
         assert!(module.may_be("/lib/pkg/mod.py"));
         assert!(module.may_be("pkg/mod.py"));
         assert!(module.may_be("/lib/pkg/mod/__init__.py"));
@@ -376,7 +378,7 @@ pub mod tests {
         assert!(!module.may_be("/lib/pkg/mod.pyc"));
         assert!(!module.may_be("<frozen pkg>"));
         assert!(!module.may_be("<string>"));
-        assert!(Module::new("__main__").may_be("<string>"));
+        assert!(TargetModule::new("__main__").may_be("<string>"));
         assert!(!module.is_main());
     }
 
@@ -459,13 +461,13 @@ pub mod tests {
     fn known_engines_functions_are_scopes_where_layers_are_followed() {
         let scopes = |asked: &[(&str, &str)], listens| {
             let modules = collect(&settings(asked), listens);
-            let all: Vec<_> = SCOPES.iter().flat_map(Scopes::functions).collect();
+            let all: Vec<_> = SCOPES.iter().flat_map(ModuleScopes::functions).collect();
             names(&modules)
                 .into_iter()
                 .filter(|(name, by)| all.contains(name) && *by == By::Engine)
                 .count()
         };
-        let all = SCOPES.iter().flat_map(Scopes::functions).count();
+        let all = SCOPES.iter().flat_map(ModuleScopes::functions).count();
         let layers = ("TLLMPROF_LAYERS", "1");
         let call = ("TLLMPROF_STEP", "cudaGraphLaunch");
         assert_eq!(scopes(&[WINDOW, layers], true), all);
@@ -486,12 +488,12 @@ pub mod tests {
     #[test]
     fn what_was_found_first_stays() {
         let (_, target) = asked("a:f", By::Rule);
-        assert_eq!(target.found(), Found::NotYet);
-        target.set_found(Found::Late);
-        target.set_found(Found::InTime);
-        assert_eq!(target.found(), Found::Late);
+        assert_eq!(target.found(), Discovery::NotYet);
+        target.set_found(Discovery::Late);
+        target.set_found(Discovery::InTime);
+        assert_eq!(target.found(), Discovery::Late);
         let (_, target) = asked("a:f", By::Rule);
-        target.set_found(Found::InTime);
-        assert_eq!(target.found(), Found::InTime);
+        target.set_found(Discovery::InTime);
+        assert_eq!(target.found(), Discovery::InTime);
     }
 }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use super::frames::Layout;
 use super::marked;
 use crate::object::{Object, Python};
-use crate::spans::{Calls, Entered, Mark, Watch};
+use crate::spans::{CallReceiver, Entered, Mark, Watch};
 use crate::trouble::Trouble;
 use tllmprof_platform::lifecycle;
 
@@ -106,7 +106,7 @@ impl Trial {
     }
 }
 
-impl Calls for Trial {
+impl CallReceiver for Trial {
     fn enters(&self, _: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered {
         let first = first.map_or(0, Object::addr);
         self.note(self.beginning(first, goes_on));

@@ -220,9 +220,9 @@ impl<'py> Python<'py> {
     }
 
     /// Returns the innermost Python frame of the calling thread.
-    pub fn frame(self) -> Option<Frame<'py>> {
+    pub fn frame(self) -> Option<PythonFrame<'py>> {
         // SAFETY: the thread may use the interpreter; the frame is borrowed.
-        unsafe { self.share((self.api.current_frame?)()) }.map(Frame)
+        unsafe { self.share((self.api.current_frame?)()) }.map(PythonFrame)
     }
 
     /// Makes a Python function that calls our C function.
@@ -290,9 +290,9 @@ impl<'py> Python<'py> {
 }
 
 /// A Python frame: one call of a Python function.
-pub struct Frame<'py>(Object<'py>);
+pub struct PythonFrame<'py>(Object<'py>);
 
-impl<'py> Frame<'py> {
+impl<'py> PythonFrame<'py> {
     /// Returns the global names of the frame's function.
     pub fn globals(&self) -> Option<Object<'py>> {
         self.0.attr(c"f_globals")

@@ -4,25 +4,25 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::PyFunction;
-use tllmprof_config::condition::Facts;
+use tllmprof_config::condition::BatchFacts;
 use tllmprof_engines::{DUMMY_STEPS, is_step};
 
 use super::polled;
 use crate::object::Python;
 use crate::{groups, rank};
-use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
+use tllmprof_capture::marks::RegisteredName;
 use tllmprof_recorder as recorder;
 use tllmprof_session::by_name;
 use tllmprof_session::engines;
 use tllmprof_steps::step::counted::Counted;
 
 /// A function that a setting or a table of the library requests by name.
-pub struct Function {
+pub struct RequestedFunction {
     /// The name as it was requested.
     pub asked: PyFunction,
     /// The name of the function's ranges; empty if it has no ranges.
-    name: OnceBox<Name>,
+    name: OnceBox<RegisteredName>,
     /// The reason why the function's calls are steps; empty if they are not.
     step: OnceBox<StepOf>,
     /// True if an iteration continues after the call that began it has ended. This is so for an
@@ -73,7 +73,7 @@ pub struct Entered {
     idles_since: Option<u64>,
 }
 
-impl Function {
+impl RequestedFunction {
     pub fn new(asked: PyFunction) -> Self {
         Self {
             outlives: is_step(&asked),
@@ -93,7 +93,7 @@ impl Function {
 
     /// Gives the calls a range name (`name`) and makes them steps (`step`). A name or step that the
     /// function already has is kept.
-    pub fn means(&self, name: Option<Name>, step: Option<StepOf>) {
+    pub fn means(&self, name: Option<RegisteredName>, step: Option<StepOf>) {
         if let Some(name) = name {
             self.name.get_or_init(|| Box::new(name));
         }
@@ -192,13 +192,13 @@ impl Function {
         goes_on: bool,
         overlaps: bool,
         counts: bool,
-        facts: &mut dyn FnMut() -> Facts,
+        facts: &mut dyn FnMut() -> BatchFacts,
     ) -> Entered {
         let iteration = self.begins(py, goes_on, counts, facts);
         let begin = if overlaps {
-            Name::push_apart
+            RegisteredName::push_apart
         } else {
-            Name::push
+            RegisteredName::push
         };
         Entered {
             range: self.name.get().copied().map(begin),
@@ -209,10 +209,10 @@ impl Function {
         }
     }
 
-    /// Handles a call like [`Function::enters`], but without storing it. The call has no range, and
+    /// Handles a call like [`RequestedFunction::enters`], but without storing it. The call has no range, and
     /// is left with [`Entered::unkept`]. An iteration that begins here lasts until the next one.
     pub fn enters_unkept(&'static self, py: Python<'_>, goes_on: bool) {
-        self.begins(py, goes_on, true, &mut Facts::default);
+        self.begins(py, goes_on, true, &mut BatchFacts::default);
     }
 
     fn begins(
@@ -220,7 +220,7 @@ impl Function {
         py: Python<'_>,
         goes_on: bool,
         counts: bool,
-        facts: &mut dyn FnMut() -> Facts,
+        facts: &mut dyn FnMut() -> BatchFacts,
     ) -> Option<u64> {
         if goes_on {
             return None;
@@ -305,7 +305,7 @@ impl Function {
     /// Counts the call if it is a step. Returns the iteration that the call begins, if its end has
     /// to be reported.
     #[inline]
-    fn count(&self, py: Python<'_>, facts: &mut dyn FnMut() -> Facts) -> Option<u64> {
+    fn count(&self, py: Python<'_>, facts: &mut dyn FnMut() -> BatchFacts) -> Option<u64> {
         if !(self.is_step() && by_name::count(Counted::Python)) {
             return None;
         }
@@ -314,7 +314,7 @@ impl Function {
         let facts = if tllmprof_session::wants_facts() {
             facts()
         } else {
-            Facts::default()
+            BatchFacts::default()
         };
         let ends = py.without_gil(|| by_name::ask_with(Counted::Python, facts));
         // This call must come after the thread has the GIL again, so that the Python call lies
@@ -386,8 +386,8 @@ impl Entered {
 mod tests {
     use super::*;
 
-    fn function(name: &str) -> Function {
-        Function::new(PyFunction::parse(name).unwrap())
+    fn function(name: &str) -> RequestedFunction {
+        RequestedFunction::new(PyFunction::parse(name).unwrap())
     }
 
     #[test]

@@ -2,24 +2,24 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::function::{Entered, Function};
-use crate::batch::{Arguments, BatchReader};
+use super::function::{Entered, RequestedFunction};
+use crate::batch::{ArgumentLookup, BatchReader};
 use crate::object::{Held, Object, Python};
 use crate::place::Place;
 use tllmprof_capture as capture;
-use tllmprof_config::condition::Facts;
+use tllmprof_config::condition::BatchFacts;
 use tllmprof_recorder::Batch;
 
 /// The receiver of a code object's calls.
 #[derive(Clone, Copy)]
 pub enum Watch {
-    Function(&'static Function),
-    Calls(&'static dyn Calls),
+    Function(&'static RequestedFunction),
+    Calls(&'static dyn CallReceiver),
 }
 
 /// A receiver of calls. Its methods run in the calling thread, which holds the GIL and has no
 /// pending exception.
-pub trait Calls: Sync {
+pub trait CallReceiver: Sync {
     /// Handles a call that begins, or a generator or coroutine that resumes. `first` is the first
     /// positional argument of a call that begins.
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered;
@@ -136,7 +136,7 @@ impl Mark {
         &self,
         py: Python<'py>,
         goes_on: bool,
-        arguments: Arguments<'_, 'py>,
+        arguments: ArgumentLookup<'_, 'py>,
         within: &impl Within,
     ) -> Entered {
         match self.watch {
@@ -158,7 +158,7 @@ impl Mark {
                         let is_known = |batch: &Batch| !batch.is_draft;
                         batch.filter(is_known).map(fact)
                     };
-                    Facts {
+                    BatchFacts {
                         requests: of(|batch| batch.requests.into()),
                         tokens: of(|batch| batch.tokens),
                         prefill_tokens: of(|batch| batch.prefill_tokens),
@@ -214,7 +214,7 @@ impl Mark {
 
     /// Returns the requested function whose calls are followed, or `None` if another receiver
     /// follows them.
-    pub const fn function(&self) -> Option<&'static Function> {
+    pub const fn function(&self) -> Option<&'static RequestedFunction> {
         match self.watch {
             Watch::Function(function) => Some(function),
             Watch::Calls(_) => None,
@@ -246,9 +246,9 @@ mod tests {
 
     #[test]
     fn marks_are_alike_if_the_same_follows_them() {
-        let function = |name: &str| -> &'static Function {
+        let function = |name: &str| -> &'static RequestedFunction {
             let asked = PyFunction::parse(name).unwrap();
-            Box::leak(Box::new(Function::new(asked)))
+            Box::leak(Box::new(RequestedFunction::new(asked)))
         };
         let (one, two) = (function("a:f"), function("a:f"));
         let mark = |function| Mark::made(Watch::Function(function));

@@ -9,11 +9,11 @@ mod room;
 
 use core::cell::Cell;
 
-pub use function::{Entered, Function, StepOf};
-pub use mark::{Calls, Mark, Watch, Within, yields};
+pub use function::{Entered, RequestedFunction, StepOf};
+pub use mark::{CallReceiver, Mark, Watch, Within, yields};
 use room::Room;
 
-use super::batch::Arguments;
+use super::batch::ArgumentLookup;
 use super::object::Python;
 use super::trouble::Trouble;
 use tllmprof_platform::lifecycle::OnlyThread;
@@ -130,7 +130,7 @@ impl Spans {
         frame: usize,
         mark: &'static Mark,
         goes_on: bool,
-        arguments: Arguments<'_, 'py>,
+        arguments: ArgumentLookup<'_, 'py>,
     ) {
         if self.has_room() || self.drop_stale(frame) {
             if let Some(function) = mark.function()
@@ -154,7 +154,7 @@ impl Spans {
     /// Returns true if the thread is inside a call of the function that replaced `function`. `mark`
     /// belongs to the original code.
     #[cold]
-    fn is_within(&self, function: &Function, mark: &Mark) -> bool {
+    fn is_within(&self, function: &RequestedFunction, mark: &Mark) -> bool {
         self.open().iter().any(|entry| {
             let around = entry
                 .mark
@@ -264,7 +264,7 @@ impl Within for Spans {
     fn is_draft(&self) -> bool {
         self.open().iter().any(|entry| {
             let function = entry.mark.get().and_then(Mark::function);
-            function.is_some_and(Function::is_of_drafts)
+            function.is_some_and(RequestedFunction::is_of_drafts)
         })
     }
 
@@ -295,7 +295,7 @@ pub mod tests {
 
     static COUNTS: Counts = Counts(AtomicUsize::new(0));
 
-    impl Calls for Counts {
+    impl CallReceiver for Counts {
         fn enters(&self, _: Python<'_>, _: Option<&Object<'_>>, _: bool) -> Entered {
             Entered::with(None)
         }

@@ -23,7 +23,7 @@ use crate::attached;
 use crate::object::Python;
 
 pub use layout::{Layout, Top, find as find_layout};
-pub use names::{Names, OfAddress};
+pub use names::{CodeNames, OfAddress};
 pub use walk::{TAGS, Target, Walked, Walker};
 
 /// Everything that is needed to read an interpreter's stacks.

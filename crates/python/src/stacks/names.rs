@@ -47,14 +47,14 @@ struct NamedCode {
 
 /// The names of code objects. Each name is read once.
 #[derive(Default)]
-pub struct Names {
+pub struct CodeNames {
     known: HashMap<usize, NamedCode, BuildHasherDefault<OfAddress>>,
     snapshot: Snapshot,
     asked: Vec<usize>,
     samples: u64,
 }
 
-impl Names {
+impl CodeNames {
     /// Calls `give` with the record's string for each function of a stack, in order. Returns false
     /// if one of `codes` is not a code object, which means that the stack changed while it was
     /// read.
@@ -160,7 +160,7 @@ fn text_of(snapshot: &mut Snapshot, ready: &Ready, code: CodeFields) -> Option<S
     Some(format!("{name} ({file}:{})", code.line))
 }
 
-/// Returns the text of one code object, as [`Names::strings`] records it. The text is empty if the
+/// Returns the text of one code object, as [`CodeNames::strings`] records it. The text is empty if the
 /// code is not a function's.
 pub fn name_of(snapshot: &mut Snapshot, ready: &Ready, address: usize) -> Option<String> {
     let code = read(snapshot, ready, address)?;

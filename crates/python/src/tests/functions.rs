@@ -4,10 +4,10 @@ use core::sync::atomic::Ordering;
 use std::sync::Mutex;
 
 use super::hosted::in_each;
-use crate::functions::targets::{self, Found, Target};
+use crate::functions::targets::{self, Discovery, Target};
 use crate::functions::{Uncalled, follow, interpreter_ends, lookup, near};
 use crate::object::{Object, Python};
-use crate::spans::{Calls, Entered};
+use crate::spans::{CallReceiver, Entered};
 
 /// Returns the function that `TLLMPROF_STEP` names.
 fn target() -> &'static Target {
@@ -59,7 +59,7 @@ for number in range(5):
         pass
 ",
             );
-            assert_eq!(target().found(), Found::InTime);
+            assert_eq!(target().found(), Discovery::InTime);
             assert_eq!(target().function.calls(), 5);
             assert!(!target().is_unseen.load(Ordering::Relaxed));
             assert_eq!(Uncalled.to_string(), "");
@@ -106,7 +106,7 @@ fn a_function_that_is_not_there_is_reported_with_those_that_are_near() {
         |host| {
             host.run_with_module("stepper", STEPPER, "import stepper");
             host.end();
-            assert_eq!(target().found(), Found::NotYet);
+            assert_eq!(target().found(), Discovery::NotYet);
             assert_eq!(
                 Uncalled.to_string(),
                 "; stepper has no such function; nearest: Engine.step, Engine.steps"
@@ -136,7 +136,7 @@ stepper.made()
 stepper.made()
 ",
             );
-            assert_eq!(target().found(), Found::Late);
+            assert_eq!(target().found(), Discovery::Late);
             assert_eq!(target().function.calls(), 2);
             host.end();
         },
@@ -206,7 +206,7 @@ struct Seen(Mutex<Vec<String>>);
 
 static SEEN: Seen = Seen(Mutex::new(Vec::new()));
 
-impl Calls for Seen {
+impl CallReceiver for Seen {
     fn enters(&self, _: Python<'_>, first: Option<&Object<'_>>, goes_on: bool) -> Entered {
         let first = first.and_then(Object::as_int);
         let what = if goes_on { "goes on" } else { "begins" };

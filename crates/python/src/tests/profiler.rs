@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tllmprof_capture::AddOn;
-use tllmprof_config::{TracePath, Window, Windows};
+use tllmprof_config::{IterationRange, TracePath, WindowList};
 
 use super::hosted::{Host, in_few};
 use crate::torch::profiler::{
@@ -35,8 +35,8 @@ const VARIABLES: &[(&str, &str)] = &[
     ("TLLM_PROFILE_START_STOP", "5-9,20"),
 ];
 
-fn window(text: &str) -> Window {
-    Windows::parse(text).unwrap().as_slice()[0]
+fn window(text: &str) -> IterationRange {
+    WindowList::parse(text).unwrap().as_slice()[0]
 }
 
 /// Opens and closes a window with the calls that the session makes.

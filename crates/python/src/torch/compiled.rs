@@ -23,7 +23,7 @@ use crate::functions::lookup::{each_in, each_named};
 use crate::later::call_for_program;
 use crate::method::MethodDef;
 use crate::object::{Held, Object, Python};
-use crate::spans::{Calls, Entered};
+use crate::spans::{CallReceiver, Entered};
 use crate::stacks::{self, own};
 use crate::wants;
 
@@ -94,7 +94,7 @@ struct CompilerFunction {
     module: &'static CStr,
     file: &'static str,
     name: &'static [&'static str],
-    calls: &'static dyn Calls,
+    calls: &'static dyn CallReceiver,
 }
 
 const FOLLOWED: [CompilerFunction; 3] = [
@@ -185,7 +185,7 @@ fn call<'py>(py: Python<'py>, name: &CStr, args: &[&Object<'py>]) -> Option<Obje
 /// Handles calls of `compile_fx(graph_module, …)`, which compiles a graph.
 struct Compiles;
 
-impl Calls for Compiles {
+impl CallReceiver for Compiles {
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, _: bool) -> Entered {
         call(py, c"begins", &[first.unwrap_or(&py.nothing())]);
         Entered::with(None)
@@ -200,7 +200,7 @@ impl Calls for Compiles {
 /// cache.
 struct IsMade;
 
-impl Calls for IsMade {
+impl CallReceiver for IsMade {
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, _: bool) -> Entered {
         if let Some(graph) = first {
             keep(py, graph);
@@ -248,7 +248,7 @@ fn drop_graph(py: Python<'_>, graph: Option<CompiledGraph>) {
 /// Handles calls of `CompiledFxGraph.__call__(self, …)`, which runs a graph.
 struct Runs;
 
-impl Calls for Runs {
+impl CallReceiver for Runs {
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, _: bool) -> Entered {
         const NOTHING: &GraphCode = &GraphCode(&[]);
         let code = first.and_then(|graph| code(py, graph));

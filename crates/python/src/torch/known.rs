@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-use tllmprof_capture::marks::Name;
+use tllmprof_capture::marks::RegisteredName;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;
 
@@ -11,7 +11,7 @@ use crate::object::Held;
 
 /// A torch module's name, and a reference to the module.
 pub struct KnownModule {
-    pub name: Name,
+    pub name: RegisteredName,
     /// A weak reference to the module. It calls back when the module is freed.
     pub reference: Held,
 }

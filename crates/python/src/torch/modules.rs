@@ -16,11 +16,11 @@ use crate::functions::follow;
 use crate::later::call_for_program;
 use crate::method::MethodDef;
 use crate::object::{Held, Object, Python};
-use crate::spans::{Calls, Entered};
+use crate::spans::{CallReceiver, Entered};
 use crate::threads;
 use crate::wants;
 use tllmprof_capture::marks;
-use tllmprof_capture::marks::Name;
+use tllmprof_capture::marks::RegisteredName;
 use tllmprof_recorder as recorder;
 use tllmprof_scopes as scopes;
 use tllmprof_session as session;
@@ -114,7 +114,7 @@ fn called(py: Python<'_>) -> Option<Object<'_>> {
 
 struct ModuleCalls;
 
-impl Calls for ModuleCalls {
+impl CallReceiver for ModuleCalls {
     fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, _: bool) -> Entered {
         let Some(thread) = threads::current() else {
             return Entered::with(None);
@@ -126,7 +126,7 @@ impl Calls for ModuleCalls {
         let is_captured = session::is_capturing() && !scopes::are_on();
         let module = first.filter(|_| !is_captured);
         let name = module.and_then(|module| name(py, module, around == 0));
-        Entered::with(name.map(Name::push))
+        Entered::with(name.map(RegisteredName::push))
     }
 
     fn leaves(&self, _: Python<'_>, entered: Entered, _: bool) {
@@ -144,7 +144,7 @@ impl Calls for ModuleCalls {
 /// Returns the name for a module's ranges. An unknown module that is called outside all others
 /// becomes a root, and names the modules inside it. A module that is added later is named after its
 /// class.
-fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<Name> {
+fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<RegisteredName> {
     let address = module.addr();
     let known = || Some(TABLE.lock_for(TABLE_TIMEOUT)?.get(&address)?.name);
     known().or_else(|| {
@@ -176,7 +176,7 @@ pub fn names(py: Python<'_>) -> Option<Object<'_>> {
 fn learn(py: Python<'_>, module: &Object<'_>, name: &str) -> Option<()> {
     static GOES: MethodDef = MethodDef::bound(c"tllmprof_module_goes", goes);
     let known = KnownModule {
-        name: Name::of_range(name)?,
+        name: RegisteredName::of_range(name)?,
         reference: gone::reference(module, &GOES)?,
     };
     let before = TABLE.lock_for(TABLE_TIMEOUT)?.insert(module.addr(), known);

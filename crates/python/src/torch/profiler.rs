@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use once_cell::race::OnceBox;
-use tllmprof_config::{Settings, TracePath, Window};
+use tllmprof_config::{IterationRange, Settings, TracePath};
 use tllmprof_platform::lifecycle;
 
 use crate::attached;
@@ -75,7 +75,7 @@ pub fn start(settings: &Settings) {
 pub struct TorchProfiler;
 
 impl AddOn for TorchProfiler {
-    fn window_is_open(&self, window: Window, place: &Place<'_>) {
+    fn window_is_open(&self, window: IterationRange, place: &Place<'_>) {
         window_opens(window, place.rank, place.demand, place.torch_trace);
     }
 
@@ -118,7 +118,7 @@ pub fn writes() -> bool {
 /// Starts the profiler when a requested window opens. The trace goes to `path`, or otherwise to the
 /// path in the settings.
 pub fn window_opens(
-    window: Window,
+    window: IterationRange,
     rank: Option<u64>,
     demand: Option<u64>,
     path: Option<&TracePath>,
@@ -161,7 +161,7 @@ pub fn window_opens(
 
 /// Returns the window's number among the requested ones, counted from 1. Windows on demand come
 /// after those in the settings.
-fn number(asked: &[Window], window: Window, demand: Option<u64>) -> u64 {
+fn number(asked: &[IterationRange], window: IterationRange, demand: Option<u64>) -> u64 {
     if let Some(demand) = demand {
         return asked.len() as u64 + demand;
     }
@@ -259,11 +259,11 @@ fn set_runs(_: Python<'_>, args: &Object<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tllmprof_config::Windows;
+    use tllmprof_config::WindowList;
 
     #[test]
     fn windows_are_numbered_as_they_were_asked_for() {
-        let windows = Windows::parse("5-9, 20, 30-").unwrap();
+        let windows = WindowList::parse("5-9, 20, 30-").unwrap();
         let asked = windows.as_slice();
         let numbers: Vec<_> = asked
             .iter()

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
     CHUNK_BYTES, CHUNK_HEADER_BYTES, CallKind, ClockKind, Damage, EVENT_BYTES, Edge, Ended, Entry,
-    Error, Event, Info, RangeKind, Reader, What,
+    Event, Info, RangeKind, Reader, RecordError, What,
 };
 
 /// A pseudo-random number generator (splitmix64).
@@ -221,7 +221,7 @@ pub fn changes() -> u64 {
 }
 
 /// Reads a record completely. Returns its contents and the damage found.
-pub fn read(bytes: &[u8]) -> Result<(Found, Damage), Error> {
+pub fn read(bytes: &[u8]) -> Result<(Found, Damage), RecordError> {
     let reader = Reader::new(bytes)?;
     let mut found = Found::default();
     let damage = reader.read(|entry| match entry {

@@ -41,8 +41,8 @@ functions! {
 /// The events before and after a span (the work of one stream in one iteration).
 #[derive(Clone, Copy, Default)]
 pub struct Pair {
-    pub start: Event,
-    pub end: Event,
+    pub start: EventHandle,
+    pub end: EventHandle,
 }
 
 /// The status code of a driver call that failed.
@@ -96,7 +96,7 @@ fn handle(address: usize) -> Handle {
 }
 
 /// A driver's event handle; 0 means none.
-pub type Event = usize;
+pub type EventHandle = usize;
 
 lifecycle::global! {
     #[fork(keep = "the child has the driver loaded, too")]
@@ -197,7 +197,7 @@ impl Driver {
     }
 
     /// Creates an event in the calling thread's current context.
-    fn create(self) -> Result<Event, DriverError> {
+    fn create(self) -> Result<EventHandle, DriverError> {
         let create = self.0.create.ok_or(DriverError::NOT_SUPPORTED)?;
         let mut event = null_mut();
         check(create(&mut event, 0))?;
@@ -205,7 +205,7 @@ impl Driver {
     }
 
     /// Destroys an event, even if the GPU has not reached it yet.
-    fn destroy(self, event: Event) {
+    fn destroy(self, event: EventHandle) {
         if let Some(destroy) = self.0.destroy {
             destroy(handle(event));
         }
@@ -225,7 +225,7 @@ impl Driver {
     }
 
     /// Records an event in a stream. The GPU notes the time when the stream reaches the event.
-    pub fn record(self, event: Event, stream: usize) -> Result<(), DriverError> {
+    pub fn record(self, event: EventHandle, stream: usize) -> Result<(), DriverError> {
         let record = self.0.record.ok_or(DriverError::NOT_SUPPORTED)?;
         check(record(handle(event), handle(stream)))
     }
@@ -233,7 +233,7 @@ impl Driver {
     /// Returns the nanoseconds between two events, accurate to about half a microsecond. Returns
     /// [`DriverError::NOT_READY`] if the GPU has not reached one of them ("CUDA Driver API",
     /// `cuEventElapsedTime`).
-    pub fn elapsed(self, from: Event, to: Event) -> Result<f64, DriverError> {
+    pub fn elapsed(self, from: EventHandle, to: EventHandle) -> Result<f64, DriverError> {
         let elapsed = self.0.elapsed.ok_or(DriverError::NOT_SUPPORTED)?;
         let mut milliseconds = 0.0;
         check(elapsed(&mut milliseconds, handle(from), handle(to)))?;
@@ -277,16 +277,18 @@ pub mod made {
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    use super::{Driver, DriverError, Event, FUNCTIONS, Functions, Handle, Room, c_int, handle};
+    use super::{
+        Driver, DriverError, EventHandle, FUNCTIONS, Functions, Handle, Room, c_int, handle,
+    };
     use tllmprof_platform::libcuda::DriverLocation;
 
     /// The state of the fake driver's events.
     pub struct State {
         /// The handle of the last event created.
-        last: Event,
-        pub alive: BTreeSet<Event>,
+        last: EventHandle,
+        pub alive: BTreeSet<EventHandle>,
         /// The time in microseconds when each event was recorded, and the stream it was recorded in.
-        pub recorded: BTreeMap<Event, (u32, usize)>,
+        pub recorded: BTreeMap<EventHandle, (u32, usize)>,
         now: u32,
         /// The number of times that an event was recorded.
         pub recordings: u32,

@@ -29,7 +29,7 @@ pub enum Making {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum CreationEvent {
     /// The worker is about to create events.
     Begins,
     /// The worker has finished creating events.
@@ -70,15 +70,15 @@ impl Making {
 }
 
 impl States for Making {
-    type Event = Event;
+    type Event = CreationEvent;
 
-    fn next(self, event: Event) -> Option<Self> {
+    fn next(self, event: CreationEvent) -> Option<Self> {
         let (is_under_way, doomed) = (self.is_under_way(), self.doomed());
         match event {
-            Event::Begins => (self == Self::Idle).then_some(Self::Busy),
-            Event::Ends => is_under_way.then_some(Self::new(false, doomed)),
-            Event::Dooms => Some(Self::new(is_under_way, doomed + 1)),
-            Event::Gone => Some(Self::new(is_under_way, doomed.checked_sub(1)?)),
+            CreationEvent::Begins => (self == Self::Idle).then_some(Self::Busy),
+            CreationEvent::Ends => is_under_way.then_some(Self::new(false, doomed)),
+            CreationEvent::Dooms => Some(Self::new(is_under_way, doomed + 1)),
+            CreationEvent::Gone => Some(Self::new(is_under_way, doomed.checked_sub(1)?)),
         }
     }
 
@@ -96,12 +96,12 @@ mod tests {
     use tllmprof_sync::States;
 
     use super::super::phase::{self, SamplingPhase};
-    use super::Event::{self, Begins, Dooms, Ends, Gone};
+    use super::CreationEvent::{self, Begins, Dooms, Ends, Gone};
     use super::Making::{self, Barred, Busy, Idle, Stopping};
 
-    fn after(events: &[Event]) -> Vec<Making> {
+    fn after(events: &[CreationEvent]) -> Vec<Making> {
         let mut state = Idle;
-        let on = |event: &Event| {
+        let on = |event: &CreationEvent| {
             state = state.next(*event).unwrap_or(state);
             state
         };
@@ -145,10 +145,10 @@ mod tests {
     fn a_window_that_closes_while_events_are_made_leaves_the_worker_to_who_destroys_the_context() {
         let mut phase = SamplingPhase::Unused;
         let mut happens = |event| phase = phase.next(event).unwrap_or(phase);
-        happens(phase::Event::Opens);
+        happens(phase::PhaseEvent::Opens);
         let mut making = after(&[Begins])[0];
-        happens(phase::Event::Closes);
-        happens(phase::Event::AllRead);
+        happens(phase::PhaseEvent::Closes);
+        happens(phase::PhaseEvent::AllRead);
         assert!(making.goes_on() && phase.has_events());
         for (event, next) in [(Dooms, Stopping(1)), (Ends, Barred(1)), (Gone, Idle)] {
             making = making.next(event).unwrap_or(making);

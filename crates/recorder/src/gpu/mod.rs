@@ -147,7 +147,7 @@ pub fn window_opens(capturing: bool) {
     if !capturing {
         pool::expect(driver, driver.context());
     }
-    PHASE.on(phase::Event::Opens);
+    PHASE.on(phase::PhaseEvent::Opens);
 }
 
 /// Returns true if the pools have fewer events than should be created in advance.
@@ -159,9 +159,9 @@ pub fn wants_events() -> bool {
 pub fn make_events() {
     let Some(driver) = Driver::get() else { return };
     let _held = gate::hold();
-    if MAKING.on(making::Event::Begins).is_some() {
+    if MAKING.on(making::CreationEvent::Begins).is_some() {
         pool::make_ahead(driver, || MAKING.state().goes_on());
-        MAKING.on(making::Event::Ends);
+        MAKING.on(making::CreationEvent::Ends);
     }
 }
 
@@ -449,7 +449,7 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
     let is_of_context = !matches!(doomed, Doomed::Stream(_));
     let _errno = SavedErrno::new();
     if is_of_context {
-        MAKING.on(making::Event::Dooms);
+        MAKING.on(making::CreationEvent::Dooms);
         until(USERS_TIMEOUT, || !MAKING.state().is_under_way());
     }
     until(GATE_TIMEOUT, || !gate::is_closed());
@@ -462,7 +462,7 @@ pub fn before_destroy(doomed: Doomed, capturing: bool) {
         give_up();
     }
     if is_of_context {
-        MAKING.on(making::Event::Gone);
+        MAKING.on(making::CreationEvent::Gone);
     }
 }
 
@@ -522,7 +522,7 @@ pub fn end() {
     if !PHASE.state().is_open() {
         return;
     }
-    PHASE.on(phase::Event::Closes);
+    PHASE.on(phase::PhaseEvent::Closes);
     if let Some(driver) = Driver::get() {
         if until(USERS_TIMEOUT, || users() == 0) {
             streams::forget(|_| true);
@@ -535,7 +535,7 @@ pub fn end() {
     }
     let own = OWN.swap(0, Ordering::Relaxed) + writers::take_timed();
     add(Counter::OwnTicks, own);
-    PHASE.on(phase::Event::AllRead);
+    PHASE.on(phase::PhaseEvent::AllRead);
 }
 
 /// Stops GPU timing in this process. The streams' open spans are left as they are, because it is not known
@@ -545,7 +545,7 @@ fn give_up() {
         Warn,
         "GPU timing stopped: another thread stayed in the driver for too long"
     );
-    PHASE.on(phase::Event::GivesUp);
+    PHASE.on(phase::PhaseEvent::GivesUp);
 }
 
 /// Waits until `is_so` returns true. Returns false after `patience`.

@@ -33,7 +33,7 @@ pub enum SamplingPhase {
 
 /// An event that changes the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum PhaseEvent {
     /// A window opens.
     Opens,
     /// The window has closed.
@@ -67,16 +67,16 @@ impl SamplingPhase {
 }
 
 impl States for SamplingPhase {
-    type Event = Event;
+    type Event = PhaseEvent;
 
-    fn next(self, event: Event) -> Option<Self> {
+    fn next(self, event: PhaseEvent) -> Option<Self> {
         Some(match (self, event) {
-            (Self::Unused | Self::Resting, Event::Opens) => Self::Timing,
-            (Self::Timing, Event::Closes) => Self::Reading,
-            (Self::Reading, Event::AllRead) => Self::Resting,
-            (Self::Failing, Event::AllRead) => Self::Over,
-            (Self::Unused | Self::Resting, Event::GivesUp) => Self::Over,
-            (Self::Timing | Self::Reading, Event::GivesUp) => Self::Failing,
+            (Self::Unused | Self::Resting, PhaseEvent::Opens) => Self::Timing,
+            (Self::Timing, PhaseEvent::Closes) => Self::Reading,
+            (Self::Reading, PhaseEvent::AllRead) => Self::Resting,
+            (Self::Failing, PhaseEvent::AllRead) => Self::Over,
+            (Self::Unused | Self::Resting, PhaseEvent::GivesUp) => Self::Over,
+            (Self::Timing | Self::Reading, PhaseEvent::GivesUp) => Self::Failing,
             _ => return None,
         })
     }
@@ -102,15 +102,15 @@ impl States for SamplingPhase {
 mod tests {
     use tllmprof_sync::States;
 
-    use super::Event::{self, AllRead, Closes, GivesUp, Opens};
+    use super::PhaseEvent::{self, AllRead, Closes, GivesUp, Opens};
     use super::SamplingPhase::{self, Failing, Over, Reading, Resting, Timing, Unused};
 
     const ALL: [SamplingPhase; 6] = [Unused, Resting, Timing, Reading, Failing, Over];
 
     /// Returns the phase after each of `events`, starting with `Unused`.
-    fn after(events: &[Event]) -> Vec<SamplingPhase> {
+    fn after(events: &[PhaseEvent]) -> Vec<SamplingPhase> {
         let mut phase = Unused;
-        let on = |event: &Event| {
+        let on = |event: &PhaseEvent| {
             phase = phase.next(*event).unwrap_or(phase);
             phase
         };

@@ -320,7 +320,7 @@ impl Pool {
         self.forget();
         match driver.in_context(context, |device| device) {
             Some(device) => self.device = device,
-            None => self.supply = self.supply.next(supply::Event::Refused),
+            None => self.supply = self.supply.next(supply::SupplyEvent::Refused),
         }
         let bit = 1_u32.checked_shl(self.device.into()).unwrap_or(0);
         let mut name = [0; 96];
@@ -343,7 +343,7 @@ impl Pool {
     /// Called when events have been created. `long` is true if that was slow.
     fn took(&mut self, long: bool) {
         if long {
-            self.supply = self.supply.next(supply::Event::TookLong);
+            self.supply = self.supply.next(supply::SupplyEvent::TookLong);
         }
     }
 
@@ -428,7 +428,7 @@ impl Pool {
 
     /// Called when the driver has refused a call. Stops timing in this context.
     fn fail(&mut self, status: DriverError) {
-        self.supply = self.supply.next(supply::Event::Refused);
+        self.supply = self.supply.next(supply::SupplyEvent::Refused);
         if !status.is_of_an_end() {
             log::once!(Warn, "GPU timing stopped: driver error {status}");
         }

@@ -24,7 +24,7 @@ pub enum Has {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SpanEvent {
     /// A span of the iteration with this number begins.
     Begins(u64),
     /// A span of the iteration with this number could not begin.
@@ -37,11 +37,15 @@ pub enum Event {
 
 impl Has {
     /// Returns the state after `event`.
-    pub const fn next(self, event: Event) -> Self {
+    pub const fn next(self, event: SpanEvent) -> Self {
         match (self, event) {
-            (Self::Nothing | Self::Missed(_), Event::Begins(iteration)) => Self::Open(iteration),
-            (Self::Nothing | Self::Missed(_), Event::Fails(iteration)) => Self::Missed(iteration),
-            (Self::Open(_), Event::Ends) | (_, Event::Forgotten) => Self::Nothing,
+            (Self::Nothing | Self::Missed(_), SpanEvent::Begins(iteration)) => {
+                Self::Open(iteration)
+            }
+            (Self::Nothing | Self::Missed(_), SpanEvent::Fails(iteration)) => {
+                Self::Missed(iteration)
+            }
+            (Self::Open(_), SpanEvent::Ends) | (_, SpanEvent::Forgotten) => Self::Nothing,
             (unchanged, _) => unchanged,
         }
     }
@@ -152,8 +156,8 @@ impl Ending {
 
 #[cfg(test)]
 mod tests {
-    use super::Event::{self, Begins, Ends, Fails, Forgotten};
     use super::Has::{self, Missed, Nothing, Open};
+    use super::SpanEvent::{self, Begins, Ends, Fails, Forgotten};
     use super::{Ending, Fate, Why};
 
     const SPAN: Ending = Ending {
@@ -165,9 +169,9 @@ mod tests {
         is_legacy: false,
     };
 
-    fn after(events: &[Event]) -> Vec<Has> {
+    fn after(events: &[SpanEvent]) -> Vec<Has> {
         let mut has = Nothing;
-        let on = |event: &Event| {
+        let on = |event: &SpanEvent| {
             has = has.next(*event);
             has
         };

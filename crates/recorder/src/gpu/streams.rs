@@ -248,10 +248,10 @@ impl Stream {
 
     /// Notes that the iteration's span could not begin or is not measured. Called with the lock held.
     pub fn miss(&self, iteration: u64) {
-        self.on(span::Event::Fails(iteration));
+        self.on(span::SpanEvent::Fails(iteration));
     }
 
-    fn on(&self, event: span::Event) {
+    fn on(&self, event: span::SpanEvent) {
         let has = Has::from_bits(self.has.load(Ordering::Relaxed)).next(event);
         self.has.store(has.to_bits(), Ordering::Release);
     }
@@ -348,14 +348,14 @@ impl Stream {
         self.expected.store(expected, Ordering::Relaxed);
         let (word, bit) = self.bit();
         word.fetch_or(bit, Ordering::Relaxed);
-        self.on(span::Event::Begins(iteration));
+        self.on(span::SpanEvent::Begins(iteration));
         super::follow();
     }
 
     /// Ends the span. Called with the lock held.
     pub fn end(&self, open: &mut Open) {
         open.counts[open.place] = self.launches();
-        self.close(span::Event::Ends);
+        self.close(span::SpanEvent::Ends);
     }
 
     fn bit(&self) -> (&'static AtomicU64, u64) {
@@ -477,10 +477,10 @@ impl Stream {
     /// Forgets the stream, which no longer exists, together with the events of its open span.
     pub fn forget(&self) {
         self.name.store(0, Ordering::Release);
-        self.close(span::Event::Forgotten);
+        self.close(span::SpanEvent::Forgotten);
     }
 
-    fn close(&self, event: span::Event) {
+    fn close(&self, event: span::SpanEvent) {
         self.on(event);
         let (word, bit) = self.bit();
         word.fetch_and(!bit, Ordering::Relaxed);

@@ -26,7 +26,7 @@ pub enum Supply {
 
 /// An event that changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SupplyEvent {
     /// The driver was slow to create events.
     TookLong,
     /// The driver has refused a call.
@@ -35,11 +35,11 @@ pub enum Event {
 
 impl Supply {
     /// Returns the state after `event`.
-    pub const fn next(self, event: Event) -> Self {
+    pub const fn next(self, event: SupplyEvent) -> Self {
         match (self, event) {
-            (Self::Dead, _) | (_, Event::Refused) => Self::Dead,
-            (Self::Growing, Event::TookLong) => Self::Wary,
-            (Self::Wary | Self::Full, Event::TookLong) => Self::Full,
+            (Self::Dead, _) | (_, SupplyEvent::Refused) => Self::Dead,
+            (Self::Growing, SupplyEvent::TookLong) => Self::Wary,
+            (Self::Wary | Self::Full, SupplyEvent::TookLong) => Self::Full,
         }
     }
 
@@ -56,11 +56,11 @@ impl Supply {
 
 #[cfg(test)]
 mod tests {
-    use super::Event::{self, Refused, TookLong};
     use super::Supply::{self, Dead, Full, Growing, Wary};
+    use super::SupplyEvent::{self, Refused, TookLong};
 
-    fn after(events: &[Event]) -> Supply {
-        let on = |supply: Supply, event: &Event| supply.next(*event);
+    fn after(events: &[SupplyEvent]) -> Supply {
+        let on = |supply: Supply, event: &SupplyEvent| supply.next(*event);
         events.iter().fold(Growing, on)
     }
 

@@ -35,7 +35,7 @@ fn begin_kept(path: &Path) {
     });
     let settings = settings.unwrap();
     start(&settings);
-    let facts = Facts {
+    let facts = SessionFacts {
         rank: None,
         python: None,
         rule: &"auto",

@@ -6,10 +6,10 @@ mod tally;
 
 use std::collections::BTreeMap;
 
-pub use names::{Operation, ROWS, Row};
+pub use names::{CollectivePattern, Operation, ROWS};
 pub use tally::{Collective, CollectiveTally, Collectives};
 
-impl Row {
+impl CollectivePattern {
     /// Returns the label of collectives of this row: operation and library.
     #[must_use]
     pub fn label(&self) -> String {

@@ -49,7 +49,7 @@ impl Operation {
 
 /// A row of the table: a pattern for the names of kernels that perform one operation of one library.
 #[derive(Debug)]
-pub struct Row {
+pub struct CollectivePattern {
     /// The last components of the kernel's path, without template arguments and parameters. `*` at the end matches any
     /// rest of the name.
     pub name: &'static str,
@@ -57,8 +57,8 @@ pub struct Row {
     pub operation: Operation,
 }
 
-const fn row(name: &'static str, library: &'static str, operation: Operation) -> Row {
-    Row {
+const fn row(name: &'static str, library: &'static str, operation: Operation) -> CollectivePattern {
+    CollectivePattern {
         name,
         library,
         operation,
@@ -78,7 +78,7 @@ const NVSHMEM: &str = "NVSHMEM";
 const TE: &str = "Transformer Engine";
 
 /// The table of kernel names. If several rows match a kernel's name, the first of them counts.
-pub const ROWS: &[Row] = {
+pub const ROWS: &[CollectivePattern] = {
     use Operation::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Combine, Dispatch, Reduce,
         ReduceScatter, SendReceive, Some,
@@ -163,11 +163,13 @@ pub const ROWS: &[Row] = {
     ]
 };
 
-impl Row {
+impl CollectivePattern {
     /// Returns the index of the first row with the same operation and library. Reports show all such collectives under
     /// that row.
     pub fn first(&self) -> u8 {
-        let is_same = |row: &Row| row.library == self.library && row.operation == self.operation;
+        let is_same = |row: &CollectivePattern| {
+            row.library == self.library && row.operation == self.operation
+        };
         ROWS.iter().position(is_same).unwrap_or(0) as u8
     }
 
@@ -321,7 +323,7 @@ mod tests {
     #[test]
     fn the_page_has_the_table() {
         let rows = ROWS.iter().map(|row| {
-            let Row {
+            let CollectivePattern {
                 name,
                 library,
                 operation,

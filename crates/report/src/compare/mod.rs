@@ -77,13 +77,13 @@ pub struct Comparison {
 
 /// Options of a comparison.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ComparisonOptions {
     /// The limit for equality: two runs whose rates differ by less are called equal. A fraction, such as 0.02 for 2 %.
     pub within: f64,
     pub conditions: Vec<Condition>,
 }
 
-impl Default for Asked {
+impl Default for ComparisonOptions {
     fn default() -> Self {
         Self {
             within: WITHIN,
@@ -92,7 +92,7 @@ impl Default for Asked {
     }
 }
 
-impl Asked {
+impl ComparisonOptions {
     /// Returns the names in conditions with the prefix `kind`, such as `kernel:`.
     fn parts(&self, kind: &str) -> Vec<&str> {
         let names = self.conditions.iter();
@@ -211,11 +211,11 @@ impl Comparison {
     /// Compares two runs with default options. Each run is the list of the processes in one report.
     #[must_use]
     pub fn compare(base: &[Process], other: &[Process]) -> Self {
-        Self::asked(base, other, &Asked::default())
+        Self::asked(base, other, &ComparisonOptions::default())
     }
 
     /// Compares two runs with the given options.
-    fn asked(base: &[Process], other: &[Process], asked: &Asked) -> Self {
+    fn asked(base: &[Process], other: &[Process], asked: &ComparisonOptions) -> Self {
         let runs = [ranks(base), ranks(other)];
         let which = which(&runs);
         let paces = runs.each_ref().map(|run| {
@@ -308,7 +308,11 @@ struct Parts {
 }
 
 impl Parts {
-    fn compare(processes: [&Process; 2], asked: &Asked, notes: &mut Vec<String>) -> Self {
+    fn compare(
+        processes: [&Process; 2],
+        asked: &ComparisonOptions,
+        notes: &mut Vec<String>,
+    ) -> Self {
         let runs = processes.map(|process| &process.kernels);
         let kernels_of = runs.map(Kernels::steps);
         let mut layers = Vec::new();

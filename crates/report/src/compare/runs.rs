@@ -3,7 +3,7 @@
 
 use super::pace::{IterationClass, Pace};
 use super::why::RankedCauses;
-use super::{Asked, Comparison, Outcome, ranks, slowest, which};
+use super::{Comparison, ComparisonOptions, Outcome, ranks, slowest, which};
 use crate::kernels::compare as kernels;
 use crate::layers::compare as layers;
 use crate::ledger::compare as ledger;
@@ -54,7 +54,11 @@ impl Comparison {
     /// # Panics
     /// If a side has no run.
     #[must_use]
-    pub fn of_runs(base: &[Vec<Process>], other: &[Vec<Process>], asked: &Asked) -> Self {
+    pub fn of_runs(
+        base: &[Vec<Process>],
+        other: &[Vec<Process>],
+        asked: &ComparisonOptions,
+    ) -> Self {
         if let ([base], [other]) = (base, other) {
             return Self::asked(base, other, asked);
         }

@@ -78,7 +78,7 @@ pub enum CauseView {
 /// A part of an iteration whose time may differ between the runs.
 #[derive(Debug, Serialize)]
 pub struct RankedCause {
-    pub kind: Kind,
+    pub kind: RankedCauseKind,
     pub name: String,
     /// A word for the difference, such as `slower` or `new`.
     pub what: &'static str,
@@ -96,7 +96,7 @@ pub struct RankedCause {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum RankedCauseKind {
     Kernel,
     /// A kernel that communicates with other ranks. Its time includes waiting for them.
     Collective,
@@ -115,11 +115,11 @@ pub enum Kind {
 impl fmt::Display for RankedCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
-            Kind::Kernel => "kernel ",
-            Kind::Collective => "collective ",
-            Kind::Layer => "layer ",
-            Kind::Copy | Kind::Gpu | Kind::Host => "",
-            Kind::Idle => "GPU idle: ",
+            RankedCauseKind::Kernel => "kernel ",
+            RankedCauseKind::Collective => "collective ",
+            RankedCauseKind::Layer => "layer ",
+            RankedCauseKind::Copy | RankedCauseKind::Gpu | RankedCauseKind::Host => "",
+            RankedCauseKind::Idle => "GPU idle: ",
         };
         write!(f, "{}: {kind}{}", self.what, self.name)
     }
@@ -141,7 +141,7 @@ impl Amount {
 
 /// The parts of iterations. The key is a kind and a name that is comparable between the runs. The value is the
 /// displayed name, and the amounts in base and other.
-type PartAmounts = BTreeMap<(Kind, String), (String, [Amount; 2])>;
+type PartAmounts = BTreeMap<(RankedCauseKind, String), (String, [Amount; 2])>;
 
 /// One process from each run of a side, with the mean time from the start of one iteration to the start of the next
 /// (ns).
@@ -177,7 +177,9 @@ impl RankedCauses {
         let mut parts = parts(view, sides);
         fold_small(&mut parts, [base, other]);
         if let Some(layers) = by_layer(sides, &parts) {
-            parts.retain(|(kind, _), _| !matches!(kind, Kind::Kernel | Kind::Collective));
+            parts.retain(|(kind, _), _| {
+                !matches!(kind, RankedCauseKind::Kernel | RankedCauseKind::Collective)
+            });
             parts.extend(layers);
         }
         why.causes = causes(parts);
@@ -193,11 +195,11 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 }
 
 /// Kernels of one side, by a name that is comparable between the runs. The `bool` is true for a collective.
-type Kernels = BTreeMap<String, (Amount, bool)>;
+type KernelAmounts = BTreeMap<String, (Amount, bool)>;
 
 /// Returns the mean time and number of each kernel in an iteration of one side.
-fn kernels(runs: &WeightedRuns<'_>) -> Kernels {
-    let mut all = Kernels::new();
+fn kernels(runs: &WeightedRuns<'_>) -> KernelAmounts {
+    let mut all = KernelAmounts::new();
     for (process, _) in runs
         .iter()
         .filter(|(process, _)| process.kernels.has_times())
@@ -231,8 +233,8 @@ fn parts(view: CauseView, sides: [&WeightedRuns<'_>; 2]) -> PartAmounts {
                 let key = kernel_name::comparable(name);
                 let known = kernels.iter().find_map(|side| side.get(&key));
                 let key = match (kind, known) {
-                    (Kind::Gpu, Some((_, true))) => (Kind::Collective, key),
-                    (Kind::Gpu, Some((_, false))) => (Kind::Kernel, key),
+                    (RankedCauseKind::Gpu, Some((_, true))) => (RankedCauseKind::Collective, key),
+                    (RankedCauseKind::Gpu, Some((_, false))) => (RankedCauseKind::Kernel, key),
                     _ => (kind, name.to_owned()),
                 };
                 let part = parts.entry(key);
@@ -252,10 +254,10 @@ fn parts(view: CauseView, sides: [&WeightedRuns<'_>; 2]) -> PartAmounts {
 
 /// Sets the number of each kernel. If a kernel is too small for its own row in one side's ledger, its time is moved
 /// from the row of other work to the kernel.
-fn count(kernels: &[Kernels; 2], parts: &mut PartAmounts) {
+fn count(kernels: &[KernelAmounts; 2], parts: &mut PartAmounts) {
     let mut small = [0.0; 2];
     for ((kind, key), (_, sides)) in parts.iter_mut() {
-        if !matches!(kind, Kind::Kernel | Kind::Collective) {
+        if !matches!(kind, RankedCauseKind::Kernel | RankedCauseKind::Collective) {
             continue;
         }
         for ((amount, kernels), small) in sides.iter_mut().zip(kernels).zip(&mut small) {
@@ -269,7 +271,7 @@ fn count(kernels: &[Kernels; 2], parts: &mut PartAmounts) {
             }
         }
     }
-    let other = parts.entry((Kind::Gpu, OTHER_WORK.to_owned()));
+    let other = parts.entry((RankedCauseKind::Gpu, OTHER_WORK.to_owned()));
     let (_, sides) = other.or_insert_with(|| (OTHER_WORK.to_owned(), Default::default()));
     for (amount, small) in sides.iter_mut().zip(small) {
         amount.ns = (amount.ns - small).max(0.0);
@@ -278,18 +280,18 @@ fn count(kernels: &[Kernels; 2], parts: &mut PartAmounts) {
 
 /// Returns the kind and the name of a ledger row. Kernels are returned as other GPU work, because the caller
 /// recognizes them.
-fn kind_of(view: CauseView, row: &LedgerRow) -> (Kind, &str) {
+fn kind_of(view: CauseView, row: &LedgerRow) -> (RankedCauseKind, &str) {
     let cause = &*row.cause;
     let kind = match (view, row.kind) {
-        (CauseView::Host, _) => return (Kind::Host, cause),
-        (CauseView::Gpu, LedgerKind::Idle) => Kind::Idle,
-        (CauseView::Gpu, _) => Kind::Gpu,
+        (CauseView::Host, _) => return (RankedCauseKind::Host, cause),
+        (CauseView::Gpu, LedgerKind::Idle) => RankedCauseKind::Idle,
+        (CauseView::Gpu, _) => RankedCauseKind::Gpu,
     };
     let name = cause.strip_prefix(crate::ledger::IDLE);
     let name = name.or_else(|| cause.strip_prefix(BUSY)).unwrap_or(cause);
     let is_copy = name == "memset" || name.starts_with("copy ");
     match kind {
-        Kind::Gpu if is_copy => (Kind::Copy, name),
+        RankedCauseKind::Gpu if is_copy => (RankedCauseKind::Copy, name),
         kind => (kind, name),
     }
 }
@@ -300,12 +302,14 @@ fn fold_small(parts: &mut PartAmounts, periods: [f64; 2]) {
         let share = (base.ns / periods[0]).max(other.ns / periods[1]);
         (base.ns == 0.0 || other.ns == 0.0) && share < MIN_LONELY_SHARE
     };
-    let mut small: BTreeMap<Kind, [Amount; 2]> = BTreeMap::new();
+    let mut small: BTreeMap<RankedCauseKind, [Amount; 2]> = BTreeMap::new();
     parts.retain(|(kind, _), (_, sides)| {
         let is_small = is_lonely(sides);
         if is_small {
             let kind = match kind {
-                Kind::Kernel | Kind::Collective | Kind::Copy => Kind::Gpu,
+                RankedCauseKind::Kernel | RankedCauseKind::Collective | RankedCauseKind::Copy => {
+                    RankedCauseKind::Gpu
+                }
                 kind => *kind,
             };
             let sum = small.entry(kind).or_default();
@@ -317,7 +321,7 @@ fn fold_small(parts: &mut PartAmounts, periods: [f64; 2]) {
     });
     for (kind, sides) in small {
         let name = match kind {
-            Kind::Gpu => OTHER_WORK,
+            RankedCauseKind::Gpu => OTHER_WORK,
             _ => OTHER,
         };
         let row = parts.entry((kind, name.to_owned()));
@@ -335,7 +339,9 @@ fn fold_small(parts: &mut PartAmounts, periods: [f64; 2]) {
 /// clearly more. Returns `None` otherwise, and also if the kernel with the largest change runs more or less often, or
 /// if the layers' times do not add up to the kernels' time.
 fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<PartAmounts> {
-    let is_kernel = |kind: Kind| matches!(kind, Kind::Kernel | Kind::Collective);
+    let is_kernel = |kind: RankedCauseKind| {
+        matches!(kind, RankedCauseKind::Kernel | RankedCauseKind::Collective)
+    };
     let kernels = kernels.iter().filter(|((kind, _), _)| is_kernel(*kind));
     let (mut busy, mut most, mut is_as_often) = ([0.0; 2], 0.0, true);
     for (_, (_, [base, other])) in kernels {
@@ -402,7 +408,7 @@ fn by_layer(sides: [&WeightedRuns<'_>; 2], kernels: &PartAmounts) -> Option<Part
     rows.push(("(in no layer)".to_owned(), unknown));
     let rows = rows.into_iter().map(|(name, times)| {
         let amounts = times.map(|ns| Amount { ns, count: 0.0 });
-        ((Kind::Layer, name.clone()), (name, amounts))
+        ((RankedCauseKind::Layer, name.clone()), (name, amounts))
     });
     Some(rows.collect())
 }
@@ -431,7 +437,7 @@ fn causes(parts: PartAmounts) -> Vec<RankedCause> {
 
 /// Returns a word for the difference. `is_collected` is true for a row that collects several causes, which is never
 /// new or gone.
-fn what(kind: Kind, is_collected: bool, base: Amount, other: Amount) -> &'static str {
+fn what(kind: RankedCauseKind, is_collected: bool, base: Amount, other: Amount) -> &'static str {
     let differs = |base: f64, other: f64| (other / base - 1.0).abs() >= MIN_DIFFERENCE;
     let is_counted = base.count > 0.0 && other.count > 0.0;
     match () {
@@ -443,8 +449,14 @@ fn what(kind: Kind, is_collected: bool, base: Amount, other: Amount) -> &'static
         },
         () if !differs(base.ns, other.ns) => "the same",
         () => match (kind, other.ns > base.ns) {
-            (Kind::Kernel | Kind::Collective | Kind::Layer, true) => "slower",
-            (Kind::Kernel | Kind::Collective | Kind::Layer, false) => "faster",
+            (
+                RankedCauseKind::Kernel | RankedCauseKind::Collective | RankedCauseKind::Layer,
+                true,
+            ) => "slower",
+            (
+                RankedCauseKind::Kernel | RankedCauseKind::Collective | RankedCauseKind::Layer,
+                false,
+            ) => "faster",
             (_, true) => "longer",
             (_, false) => "shorter",
         },

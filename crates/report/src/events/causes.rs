@@ -34,12 +34,12 @@ pub struct Overlap {
 /// The slowest iterations, which are watched: every activity that overlaps one is recorded.
 /// `places` has their indexes in the record's timeline.
 #[derive(Debug, Default)]
-pub struct Watched {
+pub struct SlowestIterations {
     places: Vec<usize>,
     found: Vec<HashMap<Cause, Overlap>>,
 }
 
-impl Watched {
+impl SlowestIterations {
     pub fn new(mut places: Vec<usize>) -> Self {
         places.sort_unstable();
         let found = places.iter().map(|_| HashMap::new()).collect();

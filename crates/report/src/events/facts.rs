@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
-use tllmprof_calls::{Kind, Wait, kind_of};
+use tllmprof_calls::{CallPurpose, Wait, kind_of};
 use tllmprof_engines::GROUPS;
 use tllmprof_record::{
     CallKind, Counter, Entry, GroupRank, Header, Info, Member, NO_STRING, StringId, Strings, What,
@@ -66,7 +66,7 @@ pub struct Facts {
     pub asked: Settings,
     /// CUDA calls of the whole run, summed by name, inside and outside windows.
     #[serde(rename = "calls_counted")]
-    pub calls: Vec<CallRow>,
+    pub calls: Vec<CallCount>,
     /// The names of threads.
     #[serde(skip)]
     pub threads: BTreeMap<u32, String>,
@@ -122,7 +122,7 @@ pub struct Settings {
 /// The numbers of CUDA calls with one name over the whole run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Counted")]
-pub struct CallRow {
+pub struct CallCount {
     /// The name of the called function.
     pub name: String,
     /// The number of calls inside windows.
@@ -149,18 +149,18 @@ fn write_origin<S: Serializer>(origin: &Origin, serializer: S) -> Result<S::Ok, 
     (!origin.is_own()).then_some(origin).serialize(serializer)
 }
 
-impl CallRow {
+impl CallCount {
     /// Returns the work that the call waits for, or `None` if it does not wait. A waiting call that is not in the table
     /// of calls counts as one that waits for the whole context.
     pub fn waits_for(&self) -> Option<Wait> {
-        let known = || kind_of(&self.name).and_then(Kind::waits_for);
+        let known = || kind_of(&self.name).and_then(CallPurpose::waits_for);
         (self.kind == CallKind::Wait).then(|| known().unwrap_or(Wait::Context))
     }
 
     /// Returns true if the call allocates or frees memory. Asynchronous calls that do so in the order of a stream do
     /// not count, because they do not wait.
     pub fn allocates(&self) -> bool {
-        kind_of(&self.name) == Some(Kind::Memory)
+        kind_of(&self.name) == Some(CallPurpose::Memory)
     }
 }
 
@@ -250,7 +250,7 @@ impl RawFacts {
         facts.calls = self
             .calls
             .iter()
-            .map(|(row, (kind, id))| CallRow {
+            .map(|(row, (kind, id))| CallCount {
                 row: *row,
                 name: name(self.strings.get(*id)),
                 kind: *kind,

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::{CallKind, Clock, Event, What};
 
-use super::facts::CallRow;
+use super::facts::CallCount;
 use super::spans::Span;
 use super::work::{GpuWork, GpuWorkKind};
 
@@ -87,7 +87,7 @@ fn window(starts: &[u64], moment: u64) -> Option<usize> {
 
 /// The kernels of one launch.
 #[derive(Clone, Copy, Debug)]
-struct Work {
+struct LaunchedKernels {
     correlation: u32,
     kernels: u32,
     first: u64,
@@ -105,7 +105,7 @@ pub struct LaunchTally<'a> {
     /// The windows in which kernels were recorded, from the start of the first iteration to the end of the last one.
     windows: Vec<(u64, u64)>,
     calls: Vec<LaunchCall>,
-    works: HashMap<(usize, u32), Work>,
+    works: HashMap<(usize, u32), LaunchedKernels>,
     /// Start and end of each piece of GPU work.
     busy: Vec<(u64, u64)>,
     is_too_much: bool,
@@ -118,7 +118,7 @@ impl<'a> LaunchTally<'a> {
     /// is true if events are missing from the record.
     pub fn new(
         clock: &'a Clock,
-        calls: &[CallRow],
+        calls: &[CallCount],
         mut windows: Vec<(u64, u64)>,
         lacks_some: bool,
     ) -> Self {
@@ -205,13 +205,16 @@ impl<'a> LaunchTally<'a> {
             self.is_too_much = true;
             return;
         }
-        let work = self.works.entry((window, correlation)).or_insert(Work {
-            correlation,
-            kernels: 0,
-            first: start,
-            last: start,
-            place,
-        });
+        let work = self
+            .works
+            .entry((window, correlation))
+            .or_insert(LaunchedKernels {
+                correlation,
+                kernels: 0,
+                first: start,
+                last: start,
+                place,
+            });
         work.kernels += 1;
         work.last = work.last.max(start);
         if start < work.first {
@@ -238,7 +241,7 @@ impl<'a> LaunchTally<'a> {
         }
         self.calls.sort_by_key(|call| (call.start, call.thread));
         self.busy.sort_unstable();
-        let mut works: Vec<Vec<Work>> = vec![Vec::new(); self.windows.len()];
+        let mut works: Vec<Vec<LaunchedKernels>> = vec![Vec::new(); self.windows.len()];
         for ((window, _), work) in &self.works {
             works[*window].push(*work);
         }
@@ -267,13 +270,13 @@ impl<'a> LaunchTally<'a> {
     }
 }
 
-type Pair<'a> = (&'a LaunchCall, &'a Work);
+type Pair<'a> = (&'a LaunchCall, &'a LaunchedKernels);
 
 /// Matches calls to work separately for each time between two moments at which the GPUs were idle. Within it, calls and
 /// work are matched in their order, if there are equally many.
 fn between_idle<'a>(
     calls: &'a [LaunchCall],
-    works: &'a [Work],
+    works: &'a [LaunchedKernels],
     busy: &[(u64, u64)],
 ) -> Vec<Pair<'a>> {
     let mut found = Vec::new();
@@ -290,7 +293,7 @@ fn between_idle<'a>(
 }
 
 /// Matches each call to the work at its position. Returns `None` if the numbers differ or if any pair does not fit.
-fn fit<'a>(calls: &'a [LaunchCall], works: &'a [Work]) -> Option<Vec<Pair<'a>>> {
+fn fit<'a>(calls: &'a [LaunchCall], works: &'a [LaunchedKernels]) -> Option<Vec<Pair<'a>>> {
     let is_one = |(call, work): &Pair<'_>| {
         work.first.saturating_add(MAX_CLOCK_ERROR_NS) >= call.start
             && (call.kind == CallKind::GraphLaunch || work.kernels == 1)
@@ -301,7 +304,11 @@ fn fit<'a>(calls: &'a [LaunchCall], works: &'a [Work]) -> Option<Vec<Pair<'a>>> 
 
 /// Returns the calls before which the GPUs were idle, each with the first work after that moment. A call is left out if
 /// another thread was still in a launching call, which may launch its work later.
-fn idle_moments(calls: &[LaunchCall], works: &[Work], busy: &[(u64, u64)]) -> Vec<(usize, usize)> {
+fn idle_moments(
+    calls: &[LaunchCall],
+    works: &[LaunchedKernels],
+    busy: &[(u64, u64)],
+) -> Vec<(usize, usize)> {
     // Latest start of any work before each index, and earliest start from that index on.
     let mut before = vec![0; works.len() + 1];
     let mut after = vec![u64::MAX; works.len() + 1];

@@ -30,7 +30,7 @@ pub enum Unqualified {
 /// The properties of an iteration that decide whether it counts. `marked` is true if the record marks it as not
 /// satisfying the condition, and `cut` is true if something other than its regular end ended it.
 #[derive(Clone, Copy, Debug)]
-pub struct Candidate {
+pub struct IterationCandidate {
     pub marked: bool,
     pub batch: Option<Batch>,
     pub cut: bool,
@@ -58,10 +58,10 @@ pub struct Qualified {
 
 impl Qualified {
     /// Decides for each iteration whether it counts. `condition` is empty if there is none.
-    pub fn new(condition: &str, known: impl Iterator<Item = Candidate>) -> Self {
+    pub fn new(condition: &str, known: impl Iterator<Item = IterationCandidate>) -> Self {
         let known: Vec<_> = known.collect();
         let has_condition = !condition.is_empty() || known.iter().any(|one| one.marked);
-        let why = |one: &Candidate| match (one.marked, one.batch) {
+        let why = |one: &IterationCandidate| match (one.marked, one.batch) {
             (true, None) => Some(Unqualified::Unknown),
             (true, Some(_)) => Some(Unqualified::Where),
             (false, batch) => match batch.map(Batch::phase) {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     fn qualified(condition: &str, known: &[(bool, Option<Batch>)]) -> Qualified {
-        let known = known.iter().map(|&(marked, batch)| Candidate {
+        let known = known.iter().map(|&(marked, batch)| IterationCandidate {
             marked,
             batch,
             cut: false,
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn one_that_is_cut_counts_where_there_is_no_other() {
-        let known = |cut| Candidate {
+        let known = |cut| IterationCandidate {
             marked: false,
             batch: None,
             cut,

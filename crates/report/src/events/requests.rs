@@ -3,11 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tllmprof_calls::{Kind, Wait, kind_of};
+use tllmprof_calls::{CallPurpose, Wait, kind_of};
 use tllmprof_engines::is_idle_wait;
 use tllmprof_record::{CallKind, Clock, Event, StringId, What};
 
-use crate::events::facts::{CallRow, RawFacts};
+use crate::events::facts::{CallCount, RawFacts};
 use crate::events::spans::Span;
 
 /// Minimum length of waits for requests: in functions, and in calls that wait for the GPU. In nanoseconds.
@@ -70,7 +70,8 @@ pub struct Requests {
 pub type TimeOnProcessor<'a> = dyn Fn(u32, u64) -> Option<(u64, u64)> + 'a;
 
 impl Candidates {
-    pub fn take(&mut self, found: &RawFacts, thread: u32, event: &Event) {
+    /// Adds an event. Returns true if it is a call that gives the GPU work.
+    pub fn take(&mut self, found: &RawFacts, thread: u32, event: &Event) -> bool {
         if matches!(event.what, What::Call { .. }) {
             self.between(thread, span(event));
         }
@@ -85,9 +86,10 @@ impl Candidates {
                 row,
                 capturing: false,
                 stream,
-            } => self.call(found, thread, event, row, stream),
+            } => return self.call(found, thread, event, row, stream),
             _ => (),
         }
+        false
     }
 
     fn between(&mut self, thread: u32, call: Span) {
@@ -104,7 +106,7 @@ impl Candidates {
         }
     }
 
-    fn call(&mut self, found: &RawFacts, thread: u32, event: &Event, row: u8, stream: u64) {
+    fn call(&mut self, found: &RawFacts, thread: u32, event: &Event, row: u8, stream: u64) -> bool {
         let does = *self
             .rows
             .entry(row)
@@ -113,14 +115,14 @@ impl Candidates {
                 None => WorkEffect::Nothing,
             });
         if does == WorkEffect::Nothing {
-            return;
+            return false;
         }
         let WorkEffect::Waits(wait) = does else {
             if self.workers.len() < MAX_THREADS {
                 self.workers.insert(thread);
             }
             self.drained.remove(&thread);
-            return;
+            return true;
         };
         let before = self.drained.get(&thread).copied();
         if let Some(before) = before
@@ -141,6 +143,7 @@ impl Candidates {
             self.drained
                 .insert(thread, drained.unwrap_or((wait, stream)));
         }
+        false
     }
 
     /// Returns the waits for requests. `idle` has the idle times of the GPU in nanoseconds, if events measured them.
@@ -234,18 +237,21 @@ const fn span(event: &Event) -> Span {
 fn does(kind: CallKind, name: &str) -> WorkEffect {
     let known = kind_of(name);
     match kind {
-        CallKind::Wait => match known.and_then(Kind::waits_for).unwrap_or(Wait::Context) {
+        CallKind::Wait => match known
+            .and_then(CallPurpose::waits_for)
+            .unwrap_or(Wait::Context)
+        {
             Wait::CopyToHost => WorkEffect::Both,
             wait => WorkEffect::Waits(wait),
         },
         CallKind::KernelLaunch | CallKind::GraphLaunch | CallKind::AsyncCopy => WorkEffect::Work,
-        CallKind::Other if matches!(known, Some(Kind::AsyncCopy(_))) => WorkEffect::Work,
+        CallKind::Other if matches!(known, Some(CallPurpose::AsyncCopy(_))) => WorkEffect::Work,
         CallKind::Other | CallKind::Capture => WorkEffect::Nothing,
     }
 }
 
 /// Returns true if a call gives the GPU work.
-pub fn gives_work(call: &CallRow) -> bool {
+pub fn gives_work(call: &CallCount) -> bool {
     matches!(
         does(call.kind, &call.name),
         WorkEffect::Work | WorkEffect::Both

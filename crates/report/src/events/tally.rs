@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 use tllmprof_record::{CallKind, Event, OWN_DOMAIN, StringId, Strings, What};
 
-use crate::events::causes::{Cause, Watched};
+use crate::events::causes::{Cause, SlowestIterations};
 use crate::events::qualify::Qualified;
 use crate::events::requests::Requests;
 use crate::events::spans::{Span, Spans};
@@ -96,7 +96,7 @@ impl Totals {
 pub struct Tallied {
     pub inside: Vec<InIteration>,
     pub totals: Totals,
-    pub watched: Watched,
+    pub watched: SlowestIterations,
     /// Times between waits and the next launch, in ticks.
     pub turnaround: Turnaround,
 }
@@ -123,7 +123,7 @@ pub struct Tally<'a> {
     known: TallyInputs<'a>,
     pub iterations: Vec<InIteration>,
     pub totals: Totals,
-    pub watched: Watched,
+    pub watched: SlowestIterations,
     pub turnarounds: Turnarounds,
 }
 
@@ -133,7 +133,7 @@ impl<'a> Tally<'a> {
         timeline: Spans,
         threads: Vec<u32>,
         known: TallyInputs<'a>,
-        watched: Watched,
+        watched: SlowestIterations,
         turnarounds: Turnarounds,
     ) -> Self {
         let iterations = vec![InIteration::default(); threads.len()];

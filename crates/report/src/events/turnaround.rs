@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use tllmprof_calls::Wait;
 use tllmprof_record::Event;
 
-use crate::events::facts::CallRow;
+use crate::events::facts::CallCount;
 
 /// Maximum number of threads, and of streams, to distinguish.
 const MAX_THREADS: usize = 256;
@@ -31,7 +31,7 @@ pub enum Drains {
 impl Drains {
     /// Returns the effect of each row. A wait for an event has no effect, because the event may have been recorded long
     /// before the last work of its stream.
-    pub fn by_row(rows: &[CallRow]) -> [Self; 256] {
+    pub fn by_row(rows: &[CallCount]) -> [Self; 256] {
         let mut all = [Self::Nothing; 256];
         for row in rows {
             all[usize::from(row.row)] = match row.waits_for() {
@@ -80,7 +80,7 @@ pub struct Turnarounds {
 }
 
 impl Turnarounds {
-    pub fn new(rows: &[CallRow]) -> Self {
+    pub fn new(rows: &[CallCount]) -> Self {
         Self {
             rows: Drains::by_row(rows),
             empty: HashMap::new(),
@@ -165,8 +165,8 @@ mod tests {
     use super::*;
     use tllmprof_record::{CallKind, What};
 
-    fn row(row: u8, kind: CallKind, name: &str) -> CallRow {
-        CallRow {
+    fn row(row: u8, kind: CallKind, name: &str) -> CallCount {
+        CallCount {
             row,
             name: name.to_owned(),
             kind,

@@ -32,7 +32,7 @@ pub struct ClaimedRow {
     /// The index of the process in `processes`.
     pub process: usize,
     /// The list of the process's `ledger` that contains the row: `host` or `gpu`.
-    pub ledger: Side,
+    pub ledger: LedgerSide,
     /// The `cause` of the row in the list that `ledger` names.
     pub cause: String,
     /// The time that the finding claims, at most the time of the row.
@@ -42,8 +42,7 @@ pub struct ClaimedRow {
 /// A list of the ledger: `host` or `gpu`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[schemars(rename = "LedgerSide")]
-pub enum Side {
+pub enum LedgerSide {
     /// The list `host`: the time of the iterations' threads.
     Host,
     /// The list `gpu`: the time of the GPU.
@@ -62,7 +61,7 @@ impl ClaimRule {
         };
         let host = |kinds: &[LedgerKind]| {
             let rows = ledger.host.iter().filter(|row| kinds.contains(&row.kind));
-            rows.map(|of| row(Side::Host, of, of.ns)).collect()
+            rows.map(|of| row(LedgerSide::Host, of, of.ns)).collect()
         };
         let idle = || ledger.gpu.iter().filter(|row| row.kind == LedgerKind::Idle);
         let idle_in = |claimed: Vec<(String, u64)>| {
@@ -71,19 +70,19 @@ impl ClaimRule {
             for (cause, ns) in &claimed {
                 let mut all = idle();
                 match all.find(|row| row.cause.strip_prefix(IDLE) == Some(cause)) {
-                    Some(of) => rows.push(row(Side::Gpu, of, (*ns).min(of.ns))),
+                    Some(of) => rows.push(row(LedgerSide::Gpu, of, (*ns).min(of.ns))),
                     None => *small.entry(other_idle(cause)).or_default() += ns,
                 }
             }
             let others = idle().filter_map(|of| Some((of, *small.get(&*of.cause)?)));
-            rows.extend(others.map(|(of, ns)| row(Side::Gpu, of, ns.min(of.ns))));
+            rows.extend(others.map(|(of, ns)| row(LedgerSide::Gpu, of, ns.min(of.ns))));
             rows
         };
         let claims = &ledger.details.claims;
         match self {
             Self::None => Vec::new(),
             Self::Host(kinds) => host(kinds),
-            Self::AllIdle => idle().map(|of| row(Side::Gpu, of, of.ns)).collect(),
+            Self::AllIdle => idle().map(|of| row(LedgerSide::Gpu, of, of.ns)).collect(),
             Self::Idle(some) => idle_in(claims.rows(some)),
             Self::Copies if claims.share(Claim::Copy) > claims.copying() => {
                 idle_in(claims.rows(&[Claim::Copy]))

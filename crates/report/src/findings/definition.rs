@@ -13,8 +13,7 @@ use crate::ranks::skew::Skew;
 /// The type of a finding. Among findings with the same verdict, causes come first, then bounds, symptoms and notes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-#[schemars(rename = "FindingKind")]
-pub enum Kind {
+pub enum FindingKind {
     /// A cause of lost time that can be fixed.
     Cause,
     /// The resource that limits the speed of the program.
@@ -32,7 +31,7 @@ pub struct Rule {
     #[serde(rename = "rule")]
     pub name: &'static str,
     /// The type of the finding: cause, bound, symptom or note.
-    pub kind: Kind,
+    pub kind: FindingKind,
     /// The data that decide whether the rule holds, as text.
     #[serde(skip)]
     pub evidence: &'static str,

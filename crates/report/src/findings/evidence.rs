@@ -1,9 +1,9 @@
 //! Figures of one process by which rules are judged. Shares are fractions of the iterations' time.
 
-use tllmprof_calls::{Kind, Wait, kind_of};
+use tllmprof_calls::{CallPurpose, Wait, kind_of};
 use tllmprof_record::Metric;
 
-use crate::events::facts::CallRow;
+use crate::events::facts::CallCount;
 use crate::events::iteration::Iteration;
 use crate::events::named::Named;
 use crate::events::origin::{Data, SMALL_COST};
@@ -50,7 +50,7 @@ pub struct Evidence<'a> {
 
 /// The number of some calls, and their total time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Calls {
+pub struct CallTotals {
     pub count: u64,
     pub total: u64,
 }
@@ -67,7 +67,7 @@ pub struct Launching {
 
 /// Figures of the kernels of a process.
 #[derive(Clone, Copy, Debug)]
-pub struct Kernels {
+pub struct KernelAverages {
     /// Mean number of kernels in an iteration.
     pub kernels: f64,
     /// Mean time of a kernel, in nanoseconds.
@@ -197,14 +197,14 @@ impl<'a> Evidence<'a> {
         self.sum.share(ns).min(1.0)
     }
 
-    pub fn calls(&self, belongs: impl Fn(&CallRow) -> bool) -> Calls {
+    pub fn calls(&self, belongs: impl Fn(&CallCount) -> bool) -> CallTotals {
         let rows = &self.process.facts.calls;
         let is_one = |call: &&Named| {
             let mut same = rows.iter().filter(|row| row.name == call.name);
             same.any(&belongs)
         };
         let calls = self.process.calls.calls.iter().filter(is_one);
-        calls.fold(Calls::default(), |sum, call| Calls {
+        calls.fold(CallTotals::default(), |sum, call| CallTotals {
             count: sum.count + call.count,
             total: sum.total.saturating_add(call.total),
         })
@@ -212,7 +212,7 @@ impl<'a> Evidence<'a> {
 
     /// Returns true if most of the time in asynchronous copies is in calls whose names say that they copy to a device.
     pub fn copies_to_device(&self) -> bool {
-        let all = self.calls(|row| matches!(kind_of(&row.name), Some(Kind::AsyncCopy(_))));
+        let all = self.calls(|row| matches!(kind_of(&row.name), Some(CallPurpose::AsyncCopy(_))));
         let to_device = self.calls(|row| row.name.contains("HtoD"));
         to_device.total * 2 > all.total
     }
@@ -330,7 +330,7 @@ impl<'a> Evidence<'a> {
     }
 
     /// Returns figures of the kernels, or `None` if kernels were not recorded.
-    pub fn kernels(&self) -> Option<Kernels> {
+    pub fn kernels(&self) -> Option<KernelAverages> {
         let taken = self.process.kernels.window.as_ref()?;
         self.process.gpu.busy?;
         let all = self.process.kernels.totals.iter();
@@ -340,7 +340,7 @@ impl<'a> Evidence<'a> {
         let copies = self.process.kernels.copies.iter();
         let copies = copies.filter(|copy| ["HtoD", "DtoH"].contains(&copy.kind.as_str()));
         let copying = copies.fold(0_u64, |sum, copy| sum.saturating_add(copy.total));
-        Some(Kernels {
+        Some(KernelAverages {
             kernels: taken.a_step(taken.kernels),
             mean: total.checked_div(count).unwrap_or(0),
             copies: taken.share(copying),

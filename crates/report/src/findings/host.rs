@@ -3,8 +3,8 @@
 use tllmprof_calls::Wait;
 
 use super::Judgement;
-use super::evidence::{Calls, Evidence, Kernels, Launching};
-use crate::events::facts::CallRow;
+use super::evidence::{CallTotals, Evidence, KernelAverages, Launching};
+use crate::events::facts::CallCount;
 use crate::ledger::Claim;
 use crate::numbers::units::{Rate, Share, Time};
 
@@ -47,7 +47,7 @@ pub fn launch_bound(one: &Evidence<'_>) -> Judgement {
     if count < MIN_LAUNCHES {
         return Judgement::No(format!("{} launches a step", Rate(count)));
     }
-    if let Some(Kernels { kernels, mean, .. }) = one.kernels() {
+    if let Some(KernelAverages { kernels, mean, .. }) = one.kernels() {
         let gaps = one.process.ledger.details.claims.share(Claim::Launch);
         let evidence = format!(
             "{} kernels a step of {} each; the GPU has nothing to do {} of the time while the host launches the next, or runs \
@@ -123,7 +123,7 @@ pub fn copies(one: &Evidence<'_>) -> Judgement {
     let calls = one.calls(|row| row.waits_for() == Some(Wait::CopyToHost));
     let count = one.sum.a_step(calls.count);
     if count >= MIN_COPIES
-        && let Some(Kernels { copies, .. }) = one.kernels()
+        && let Some(KernelAverages { copies, .. }) = one.kernels()
         && copies >= MIN_IDLE_SHARE
     {
         let count = Rate(count);
@@ -150,7 +150,7 @@ pub fn copies(one: &Evidence<'_>) -> Judgement {
 fn idle_after(
     what: &str,
     one: &Evidence<'_>,
-    calls: Calls,
+    calls: CallTotals,
     many: f64,
     (after, claims): (u64, &[Claim]),
 ) -> Judgement {
@@ -195,10 +195,10 @@ pub fn allocations_when() -> String {
 }
 
 pub fn allocations(one: &Evidence<'_>) -> Judgement {
-    if !one.process.facts.calls.iter().any(CallRow::allocates) {
+    if !one.process.facts.calls.iter().any(CallCount::allocates) {
         return Judgement::Unknown("the record does not have them".to_owned());
     }
-    let calls = one.calls(CallRow::allocates);
+    let calls = one.calls(CallCount::allocates);
     let (count, share) = (one.sum.a_step(calls.count), one.share(calls.total));
     let evidence = format!(
         "{} allocations and releases a step, {} of the time",

@@ -1,13 +1,13 @@
 //! Findings by the ledgers, which list the time of iterations by cause: repeated graph captures, copies, host code
 //! that the GPU waits for, delays, page faults, and waits for requests.
 
-use tllmprof_calls::{Kind as CallOf, kind_of};
+use tllmprof_calls::{CallPurpose, kind_of};
 use tllmprof_record::CallKind;
 
 use super::Judgement;
 use super::evidence::Evidence;
 use super::host;
-use crate::events::facts::CallRow;
+use crate::events::facts::CallCount;
 use crate::events::iteration::{Iteration, Used};
 use crate::events::requests::gives_work;
 use crate::ledger::slow::LARGE_BATCH_RATIO;
@@ -212,8 +212,8 @@ struct Copies {
 
 impl Copies {
     fn measure(one: &Evidence<'_>) -> Self {
-        let copies = |row: &CallRow| {
-            let known = matches!(kind_of(&row.name), Some(CallOf::AsyncCopy(_)));
+        let copies = |row: &CallCount| {
+            let known = matches!(kind_of(&row.name), Some(CallPurpose::AsyncCopy(_)));
             row.kind == CallKind::AsyncCopy || row.kind == CallKind::Other && known
         };
         let count = one.sum.a_step(one.calls(copies).count);

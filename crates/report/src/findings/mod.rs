@@ -28,9 +28,9 @@ use crate::numbers::units::Count;
 use crate::process::Process;
 use crate::ranks::arrivals::Arrivals;
 use crate::ranks::skew::Skew;
-pub use claims::{ClaimedRow, Side};
+pub use claims::{ClaimedRow, LedgerSide};
+pub use definition::{FindingKind, Rule};
 use definition::{JobAnalyses, Judge};
-pub use definition::{Kind, Rule};
 use evidence::Evidence;
 pub use rules::RULES;
 
@@ -170,10 +170,10 @@ pub fn findings(
     // If the first finding is a cause, the advice on symptoms is to fix this cause first.
     let first = findings
         .first()
-        .filter(|first| first.verdict == Verdict::Yes && first.rule.kind == Kind::Cause);
+        .filter(|first| first.verdict == Verdict::Yes && first.rule.kind == FindingKind::Cause);
     if let Some(cause) = first.map(|first| first.rule.name) {
         for finding in &mut findings {
-            if finding.verdict == Verdict::Yes && finding.rule.kind == Kind::Symptom {
+            if finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Symptom {
                 finding.advice = format!("fix {cause} first");
                 // The time already counts as loss of the causes.
                 finding.loss = None;
@@ -295,7 +295,8 @@ fn merge_code_into_slow_rank(findings: &mut [Finding], all: &[Evidence<'_>]) {
 /// Withdraws the finding of an idle GPU if another cause explains enough of the idle time.
 fn withdraw_explained_idle(findings: &mut [Finding]) {
     let says_why = |finding: &&Finding| {
-        let is_cause = finding.rule.kind == Kind::Cause && finding.rule.name != ledger::IDLE_RULE;
+        let is_cause =
+            finding.rule.kind == FindingKind::Cause && finding.rule.name != ledger::IDLE_RULE;
         let explains = finding.loss.is_some_and(|loss| loss >= ledger::MIN_PART);
         finding.verdict == Verdict::Yes && is_cause && explains
     };
@@ -309,8 +310,9 @@ fn withdraw_explained_idle(findings: &mut [Finding]) {
 
 /// Withdraws the finding of a GPU that mostly copies if any cause was found.
 fn withdraw_explained_copies(findings: &mut [Finding]) {
-    let is_cause =
-        |finding: &Finding| finding.verdict == Verdict::Yes && finding.rule.kind == Kind::Cause;
+    let is_cause = |finding: &Finding| {
+        finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause
+    };
     if findings.iter().any(is_cause)
         && let Some(copies) = find_finding(findings, gpu::COPIES_RULE)
         && copies.verdict == Verdict::Yes
@@ -347,7 +349,7 @@ fn advise_stacks(findings: &mut [Finding], all: &[Evidence<'_>]) {
 /// Limits the losses of all causes to a total of 1 (all of the time). The greatest loss is counted first.
 fn limit_losses(findings: &mut [Finding]) {
     let is_cause = |finding: &&mut Finding| {
-        finding.verdict == Verdict::Yes && finding.rule.kind == Kind::Cause
+        finding.verdict == Verdict::Yes && finding.rule.kind == FindingKind::Cause
     };
     let mut causes: Vec<_> = findings.iter_mut().filter(is_cause).collect();
     causes.sort_by(|a, b| b.loss.unwrap_or(0.0).total_cmp(&a.loss.unwrap_or(0.0)));

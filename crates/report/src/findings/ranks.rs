@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::Judgement;
-use super::definition::{JobAnalyses, Judge, Kind, Rule};
+use super::definition::{FindingKind, JobAnalyses, Judge, Rule};
 use super::evidence::Evidence;
 use super::ledger::{CODE_RULE, IDLE_RULE};
 use crate::numbers::quantiles::Quantiles;
@@ -169,8 +169,9 @@ pub fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>], rules: &[Rule]) -> f64 {
 /// Returns the share of the time that a process loses to causes that can be judged for this process separately.
 fn causes(one: &Evidence<'_>, rules: &[Rule]) -> f64 {
     // Host code, and a GPU that waits for it, are how a slow rank shows itself. They do not count as separate causes.
-    let is_one =
-        |rule: &&Rule| rule.kind == Kind::Cause && ![CODE_RULE, IDLE_RULE].contains(&rule.name);
+    let is_one = |rule: &&Rule| {
+        rule.kind == FindingKind::Cause && ![CODE_RULE, IDLE_RULE].contains(&rule.name)
+    };
     let causes = rules.iter().filter(is_one);
     let losses = causes.filter_map(|rule| match rule.judge {
         Judge::Each(judge) | Judge::Ledger(judge) => match judge(one) {

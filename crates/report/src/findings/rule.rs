@@ -1,6 +1,6 @@
 //! Findings on the rule that defines an iteration (`TLLMPROF_STEP`).
 
-use tllmprof_calls::{Kind as CallOf, kind_of};
+use tllmprof_calls::{CallPurpose, kind_of};
 
 use super::Judgement;
 use super::evidence::Evidence;
@@ -23,7 +23,7 @@ pub fn mixed(one: &Evidence<'_>) -> Judgement {
     let rule = facts.rule.split('/').next().unwrap_or_default();
     let launches = matches!(
         kind_of(rule),
-        Some(CallOf::GraphLaunch | CallOf::KernelLaunch { .. })
+        Some(CallPurpose::GraphLaunch | CallPurpose::KernelLaunch { .. })
     );
     if !launches {
         return Judgement::No("the rule is no launch".to_owned());

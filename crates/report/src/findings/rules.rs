@@ -1,7 +1,7 @@
 //! The table of rules. Each rule states one possible reason why iterations take long.
 
 use super::claims::ClaimRule;
-use super::definition::{Judge, Kind, Rule};
+use super::definition::{FindingKind, Judge, Rule};
 use super::{arrivals, gpu, host, ledger, python, ranks, routing, rule, state};
 use crate::events::origin::Data;
 use crate::ledger::{Claim, LedgerKind};
@@ -22,7 +22,7 @@ const STEPS: &[Data] = &[Data::Calls, Data::Iterations];
 pub const RULES: &[Rule] = &[
     Rule {
         name: "launch-bound",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "kernels and the gaps between them; without them the host's time in launches",
         threshold: host::launch_bound_when,
         advice: "capture the step in a CUDA graph, or have fewer and larger kernels \
@@ -35,7 +35,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "host-waits",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "host waits in an iteration, and how long nothing was launched after them",
         threshold: host::waits_when,
         advice: "wait once a step: keep what the host decides on the GPU, and read results a step later \
@@ -48,7 +48,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "blocking-copies",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "copies to the host that return when they are done, and how long nothing was launched \
                    after them",
         threshold: host::copies_when,
@@ -61,7 +61,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "allocations",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "cuMemAlloc, cuMemFree and their pinned forms inside windows",
         threshold: host::allocations_when,
         advice: "allocate before the steady state, or from a pool (a caching allocator, cudaMallocAsync)",
@@ -73,7 +73,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "small-copies",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "copies that do not wait, and the host's time in them",
         threshold: ledger::copies_when,
         advice: "gather what is copied in one pinned buffer and copy it in one piece, or keep it on the GPU",
@@ -85,7 +85,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "long-copies",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "copies that do not wait for the GPU, and the host's time in them",
         threshold: ledger::long_copies_when,
         advice: "copy asynchronously and from pinned memory (cudaHostAlloc, pin_memory()): a call that copies other memory \
@@ -98,7 +98,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "graph-recapture",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "how much longer iterations take in which a stream is captured",
         threshold: ledger::recapture_when,
         advice: "keep what a graph depends on as it is: pad batches to sizes that were captured in the warm-up, or update the \
@@ -111,7 +111,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: ledger::CODE_RULE,
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "the ledger: what the host does while the GPU has nothing to do",
         threshold: ledger::code_when,
         advice: "do that work while the GPU works, in another thread or a step ahead",
@@ -123,7 +123,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: ledger::IDLE_RULE,
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "the ledger: how long the GPU has nothing to do, and what the host does meanwhile",
         threshold: ledger::idle_when,
         advice: "see the ledger: what the host does meanwhile has to be shorter, or done a step ahead",
@@ -135,7 +135,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "host-blocked",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "the ledger, and how long the step's thread was on a processor",
         threshold: ledger::blocked_when,
         advice: "find what it waits for (a sleep, a lock, a file, another thread or process), and have that done a step ahead; \
@@ -148,7 +148,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: ledger::DELAYED_RULE,
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "how long the step's thread could have run and had no processor, by the kernel's scheduler",
         threshold: ledger::delayed_when,
         advice: "give the process processors of its own: fewer threads and neighbours on them, a larger CPU limit of its \
@@ -161,7 +161,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: ledger::FAULTS_RULE,
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "page faults of the step's thread, and its time in the kernel",
         threshold: ledger::faults_when,
         advice: "keep memory and use it again: no large buffer that is made and freed in each step, mapped files read in before \
@@ -174,7 +174,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "gc",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "Python's garbage collections in iterations, and in the slow ones",
         threshold: python::gc_when,
         advice: "gc.freeze() after the warm-up, and a higher gc.set_threshold() or gc.disable() with \
@@ -187,7 +187,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "gil",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "waits for the GIL of the threads that run iterations, and in the slow ones",
         threshold: python::gil_when,
         advice: "move the work of the other threads to processes, or to code that releases the GIL",
@@ -199,7 +199,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: ranks::SLOW_RULE,
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "how long the same iterations took on each rank",
         threshold: ranks::slow_when,
         advice: "look at that rank's GPU clock, its host and its share of the work",
@@ -211,7 +211,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: arrivals::SKEW_RULE,
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "the collectives of all ranks, by their kernels: when each came, and when the last one did",
         threshold: arrivals::skew_when,
         advice: "look at what makes that rank late; collectives only show it on all the others",
@@ -223,7 +223,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "routing-imbalance",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "tokens that the learned router sent to each expert, outside windows",
         threshold: routing::imbalance_when,
         advice: "compare with --perfect-router for what it costs; place or replicate the busy experts",
@@ -235,7 +235,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "throttled",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "SM clocks, and the reasons for them, ten times a second",
         threshold: state::throttled_when,
         advice: "cool the GPU, or raise its power limit (nvidia-smi -pl); compare runs at locked clocks (nvidia-smi -lgc)",
@@ -247,7 +247,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "low-clocks",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "SM clocks at the start of windows, and later",
         threshold: state::low_clocks_when,
         advice: "begin the window later, or lock the clocks (nvidia-smi -lgc): measurements before the clock has risen are too slow",
@@ -259,7 +259,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "shared-gpu",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "the processes that the driver lists for the GPU, and their utilization",
         threshold: state::shared_when,
         advice: "run one of them on another GPU, or give each a part of its own (MIG)",
@@ -271,7 +271,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "far-from-gpu",
-        kind: Kind::Cause,
+        kind: FindingKind::Cause,
         evidence: "the processors that the thread that makes the steps runs on, and the GPU's NUMA node",
         threshold: state::far_when,
         advice: "bind the process to the GPU's node: numactl --cpunodebind=NODE --membind=NODE",
@@ -283,7 +283,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: gpu::COPIES_RULE,
-        kind: Kind::Bound,
+        kind: FindingKind::Bound,
         evidence: "kernels and copies, and how long copies run beside no kernel",
         threshold: gpu::copies_when,
         advice: "keep on the GPU what each step copies, such as offloaded weights or caches; or copy it while kernels run \
@@ -296,7 +296,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "memory-bandwidth-bound",
-        kind: Kind::Bound,
+        kind: FindingKind::Bound,
         evidence: "DRAM bandwidth and SM utilisation",
         threshold: gpu::memory_when,
         advice: "FP8 weights, FP8 KV cache, tensor parallelism",
@@ -308,7 +308,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "compute-bound",
-        kind: Kind::Bound,
+        kind: FindingKind::Bound,
         evidence: "SM utilisation and DRAM bandwidth",
         threshold: gpu::compute_when,
         advice: "the GPU is well used; what is left is fewer operations (FP8, sparsity) or more GPUs",
@@ -320,7 +320,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "transfer-bound",
-        kind: Kind::Bound,
+        kind: FindingKind::Bound,
         evidence: "the same collectives: what they take once all ranks have come",
         threshold: arrivals::transfer_when,
         advice: "fewer and larger collectives, or work beside them; faster ones (the custom all-reduce, NVLink); fewer ranks \
@@ -333,7 +333,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "low-gpu-utilisation",
-        kind: Kind::Symptom,
+        kind: FindingKind::Symptom,
         evidence: "the part of the time in which the GPU is busy, by kernels or metrics",
         threshold: gpu::low_when,
         advice: "a larger batch; less work on the host between launches; CUDA graphs; --gil shows whether \
@@ -346,7 +346,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "below-targets",
-        kind: Kind::Symptom,
+        kind: FindingKind::Symptom,
         evidence: "SM utilisation and DRAM bandwidth",
         threshold: gpu::targets_when,
         advice: "the SMs and the memory are both underused: a larger batch, more requests at once",
@@ -358,7 +358,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "mixed-steps",
-        kind: Kind::Note,
+        kind: FindingKind::Note,
         evidence: "launches after a wait for the GPU in an iteration that a launch opens",
         threshold: rule::mixed_when,
         advice: "count by the wait that ends a step, or leave --step out: then work is in the step that it is for",
@@ -370,7 +370,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "large-batches",
-        kind: Kind::Note,
+        kind: FindingKind::Note,
         evidence: "tokens in the batches of slow iterations",
         threshold: ledger::batches_when,
         advice: "that is work, and delays the requests beside it: a smaller limit of tokens a batch (chunked prefill) spreads it \
@@ -383,7 +383,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "no-gpu-work",
-        kind: Kind::Note,
+        kind: FindingKind::Note,
         evidence: "calls that launch or copy, and the ledger of the host",
         threshold: ledger::no_work_when,
         advice: "the step may be the wrong one (--step), or another process may launch the work: record that, too; else find \
@@ -396,7 +396,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "no-requests",
-        kind: Kind::Note,
+        kind: FindingKind::Note,
         evidence: "waits for requests of the thread that makes the steps",
         threshold: ledger::requests_when,
         advice: "not a fault; send more requests to see it under load",

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::findings::ledger::IDLE_RULE;
-use crate::findings::{Confidence, Finding, Side, Verdict};
+use crate::findings::{Confidence, Finding, LedgerSide, Verdict};
 use crate::numbers::units::{Share, Time};
 use crate::print::lines::{Colour, Lines};
 use crate::print::quote;
@@ -93,10 +93,10 @@ pub fn finding(finding: &Finding, names: &[String], lines: &mut Lines) {
     let most = lines.rows(MAX_CLAIMS);
     for row in finding.claims.iter().take(most) {
         let of = match (names, row.ledger) {
-            ([_], Side::Host) => "host".to_owned(),
-            ([_], Side::Gpu) => "GPU".to_owned(),
-            (_, Side::Host) => format!("{}, host", names[row.process]),
-            (_, Side::Gpu) => format!("{}, GPU", names[row.process]),
+            ([_], LedgerSide::Host) => "host".to_owned(),
+            ([_], LedgerSide::Gpu) => "GPU".to_owned(),
+            (_, LedgerSide::Host) => format!("{}, host", names[row.process]),
+            (_, LedgerSide::Gpu) => format!("{}, GPU", names[row.process]),
         };
         let cause = lines.name(&row.cause, lines.width().saturating_sub(30));
         let time = Time(row.ns).to_string();

@@ -73,11 +73,11 @@ pub fn windows(windows: &[Window], lines: &mut Lines) {
 }
 
 /// Rows of a table of times.
-struct Table<'a> {
+struct TimesTable<'a> {
     lines: &'a mut Lines,
 }
 
-impl Table<'_> {
+impl TimesTable<'_> {
     fn row(&mut self, what: &str, times: &Quantiles, share: Option<f64>) {
         self.lines.add(format_args!(
             "{:<LABEL_WIDTH$}{:>10}{:>10}{:>10}{:>10}{:>12}",
@@ -143,7 +143,7 @@ pub fn times(
         true => "the trace".to_owned(),
         false => format!("iteration ({})", sum.iterations),
     };
-    let mut table = Table { lines };
+    let mut table = TimesTable { lines };
     table.row(&name, &sum.time, None);
     for (what, time, total) in phases {
         table.row(what, time, Some(sum.share(*total)));

@@ -21,7 +21,7 @@ const MIN_SINGLE_SHARE: f64 = 0.5;
 const MIN_UNKNOWN_SHARE: f64 = 0.01;
 
 /// Times of layers by name, in both runs, in nanoseconds per iteration.
-type Times<'a> = BTreeMap<&'a str, [f64; 2]>;
+type LayerTimes<'a> = BTreeMap<&'a str, [f64; 2]>;
 
 fn difference(times: &[f64; 2]) -> f64 {
     times[1] - times[0]
@@ -31,7 +31,7 @@ fn difference(times: &[f64; 2]) -> f64 {
 /// the inner layer is returned. `steps` contains the numbers of iterations with recorded kernels. Layers whose names
 /// are in `asked` are always included.
 pub fn changes(sides: [&Layers; 2], steps: [u64; 2], asked: &[&str]) -> Vec<PartChange> {
-    let [mut patterns, mut single] = [Times::new(), Times::new()];
+    let [mut patterns, mut single] = [LayerTimes::new(), LayerTimes::new()];
     for (side, layers) in sides.into_iter().enumerate() {
         for (rows, times) in [
             (&layers.patterns, &mut patterns),

@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use tllmprof_record::GraphState;
 
-pub use names::Pattern;
+pub use names::GpuLayerPattern;
 use names::parent;
 pub use names::starred;
 pub use raw::RawLayers;
@@ -38,11 +38,11 @@ pub struct Layers {
     /// row, with `*` for each number. A parent comes before its children, and the row with the longest time comes
     /// first.
     #[serde(rename = "layer_patterns")]
-    pub patterns: Vec<Pattern>,
+    pub patterns: Vec<GpuLayerPattern>,
     /// The layers as a tree, with one row for each layer under its whole name. A row includes the layers within it. At
     /// most the 4096 rows with the longest time are listed.
     #[serde(rename = "layer_tree")]
-    pub tree: Vec<Pattern>,
+    pub tree: Vec<GpuLayerPattern>,
     /// The kernels whose layer is not known, by reason.
     #[serde(rename = "layers_unknown")]
     pub unknown: Vec<Unknown>,
@@ -183,7 +183,7 @@ impl LayerTotals {
     }
 
     /// Sets the fields of rows that are shares of the total or means per iteration.
-    fn fill_in(&self, rows: &mut [Pattern]) {
+    fn fill_in(&self, rows: &mut [GpuLayerPattern]) {
         for row in rows {
             row.share = self.share(row.ns);
             row.kernels_a_step = row.kernels as f64 / self.steps as f64;

@@ -8,8 +8,7 @@ use serde::Serialize;
 /// A row of the tree of layers: one layer, or several layers whose names differ only in numbers. Its figures include
 /// the layers within it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
-#[schemars(rename = "GpuLayerPattern")]
-pub struct Pattern {
+pub struct GpuLayerPattern {
     /// The name of the layer, such as `model.layers.*.self_attn`. A `*` stands for a number if the row stands for
     /// several layers.
     pub name: String,
@@ -137,7 +136,7 @@ pub fn patterns(
     by_name: &BTreeMap<String, (u64, u64)>,
     gaps: &BTreeMap<&str, u64>,
     of: impl Fn(&str) -> String,
-) -> Vec<Pattern> {
+) -> Vec<GpuLayerPattern> {
     // Add up by prefix before names become patterns, so that the number of layers in each pattern can be counted.
     let mut sums: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
     let kernels = by_name.iter().map(|(name, sum)| (&**name, (*sum, 0)));
@@ -150,14 +149,14 @@ pub fn patterns(
             sum.2 = sum.2.saturating_add(gap);
         }
     }
-    let mut found: BTreeMap<String, Pattern> = BTreeMap::new();
+    let mut found: BTreeMap<String, GpuLayerPattern> = BTreeMap::new();
     for (prefix, (kernels, ns, gaps)) in sums {
         let name = of(prefix);
         let depth = ends(&name).count() - 1;
-        let pattern = found.entry(name.clone()).or_insert(Pattern {
+        let pattern = found.entry(name.clone()).or_insert(GpuLayerPattern {
             name,
             depth,
-            ..Pattern::default()
+            ..GpuLayerPattern::default()
         });
         pattern.layers += 1;
         pattern.kernels += kernels;
@@ -170,7 +169,7 @@ pub fn patterns(
 }
 
 /// Returns the `most` rows of a tree with the longest times. The parents of these rows are always included.
-pub fn largest(mut tree: Vec<Pattern>, most: usize) -> Vec<Pattern> {
+pub fn largest(mut tree: Vec<GpuLayerPattern>, most: usize) -> Vec<GpuLayerPattern> {
     if tree.len() > most {
         let mut order: Vec<_> = (0..tree.len()).collect();
         // A parent takes at least as long as its child and comes earlier in the tree, so it is kept, too.
@@ -186,7 +185,7 @@ pub fn largest(mut tree: Vec<Pattern>, most: usize) -> Vec<Pattern> {
 
 /// Adds the children of `around` to `rows`, each followed by its own children. Children whose last part is a number
 /// are sorted by number, other children by time, the longest first.
-fn below(around: &str, found: &BTreeMap<String, Pattern>, rows: &mut Vec<Pattern>) {
+fn below(around: &str, found: &BTreeMap<String, GpuLayerPattern>, rows: &mut Vec<GpuLayerPattern>) {
     let is_below = |name: &str| {
         let rest = match around {
             "" => Some(name),
@@ -203,7 +202,7 @@ fn below(around: &str, found: &BTreeMap<String, Pattern>, rows: &mut Vec<Pattern
         .filter(|pattern| is_below(&pattern.name))
         .collect();
     // The number at the end of the name of a numbered layer, such as 3 for `model.layers.3`.
-    let number = |of: &Pattern| -> Option<u64> {
+    let number = |of: &GpuLayerPattern| -> Option<u64> {
         let last = &of.name[parent(&of.name)?.len() + 1..];
         last.parse().ok()
     };
@@ -253,7 +252,7 @@ mod tests {
         let by_name = rows.map(|(name, sum)| (name.to_owned(), sum)).into();
         let gaps = [("m.layers.0.attn", 2), ("m.layers", 1), ("", 5)].into();
         let found = patterns(&by_name, &gaps, starred);
-        let of = |row: &Pattern| {
+        let of = |row: &GpuLayerPattern| {
             let name = row.name.clone();
             (name, row.depth, row.layers, row.kernels, row.ns, row.gaps)
         };
@@ -270,8 +269,9 @@ mod tests {
         let expected = expected.map(|(name, a, b, c, d, e)| (name.to_owned(), a, b, c, d, e));
         assert_eq!(found, expected);
         let tree = patterns(&by_name, &gaps, str::to_owned);
-        let names =
-            |tree: &[Pattern]| -> Vec<_> { tree.iter().map(|row| row.name.clone()).collect() };
+        let names = |tree: &[GpuLayerPattern]| -> Vec<_> {
+            tree.iter().map(|row| row.name.clone()).collect()
+        };
         let longest = ["m", "m.layers", "m.layers.1", "m.layers.1.mlp"];
         assert_eq!(names(&largest(tree.clone(), 4)), longest);
         assert_eq!(largest(tree.clone(), 99), tree);

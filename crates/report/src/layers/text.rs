@@ -1,6 +1,6 @@
 //! The text output of layers.
 
-use crate::layers::{Layer, Layers, Pattern};
+use crate::layers::{GpuLayerPattern, Layer, Layers};
 use crate::numbers::units::{Rate, Share, Time};
 use crate::print::lines::{Lines, UNKNOWN};
 
@@ -31,7 +31,7 @@ fn known(layers: &Layers, figure: String) -> String {
 }
 
 /// Returns the mean idle time per iteration between the kernels of a row, as text.
-fn gaps(row: &Pattern) -> String {
+fn gaps(row: &GpuLayerPattern) -> String {
     row.gap
         .map_or_else(|| UNKNOWN.to_owned(), |ns| Time(ns).to_string())
 }
@@ -42,9 +42,9 @@ pub fn rows(layers: &Layers, lines: &Lines) -> usize {
 }
 
 /// Returns the layers, except those that spend all of their time in one inner layer.
-fn shown(layers: &Layers) -> Vec<&Pattern> {
+fn shown(layers: &Layers) -> Vec<&GpuLayerPattern> {
     let rows = &layers.patterns;
-    let is_all = |(at, row): &(usize, &Pattern)| {
+    let is_all = |(at, row): &(usize, &GpuLayerPattern)| {
         let within = rows.get(at + 1);
         within.is_some_and(|within| within.depth > row.depth && within.ns == row.ns)
     };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::claim::Claim;
 use super::groups::Groups;
 use super::host::Sums;
-use super::keys::{HostCause, NATIVE, Named, PYTHON};
+use super::keys::{HostCause, NATIVE, NameSources, PYTHON};
 use super::split::Part;
 use super::{LedgerKind, Paths};
 use crate::events::iteration::part;
@@ -166,7 +166,7 @@ impl Claimed {
 
 /// Returns the claim on the GPU's idle time during a part of a cause. Short code around calls counts for the claim of
 /// these calls, even if samples show what ran in it.
-fn claim(part: Part, named: Named<'_>) -> Claim {
+fn claim(part: Part, named: NameSources<'_>) -> Claim {
     match part.whole {
         whole @ HostCause::Short(..) => named.claim(whole),
         _ => named.claim(part.cause),
@@ -175,7 +175,7 @@ fn claim(part: Part, named: Named<'_>) -> Claim {
 
 impl Groups {
     /// Returns the time that findings may claim, over all windows.
-    pub fn claims(&self, sums: &Sums, named: Named<'_>) -> Claims {
+    pub fn claims(&self, sums: &Sums, named: NameSources<'_>) -> Claims {
         let mut claims = Claims::default();
         for (spent, times) in sums.times(&self.hosts(None)) {
             match named.cause(spent).0 {

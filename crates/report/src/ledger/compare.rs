@@ -18,7 +18,7 @@ const DEVIATIONS_OF_95_PERCENT: f64 = 1.96;
 
 /// The mean time of a function per iteration, in nanoseconds, and the number of samples that it is based on.
 #[derive(Clone, Copy, Default)]
-struct Row {
+struct FunctionTime {
     ns: f64,
     samples: f64,
 }
@@ -29,7 +29,7 @@ pub fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
     if !runs.iter().all(|(_, counts)| counts.enough()) {
         return Vec::new();
     }
-    let mut by_name: BTreeMap<String, [Row; 2]> = BTreeMap::new();
+    let mut by_name: BTreeMap<String, [FunctionTime; 2]> = BTreeMap::new();
     for (side, (ledger, counts)) in runs.into_iter().enumerate() {
         for (name, row) in rows(ledger, counts) {
             by_name.entry(name).or_default()[side] = row;
@@ -94,7 +94,7 @@ fn ns_of(row: &LedgerRow, ledger: &Ledger) -> f64 {
 }
 
 /// Returns the rows of the host's ledger that are based on samples, with estimated numbers of samples.
-fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, Row)> {
+fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, FunctionTime)> {
     // No samples are taken during waits for requests, so the samples divide only the remaining time.
     let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
     let rows = ledger.host.iter().filter_map(move |row| {
@@ -103,7 +103,7 @@ fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, Row)> {
             LedgerKind::Native => counts.samples.max(counts.native),
             _ => return None,
         };
-        let row_of = Row {
+        let row_of = FunctionTime {
             ns: ns_of(row, ledger),
             samples: samples as f64 * row.share / worked.max(f64::EPSILON),
         };
@@ -114,7 +114,7 @@ fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, Row)> {
 
 /// Returns the change from one row to the other: `None` if it may be chance, `Some(None)` if only one run has the
 /// function.
-fn change(base: Row, other: Row) -> Option<Option<Change>> {
+fn change(base: FunctionTime, other: FunctionTime) -> Option<Option<Change>> {
     if base.ns == 0.0 || other.ns == 0.0 {
         return (base.samples.max(other.samples) >= MIN_NEW_SAMPLES).then_some(None);
     }
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_difference_is_shown_that_is_more_than_chance() {
-        let row = |ns, samples| Row { ns, samples };
+        let row = |ns, samples| FunctionTime { ns, samples };
         let sure = change(row(100.0, 1000.0), row(200.0, 2000.0));
         let sure = sure.flatten().unwrap();
         let (low, high) = sure.interval.unwrap();
@@ -148,7 +148,11 @@ mod tests {
         assert!(change(row(100.0, 5.0), row(200.0, 10.0)).is_none());
         assert!(change(row(100.0, 1000.0), row(101.0, 1010.0)).is_none());
         // Only one of the runs has the function.
-        assert!(change(Row::default(), row(100.0, 50.0)).unwrap().is_none());
-        assert!(change(Row::default(), row(100.0, 5.0)).is_none());
+        assert!(
+            change(FunctionTime::default(), row(100.0, 50.0))
+                .unwrap()
+                .is_none()
+        );
+        assert!(change(FunctionTime::default(), row(100.0, 5.0)).is_none());
     }
 }

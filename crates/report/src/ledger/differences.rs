@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::LedgerKind;
-use super::keys::{HostCause, Named};
+use super::keys::{HostCause, NameSources};
 use super::times::Times;
 use crate::ledger::difference::Difference;
 use crate::ledger::difference::cause::{REST, WORK};
@@ -19,7 +19,7 @@ const MAX_NAMED: usize = 6;
 
 /// Sums of the iterations on one side of a comparison.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Side<'a> {
+pub struct SideSums<'a> {
     pub iterations: u64,
     pub spent: &'a [(HostCause, Times)],
     /// GPU busy time in nanoseconds; `None` if it is not known for these iterations.
@@ -27,13 +27,13 @@ pub struct Side<'a> {
     pub launches: u64,
 }
 
-impl Side<'_> {
+impl SideSums<'_> {
     fn mean(&self, time: u64) -> i64 {
         (time / self.iterations.max(1)) as i64
     }
 
     /// Returns the mean time per iteration by cause, without waits for requests.
-    fn causes(&self, named: Named<'_>) -> BTreeMap<(LedgerKind, String), u64> {
+    fn causes(&self, named: NameSources<'_>) -> BTreeMap<(LedgerKind, String), u64> {
         let mut causes = BTreeMap::new();
         for (spent, times) in self.spent {
             let cause = named.cause(*spent);
@@ -48,10 +48,10 @@ impl Side<'_> {
 /// Returns the extra time of one iteration relative to the mean of the others, and its causes: the greatest first, and
 /// the unexplained rest last.
 pub fn differences(
-    one: Side<'_>,
-    others: Side<'_>,
+    one: SideSums<'_>,
+    others: SideSums<'_>,
     holder: Option<&str>,
-    named: Named<'_>,
+    named: NameSources<'_>,
 ) -> (i64, Vec<Difference>) {
     let (own, usual) = (one.causes(named), others.causes(named));
     let own_time: u64 = own.values().sum();
@@ -120,7 +120,7 @@ pub fn differences(
 }
 
 /// Returns a description of how an iteration's launches differ from those of the others, or `None` if they do not.
-fn detail(one: Side<'_>, others: Side<'_>, captures: bool) -> Option<String> {
+fn detail(one: SideSums<'_>, others: SideSums<'_>, captures: bool) -> Option<String> {
     let usual = others.launches as f64 / others.iterations.max(1) as f64;
     let own = one.launches as f64;
     let differ = (own - usual).abs() >= 1.0 && (own - usual).abs() > usual * 0.1;
@@ -134,13 +134,13 @@ fn detail(one: Side<'_>, others: Side<'_>, captures: bool) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::facts::{CallRow, Facts};
+    use crate::events::facts::{CallCount, Facts};
     use crate::events::samples::Frames;
-    use crate::ledger::keys::Key;
+    use crate::ledger::keys::ActivityKey;
     use tllmprof_record::{CallKind, Strings};
 
     fn facts() -> Facts {
-        let row = |row, name: &str, kind| CallRow {
+        let row = |row, name: &str, kind| CallCount {
             row,
             name: name.to_owned(),
             kind,
@@ -156,10 +156,10 @@ mod tests {
         }
     }
 
-    const LAUNCH: HostCause = HostCause::On(Key::Call(0));
-    const WAIT: HostCause = HostCause::On(Key::Call(1));
-    const CAPTURE: HostCause = HostCause::On(Key::Capturing);
-    const GIL: HostCause = HostCause::On(Key::Gil);
+    const LAUNCH: HostCause = HostCause::On(ActivityKey::Call(0));
+    const WAIT: HostCause = HostCause::On(ActivityKey::Call(1));
+    const CAPTURE: HostCause = HostCause::On(ActivityKey::Capturing);
+    const GIL: HostCause = HostCause::On(ActivityKey::Gil);
 
     fn spent(times: &[(HostCause, u64)]) -> Vec<(HostCause, Times)> {
         let times = times.iter();
@@ -169,9 +169,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn found(one: Side<'_>, others: Side<'_>) -> (i64, Vec<(String, i64)>) {
+    fn found(one: SideSums<'_>, others: SideSums<'_>) -> (i64, Vec<(String, i64)>) {
         let (facts, strings) = (facts(), Strings::default());
-        let named = Named {
+        let named = NameSources {
             facts: &facts,
             strings: &strings,
             frames: &Frames::default(),
@@ -195,13 +195,13 @@ mod tests {
             (HostCause::Unknown, 30),
         ]);
         let usual = spent(&[(LAUNCH, 200), (WAIT, 1000), (HostCause::Unknown, 100)]);
-        let one = Side {
+        let one = SideSums {
             iterations: 1,
             spent: &own,
             gpu: Some(696),
             launches: 65,
         };
-        let others = Side {
+        let others = SideSums {
             iterations: 10,
             spent: &usual,
             gpu: Some(1880),
@@ -221,10 +221,10 @@ mod tests {
         let expected = expected.map(|(said, more)| (said.to_owned(), more));
         assert_eq!(found(one, others), (900, expected.to_vec()));
         // If the GPU's work is not known, the difference is reported as a wait.
-        let blind = Side { gpu: None, ..one };
+        let blind = SideSums { gpu: None, ..one };
         assert_eq!(found(blind, others).1[0], (wait.to_owned(), 600));
         // Nor is the wait reported as GPU work if the GPU did no more work than usual.
-        let same = Side {
+        let same = SideSums {
             gpu: Some(188),
             ..one
         };
@@ -233,10 +233,10 @@ mod tests {
 
     #[test]
     fn what_is_less_counts_too_and_requests_do_not() {
-        let requests = HostCause::On(Key::Requests);
+        let requests = HostCause::On(ActivityKey::Requests);
         let own = spent(&[(GIL, 500), (requests, 9000)]);
         let usual = spent(&[(WAIT, 200), (requests, 10)]);
-        let side = |spent, iterations| Side {
+        let side = |spent, iterations| SideSums {
             iterations,
             spent,
             gpu: None,

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use tllmprof_record::Strings;
 
 use super::difference::Difference;
-use super::differences::{Side, differences};
+use super::differences::{SideSums, differences};
 use super::host::{GroupedIteration, Sums};
-use super::keys::{HostCause, Named};
+use super::keys::{HostCause, NameSources};
 use super::split::Part;
 use super::times::Times;
 use super::{Basis, CauseTime, IDLE, Ledger, LedgerDetails, LedgerKind, LedgerRow, kinds, rows};
@@ -159,7 +159,7 @@ impl Groups {
     }
 
     /// Returns the ledger of a window, or of all windows.
-    pub fn ledger(&self, window: Option<usize>, sums: &Sums, named: Named<'_>) -> Ledger {
+    pub fn ledger(&self, window: Option<usize>, sums: &Sums, named: NameSources<'_>) -> Ledger {
         let (hosts, of_gpu) = (self.hosts(window), self.of_gpu(window));
         let host = self.spent(&hosts, sums, named).into_iter();
         let host = host.map(|(spent, times)| named.time(spent, times.all));
@@ -271,7 +271,7 @@ impl Groups {
 
     /// Returns the time in which the GPU worked in some groups, by cause. The causes depend on the method by which GPU
     /// time is known.
-    fn worked(&self, groups: &[usize], named: Named<'_>) -> Vec<CauseTime> {
+    fn worked(&self, groups: &[usize], named: NameSources<'_>) -> Vec<CauseTime> {
         let sum = self.sum(groups);
         match self.basis {
             Basis::Span => vec![CauseTime {
@@ -303,13 +303,13 @@ impl Groups {
     }
 
     /// Returns the GPU idle time of some groups, in nanoseconds, as the GPU's ledger shows it.
-    pub fn idle_of(&self, groups: &[usize], named: Named<'_>) -> u64 {
+    pub fn idle_of(&self, groups: &[usize], named: NameSources<'_>) -> u64 {
         let worked = self.worked(groups, named);
         let worked: u64 = worked.iter().map(|row| row.ns).sum();
         self.sum(groups).took.saturating_sub(worked)
     }
 
-    fn gpu(&self, groups: &[usize], sums: &Sums, named: Named<'_>) -> Vec<LedgerRow> {
+    fn gpu(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> Vec<LedgerRow> {
         let took = self.sum(groups).took;
         let mut times = self.worked(groups, named);
         let busy: u64 = times.iter().map(|row| row.ns).sum();
@@ -334,7 +334,7 @@ impl Groups {
         slow: usize,
         sums: &Sums,
         holder: Option<&str>,
-        named: Named<'_>,
+        named: NameSources<'_>,
     ) -> (i64, Vec<Difference>) {
         let Some(one) = self.groups.iter().position(|of| of.slow == Some(slow)) else {
             return (0, Vec::new());
@@ -356,7 +356,7 @@ impl Groups {
             true => sides.map(|side| self.spent(side, sums, named)),
             false => sides.map(|side| self.counted_off(side, sums, named)),
         };
-        let side = |sum: GroupSum, spent| Side {
+        let side = |sum: GroupSum, spent| SideSums {
             iterations: sum.iterations,
             spent,
             gpu: counted.then_some(sum.at_work),
@@ -376,13 +376,13 @@ impl Groups {
         &self,
         groups: &[usize],
         sums: &Sums,
-        named: Named<'_>,
+        named: NameSources<'_>,
     ) -> Vec<(HostCause, Times)> {
         Part::sum(self.parts(groups, sums, named))
     }
 
     /// Returns the same times as [`Self::spent`], each with the cause that samples divided.
-    pub fn parts(&self, groups: &[usize], sums: &Sums, named: Named<'_>) -> Vec<Part> {
+    pub fn parts(&self, groups: &[usize], sums: &Sums, named: NameSources<'_>) -> Vec<Part> {
         let seen = sums.seen(groups);
         if !seen.enough() {
             let spent = self.counted_off(groups, sums, named).into_iter();
@@ -408,7 +408,7 @@ impl Groups {
         &self,
         groups: &[usize],
         sums: &Sums,
-        named: Named<'_>,
+        named: NameSources<'_>,
     ) -> Vec<(HostCause, Times)> {
         let mut found: BTreeMap<HostCause, Times> = BTreeMap::new();
         for group in groups {
@@ -473,7 +473,7 @@ impl GroupSum {
 fn off_processor(
     mut spent: Vec<(HostCause, Times)>,
     [delayed, blocked]: [u64; 2],
-    named: Named<'_>,
+    named: NameSources<'_>,
     ran: Option<&dyn Fn(HostCause) -> u64>,
 ) -> Vec<(HostCause, Times)> {
     let mut found = Vec::new();
@@ -563,9 +563,9 @@ fn fit(mut idle: Vec<(HostCause, Times)>, total: u64) -> Vec<(HostCause, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::facts::{CallRow, Facts};
+    use crate::events::facts::{CallCount, Facts};
     use crate::events::samples::Frames;
-    use crate::ledger::keys::{Code, Key};
+    use crate::ledger::keys::{ActivityKey, Code};
     use tllmprof_record::CallKind;
 
     #[test]
@@ -586,7 +586,7 @@ mod tests {
     #[test]
     fn what_a_thread_did_off_the_processor_is_taken_out_of_the_rest() {
         let facts = Facts {
-            calls: vec![CallRow {
+            calls: vec![CallCount {
                 row: 1,
                 name: "cuStreamSynchronize".to_owned(),
                 kind: CallKind::Wait,
@@ -597,12 +597,12 @@ mod tests {
         };
         let strings = Strings::default();
         let frames = Frames::default();
-        let named = Named {
+        let named = NameSources {
             facts: &facts,
             strings: &strings,
             frames: &frames,
         };
-        let wait = Key::Call(1);
+        let wait = ActivityKey::Call(1);
         let (edge, after) = (HostCause::Edge(wait, wait), HostCause::After(wait));
         let times = |all, idle| Times { all, idle };
         let rows = || {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use tllmprof_record::{Clock, Event, What};
 
-use super::keys::{HostCause, Key, Named};
+use super::keys::{ActivityKey, HostCause, NameSources};
 use super::paths::Paths;
 use super::split::{Count, SampleSums};
 use super::times::Times;
@@ -35,7 +35,7 @@ pub struct GroupedIteration {
 /// Divides the host's time by cause. Times are in nanoseconds.
 #[derive(Debug)]
 pub struct HostLedger {
-    threads: HashMap<u32, Thread>,
+    threads: HashMap<u32, LedgerThread>,
     sums: Sums,
     /// A reused buffer: the parts of an event's span that no earlier event got.
     own: Vec<Span>,
@@ -62,7 +62,7 @@ struct GroupTimes {
 
 /// The state of a thread that has iterations.
 #[derive(Debug, Default)]
-struct Thread {
+struct LedgerThread {
     iterations: Vec<GroupedIteration>,
     /// For each iteration, the total time of the earlier ones; and the total time of all iterations.
     before: Vec<u64>,
@@ -97,8 +97,8 @@ struct Sample {
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     span: Span,
-    first: Key,
-    last: Key,
+    first: ActivityKey,
+    last: ActivityKey,
 }
 
 impl HostLedger {
@@ -110,7 +110,7 @@ impl HostLedger {
         idle: &[Span],
         long: u64,
     ) -> Self {
-        let mut threads: HashMap<u32, Thread> = HashMap::new();
+        let mut threads: HashMap<u32, LedgerThread> = HashMap::new();
         let mut sums = Sums::default();
         for iteration in iterations {
             let thread = threads.entry(iteration.thread).or_default();
@@ -179,14 +179,14 @@ impl HostLedger {
         let key = match event.what {
             What::Call {
                 capturing: true, ..
-            } => Key::Capturing,
+            } => ActivityKey::Capturing,
             What::Call { .. } | What::Function { .. } if requests.is_one(thread, event) => {
-                Key::Requests
+                ActivityKey::Requests
             }
-            What::Call { row, .. } => Key::Call(row),
-            What::Gc { .. } => Key::Gc,
-            What::GilWait => Key::Gil,
-            What::Function { name } => Key::Function(name),
+            What::Call { row, .. } => ActivityKey::Call(row),
+            What::Gc { .. } => ActivityKey::Gc,
+            What::GilWait => ActivityKey::Gil,
+            What::Function { name } => ActivityKey::Function(name),
             _ => return,
         };
         let asleep = requests.asleep(thread);
@@ -199,7 +199,13 @@ impl HostLedger {
         {
             thread.slept += 1;
             let span = thread.places(clock, slept.start, slept.end);
-            Self::take(&mut self.sums, &mut self.own, thread, span, Key::Requests);
+            Self::take(
+                &mut self.sums,
+                &mut self.own,
+                thread,
+                span,
+                ActivityKey::Requests,
+            );
         }
         let end = event.start.saturating_add(event.duration);
         let span = thread.places(clock, event.start, end);
@@ -207,7 +213,13 @@ impl HostLedger {
     }
 
     /// Assigns a span of a thread's time to a cause, except for the parts that already have one.
-    fn take(sums: &mut Sums, own: &mut Vec<Span>, thread: &mut Thread, span: Span, key: Key) {
+    fn take(
+        sums: &mut Sums,
+        own: &mut Vec<Span>,
+        thread: &mut LedgerThread,
+        span: Span,
+        key: ActivityKey,
+    ) {
         if span.start < span.end {
             thread.take(span, key, own);
             for own in own.drain(..) {
@@ -281,7 +293,7 @@ impl Sums {
         }
     }
 
-    fn spend(&mut self, thread: &Thread, spent: HostCause, span: Span) {
+    fn spend(&mut self, thread: &LedgerThread, spent: HostCause, span: Span) {
         for (group, part, more) in thread.parts(span) {
             let times = &mut self.groups[group].times;
             let spent = match self.count < MAX_TIMES || times.contains_key(&spent) {
@@ -323,7 +335,7 @@ impl Sums {
         &self,
         groups: &[usize],
         is_one: impl Fn(HostCause) -> bool,
-        named: Named<'_>,
+        named: NameSources<'_>,
     ) -> Paths {
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
         let samples = groups.flat_map(|group| &group.frames);
@@ -335,14 +347,19 @@ impl Sums {
     /// Returns the total time of the iterations of some groups, without waits for requests.
     pub fn worked(&self, groups: &[usize]) -> u64 {
         let groups = groups.iter().filter_map(|group| self.groups.get(*group));
-        let waited = |group: &GroupTimes| group.times.get(&HostCause::On(Key::Requests)).copied();
+        let waited = |group: &GroupTimes| {
+            group
+                .times
+                .get(&HostCause::On(ActivityKey::Requests))
+                .copied()
+        };
         let worked =
             groups.map(|group| group.total.all - waited(group).map_or(0, |times| times.all));
         worked.sum()
     }
 }
 
-impl Thread {
+impl LedgerThread {
     /// Returns the index of the first iteration that ends after a moment. Events arrive nearly in order, so the search
     /// begins at the last result.
     fn ending_after(&self, moment: u64) -> usize {
@@ -435,7 +452,7 @@ impl Thread {
 
     /// Adds the span of an event as a piece, and merges it with the pieces that it contains. `own` receives the parts
     /// of the span that no earlier event got.
-    fn take(&mut self, span: Span, key: Key, own: &mut Vec<Span>) {
+    fn take(&mut self, span: Span, key: ActivityKey, own: &mut Vec<Span>) {
         let mut whole = span;
         let mut end = span.end;
         while let Some(piece) = self.pieces.pop_if(|piece| piece.span.end > span.start) {
@@ -558,10 +575,10 @@ mod tests {
             .collect()
     }
 
-    const ON_LAUNCH: HostCause = HostCause::On(Key::Call(LAUNCH));
-    const ON_WAIT: HostCause = HostCause::On(Key::Call(WAIT));
-    const LATE: HostCause = HostCause::Between(Key::Function(7), Key::Call(WAIT));
-    const NEXT: HostCause = HostCause::Between(Key::Call(WAIT), Key::Call(LAUNCH));
+    const ON_LAUNCH: HostCause = HostCause::On(ActivityKey::Call(LAUNCH));
+    const ON_WAIT: HostCause = HostCause::On(ActivityKey::Call(WAIT));
+    const LATE: HostCause = HostCause::Between(ActivityKey::Function(7), ActivityKey::Call(WAIT));
+    const NEXT: HostCause = HostCause::Between(ActivityKey::Call(WAIT), ActivityKey::Call(LAUNCH));
 
     #[test]
     fn nested_events_and_what_lies_between_count_once() {
@@ -580,8 +597,8 @@ mod tests {
         ];
         let idle = [span(0, 1120), span(1900, 2500), span(4000, 5000)];
         let sums = sums(&iterations, &idle, &events);
-        let own = HostCause::On(Key::Function(7));
-        let gil = HostCause::On(Key::Gil);
+        let own = HostCause::On(ActivityKey::Function(7));
+        let gil = HostCause::On(ActivityKey::Gil);
         let times = |all, idle| Times { all, idle };
         let expected = [
             (ON_LAUNCH, times(150, 20)),
@@ -590,7 +607,7 @@ mod tests {
             (own, times(250, 50)),
             (NEXT, times(800, 400)),
             (LATE, times(350, 0)),
-            (HostCause::Before(Key::Function(7)), times(50, 50)),
+            (HostCause::Before(ActivityKey::Function(7)), times(50, 50)),
         ];
         assert_eq!(sums.times(&[0, 1]), expected);
         let second = [
@@ -608,11 +625,11 @@ mod tests {
         let many = 5 * MIN_HELD_BACK as u64;
         let iterations = [placed(0, many * 10, 0)];
         let mut events: Vec<_> = (0..many).map(|n| (MAIN, call(n * 10, 7, LAUNCH))).collect();
-        let between = HostCause::Between(Key::Call(LAUNCH), Key::Call(LAUNCH));
+        let between = HostCause::Between(ActivityKey::Call(LAUNCH), ActivityKey::Call(LAUNCH));
         let calls = [
             (ON_LAUNCH, many * 7),
             (between, (many - 1) * 3),
-            (HostCause::After(Key::Call(LAUNCH)), 3),
+            (HostCause::After(ActivityKey::Call(LAUNCH)), 3),
         ];
         let found = sums(&iterations, &[], &events).times(&[0]);
         assert_eq!(all(&found), calls);

@@ -1,11 +1,11 @@
 //! Causes of the host's time, and their names.
 
-use tllmprof_calls::{Kind, Wait, kind_of};
+use tllmprof_calls::{CallPurpose, Wait, kind_of};
 use tllmprof_record::{CallKind, StringId, Strings};
 
 use super::claim::Claim;
 use super::{CauseTime, LedgerKind};
-use crate::events::facts::{CallRow, Facts, name};
+use crate::events::facts::{CallCount, Facts, name};
 use crate::events::samples::{Frames, Location, SampledState, SleepKind};
 use crate::ledger::difference::WAITING;
 use crate::ledger::difference::cause::{self, DELAYED};
@@ -22,7 +22,7 @@ pub const REQUESTS_CAUSE: &str = "waiting for requests";
 
 /// An activity that is recorded by events.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Key {
+pub enum ActivityKey {
     Call(u8),
     Capturing,
     Gc,
@@ -35,15 +35,15 @@ pub enum Key {
 /// A cause of time: an activity, or the time between two activities.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum HostCause {
-    On(Key),
-    Between(Key, Key),
+    On(ActivityKey),
+    Between(ActivityKey, ActivityKey),
     /// The time between two activities, if it is too short for its own row.
-    Short(Key, Key),
+    Short(ActivityKey, ActivityKey),
     /// The time between two activities, if an iteration ends in it.
-    Edge(Key, Key),
+    Edge(ActivityKey, ActivityKey),
     /// The time before the thread's first activity, and the time after its last one.
-    Before(Key),
-    After(Key),
+    Before(ActivityKey),
+    After(ActivityKey),
     /// The state of the thread, as a sample shows it.
     SampledState(SampledState),
     /// The thread was asleep or blocked in this code.
@@ -57,18 +57,18 @@ pub enum HostCause {
 /// Code outside calls, divided in the same way as [`HostCause`] divides it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Code {
-    In(Key),
-    Between(Key, Key),
-    Edge(Key, Key),
-    Before(Key),
-    After(Key),
+    In(ActivityKey),
+    Between(ActivityKey, ActivityKey),
+    Edge(ActivityKey, ActivityKey),
+    Before(ActivityKey),
+    After(ActivityKey),
 }
 
 impl HostCause {
     /// Returns the code if the cause is code outside calls.
     pub const fn code(self) -> Option<Code> {
         match self {
-            Self::On(key @ Key::Function(_)) => Some(Code::In(key)),
+            Self::On(key @ ActivityKey::Function(_)) => Some(Code::In(key)),
             Self::Between(from, to) | Self::Short(from, to) => Some(Code::Between(from, to)),
             Self::Edge(from, to) => Some(Code::Edge(from, to)),
             Self::Before(key) => Some(Code::Before(key)),
@@ -85,14 +85,14 @@ impl HostCause {
 
 /// The data of a record that the names of causes come from.
 #[derive(Clone, Copy, Debug)]
-pub struct Named<'a> {
+pub struct NameSources<'a> {
     pub facts: &'a Facts,
     pub strings: &'a Strings,
     /// The frames of sampled stacks.
     pub frames: &'a Frames,
 }
 
-impl Named<'_> {
+impl NameSources<'_> {
     /// Returns true for the time before the first and after the last event of the host in another profiler's trace.
     /// Such a trace may begin later and end earlier for the host than for the GPU.
     const fn is_not_recorded(&self, spent: HostCause) -> bool {
@@ -146,7 +146,8 @@ impl Named<'_> {
     /// Returns the location of the function that a cause belongs to, if it is known.
     fn location(&self, spent: HostCause) -> Option<Location> {
         match spent {
-            HostCause::On(Key::Function(id)) | HostCause::Blocked(Code::In(Key::Function(id))) => {
+            HostCause::On(ActivityKey::Function(id))
+            | HostCause::Blocked(Code::In(ActivityKey::Function(id))) => {
                 Some(Location::native(&name(self.strings.get(id))))
             }
             HostCause::SampledState(
@@ -162,7 +163,7 @@ impl Named<'_> {
     }
 
     /// Returns the name of short code between two activities.
-    fn short(&self, from: Key, to: Key) -> String {
+    fn short(&self, from: ActivityKey, to: ActivityKey) -> String {
         match self.claim(HostCause::Short(from, to)) {
             Claim::Launch => "code between launches".to_owned(),
             Claim::Wait => "code after waits for the GPU".to_owned(),
@@ -192,6 +193,7 @@ impl Named<'_> {
             HostCause::SampledState(SampledState::AsleepIn(sleep)) => {
                 match self.sleep_kind(sleep) {
                     Some(SleepKind::Work) => Claim::Requests,
+                    Some(SleepKind::Worker) => Claim::Launch,
                     Some(SleepKind::Gpu) => Claim::Wait,
                     _ => Claim::Blocked,
                 }
@@ -204,7 +206,7 @@ impl Named<'_> {
         }
     }
 
-    fn claim_on(&self, key: Key) -> Claim {
+    fn claim_on(&self, key: ActivityKey) -> Claim {
         match self.activity(key).0 {
             LedgerKind::Wait if self.reads(key) => Claim::Read,
             LedgerKind::Wait => Claim::Wait,
@@ -221,8 +223,8 @@ impl Named<'_> {
     }
 
     /// Returns true if the activity is a copy to the host that returns only when it has completed.
-    fn reads(&self, key: Key) -> bool {
-        let Key::Call(row) = key else {
+    fn reads(&self, key: ActivityKey) -> bool {
+        let ActivityKey::Call(row) = key else {
             return false;
         };
         let mut rows = self.facts.calls.iter();
@@ -271,6 +273,7 @@ impl Named<'_> {
                 let cause = sleep.map_or_else(|| ASLEEP.to_owned(), |sleep| sleep.cause.clone());
                 let kind = match sleep.map(|sleep| sleep.kind) {
                     Some(SleepKind::Work) => LedgerKind::Requests,
+                    Some(SleepKind::Worker) => LedgerKind::Launch,
                     Some(SleepKind::Gpu) => LedgerKind::Wait,
                     _ => LedgerKind::Blocked,
                 };
@@ -288,35 +291,35 @@ impl Named<'_> {
         }
     }
 
-    fn activity(&self, key: Key) -> (LedgerKind, String) {
+    fn activity(&self, key: ActivityKey) -> (LedgerKind, String) {
         let named = self.label(key);
         match key {
-            Key::Call(row) => {
+            ActivityKey::Call(row) => {
                 let row = self.facts.calls.iter().find(|known| known.row == row);
                 row.map_or((LedgerKind::Call, named), called)
             }
-            Key::Capturing => (LedgerKind::Capture, "graph capture".to_owned()),
-            Key::Gc => (LedgerKind::Gc, named),
-            Key::Gil => (LedgerKind::GilWait, cause::GIL.to_owned()),
-            Key::Requests => (LedgerKind::Requests, named),
-            Key::Function(_) => (LedgerKind::Function, format!("{named}: its own code")),
+            ActivityKey::Capturing => (LedgerKind::Capture, "graph capture".to_owned()),
+            ActivityKey::Gc => (LedgerKind::Gc, named),
+            ActivityKey::Gil => (LedgerKind::GilWait, cause::GIL.to_owned()),
+            ActivityKey::Requests => (LedgerKind::Requests, named),
+            ActivityKey::Function(_) => (LedgerKind::Function, format!("{named}: its own code")),
         }
     }
 
-    fn label(&self, key: Key) -> String {
+    fn label(&self, key: ActivityKey) -> String {
         match key {
-            Key::Call(row) => self.facts.call(row),
-            Key::Capturing => "a stream capture".to_owned(),
-            Key::Gc => cause::GC.to_owned(),
-            Key::Gil => "a wait for the GIL".to_owned(),
-            Key::Requests => REQUESTS_CAUSE.to_owned(),
-            Key::Function(id) => name(self.strings.get(id)),
+            ActivityKey::Call(row) => self.facts.call(row),
+            ActivityKey::Capturing => "a stream capture".to_owned(),
+            ActivityKey::Gc => cause::GC.to_owned(),
+            ActivityKey::Gil => "a wait for the GIL".to_owned(),
+            ActivityKey::Requests => REQUESTS_CAUSE.to_owned(),
+            ActivityKey::Function(id) => name(self.strings.get(id)),
         }
     }
 }
 
-fn called(row: &CallRow) -> (LedgerKind, String) {
-    let copies = matches!(kind_of(&row.name), Some(Kind::AsyncCopy(_)));
+fn called(row: &CallCount) -> (LedgerKind, String) {
+    let copies = matches!(kind_of(&row.name), Some(CallPurpose::AsyncCopy(_)));
     let (kind, cause) = match row.kind {
         CallKind::Wait => {
             let cause = format!("{WAITING}: {}", row.name);

@@ -24,7 +24,7 @@ pub use claim::Claim;
 pub use claims::{Claimed, Claims, NAMED};
 pub use groups::Groups;
 pub use host::HostLedger;
-pub use keys::{ASLEEP, Named, REQUESTS_CAUSE};
+pub use keys::{ASLEEP, NameSources, REQUESTS_CAUSE};
 use keys::{NATIVE, PYTHON};
 pub use paths::{Path, Paths};
 

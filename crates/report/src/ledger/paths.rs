@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::keys::{HostCause, Named};
+use super::keys::{HostCause, NameSources};
 use crate::events::samples::{Frames, Function, Origin};
 
 /// Share of samples, as a part of 1, above which they are the majority.
@@ -92,7 +92,7 @@ impl Paths {
     pub fn find(
         samples: impl Iterator<Item = (HostCause, u32, bool, u64)>,
         is_one: impl Fn(HostCause) -> bool,
-        named: Named<'_>,
+        named: NameSources<'_>,
     ) -> Self {
         let mut by_frame: BTreeMap<(bool, u32), u64> = BTreeMap::new();
         for (spent, frame, is_native, count) in samples {

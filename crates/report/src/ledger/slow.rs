@@ -8,7 +8,7 @@ use serde::Serialize;
 use tllmprof_record::{Batch, Clock, Strings};
 
 use crate::events::batch::{InBatch, write_batch};
-use crate::events::causes::{Cause, Overlap, Watched};
+use crate::events::causes::{Cause, Overlap, SlowestIterations};
 use crate::events::facts::{Facts, name, range_name};
 use crate::events::qualify::Qualified;
 use crate::events::raw::RawIteration;
@@ -171,7 +171,7 @@ pub struct Steps<'a> {
 /// Returns the watched iterations with their overlaps, the slowest first.
 pub fn slow(
     steps: Steps<'_>,
-    watched: Watched,
+    watched: SlowestIterations,
     totals: &Totals,
     facts: &Facts,
     strings: &Strings,

@@ -295,9 +295,9 @@ fn divided(sum: u64, weights: &[u128]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::keys::{Code, Key};
+    use crate::ledger::keys::{ActivityKey, Code};
 
-    const EDGE: HostCause = HostCause::Edge(Key::Gc, Key::Gil);
+    const EDGE: HostCause = HostCause::Edge(ActivityKey::Gc, ActivityKey::Gil);
 
     fn found(
         seen: &[(SampledState, u64, u64)],
@@ -366,7 +366,7 @@ mod tests {
     }
     #[test]
     fn sleeps_add_up_to_what_the_kernel_says() {
-        let (call, ran) = (HostCause::On(Key::Call(1)), SampledState::Native(7));
+        let (call, ran) = (HostCause::On(ActivityKey::Call(1)), SampledState::Native(7));
         let (asleep, awake) = (SampledState::AsleepIn(3), SampledState::Outside);
         let mut seen = SampleSums::default();
         for (spent, of, all) in [
@@ -413,7 +413,7 @@ mod tests {
                 .map(|(spent, part)| (spent, part.all))
                 .collect::<Vec<_>>()
         };
-        let blocked = HostCause::Blocked(Code::Edge(Key::Gc, Key::Gil));
+        let blocked = HostCause::Blocked(Code::Edge(ActivityKey::Gc, ActivityKey::Gil));
         let (asleep, sleep) = (SampledState::Asleep(None), SampledState::AsleepIn(3));
         let found = seen(&[(asleep, 20), (sleep, 30), (SampledState::Outside, 50)]);
         assert_eq!(

@@ -41,7 +41,7 @@ pub struct Metrics {
 }
 
 /// A record with samples.
-pub struct Sampled<'a> {
+pub struct SampledRecord<'a> {
     /// The process number of the command that wrote the record.
     pub pid: u32,
     pub run: &'a str,
@@ -54,7 +54,7 @@ pub struct Sampled<'a> {
 
 /// The process that figures are for.
 #[derive(Clone, Copy)]
-pub struct Measured<'a> {
+pub struct MeasuredProcess<'a> {
     pub pid: u32,
     pub parent: u32,
     pub run: &'a str,
@@ -72,7 +72,7 @@ impl Metrics {
     }
 
     /// Adds the samples of other records on the same machine to the figures of a process.
-    pub fn attach(&mut self, of: Measured<'_>, others: &[Sampled<'_>]) {
+    pub fn attach(&mut self, of: MeasuredProcess<'_>, others: &[SampledRecord<'_>]) {
         let samples = others.iter().flat_map(|one| &one.samples.samples);
         let samples = self.samples.samples.iter().chain(samples);
         self.sums = inside::inside(samples, of.windows);
@@ -99,9 +99,9 @@ impl Metrics {
 /// Returns the record that a process's GPUs were sampled into, and these GPUs by the record's numbers. Each record
 /// numbers the GPUs as its program sees them, so only one record is used.
 fn devices<'a, 'b>(
-    of: Measured<'_>,
-    records: &'a [Sampled<'b>],
-) -> Result<(&'a Sampled<'b>, Vec<u8>), &'static str> {
+    of: MeasuredProcess<'_>,
+    records: &'a [SampledRecord<'b>],
+) -> Result<(&'a SampledRecord<'b>, Vec<u8>), &'static str> {
     let sorted = |devices: &mut dyn Iterator<Item = u8>| {
         let devices: BTreeSet<_> = devices.collect();
         devices.into_iter().collect::<Vec<_>>()

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::inside::spans;
 use super::state::thread;
-use super::{Measured, Sampled};
+use super::{MeasuredProcess, SampledRecord};
 
 /// The NUMA nodes of the iterations' thread and of the GPU that is farthest from it, inside windows.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
@@ -61,7 +61,11 @@ impl GpuNode {
 }
 
 /// Returns the nodes of a process's iterations' thread and of its GPUs; `None` if the node of no GPU is known.
-pub fn find(of: Measured<'_>, devices: &[u8], record: &Sampled<'_>) -> Option<Placement> {
+pub fn find(
+    of: MeasuredProcess<'_>,
+    devices: &[u8],
+    record: &SampledRecord<'_>,
+) -> Option<Placement> {
     let nodes = record
         .gpu_nodes
         .iter()
@@ -103,7 +107,7 @@ pub fn find(of: Measured<'_>, devices: &[u8], record: &Sampled<'_>) -> Option<Pl
 }
 
 /// Returns the nodes on which a thread ran, in order, and the times there inside windows.
-fn times(of: Measured<'_>, record: &Sampled<'_>) -> Vec<(u16, u64)> {
+fn times(of: MeasuredProcess<'_>, record: &SampledRecord<'_>) -> Vec<(u16, u64)> {
     let (spans, tid) = (spans(of.windows), thread(of.windows));
     let Some((_, end)) = spans.ends() else {
         return Vec::new();

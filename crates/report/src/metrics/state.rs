@@ -123,7 +123,7 @@ pub struct OtherProcess {
 
 /// The clocks of a GPU at one time.
 #[derive(Clone, Copy, Default)]
-struct Clocks {
+struct ClockSample {
     start: u64,
     end: u64,
     /// Length of the part inside windows.
@@ -133,7 +133,7 @@ struct Clocks {
     reasons: Option<u64>,
 }
 
-impl Clocks {
+impl ClockSample {
     fn is_throttled(&self) -> bool {
         let has_reason = self
             .reasons
@@ -161,7 +161,7 @@ pub fn state(device: u8, record: &Samples, windows: &[Window]) -> GpuState {
     let tokens = iterations().map(|one| one.batch.map(|batch| u64::from(batch.tokens)));
     let tokens = tokens.sum::<Option<u64>>().filter(|tokens| *tokens > 0);
     let (others, busy_times) = others(device, record, &spans);
-    let has_clock = |clocks: &&Clocks| clocks.clock.is_some();
+    let has_clock = |clocks: &&ClockSample| clocks.clock.is_some();
     GpuState {
         device,
         samples: clocks.iter().filter(has_clock).count() as u64,
@@ -184,8 +184,8 @@ pub fn state(device: u8, record: &Samples, windows: &[Window]) -> GpuState {
     }
 }
 
-fn clocks(device: u8, record: &Samples, spans: &Spans) -> Vec<Clocks> {
-    let mut found: BTreeMap<u64, Clocks> = BTreeMap::new();
+fn clocks(device: u8, record: &Samples, spans: &Spans) -> Vec<ClockSample> {
+    let mut found: BTreeMap<u64, ClockSample> = BTreeMap::new();
     for sample in &record.samples {
         let inside = spans.overlap(sample.start, sample.end());
         if sample.device != device || inside == 0 {
@@ -204,7 +204,7 @@ fn clocks(device: u8, record: &Samples, spans: &Spans) -> Vec<Clocks> {
     found.into_values().collect()
 }
 
-fn mean_clock<'a>(clocks: impl Iterator<Item = &'a Clocks>) -> Option<f64> {
+fn mean_clock<'a>(clocks: impl Iterator<Item = &'a ClockSample>) -> Option<f64> {
     let known = clocks.filter_map(|clocks| Some((clocks.clock?, clocks.inside)));
     let (sum, all) = known.fold((0.0, 0), |(sum, all), (clock, inside)| {
         (sum + clock * inside as f64, all + inside)
@@ -227,7 +227,7 @@ fn energy(device: u8, record: &Samples, spans: &Spans) -> Option<f64> {
     (all > 0 && covered * 10 >= all * 9).then(|| joules * all as f64 / covered as f64)
 }
 
-fn throttled(clocks: &[Clocks], windows: &[Window]) -> Option<Throttled> {
+fn throttled(clocks: &[ClockSample], windows: &[Window]) -> Option<Throttled> {
     let known = || {
         clocks
             .iter()
@@ -259,7 +259,7 @@ fn throttled(clocks: &[Clocks], windows: &[Window]) -> Option<Throttled> {
 }
 
 /// Returns the longest time at the start of a window in which the clock was low without a limit, and rose later.
-fn low_clock(clocks: &[Clocks], windows: &[Window]) -> Option<LowClock> {
+fn low_clock(clocks: &[ClockSample], windows: &[Window]) -> Option<LowClock> {
     let of = |window: &Window| {
         let (from, until) = window.span();
         let within = clocks
@@ -274,7 +274,8 @@ fn low_clock(clocks: &[Clocks], windows: &[Window]) -> Option<LowClock> {
                 .map(|mhz| mhz as u64),
         )?;
         let later = later.p50 as f64;
-        let is_low = |one: &&&Clocks| !one.is_throttled() && one.clock < Some(later * RISEN_CLOCK);
+        let is_low =
+            |one: &&&ClockSample| !one.is_throttled() && one.clock < Some(later * RISEN_CLOCK);
         let low: Vec<_> = within.iter().take_while(is_low).copied().collect();
         let end = low.last()?.end.min(until);
         if within.len() - low.len() < MIN_RISEN {
@@ -292,9 +293,9 @@ fn low_clock(clocks: &[Clocks], windows: &[Window]) -> Option<LowClock> {
 }
 
 /// Processes of other runs on a GPU, and the times in which they are known to be busy.
-type Others = (Option<Vec<OtherProcess>>, Vec<(u64, u64)>);
+type OtherUse = (Option<Vec<OtherProcess>>, Vec<(u64, u64)>);
 
-fn others(device: u8, record: &Samples, spans: &Spans) -> Others {
+fn others(device: u8, record: &Samples, spans: &Spans) -> OtherUse {
     let mut found: BTreeMap<u32, OtherProcess> = BTreeMap::new();
     let (mut is_listed, mut unknown, mut busy) = (false, BTreeMap::<u64, u32>::new(), Vec::new());
     for one in record.processes.iter().filter(|one| one.device == device) {

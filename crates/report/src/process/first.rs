@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use tllmprof_engines::sleeps_for_requests;
 use tllmprof_record::{Batch, CallKind, Clock, Entry, Header, Strings, What};
 
-use crate::events::facts::{CallRow, Facts, RawFacts};
+use crate::events::facts::{CallCount, Facts, RawFacts};
 use crate::events::gpu_spans::{GpuSpan, GpuSpans};
 use crate::events::iteration::Used;
 use crate::events::qualify::{self, Qualified};
@@ -49,7 +49,10 @@ impl FirstPass {
         let Entry::Event { thread, event } = *entry else {
             return;
         };
-        self.requests.take(&self.found, thread, &event);
+        let gives_work = self.requests.take(&self.found, thread, &event);
+        if gives_work {
+            self.stacks.take_work(clock, thread, &event);
+        }
         self.stacks.take(clock, &event);
         self.layers.take(thread, &event);
         match event.what {
@@ -179,7 +182,7 @@ impl FirstPass {
         last::mark_cut(&mut iterations, &self.edges, asked, header, clock);
         let batches = raw::batches(&iterations, &self.batches);
         let known = iterations.iter().zip(&batches);
-        let known = known.map(|(iteration, batch)| qualify::Candidate {
+        let known = known.map(|(iteration, batch)| qualify::IterationCandidate {
             marked: iteration.excluded,
             batch: *batch,
             cut: iteration.cut,
@@ -194,7 +197,7 @@ impl FirstPass {
         let known = FirstResults {
             sampled: self.stacks.finish(&facts, &strings),
             kinds: by_row(&facts, CallKind::Other, |row| row.kind),
-            allocates: by_row(&facts, false, CallRow::allocates),
+            allocates: by_row(&facts, false, CallCount::allocates),
             stretches: pairs(edges.kernels.clone()),
             outside: self.outside,
             gpu: self.gpu.times(),
@@ -212,7 +215,7 @@ impl FirstPass {
 }
 
 /// Returns a property of each row of the table of calls; `none` for rows that the record does not use.
-fn by_row<T: Copy>(facts: &Facts, none: T, of: impl Fn(&CallRow) -> T) -> [T; 256] {
+fn by_row<T: Copy>(facts: &Facts, none: T, of: impl Fn(&CallCount) -> T) -> [T; 256] {
     let mut all = [none; 256];
     for row in &facts.calls {
         all[usize::from(row.row)] = of(row);

@@ -1,6 +1,6 @@
 //! Detection of a last iteration that the end of the process cut off, in records that do not mark it.
 
-use tllmprof_config::Windows;
+use tllmprof_config::WindowList;
 use tllmprof_record::{Clock, Ended, Header};
 
 use crate::events::raw::RawIteration;
@@ -42,7 +42,7 @@ fn closed_by_end(
     if !matches!(header.ended, Some(Ended::InOrder | Ended::AtOnce)) {
         return None;
     }
-    let asked = Windows::parse(asked).ok()?;
+    let asked = WindowList::parse(asked).ok()?;
     let closed = clock.ns(edges.last()?.ticks);
     let latest = header.anchors.iter().map(|anchor| anchor.ticks).max()?;
     let ends_with_it = clock.ns(latest) <= closed.saturating_add(ONE_EVENT);

@@ -10,7 +10,7 @@ use crate::events::iteration::GpuFrom;
 use crate::events::recording::Recording;
 use crate::events::window::Window;
 use crate::iterations::sum::Sum;
-use crate::ledger::{Groups, HostLedger, Ledger, LedgerDetails, Named};
+use crate::ledger::{Groups, HostLedger, Ledger, LedgerDetails, NameSources};
 use crate::numbers::quantiles::Quantiles;
 use crate::stacks::Stacks;
 
@@ -61,7 +61,7 @@ pub fn read(
     if sum.is_some_and(Sum::is_alike) {
         groups.project(&mut spent);
     }
-    let names = Named {
+    let names = NameSources {
         facts: &known.facts,
         strings: &known.strings,
         frames: &sampled.frames,

@@ -30,7 +30,7 @@ use crate::kernels::Kernels;
 use crate::layers::{self, Layers};
 use crate::ledger::Ledger;
 use crate::ledger::slow::Slow;
-use crate::metrics::{Measured, Metrics, Sampled};
+use crate::metrics::{MeasuredProcess, Metrics, SampledRecord};
 use crate::numbers::units::of_some;
 use crate::python::Python;
 use crate::routing::LayerLoad;
@@ -154,7 +154,7 @@ impl Process {
         let is_same =
             |other: &&Self| !other.facts.boot.is_empty() && other.facts.boot == self.facts.boot;
         let others = measured.iter().filter(is_same);
-        let others = others.map(|other| Sampled {
+        let others = others.map(|other| SampledRecord {
             pid: other.pid,
             run: &other.facts.run,
             samples: &other.metrics.samples,
@@ -162,7 +162,7 @@ impl Process {
             refused: &other.facts.asked.refused,
         });
         let others: Vec<_> = others.collect();
-        let of = Measured {
+        let of = MeasuredProcess {
             pid: self.pid,
             parent: self.parent,
             run: &self.facts.run,

@@ -5,7 +5,7 @@ use tllmprof_record::{CallKind, Clock, Counter, Entry, Header, What};
 use super::first::{Edges, FirstResults};
 use crate::collectives::{CollectiveTally, Collectives};
 use crate::events::busy::DeviceActivity;
-use crate::events::causes::Watched;
+use crate::events::causes::SlowestIterations;
 use crate::events::launchers::Launchers;
 use crate::events::launches::LaunchTally;
 use crate::events::raw::RawIteration;
@@ -92,7 +92,7 @@ impl<'a> SecondPass<'a> {
                     requests: &known.requests,
                     strings: &known.strings,
                 },
-                Watched::new(slowest),
+                SlowestIterations::new(slowest),
                 Turnarounds::new(&known.facts.calls),
             ),
             kernels: KernelTally::new(clock, iterations, &known.qualified),

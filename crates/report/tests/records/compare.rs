@@ -8,7 +8,7 @@ use crate::common::process;
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{Batch, ClockKind, Edge, Event, Info, What};
-use tllmprof_report::{Asked, Comparison, Condition, Met, Outcome, Process};
+use tllmprof_report::{Comparison, ComparisonOptions, Condition, Met, Outcome, Process};
 
 /// A simulated run: iterations with a mean duration in nanoseconds and random variation.
 #[derive(Clone)]
@@ -572,9 +572,9 @@ fn runs(seed: u64, time: f64, count: u64) -> Vec<Vec<Process>> {
 fn what_differs_from_run_to_run_counts_where_there_are_several() {
     let base = runs(1, 10e6, 5);
     let [same, slower] = [10e6, 11e6].map(|time| runs(13, time, 5));
-    let asked = |within| Asked {
+    let asked = |within| ComparisonOptions {
         within,
-        ..Asked::default()
+        ..ComparisonOptions::default()
     };
     let of = |other: &[Vec<Process>]| Comparison::of_runs(&base, other, &asked(0.05));
     assert!(no_difference(&of(&same)), "{}", of(&same).text());
@@ -623,9 +623,9 @@ fn a_condition_is_exceeded_kept_or_undecided() {
         ("layer:model > +50%", Met::CannotTell),
     ];
     let conditions = rows.map(|(condition, _)| Condition::parse(condition).unwrap());
-    let asked = Asked {
+    let asked = ComparisonOptions {
         conditions: conditions.into(),
-        ..Asked::default()
+        ..ComparisonOptions::default()
     };
     let of = |run: &Run| vec![vec![run.process()]];
     let comparison = Comparison::of_runs(&of(&base), &of(&slower), &asked);

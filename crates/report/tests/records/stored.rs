@@ -11,7 +11,9 @@ use flate2::read::GzDecoder;
 use serde_json::Value;
 use tllmprof_config::printable;
 use tllmprof_record::Info;
-use tllmprof_report::{Comparison, Process, Report, Side, Style, Unqualified, Verdict, write_json};
+use tllmprof_report::{
+    Comparison, LedgerSide, Process, Report, Style, Unqualified, Verdict, write_json,
+};
 
 use crate::common::job::{Cause, Job, Jump, MS, Plant};
 use crate::common::server::Server;
@@ -246,11 +248,11 @@ fn a_table_has_rows_and_a_text_that_is_no_screen_has_all_of_them() {
 fn findings_claim_rows_of_the_ledger_and_none_twice() {
     let mut claimed = 0;
     for (name, report) in reports() {
-        let mut left: HashMap<(usize, Side, String), u64> = HashMap::new();
+        let mut left: HashMap<(usize, LedgerSide, String), u64> = HashMap::new();
         for (place, process) in report.processes.iter().enumerate() {
             for (side, rows) in [
-                (Side::Host, &process.ledger.host),
-                (Side::Gpu, &process.ledger.gpu),
+                (LedgerSide::Host, &process.ledger.host),
+                (LedgerSide::Gpu, &process.ledger.gpu),
             ] {
                 left.extend(
                     rows.iter()

@@ -34,6 +34,22 @@ fn the_step_is_learnt() {
 }
 
 #[test]
+fn a_steady_window_opens_although_each_step_captures_a_graph() {
+    let process = Process::new("TLLMPROF_START_STOP=steady:20");
+    for _ in 0..600 {
+        call_with(StreamBeginCapture, &[7], true);
+        call_with(LaunchKernel, &[1 << 32], true);
+        call_with(StreamEndCapture, &[7], true);
+        step();
+    }
+    let switches = process.switches();
+    assert!(
+        matches!(&switches[..], [open, close] if open.contains(" open ") && close.contains(" close ")),
+        "{switches:?}"
+    );
+}
+
+#[test]
 fn a_window_waits_until_the_step_is_understood() {
     let process = Process::new("TLLMPROF_START_STOP=0-2");
     (0..200).for_each(|_| step());

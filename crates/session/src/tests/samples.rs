@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tllmprof_calls::Call::GraphLaunch;
 
 use super::{Orders, Process, call, calls};
-use crate::live::{self, Progress, Wanted};
+use crate::live::{self, DemandProgress, WindowRequest};
 
 fn second() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -34,16 +34,16 @@ fn a_window_that_is_asked_for_ends_the_sample_that_is_open() {
     calls(4, GraphLaunch);
     assert_eq!(live::progress(), None, "nobody has asked for it");
     let next = first + 5;
-    let asked = live::ask(Wanted {
+    let asked = live::ask(WindowRequest {
         iterations: Some(2),
-        ..Wanted::default()
+        ..WindowRequest::default()
     });
     let window = format!("{next}-{}", next + 1);
     assert_eq!(asked.unwrap().to_string(), window);
     call(GraphLaunch);
-    assert_eq!(live::progress(), Some(Progress::Open(next)));
+    assert_eq!(live::progress(), Some(DemandProgress::Open(next)));
     calls(2, GraphLaunch);
-    let closed = Some(Progress::Closed(Some((next, next + 1))));
+    let closed = Some(DemandProgress::Closed(Some((next, next + 1))));
     assert_eq!(live::progress(), closed);
     let switches = process.switches();
     assert_eq!(

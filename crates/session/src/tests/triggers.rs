@@ -4,7 +4,7 @@ use tllmprof_calls::Call::GraphLaunch;
 use tllmprof_steps::trigger::Spent;
 
 use super::{MADE, Orders, Process, call, calls};
-use crate::live::{self, Wanted};
+use crate::live::{self, WindowRequest};
 
 /// Simulates an iteration that waited `ms` milliseconds for the GPU, and begins the next one.
 fn waited(ms: u64) {
@@ -48,15 +48,15 @@ fn a_window_opens_behind_an_iteration_and_not_within_another_window() {
 fn who_has_asked_for_a_window_gets_that_and_hears_of_no_other() {
     let process = Process::ordered(WHEN, Orders::NONE);
     calls(3, GraphLaunch);
-    let asked = live::ask(Wanted {
+    let asked = live::ask(WindowRequest {
         delay: 2,
         iterations: Some(2),
-        ..Wanted::default()
+        ..WindowRequest::default()
     });
     assert_eq!(asked.unwrap().to_string(), "5-6");
     waited(30);
     calls(6, GraphLaunch);
-    let closed = Some(live::Progress::Closed(Some((5, 6))));
+    let closed = Some(live::DemandProgress::Closed(Some((5, 6))));
     assert_eq!(live::progress(), closed);
     waited(30);
     assert_eq!(live::progress(), closed);
@@ -70,7 +70,7 @@ fn who_has_asked_for_a_window_gets_that_and_hears_of_no_other() {
     assert_eq!(live::progress(), closed);
     assert_eq!(
         live::planned_progress(),
-        Some(live::Progress::Closed(Some((10, 10))))
+        Some(live::DemandProgress::Closed(Some((10, 10))))
     );
     assert_eq!(process.switches().len(), 4);
 }

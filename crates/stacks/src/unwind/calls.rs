@@ -22,9 +22,9 @@ pub enum CallInstruction {
 
 /// The results for addresses that were looked up.
 #[derive(Default)]
-pub struct Calls(HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>);
+pub struct CallInstructions(HashMap<usize, Option<CallInstruction>, BuildHasherDefault<OfAddress>>);
 
-impl Calls {
+impl CallInstructions {
     /// Returns the call instruction that ends at an address, if there is one.
     pub fn before(&mut self, address: usize) -> Option<CallInstruction> {
         if self.0.len() >= MAX_ADDRESSES {

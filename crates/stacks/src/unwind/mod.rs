@@ -13,8 +13,8 @@ use tllmprof_platform::ids;
 use tllmprof_platform::peek;
 
 use super::modules::Modules;
-use calls::{CallInstruction, Calls};
-use rules::{Caller, Cfa, Function, Rule, Rules, Saved};
+use calls::{CallInstruction, CallInstructions};
+use rules::{Caller, Cfa, Rules, Saved, UnwindInfo, UnwindRule};
 
 /// The most frames of a sleeping thread's stack, and of a copy of a stack.
 const MAX_FRAMES: usize = 32;
@@ -29,7 +29,7 @@ const WORD: usize = size_of::<usize>();
 #[derive(Default)]
 pub struct Unwinder {
     rules: Rules,
-    calls: Calls,
+    calls: CallInstructions,
     stack: Stack,
 }
 
@@ -55,7 +55,7 @@ struct Walk<'a> {
 impl Unwinder {
     /// Clears the cached facts, because modules were loaded or unloaded.
     pub fn forget(&mut self) {
-        (self.rules, self.calls) = (Rules::default(), Calls::default());
+        (self.rules, self.calls) = (Rules::default(), CallInstructions::default());
     }
 
     /// Returns the start of the function that contains an address.
@@ -132,11 +132,11 @@ impl Walk<'_> {
             .rules
             .function_at(self.modules, self.address());
         let (start, rule) = match function {
-            Some(Function {
+            Some(UnwindInfo {
                 caller: Some(Caller::Nobody),
                 ..
             }) => return UnwindResult::End,
-            Some(Function {
+            Some(UnwindInfo {
                 start,
                 caller: Some(Caller::By(rule)),
             }) => (start, rule),
@@ -153,7 +153,7 @@ impl Walk<'_> {
     }
 
     /// Returns the registers of the caller of a function.
-    fn caller(&mut self, function: usize, rule: Rule) -> Option<Registers> {
+    fn caller(&mut self, function: usize, rule: UnwindRule) -> Option<Registers> {
         let Registers {
             stack_pointer,
             frame_pointer,
@@ -188,7 +188,7 @@ impl Walk<'_> {
     /// address. Prefers an address right after a direct call of this function. If there is none,
     /// takes the first address after an indirect call from which the rest of the stack can be
     /// unwound.
-    fn find_frame(&mut self, function: usize, rule: Rule) -> Option<usize> {
+    fn find_frame(&mut self, function: usize, rule: UnwindRule) -> Option<usize> {
         let from = self.registers.stack_pointer;
         let mut indirect = Vec::new();
         for at in (from..).step_by(WORD).take(SEARCH_WORDS) {
@@ -212,7 +212,7 @@ impl Walk<'_> {
 
     /// Returns true if the stack can be unwound further, given that the function has this frame
     /// pointer.
-    fn goes_on(&mut self, function: usize, rule: Rule, frame_pointer: usize) -> bool {
+    fn goes_on(&mut self, function: usize, rule: UnwindRule, frame_pointer: usize) -> bool {
         let mut walk = Walk {
             registers: Registers {
                 frame_pointer: Some(frame_pointer),

@@ -41,7 +41,7 @@ type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// A function, and the way to find its caller from one of its code addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Function {
+pub struct UnwindInfo {
     pub start: usize,
     /// `None` if the caller cannot be determined.
     pub caller: Option<Caller>,
@@ -52,12 +52,12 @@ pub struct Function {
 pub enum Caller {
     /// The function has no caller: the thread begins here.
     Nobody,
-    By(Rule),
+    By(UnwindRule),
 }
 
 /// The rules that give the caller's registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Rule {
+pub struct UnwindRule {
     /// The rule for the caller's stack pointer, which DWARF calls the CFA.
     pub cfa: Cfa,
     pub frame_pointer: Saved,
@@ -95,7 +95,7 @@ impl Cfa {
     }
 }
 
-impl Rule {
+impl UnwindRule {
     /// Returns the function's frame pointer if its return address is at `at`. Returns `None` for
     /// rules that do not use the frame pointer in this way.
     pub const fn frame_pointer_of(self, at: usize) -> Option<usize> {
@@ -111,11 +111,11 @@ impl Rule {
 
 /// The results for code addresses that were looked up.
 #[derive(Default)]
-pub struct Rules(HashMap<usize, Option<Function>, BuildHasherDefault<OfAddress>>);
+pub struct Rules(HashMap<usize, Option<UnwindInfo>, BuildHasherDefault<OfAddress>>);
 
 impl Rules {
     /// Returns the function that contains an address, or `None` if no table contains it.
-    pub fn function_at(&mut self, modules: &Modules, address: usize) -> Option<Function> {
+    pub fn function_at(&mut self, modules: &Modules, address: usize) -> Option<UnwindInfo> {
         if let Some(known) = self.0.get(&address) {
             return *known;
         }
@@ -129,8 +129,8 @@ impl Rules {
     }
 }
 
-fn function(table: usize, address: usize) -> Option<Function> {
-    let entry = Entry::find(table, address)?;
+fn function(table: usize, address: usize) -> Option<UnwindInfo> {
+    let entry = UnwindTableEntry::find(table, address)?;
     let bases = BaseAddresses::default().set_eh_frame(entry.address as u64);
     let section = EhFrame::new(&entry.bytes, LittleEndian);
     let fde = section
@@ -154,13 +154,13 @@ fn function(table: usize, address: usize) -> Option<Function> {
             }
             Some(_) => return None,
         };
-        Some(Caller::By(Rule {
+        Some(Caller::By(UnwindRule {
             cfa: cfa(row.cfa(), &section)?,
             frame_pointer,
             return_address: return_address as isize,
         }))
     };
-    Some(Function {
+    Some(UnwindInfo {
         start: fde.initial_address() as usize,
         // At a signal handler's return, more registers would be needed than are known here.
         caller: caller().filter(|_| !fde.is_signal_trampoline()),
@@ -210,7 +210,7 @@ fn from_frame_pointer(
 
 /// The table entry for a code address, copied together with the data that it refers to, so that
 /// both can be read like a section.
-struct Entry {
+struct UnwindTableEntry {
     bytes: Vec<u8>,
     /// The offset in `bytes` at which the entry begins.
     fde: usize,
@@ -218,7 +218,7 @@ struct Entry {
     address: usize,
 }
 
-impl Entry {
+impl UnwindTableEntry {
     fn find(header: usize, address: usize) -> Option<Self> {
         // The supported header: version 1, an encoded pointer, then a count and a sorted table
         // whose words are relative to the header.

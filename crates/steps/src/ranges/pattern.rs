@@ -17,7 +17,7 @@ const LARGEST_TABLE: usize = 2 << 20;
 const LONGEST: usize = 1024;
 
 /// A compiled regular expression.
-pub enum Pattern {
+pub enum CompiledPattern {
     /// The table of states, and the state at the beginning of a text.
     Table {
         states: Box<dense::DFA<Vec<u32>>>,
@@ -27,7 +27,7 @@ pub enum Pattern {
     Slow(Regex),
 }
 
-impl Pattern {
+impl CompiledPattern {
     /// Compiles the expression.
     pub fn new(regex: &Regex) -> Self {
         Self::table(regex.as_str()).unwrap_or_else(|| Self::Slow(regex.clone()))
@@ -90,14 +90,14 @@ mod tests {
     use super::*;
     use tllmprof_config::Step;
 
-    fn pattern(rule: &str) -> Pattern {
+    fn pattern(rule: &str) -> CompiledPattern {
         match Step::parse(rule).unwrap() {
-            Step::Nvtx { name, .. } => Pattern::new(&name),
+            Step::Nvtx { name, .. } => CompiledPattern::new(&name),
             step => panic!("{step}"),
         }
     }
 
-    fn matches(pattern: &Pattern, text: &str) -> bool {
+    fn matches(pattern: &CompiledPattern, text: &str) -> bool {
         pattern.matches(text.bytes())
     }
 
@@ -155,12 +155,12 @@ mod tests {
             let Step::Nvtx { name, .. } = Step::parse(&format!("nvtx:{rule}")).unwrap() else {
                 panic!("{rule}")
             };
-            let table = Pattern::new(&name);
-            assert!(matches!(table, Pattern::Table { .. }), "{rule}");
+            let table = CompiledPattern::new(&name);
+            assert!(matches!(table, CompiledPattern::Table { .. }), "{rule}");
             for text in texts {
                 let wanted = name.is_match(text.as_bytes());
                 assert_eq!(matches(&table, text), wanted, "{rule} in {text:?}");
-                assert_eq!(matches(&Pattern::Slow(name.clone()), text), wanted);
+                assert_eq!(matches(&CompiledPattern::Slow(name.clone()), text), wanted);
             }
         }
     }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn too_many_states_for_a_table() {
         let pattern = pattern("nvtx:a[^x]{40}b.{12}c");
-        assert!(matches!(pattern, Pattern::Slow(_)));
+        assert!(matches!(pattern, CompiledPattern::Slow(_)));
         assert!(matches(
             &pattern,
             &format!("a{}b{}c", "y".repeat(40), "z".repeat(12))

@@ -6,7 +6,7 @@
 //! pattern, and the comparison takes some iterations after that.
 
 use tllmprof_calls::Call;
-use tllmprof_learn::Rule;
+use tllmprof_learn::LearnedRule;
 
 use super::counted::Counted;
 use super::learned::{Begun, Learned};
@@ -31,7 +31,7 @@ pub struct Mismatch {
     /// The larger count divided by the smaller one.
     pub factor: u64,
     /// The pattern that recurs in the CUDA calls.
-    pub rule: Rule,
+    pub rule: LearnedRule,
 }
 
 /// The number of calls of the engine's function, and the number of iterations according to the pattern that
@@ -60,7 +60,7 @@ impl Counts {
 }
 
 /// The state of a comparison in progress.
-pub struct Comparison {
+pub struct RuleComparison {
     learned: Learned,
     /// The kind of call that counts the engine's steps.
     what: Counted,
@@ -77,12 +77,12 @@ pub struct Comparison {
 }
 
 /// The state of a comparison after a call.
-pub enum Progress {
+pub enum ComparisonProgress {
     Continues,
     Ends(Option<Mismatch>),
 }
 
-impl Comparison {
+impl RuleComparison {
     /// Begins to compare the calls of `what` with the pattern that `learned` finds.
     pub fn new(mut learned: Learned, what: Counted, slots: &[&Slot]) -> Self {
         learned.only_observe();
@@ -105,28 +105,28 @@ impl Comparison {
     }
 
     /// Called when a thread has entered a launch.
-    pub fn launched(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Progress {
+    pub fn launched(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> ComparisonProgress {
         let begun = self.learned.launched(what, slots, slot);
         self.note(begun, slots)
     }
 
     /// Called when a copy or a wait has returned.
-    pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Progress {
+    pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> ComparisonProgress {
         let begun = self.learned.returned(call, slots, slot);
         self.note(begun, slots)
     }
 
-    fn note(&mut self, begun: Option<Begun>, slots: &[&Slot]) -> Progress {
+    fn note(&mut self, begun: Option<Begun>, slots: &[&Slot]) -> ComparisonProgress {
         let Some(begun) = begun else {
-            return Progress::Continues;
+            return ComparisonProgress::Continues;
         };
         let counted = made(self.what, slots);
         if counted - self.from > LONGEST {
-            return Progress::Ends(None);
+            return ComparisonProgress::Ends(None);
         }
         if !begun.understood {
             self.sure = None;
-            return Progress::Continues;
+            return ComparisonProgress::Continues;
         }
         self.learnt += 1;
         let now = Counts {
@@ -135,24 +135,24 @@ impl Comparison {
         };
         let Some(sure) = self.sure else {
             (self.sure, self.block, self.blocks) = (Some(now), now, 0);
-            return Progress::Continues;
+            return ComparisonProgress::Continues;
         };
         let block = now.since(self.block);
         if block.counted.min(block.learnt) < BLOCK {
-            return Progress::Continues;
+            return ComparisonProgress::Continues;
         }
         let factor = block.factor().unwrap_or(0);
         let is_first = self.blocks == 0;
         if factor < 2 || !is_first && factor != self.factor {
-            return Progress::Ends(None);
+            return ComparisonProgress::Ends(None);
         }
         (self.factor, self.block) = (factor, now);
         self.blocks += 1;
         if self.blocks < BLOCKS {
-            return Progress::Continues;
+            return ComparisonProgress::Continues;
         }
         let Counts { counted, learnt } = now.since(sure);
-        Progress::Ends(self.learned.rule().map(|rule| Mismatch {
+        ComparisonProgress::Ends(self.learned.rule().map(|rule| Mismatch {
             counted,
             learnt,
             factor,

@@ -1,6 +1,6 @@
 //! The kinds of events that can be counted as steps.
 
-use tllmprof_calls::{CALLS, Call, Kind};
+use tllmprof_calls::{CALLS, Call, CallPurpose};
 
 /// A kind of event that is counted. Each thread counts it in a cell of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,20 +48,20 @@ impl Counted {
 
     /// Returns true if the event can open or close an iteration.
     pub fn counts(self) -> bool {
-        self.kind().is_none_or(Kind::counts)
+        self.kind().is_none_or(CallPurpose::counts)
     }
 
     /// Returns true if the event is a call that launches work (a kernel or a graph).
     pub fn launches(self) -> bool {
-        self.kind().is_some_and(Kind::launches)
+        self.kind().is_some_and(CallPurpose::launches)
     }
 
     /// Returns true if the event is a call that waits for the device.
     pub fn waits(self) -> bool {
-        self.kind().is_some_and(Kind::waits)
+        self.kind().is_some_and(CallPurpose::waits)
     }
 
-    fn kind(self) -> Option<Kind> {
+    fn kind(self) -> Option<CallPurpose> {
         match self {
             Self::Call(call) => Some(call.kind()),
             Self::Named | Self::Python => None,

@@ -1,7 +1,9 @@
 //! Counts iterations by a wait that recurs once in each iteration. The learner finds this wait in the calls.
 
-use tllmprof_calls::{Call, Direction, Kind};
-use tllmprof_learn::{Asked, Boundary, Inner, Launches, Learner, Rule, State, Trail, Trails};
+use tllmprof_calls::{Call, CallPurpose, Direction};
+use tllmprof_learn::{
+    Boundary, EndingCalls, Inner, Launches, LearnedRule, Learner, LearnerState, Trail, Trails,
+};
 
 use super::counted::Counted;
 use super::threads::{Slot, UNLIMITED};
@@ -66,7 +68,7 @@ pub struct Learned {
     /// them.
     only_observes: bool,
     /// The calls that the learner asked to examine when the cells' limits were last set.
-    asked: Asked,
+    asked: EndingCalls,
     launches_asked: Option<[u32; 2]>,
     launches: Launches,
     pass: Pass,
@@ -87,21 +89,24 @@ struct Pass {
 }
 
 /// Returns true if a call of this kind is examined when it returns, and not when it is entered.
-const fn is_followed(kind: Kind) -> bool {
-    matches!(kind, Kind::AsyncCopy(Direction::ToHost) | Kind::Wait(_))
+const fn is_followed(kind: CallPurpose) -> bool {
+    matches!(
+        kind,
+        CallPurpose::AsyncCopy(Direction::ToHost) | CallPurpose::Wait(_)
+    )
 }
 
 /// Notes a call in a thread's trail, which the learner reads.
 pub fn note(trail: &Trail, call: Call, args: &[usize]) {
     match call.kind() {
-        Kind::KernelLaunch { handle } => {
+        CallPurpose::KernelLaunch { handle } => {
             let kernel = args.get(usize::from(handle));
             trail.note_kernel(kernel.map_or(0, |&kernel| kernel as u64));
         }
-        Kind::GraphLaunch => trail.note_graph(),
-        Kind::AsyncCopy(Direction::ToHost) => trail.note(Trail::COPY_TO_HOST),
-        Kind::AsyncCopy(Direction::ToDevice) => trail.note(Trail::COPY_TO_DEVICE),
-        Kind::Wait(wait) => trail.note(Trail::wait(wait)),
+        CallPurpose::GraphLaunch => trail.note_graph(),
+        CallPurpose::AsyncCopy(Direction::ToHost) => trail.note(Trail::COPY_TO_HOST),
+        CallPurpose::AsyncCopy(Direction::ToDevice) => trail.note(Trail::COPY_TO_DEVICE),
+        CallPurpose::Wait(wait) => trail.note(Trail::wait(wait)),
         _ => {}
     }
 }
@@ -119,7 +124,7 @@ impl Learned {
             near: true,
             is_stale: false,
             only_observes: false,
-            asked: Asked::ALL,
+            asked: EndingCalls::ALL,
             launches_asked: None,
             launches: Launches::All,
             pass: Pass::default(),
@@ -157,7 +162,7 @@ impl Learned {
                 }
                 kind if !is_followed(kind) => !kind.counts(),
                 _ if self.asks(call) => true,
-                _ => return count.saturating_add(u64::from(Asked::SAMPLE) - 1),
+                _ => return count.saturating_add(u64::from(EndingCalls::SAMPLE) - 1),
             },
         };
         if asks { 0 } else { UNLIMITED }
@@ -243,7 +248,7 @@ impl Learned {
         let asks = wait.map_or(self.asked.has_copies(), |wait| self.asked.has(wait));
         let boundary = match wait {
             _ if !asks => {
-                learner.missed(trails, thread, Asked::SAMPLE);
+                learner.missed(trails, thread, EndingCalls::SAMPLE);
                 None
             }
             None => learner.copied_to_host(trails, thread, clock),
@@ -322,15 +327,15 @@ impl Learned {
     pub fn learnt(&self) -> Learnt {
         let learner = &self.memory.learner;
         match learner.state() {
-            State::Learning => Learnt::Nothing,
-            State::Lost => Learnt::Gone,
-            State::Settled if learner.understands() => Learnt::Understood,
-            State::Settled => Learnt::Unsure,
+            LearnerState::Learning => Learnt::Nothing,
+            LearnerState::Lost => Learnt::Gone,
+            LearnerState::Settled if learner.understands() => Learnt::Understood,
+            LearnerState::Settled => Learnt::Unsure,
         }
     }
 
     /// Returns the learnt rule, if there is one.
-    pub fn rule(&self) -> Option<Rule> {
+    pub fn rule(&self) -> Option<LearnedRule> {
         self.memory.learner.rule()
     }
 

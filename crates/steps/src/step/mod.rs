@@ -14,11 +14,11 @@ pub mod numbering;
 pub mod open;
 pub mod threads;
 
-use tllmprof_calls::{Call, Calls};
+use tllmprof_calls::{Call, CallSet};
 use tllmprof_config::{Settings, Step, Warmup};
 use tllmprof_learn::Inner;
 
-use comparison::{Comparison, Mismatch, Progress};
+use comparison::{ComparisonProgress, Mismatch, RuleComparison};
 use counted::Counted;
 use learned::{Begun, Learned, Learnt, Memory};
 use ledger::{Fence, Ledger};
@@ -26,7 +26,7 @@ use numbering::Numbering;
 use threads::{Slot, UNLIMITED};
 
 /// The rule that defines an iteration, with the state of counting.
-pub enum Rule {
+pub enum StepRule {
     /// A fixed number of calls of one kind.
     Calls(Ledger),
     /// A wait that recurs once in each iteration, which is learnt.
@@ -50,7 +50,7 @@ pub const WARMUP_CAPTURES: u32 = 64;
 
 /// Counts the iterations of a process.
 pub struct Counter {
-    rule: Rule,
+    rule: StepRule,
     numbering: Numbering,
     /// True if counting restarts after a stream capture.
     restarts: bool,
@@ -63,7 +63,7 @@ pub struct Counter {
     /// True if the settings define the warm-up.
     warmup_given: bool,
     /// The comparison of an engine's steps with the pattern that recurs in the calls, while it lasts.
-    comparison: Option<Comparison>,
+    comparison: Option<RuleComparison>,
     fence: Fence,
 }
 
@@ -78,27 +78,27 @@ impl Counter {
         };
         let (rule, every, closes) = match &settings.step {
             Step::Call { call, every, .. } => (
-                Rule::Calls(Ledger::new(Counted::Call(*call), fence)),
+                StepRule::Calls(Ledger::new(Counted::Call(*call), fence)),
                 *every,
                 call.kind().waits(),
             ),
             Step::Auto => (
-                Rule::Learned(Learned::new(memory(), warmup, false)),
+                StepRule::Learned(Learned::new(memory(), warmup, false)),
                 1,
                 false,
             ),
             Step::AutoInner => (
-                Rule::Learned(Learned::new(memory(), warmup, true)),
+                StepRule::Learned(Learned::new(memory(), warmup, true)),
                 1,
                 false,
             ),
             Step::Symbol { every, .. } | Step::Nvtx { every, .. } => (
-                Rule::Calls(Ledger::new(Counted::Named, fence)),
+                StepRule::Calls(Ledger::new(Counted::Named, fence)),
                 *every,
                 false,
             ),
             Step::Python { every, .. } => (
-                Rule::Calls(Ledger::new(Counted::Python, fence)),
+                StepRule::Calls(Ledger::new(Counted::Python, fence)),
                 *every,
                 false,
             ),
@@ -132,12 +132,12 @@ impl Counter {
     fn limit(&self, what: Counted, thread: u32, count: u64) -> u64 {
         let asks = match (&self.rule, &self.comparison) {
             _ if self.to_begin || !what.counts() => true,
-            (Rule::Calls(ledger), _) if ledger.what() == what => return ledger.first_limit(),
-            (Rule::Calls(_), Some(comparison)) if !what.is_by_name() => {
+            (StepRule::Calls(ledger), _) if ledger.what() == what => return ledger.first_limit(),
+            (StepRule::Calls(_), Some(comparison)) if !what.is_by_name() => {
                 return comparison.limit(what, thread, count);
             }
-            (Rule::Calls(_), _) => false,
-            (Rule::Learned(learned), _) => return learned.limit(what, thread, count),
+            (StepRule::Calls(_), _) => false,
+            (StepRule::Learned(learned), _) => return learned.limit(what, thread, count),
         };
         if asks { 0 } else { UNLIMITED }
     }
@@ -153,7 +153,7 @@ impl Counter {
         let comparison = self.comparison.as_mut().filter(|_| !what.is_by_name())?;
         let progress = match what.launches() {
             true => comparison.launched(what, slots, slot),
-            false => Progress::Continues,
+            false => ComparisonProgress::Continues,
         };
         Some(self.compared(progress, slots))
     }
@@ -171,8 +171,8 @@ impl Counter {
 
     /// Returns the result of a comparison. Once the comparison has ended, calls need no longer be examined
     /// for it.
-    fn compared(&mut self, progress: Progress, slots: &[&Slot]) -> Option<Mismatch> {
-        let Progress::Ends(mismatch) = progress else {
+    fn compared(&mut self, progress: ComparisonProgress, slots: &[&Slot]) -> Option<Mismatch> {
+        let ComparisonProgress::Ends(mismatch) = progress else {
             return None;
         };
         self.comparison = None;
@@ -185,14 +185,14 @@ impl Counter {
     /// A call that closes iterations is counted only when it returns.
     pub fn entered(&mut self, what: Counted, slots: &[&Slot], slot: &Slot) -> Entered {
         if what.is_by_name()
-            && let Rule::Learned(learned) = &self.rule
+            && let StepRule::Learned(learned) = &self.rule
             && learned.may_give_way()
         {
             self.follow(what, slots);
         }
         let began = (self.to_begin && what.counts()).then(|| self.begin(slots));
         let entered = match &mut self.rule {
-            Rule::Calls(ledger) if ledger.what() == what && !self.numbering.closes => {
+            StepRule::Calls(ledger) if ledger.what() == what && !self.numbering.closes => {
                 let numbers = ledger.number(slots, slot);
                 let last = numbers.clone().last();
                 Entered {
@@ -200,7 +200,7 @@ impl Counter {
                     ends: last.and_then(|last| self.numbering.ends_after(last)),
                 }
             }
-            Rule::Learned(learned) if what.launches() => Entered {
+            StepRule::Learned(learned) if what.launches() => Entered {
                 opens: learned.launched(what, slots, slot),
                 ends: None,
             },
@@ -223,29 +223,29 @@ impl Counter {
         let cell = slot.live(call);
         cell.count() > cell.limit()
             && match &self.rule {
-                Rule::Calls(ledger) => {
+                StepRule::Calls(ledger) => {
                     self.numbering.closes && ledger.what() == Counted::Call(call)
                 }
-                Rule::Learned(_) => true,
+                StepRule::Learned(_) => true,
             }
     }
 
     /// Returns true if entering a wait has no effect, and only its return has.
     pub const fn passes_entered_waits(&self) -> bool {
-        let learns = matches!(self.rule, Rule::Learned(_)) || self.comparison.is_some();
+        let learns = matches!(self.rule, StepRule::Learned(_)) || self.comparison.is_some();
         learns && !self.to_begin
     }
 
     /// Called when a call has returned. If it closes an iteration, returns the next one, which begins here.
     pub fn returned(&mut self, call: Call, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
         match &mut self.rule {
-            Rule::Calls(ledger)
+            StepRule::Calls(ledger)
                 if ledger.what() == Counted::Call(call) && self.numbering.closes =>
             {
                 let numbers = ledger.number(slots, slot);
                 self.numbering.last_begun(numbers).map(Begun::counted)
             }
-            Rule::Learned(learned) => learned.returned(call, slots, slot),
+            StepRule::Learned(learned) => learned.returned(call, slots, slot),
             _ => None,
         }
     }
@@ -260,7 +260,7 @@ impl Counter {
         }
         if self.iterations(slots) >= WARMUP_ITERATIONS || self.captures_at_work() {
             self.restarts = false;
-            if let Rule::Learned(learned) = &mut self.rule {
+            if let StepRule::Learned(learned) = &mut self.rule {
                 // The pattern that was learnt may be that of an engine's own warm-up, before the engine's
                 // first step.
                 learned.give_way(slots);
@@ -268,11 +268,11 @@ impl Counter {
             return false;
         }
         match &mut self.rule {
-            Rule::Calls(ledger) => {
+            StepRule::Calls(ledger) => {
                 ledger.settle(slots);
                 self.numbering.start = ledger.numbered();
             }
-            Rule::Learned(learned) => learned.restart(slots),
+            StepRule::Learned(learned) => learned.restart(slots),
         }
         self.to_begin = self.numbering.begins_open();
         if self.to_begin {
@@ -281,9 +281,14 @@ impl Counter {
         true
     }
 
+    /// Returns true if stream captures are part of the program's iterations: many in a row followed graph launches.
+    pub const fn captures_are_work(&self) -> bool {
+        self.captures >= WARMUP_CAPTURES
+    }
+
     /// Called at a stream capture. Returns true if the program captures graphs while it works with them.
     fn captures_at_work(&mut self) -> bool {
-        let Rule::Learned(learned) = &self.rule else {
+        let StepRule::Learned(learned) = &self.rule else {
             return false;
         };
         let graphs = learned.graphs();
@@ -291,7 +296,7 @@ impl Counter {
             true => 0,
             false => self.captures + 1,
         };
-        self.captures >= WARMUP_CAPTURES
+        self.captures_are_work()
     }
 
     /// Returns true if a stream capture makes counting restart.
@@ -302,7 +307,7 @@ impl Counter {
     /// From now on stream captures do not make counting restart.
     pub fn keep_counting(&mut self) {
         self.restarts = false;
-        if let Rule::Learned(learned) = &mut self.rule {
+        if let StepRule::Learned(learned) = &mut self.rule {
             learned.rely();
         }
     }
@@ -311,49 +316,49 @@ impl Counter {
     /// more.
     pub fn run_to(&mut self, slots: &[&Slot], iteration: Option<u64>) {
         match (&mut self.rule, iteration) {
-            (Rule::Calls(ledger), None) => ledger.hand_out(slots, None),
-            (Rule::Calls(ledger), Some(iteration)) => {
+            (StepRule::Calls(ledger), None) => ledger.hand_out(slots, None),
+            (StepRule::Calls(ledger), Some(iteration)) => {
                 if let Some(call) = self.numbering.call_of(iteration) {
                     ledger.hand_out(slots, Some(call));
                 }
             }
-            (Rule::Learned(learned), iteration) => learned.run_to(slots, iteration),
+            (StepRule::Learned(learned), iteration) => learned.run_to(slots, iteration),
         }
     }
 
     /// Returns the calls at which the next edge of a window may occur soon, if it is `iterations` away.
-    pub fn close_calls(&self, iterations: u64) -> Calls {
+    pub fn close_calls(&self, iterations: u64) -> CallSet {
         const CLOSE: u64 = 64;
         match &self.rule {
-            Rule::Calls(ledger) if ledger.is_close() && iterations <= CLOSE => {
-                Calls::which(|call| ledger.what() == Counted::Call(call))
+            StepRule::Calls(ledger) if ledger.is_close() && iterations <= CLOSE => {
+                CallSet::which(|call| ledger.what() == Counted::Call(call))
             }
-            Rule::Learned(_) if iterations <= CLOSE => {
-                Calls::which(|call| call.kind().launches() || call.kind().waits())
+            StepRule::Learned(_) if iterations <= CLOSE => {
+                CallSet::which(|call| call.kind().launches() || call.kind().waits())
             }
-            _ => Calls::NONE,
+            _ => CallSet::NONE,
         }
     }
 
     /// Returns the number of iterations so far.
     pub fn iterations(&mut self, slots: &[&Slot]) -> u64 {
         match &mut self.rule {
-            Rule::Calls(ledger) => {
+            StepRule::Calls(ledger) => {
                 ledger.settle(slots);
                 self.numbering.iterations(ledger.made(slots))
             }
-            Rule::Learned(learned) => learned.iterations(),
+            StepRule::Learned(learned) => learned.iterations(),
         }
     }
 
     /// Returns the number of the first iteration that no numbered call has begun.
     pub fn next(&mut self, slots: &[&Slot]) -> u64 {
         match &mut self.rule {
-            Rule::Calls(ledger) => {
+            StepRule::Calls(ledger) => {
                 ledger.settle(slots);
                 self.numbering.next(ledger.numbered())
             }
-            Rule::Learned(learned) => learned.next(),
+            StepRule::Learned(learned) => learned.next(),
         }
     }
 
@@ -361,9 +366,9 @@ impl Counter {
     /// and the learnt pattern is only compared with them. Such an engine captures streams in the middle of
     /// its work, so captures do not make counting restart unless the settings ask for it.
     fn follow(&mut self, what: Counted, slots: &[&Slot]) {
-        let counted = Rule::Calls(Ledger::new(what, self.fence));
-        if let Rule::Learned(learned) = core::mem::replace(&mut self.rule, counted) {
-            self.comparison = Some(Comparison::new(learned, what, slots));
+        let counted = StepRule::Calls(Ledger::new(what, self.fence));
+        if let StepRule::Learned(learned) = core::mem::replace(&mut self.rule, counted) {
+            self.comparison = Some(RuleComparison::new(learned, what, slots));
         }
         self.restarts &= self.warmup_given;
         self.set_limits(slots);
@@ -372,32 +377,32 @@ impl Counter {
     /// Returns the kind of call that is counted; `None` if the rule has to be learnt.
     pub const fn counts(&self) -> Option<Counted> {
         match &self.rule {
-            Rule::Calls(ledger) => Some(ledger.what()),
-            Rule::Learned(_) => None,
+            StepRule::Calls(ledger) => Some(ledger.what()),
+            StepRule::Learned(_) => None,
         }
     }
 
     /// Returns the state of learning, if the rule is learnt.
     pub fn learnt(&self) -> Option<Learnt> {
         match &self.rule {
-            Rule::Calls(_) => None,
-            Rule::Learned(learned) => Some(learned.learnt()),
+            StepRule::Calls(_) => None,
+            StepRule::Learned(learned) => Some(learned.learnt()),
         }
     }
 
     /// Returns the learnt rule; `None` if nothing has been learnt or need be learnt.
-    pub fn learnt_rule(&self) -> Option<tllmprof_learn::Rule> {
+    pub fn learnt_rule(&self) -> Option<tllmprof_learn::LearnedRule> {
         match &self.rule {
-            Rule::Calls(_) => None,
-            Rule::Learned(learned) => learned.rule(),
+            StepRule::Calls(_) => None,
+            StepRule::Learned(learned) => learned.rule(),
         }
     }
 
     /// Returns the learnt rule, and the inner repetitions within an iteration.
-    pub fn learnt_levels(&self) -> Option<(tllmprof_learn::Rule, Option<Inner>)> {
+    pub fn learnt_levels(&self) -> Option<(tllmprof_learn::LearnedRule, Option<Inner>)> {
         match &self.rule {
-            Rule::Calls(_) => None,
-            Rule::Learned(learned) => Some((learned.rule()?, learned.inner())),
+            StepRule::Calls(_) => None,
+            StepRule::Learned(learned) => Some((learned.rule()?, learned.inner())),
         }
     }
 
@@ -410,7 +415,7 @@ impl Counter {
     /// Sets the limits for all kinds of calls that the ledger does not number: the counts up to which threads
     /// need not ask.
     fn set_limits(&self, slots: &[&Slot]) {
-        let Rule::Calls(ledger) = &self.rule else {
+        let StepRule::Calls(ledger) = &self.rule else {
             return;
         };
         for what in Counted::all().filter(|what| *what != ledger.what()) {

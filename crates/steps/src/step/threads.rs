@@ -8,7 +8,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use tllmprof_calls::Kind;
+use tllmprof_calls::CallPurpose;
 
 use super::counted::{Counted, ROWS};
 use super::open::OpenRanges;
@@ -90,7 +90,10 @@ impl Slot {
         let ends_capture = |what| match what {
             Counted::Call(call) => matches!(
                 call.kind(),
-                Kind::CaptureBegin | Kind::CaptureEnd | Kind::Profiler | Kind::Destroys(_)
+                CallPurpose::CaptureBegin
+                    | CallPurpose::CaptureEnd
+                    | CallPurpose::Profiler
+                    | CallPurpose::Destroys(_)
             ),
             Counted::Named | Counted::Python => false,
         };

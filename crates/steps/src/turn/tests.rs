@@ -1,18 +1,18 @@
 use std::time::Instant;
 
 use super::Action::{self, Begin, Go, Look, Refuse, Rest, Switch, Wait};
-use super::Event::{self, Claims, Ends, GoesOn, Passed, Reached, Switched, Switches};
+use super::TurnEvent::{self, Claims, Ends, GoesOn, Passed, Reached, Switched, Switches};
 use super::{CLOSING, OPENING, Turn};
 use crate::window::Point::{After, In, Start};
 
 /// Applies `events` to a new turn. Returns the actions, and the turn after the events.
-fn after(events: &[Event]) -> (Vec<Action>, Turn) {
+fn after(events: &[TurnEvent]) -> (Vec<Action>, Turn) {
     let mut turn = Turn::default();
     let actions = events.iter().map(|event| turn.on(*event)).collect();
     (actions, turn)
 }
 
-fn opens(now: Instant) -> Event {
+fn opens(now: Instant) -> TurnEvent {
     let closes = false;
     Switches { closes, now }
 }
@@ -171,7 +171,12 @@ fn a_process_that_ends_before_anything_is_ready_has_no_end_to_take() {
 
 /// Calls `act` for each event in all possible sequences of `length` events, with the turn before and after
 /// it.
-fn walk(turn: Turn, events: &[Event], length: u32, act: &impl Fn(Turn, Event, Turn, Action)) {
+fn walk(
+    turn: Turn,
+    events: &[TurnEvent],
+    length: u32,
+    act: &impl Fn(Turn, TurnEvent, Turn, Action),
+) {
     for event in events.iter().copied().filter(|_| length > 0) {
         let mut next = turn;
         let action = next.on(event);

@@ -5,7 +5,7 @@ mod demand;
 
 use std::time::Instant;
 
-use tllmprof_config::range::Window;
+use tllmprof_config::range::IterationRange;
 
 use super::{Edge, Point, Taken, later};
 use crate::length::{KernelPart, Measuring, Next};
@@ -21,14 +21,14 @@ pub(super) const PARTS: usize = 1024;
 /// if `left` is `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rest {
-    asked: Window,
+    asked: IterationRange,
     left: Option<u64>,
 }
 
 /// The windows of a process: those that are planned, open and captured.
 #[derive(Clone, Debug, Default)]
 pub struct Schedule {
-    windows: Vec<Window>,
+    windows: Vec<IterationRange>,
     /// The index of the next planned window. Those before it are finished.
     next: usize,
     /// The window that is open, if any.
@@ -51,7 +51,7 @@ pub struct Schedule {
     length: Option<Length>,
     /// A window that was requested while the process runs and has not opened yet. It comes before the planned
     /// windows.
-    demanded: Option<Window>,
+    demanded: Option<IterationRange>,
     /// The number of windows on demand that have closed.
     demands_met: u64,
 }
@@ -70,7 +70,7 @@ struct Length {
 
 impl Schedule {
     /// Returns the schedule for `windows`, which must be sorted and must not overlap.
-    pub fn new(windows: &[Window]) -> Self {
+    pub fn new(windows: &[IterationRange]) -> Self {
         Self {
             windows: windows.to_vec(),
             // Memory is reserved here, because the last window may be closed where nothing may be allocated.
@@ -81,7 +81,7 @@ impl Schedule {
 
     /// Returns a schedule in which windows open late rather than never, and only once [`Schedule::hold`]
     /// allows it. For a process that begins to count late.
-    pub fn patient(windows: &[Window]) -> Self {
+    pub fn patient(windows: &[IterationRange]) -> Self {
         Self {
             is_patient: true,
             held: true,
@@ -271,7 +271,7 @@ impl Schedule {
     }
 
     /// Returns the window that would be open at `iteration` if windows were allowed to open.
-    pub fn waiting_at(&self, iteration: u64) -> Option<Window> {
+    pub fn waiting_at(&self, iteration: u64) -> Option<IterationRange> {
         let window = self.coming().find(|window| window.first <= iteration)?;
         (self.held && self.open.is_none()).then_some(window)
     }
@@ -287,13 +287,13 @@ impl Schedule {
     }
 
     /// Returns the next planned window, unless it still waits for steady iterations.
-    fn planned(&self) -> Option<Window> {
+    fn planned(&self) -> Option<IterationRange> {
         let planned = self.windows.get(self.next).copied();
         planned.filter(|_| !self.is_settling())
     }
 
     /// Returns the requested window and the next planned window, as far as they exist.
-    fn coming(&self) -> impl Iterator<Item = Window> {
+    fn coming(&self) -> impl Iterator<Item = IterationRange> {
         self.demanded.into_iter().chain(self.planned())
     }
 
@@ -346,7 +346,7 @@ impl Schedule {
 
     fn advance(&mut self, iteration: u64) -> Edge {
         let mut edge = Edge::default();
-        let is_over = |w: &Window| w.last.is_some_and(|last| last < iteration);
+        let is_over = |w: &IterationRange| w.last.is_some_and(|last| last < iteration);
         if self.open.is_some_and(|open| is_over(&open.window)) {
             edge.close = self.close();
         }
@@ -413,13 +413,13 @@ impl Schedule {
     }
 
     /// Returns the window with the iterations that it contains if it opens at `iteration`.
-    fn take(&self, window: Window, iteration: u64) -> Taken {
+    fn take(&self, window: IterationRange, iteration: u64) -> Taken {
         if let Some(Rest { asked, left }) = self.rest {
             let last = left.map(|left| iteration.saturating_add(left - 1));
             let first = iteration;
             return Taken {
                 is_again: true,
-                ..Taken::new(asked, Window { first, last })
+                ..Taken::new(asked, IterationRange { first, last })
             };
         }
         let late = iteration.saturating_sub(window.first);

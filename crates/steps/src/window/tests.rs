@@ -5,7 +5,7 @@ mod demanded;
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_config::range::Window;
+use tllmprof_config::range::IterationRange;
 
 use super::schedule::PARTS;
 use super::*;
@@ -19,18 +19,21 @@ const OWN: Known = Known {
     gpu_wait: Duration::ZERO,
 };
 
-fn window(first: u64, last: impl Into<Option<u64>>) -> Window {
-    Window {
+fn window(first: u64, last: impl Into<Option<u64>>) -> IterationRange {
+    IterationRange {
         first,
         last: last.into(),
     }
 }
 
-fn taken(window: Window) -> Option<Taken> {
+fn taken(window: IterationRange) -> Option<Taken> {
     Some(Taken::on_time(window))
 }
 
-fn events(windows: &[Window], iterations: impl IntoIterator<Item = u64>) -> Vec<(u64, Edge)> {
+fn events(
+    windows: &[IterationRange],
+    iterations: impl IntoIterator<Item = u64>,
+) -> Vec<(u64, Edge)> {
     let mut schedule = Schedule::new(windows);
     iterations
         .into_iter()
@@ -65,7 +68,7 @@ fn a_window_opens_at_its_first_and_closes_after_its_last() {
 
 /// Runs iterations up to `until` with windows that consist of those for which `counts` returns true. Returns
 /// the schedule.
-fn of_some(windows: &[Window], until: u64, counts: impl Fn(u64) -> bool) -> Schedule {
+fn of_some(windows: &[IterationRange], until: u64, counts: impl Fn(u64) -> bool) -> Schedule {
     let mut schedule = Schedule::new(windows).of_some();
     for n in 0..until {
         schedule.counts(n, counts(n));

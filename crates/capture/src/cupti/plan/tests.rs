@@ -4,38 +4,38 @@ use super::super::attempt::{self, Attempt};
 use super::super::presence::{self, Presence};
 use super::Action::{self, Nothing, SayCaptured, Stop, StopAndLeave, StopBefore};
 use super::AttachPlan::{self, Cut, Hopeless, Leaving, Off, Taking, Waiting};
-use super::Event::{
+use super::PlanEvent::{
     self, Attached, Broken, Busy, Closes, Early, Ends, Left, Obstructed, Opens, Yields,
 };
 use super::{EARLY_RETRY_ITERATIONS, LATE_RETRY_ITERATIONS, Leave, MAX_TRIES, NEVER, Where};
 
-const SLOW: Event = Event::NotAttached {
+const SLOW: PlanEvent = PlanEvent::NotAttached {
     iteration: 5,
     may_pass: false,
     may_be_in: true,
 };
 
-fn begins(iteration: u64, cupti: Where) -> Event {
+fn begins(iteration: u64, cupti: Where) -> PlanEvent {
     let capturing = false;
-    Event::Begins {
+    PlanEvent::Begins {
         iteration,
         capturing,
         cupti,
     }
 }
 
-fn captured(iteration: u64, cupti: Where) -> Event {
+fn captured(iteration: u64, cupti: Where) -> PlanEvent {
     let capturing = true;
-    Event::Begins {
+    PlanEvent::Begins {
         iteration,
         capturing,
         cupti,
     }
 }
 
-fn closed(over: u64, cupti: Where) -> Event {
+fn closed(over: u64, cupti: Where) -> PlanEvent {
     let capturing = false;
-    Event::Closed {
+    PlanEvent::Closed {
         over,
         capturing,
         cupti,
@@ -43,9 +43,9 @@ fn closed(over: u64, cupti: Where) -> Event {
 }
 
 /// Returns the action at each of the `events`, and the plan after all of them.
-fn after(events: &[Event]) -> (Vec<Action>, AttachPlan) {
+fn after(events: &[PlanEvent]) -> (Vec<Action>, AttachPlan) {
     let mut plan = Off;
-    let on = |event: &Event| {
+    let on = |event: &PlanEvent| {
         let (next, action) = plan.next(*event);
         plan = next;
         action
@@ -141,7 +141,7 @@ fn a_capture_at_the_close_puts_the_leaving_off() {
         begins(5, Where::Out),
         Attached { until: 50 },
         Closes { over: 9 },
-        Event::Closed {
+        PlanEvent::Closed {
             over: 9,
             capturing: true,
             cupti,
@@ -217,7 +217,7 @@ fn a_window_that_opens_before_cupti_could_go_takes_it_as_it_is() {
 
 #[test]
 fn what_may_pass_is_tried_at_the_next_window() {
-    let refused = Event::NotAttached {
+    let refused = PlanEvent::NotAttached {
         iteration: 5,
         may_pass: true,
         may_be_in: false,
@@ -260,18 +260,25 @@ fn cupti_that_comes_too_late_goes_when_it_is_in() {
 fn cupti_attaches_too_late_and_the_process_exits() {
     let (mut attempt, mut presence) = (Attempt::Wanted(0), Presence::Out);
     let (_, plan) = after(&[Opens, begins(5, Where::Out)]);
-    attempt = attempt.next(attempt::Event::Begins).unwrap_or(attempt);
+    attempt = attempt
+        .next(attempt::AttemptEvent::Begins)
+        .unwrap_or(attempt);
     let number = attempt.number();
     // The program's thread stops waiting and continues.
-    attempt = attempt.next(attempt::Event::Abandons).unwrap_or(attempt);
+    attempt = attempt
+        .next(attempt::AttemptEvent::Abandons)
+        .unwrap_or(attempt);
     let (plan, _) = plan.next(SLOW);
     // The worker finishes the attempt.
-    for event in [presence::Event::Subscribed, presence::Event::Enabled] {
+    for event in [
+        presence::PresenceEvent::Subscribed,
+        presence::PresenceEvent::Enabled,
+    ] {
         presence = presence.next(event).unwrap_or(presence);
     }
-    assert_eq!(attempt.next(attempt::Event::Commits(number)), None);
+    assert_eq!(attempt.next(attempt::AttemptEvent::Commits(number)), None);
     presence = presence
-        .next(presence::Event::SwitchedOff)
+        .next(presence::PresenceEvent::SwitchedOff)
         .unwrap_or(presence);
     // The process ends before the plan has anything to do.
     let (plan, action) = plan.next(Ends);
@@ -300,7 +307,7 @@ fn the_end_of_the_process_stops_what_is_taken() {
 fn the_child_of_a_fork_has_no_window_and_not_its_parents_cupti() {
     let child = AttachPlan::of_child(true);
     assert_eq!(child.next(Opens), (child, Nothing));
-    assert_eq!(child.next(Event::Closes { over: 9 }), (child, Nothing));
+    assert_eq!(child.next(PlanEvent::Closes { over: 9 }), (child, Nothing));
     assert_eq!(
         AttachPlan::of_child(false).next(Opens).0,
         Waiting { leave: None }
@@ -311,9 +318,9 @@ fn the_child_of_a_fork_has_no_window_and_not_its_parents_cupti() {
 /// after it, and the action.
 fn walk(
     plan: AttachPlan,
-    events: &[Event],
+    events: &[PlanEvent],
     length: u32,
-    act: &impl Fn(AttachPlan, Event, AttachPlan, Action),
+    act: &impl Fn(AttachPlan, PlanEvent, AttachPlan, Action),
 ) {
     for event in events.iter().copied().filter(|_| length > 0) {
         let (next, action) = plan.next(event);
@@ -324,7 +331,7 @@ fn walk(
 
 #[test]
 fn whatever_happens_in_whatever_order() {
-    let refused = |may_pass, may_be_in| Event::NotAttached {
+    let refused = |may_pass, may_be_in| PlanEvent::NotAttached {
         iteration: 2,
         may_pass,
         may_be_in,
@@ -354,7 +361,7 @@ fn whatever_happens_in_whatever_order() {
         assert!(event != Ends || after.due() == NEVER, "{list:?}");
         let is_captured = matches!(
             event,
-            Event::Begins {
+            PlanEvent::Begins {
                 capturing: true,
                 ..
             }

@@ -6,13 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use tllmprof_control::{Event, Request, Status};
+use tllmprof_control::{ControlEvent, Request, Status};
 
-use super::{CLOSING, Wanted, ended, name};
+use super::{CLOSING, CaptureRequest, ended, name};
 use crate::failure::worded;
 use crate::live::connection::{Connection, has_ended};
 use crate::live::lockstep::{Plan, Sample};
-use crate::live::sockets::Process;
+use crate::live::sockets::ListeningProcess;
 use crate::output;
 
 /// Time between two counts of the steps, from which their rate is estimated.
@@ -39,20 +39,20 @@ pub struct BegunProcesses {
 }
 
 /// A process that is asked to open a window.
-struct Candidate {
-    process: Process,
+struct CaptureCandidate {
+    process: ListeningProcess,
     /// True if the process has ended since it was asked.
     is_gone: bool,
 }
 
-impl Candidate {
+impl CaptureCandidate {
     fn ask(&mut self, request: &Request) {
         // An error is ignored here, because reading the answer also fails then.
         let _ = self.process.connection.ask(request);
     }
 
     /// Returns the next answer. If the process has ended, logs that and returns `None`.
-    fn answer(&mut self) -> io::Result<Option<Event>> {
+    fn answer(&mut self) -> io::Result<Option<ControlEvent>> {
         let answer = self.process.connection.next();
         self.unless_gone(answer)
     }
@@ -80,7 +80,7 @@ impl Candidate {
 ///
 /// # Errors
 /// No process is left.
-fn leave_ended(candidates: &mut Vec<Candidate>) -> Result<()> {
+fn leave_ended(candidates: &mut Vec<CaptureCandidate>) -> Result<()> {
     candidates.retain(|candidate| !candidate.is_gone);
     if candidates.is_empty() {
         bail!(NONE_LEFT);
@@ -89,15 +89,15 @@ fn leave_ended(candidates: &mut Vec<Candidate>) -> Result<()> {
 }
 
 /// Reads the iteration counts of all processes that have not ended.
-fn sample(candidates: &mut [Candidate]) -> Result<Sample> {
+fn sample(candidates: &mut [CaptureCandidate]) -> Result<Sample> {
     let since = Instant::now();
-    let asked = |candidate: &mut Candidate| candidate.ask(&Request::Status);
+    let asked = |candidate: &mut CaptureCandidate| candidate.ask(&Request::Status);
     candidates.iter_mut().for_each(asked);
     let mut counts = Vec::new();
     for candidate in candidates.iter_mut() {
         let pid = candidate.process.status.pid;
         match candidate.answer() {
-            Ok(Some(Event::Status(status))) => counts.push(*status),
+            Ok(Some(ControlEvent::Status(status))) => counts.push(*status),
             Ok(None) => {}
             Ok(Some(_)) => bail!("{pid}: {OTHER_ANSWER}"),
             Err(error) => bail!(no_answer(pid, &error)),
@@ -110,7 +110,7 @@ fn sample(candidates: &mut [Candidate]) -> Result<Sample> {
 }
 
 /// Takes three samples of the same processes, for [`Plan::new`].
-fn samples(candidates: &mut Vec<Candidate>) -> Result<[Sample; 3]> {
+fn samples(candidates: &mut Vec<CaptureCandidate>) -> Result<[Sample; 3]> {
     loop {
         let before = sample(candidates)?;
         if candidates.len() > 1 {
@@ -130,9 +130,9 @@ fn samples(candidates: &mut Vec<Candidate>) -> Result<[Sample; 3]> {
 ///
 /// # Errors
 /// A process refuses, no process is left, or the processes are too fast to agree on an iteration.
-pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<BegunProcesses> {
+pub fn begin(processes: Vec<ListeningProcess>, wanted: &CaptureRequest) -> Result<BegunProcesses> {
     let asked = processes.len();
-    let candidate = |process| Candidate {
+    let candidate = |process| CaptureCandidate {
         process,
         is_gone: false,
     };
@@ -154,9 +154,13 @@ pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<BegunProcesses>
         for (candidate, is_member) in candidates.iter_mut().zip(&plan.members) {
             candidate.ask(&wanted.request(first_of(is_member)));
         }
-        let answers: Vec<_> = candidates.iter_mut().map(Candidate::answer).collect();
-        let is_accepted =
-            |answer: &io::Result<_>| matches!(answer, Ok(None | Some(Event::Accepted { .. })));
+        let answers: Vec<_> = candidates
+            .iter_mut()
+            .map(CaptureCandidate::answer)
+            .collect();
+        let is_accepted = |answer: &io::Result<_>| {
+            matches!(answer, Ok(None | Some(ControlEvent::Accepted { .. })))
+        };
         if answers.iter().all(is_accepted) {
             let members = accepted(candidates, answers, &plan, is_one);
             if members.is_empty() {
@@ -169,18 +173,20 @@ pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<BegunProcesses>
         for (candidate, answer) in candidates.iter_mut().zip(answers) {
             let pid = candidate.process.status.pid;
             match answer {
-                Ok(Some(Event::Accepted { .. })) => {
+                Ok(Some(ControlEvent::Accepted { .. })) => {
                     if let Err(error) = candidate.release() {
                         refusals.push(no_answer(pid, &error));
                     }
                 }
-                Ok(Some(Event::Refused { next: Some(_), .. })) if attempt < TRIES => {}
-                Ok(Some(Event::Refused {
+                Ok(Some(ControlEvent::Refused { next: Some(_), .. })) if attempt < TRIES => {}
+                Ok(Some(ControlEvent::Refused {
                     ends: Some(ends), ..
                 })) if wanted.wait.is_some() && attempt < TRIES => {
                     behind = behind.max(ends.checked_add(1));
                 }
-                Ok(Some(Event::Refused { why, .. })) => refusals.push(format!("{pid}: {why}")),
+                Ok(Some(ControlEvent::Refused { why, .. })) => {
+                    refusals.push(format!("{pid}: {why}"))
+                }
                 Ok(Some(_)) => refusals.push(format!("{pid}: {OTHER_ANSWER}")),
                 Ok(None) => {}
                 Err(error) => refusals.push(no_answer(pid, &error)),
@@ -198,18 +204,18 @@ pub fn begin(processes: Vec<Process>, wanted: &Wanted) -> Result<BegunProcesses>
 }
 
 fn accepted(
-    candidates: Vec<Candidate>,
-    answers: Vec<io::Result<Option<Event>>>,
+    candidates: Vec<CaptureCandidate>,
+    answers: Vec<io::Result<Option<ControlEvent>>>,
     plan: &Plan,
     is_one: bool,
 ) -> Vec<Member> {
     let mut members = Vec::new();
     for ((candidate, answer), in_lockstep) in candidates.into_iter().zip(answers).zip(&plan.members)
     {
-        let Ok(Some(Event::Accepted { first, last })) = answer else {
+        let Ok(Some(ControlEvent::Accepted { first, last })) = answer else {
             continue;
         };
-        let Process {
+        let ListeningProcess {
             connection, status, ..
         } = candidate.process;
         if !in_lockstep && !is_one {
@@ -243,13 +249,16 @@ mod tests {
 
     /// A process that makes no steps. It answers each request for a window with `answer`, and ends once that returns
     /// `None`.
-    fn process(pid: u64, mut answer: impl FnMut() -> Option<Event> + Send + 'static) -> Process {
+    fn process(
+        pid: u64,
+        mut answer: impl FnMut() -> Option<ControlEvent> + Send + 'static,
+    ) -> ListeningProcess {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let status = Status {
             pid,
             ..Status::default()
         };
-        let answered = Event::Status(Box::new(status.clone())).to_line();
+        let answered = ControlEvent::Status(Box::new(status.clone())).to_line();
         thread::spawn(move || {
             for line in BufReader::new(theirs.try_clone().unwrap()).split(b'\n') {
                 let line = match Request::from_line(&line.unwrap()).unwrap() {
@@ -262,7 +271,7 @@ mod tests {
                 theirs.write_all(line.as_bytes()).unwrap();
             }
         });
-        Process {
+        ListeningProcess {
             socket: PathBuf::new(),
             connection: Connection::from_stream(ours),
             status,
@@ -270,11 +279,11 @@ mod tests {
     }
 
     /// Returns an `answer` that accepts this number of requests and then ends the process.
-    fn ends_behind(accepted: u32) -> impl FnMut() -> Option<Event> {
+    fn ends_behind(accepted: u32) -> impl FnMut() -> Option<ControlEvent> {
         let mut left = accepted;
         move || {
             left = left.checked_sub(1)?;
-            Some(Event::Accepted {
+            Some(ControlEvent::Accepted {
                 first: 1,
                 last: None,
             })
@@ -286,20 +295,20 @@ mod tests {
         let mut is_first = true;
         let late_once = move || {
             Some(if std::mem::take(&mut is_first) {
-                Event::Refused {
+                ControlEvent::Refused {
                     why: "late".to_owned(),
                     next: Some(2),
                     ends: None,
                 }
             } else {
-                Event::Accepted {
+                ControlEvent::Accepted {
                     first: 2,
                     last: Some(3),
                 }
             })
         };
         let processes = vec![process(1, late_once), process(2, ends_behind(1))];
-        let begun = begin(processes, &Wanted::from_steps(2, None)).unwrap();
+        let begun = begin(processes, &CaptureRequest::from_steps(2, None)).unwrap();
         let pids: Vec<_> = begun.members.iter().map(|one| one.status.pid).collect();
         assert_eq!(pids, [1]);
         assert!(begun.failed);
@@ -312,21 +321,24 @@ mod tests {
             move || {
                 turn += 1;
                 Some(match turn {
-                    1 => Event::Refused {
+                    1 => ControlEvent::Refused {
                         why: "window 0-99 is open".to_owned(),
                         next: None,
                         ends: Some(99),
                     },
-                    _ => Event::Accepted {
+                    _ => ControlEvent::Accepted {
                         first: 100,
                         last: Some(101),
                     },
                 })
             }
         };
-        let error = begin(vec![process(1, answer())], &Wanted::from_steps(2, None));
+        let error = begin(
+            vec![process(1, answer())],
+            &CaptureRequest::from_steps(2, None),
+        );
         assert_eq!(error.err().unwrap().to_string(), "1: window 0-99 is open");
-        let waits = Wanted::from_steps(2, Some(Duration::from_secs(1)));
+        let waits = CaptureRequest::from_steps(2, Some(Duration::from_secs(1)));
         let begun = begin(vec![process(1, answer()), process(2, answer())], &waits).unwrap();
         let firsts: Vec<_> = begun.members.iter().map(|one| one.first).collect();
         assert_eq!(firsts, [100, 100]);
@@ -335,7 +347,7 @@ mod tests {
     #[test]
     fn where_every_process_ends_nothing_is_captured() {
         let processes = vec![process(1, ends_behind(0)), process(2, ends_behind(0))];
-        let error = begin(processes, &Wanted::from_steps(2, None))
+        let error = begin(processes, &CaptureRequest::from_steps(2, None))
             .err()
             .unwrap();
         assert_eq!(error.to_string(), NONE_LEFT);

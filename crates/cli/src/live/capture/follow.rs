@@ -8,10 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use tllmprof_control::{Event, Request, Status};
+use tllmprof_control::{ControlEvent, Request, Status};
 
 use super::begin::Member;
-use super::{CLOSING, Wanted, ended, name};
+use super::{CLOSING, CaptureRequest, ended, name};
 use crate::live::connection::{Connection, Writer};
 use crate::output;
 use crate::progress::Progress;
@@ -34,7 +34,7 @@ struct Waiting {
     is_over: bool,
 }
 
-type Heard = (usize, io::Result<Event>);
+type Heard = (usize, io::Result<ControlEvent>);
 
 /// Waits until all windows have closed. Returns the outcome of each, and whether any capture
 /// failed.
@@ -43,7 +43,7 @@ type Heard = (usize, io::Result<Event>);
 /// The user interrupted twice, or a window did not close after it was stopped.
 pub fn follow(
     members: Vec<Member>,
-    wanted: &Wanted,
+    wanted: &CaptureRequest,
     interrupts: &AtomicUsize,
 ) -> Result<(Vec<Captured>, bool)> {
     let (to, heard) = mpsc::channel();
@@ -92,7 +92,7 @@ fn span(first: u64, last: Option<u64>) -> u64 {
 fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
     loop {
         let event = connection.next();
-        let is_last = matches!(event, Ok(Event::Closed(_)) | Err(_));
+        let is_last = matches!(event, Ok(ControlEvent::Closed(_)) | Err(_));
         if to.send((place, event)).is_err() || is_last {
             return;
         }
@@ -116,7 +116,7 @@ impl Follow {
     fn run(
         &mut self,
         heard: &Receiver<Heard>,
-        wanted: &Wanted,
+        wanted: &CaptureRequest,
         interrupts: &AtomicUsize,
     ) -> Result<()> {
         while self.waiting.iter().any(|waiting| !waiting.is_over) {
@@ -164,14 +164,14 @@ impl Follow {
         self.ask(&Request::Stop);
     }
 
-    fn hear(&mut self, place: usize, event: io::Result<Event>) {
+    fn hear(&mut self, place: usize, event: io::Result<ControlEvent>) {
         let Some(waiting) = self.waiting.get_mut(place) else {
             return;
         };
         let captured = &mut waiting.captured;
         let pid = name(&captured.status);
         match event {
-            Ok(Event::Status(status)) => {
+            Ok(ControlEvent::Status(status)) => {
                 if status.iterations != captured.status.iterations {
                     self.moved = Instant::now();
                 }
@@ -183,11 +183,11 @@ impl Follow {
                 captured.status = *status;
                 self.show();
             }
-            Ok(Event::Opened { first }) => {
+            Ok(ControlEvent::Opened { first }) => {
                 captured.first = Some(first);
                 self.moved = Instant::now();
             }
-            Ok(Event::Closed(closed)) => {
+            Ok(ControlEvent::Closed(closed)) => {
                 waiting.is_over = true;
                 captured.record = closed.record.map(PathBuf::from).or(captured.record.take());
                 match closed.steps {
@@ -209,8 +209,8 @@ impl Follow {
                     )),
                 }
             }
-            Ok(Event::Refused { why, .. }) => output::say(format_args!("{pid}: {why}")),
-            Ok(Event::Accepted { .. }) => {}
+            Ok(ControlEvent::Refused { why, .. }) => output::say(format_args!("{pid}: {why}")),
+            Ok(ControlEvent::Accepted { .. }) => {}
             Err(_) => {
                 waiting.is_over = true;
                 self.failed = true;

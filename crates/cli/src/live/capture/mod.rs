@@ -21,15 +21,15 @@ use tllmprof_control::{Capture, Request, STEPS, Status};
 use tllmprof_export::Output;
 use tllmprof_report::{Process as Read, Report};
 
-use super::sockets::Process;
+use super::sockets::ListeningProcess;
 use super::targets::Targets;
 use super::{count, count_or_none};
 use crate::failure::{self, usage, worded};
 use crate::manners;
 use crate::output;
 use crate::page::{self, Measured};
-use crate::processes::Reading;
-pub use read::Windows;
+use crate::processes::ReadOptions;
+pub use read::CapturedWindows;
 
 /// Default time from the start of one capture to the start of the next, with `--repeat`.
 const EVERY: Duration = Duration::from_secs(60);
@@ -48,11 +48,11 @@ not, such as an idle replica, is captured in iterations of its own. ^C closes th
   tllmprof capture --all --for 10s -o captures/
   tllmprof capture --repeat 10 --every 1m -o captures/
   tllmprof capture --profiler       for a profiler that waits, such as nsys profile -c cudaProfilerApi")]
-pub struct Arguments {
+pub struct CaptureArguments {
     #[command(flatten)]
     targets: Targets,
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: CaptureRequest,
     /// Number of captures to make, one after the other
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
     repeat: u64,
@@ -69,7 +69,7 @@ pub struct Arguments {
 
 /// The part of the command line that defines a capture.
 #[derive(clap::Args, Default)]
-pub struct Wanted {
+pub struct CaptureRequest {
     /// Number of iterations to capture [default: 50, or with --for as many as run in that time]
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<u64>,
@@ -129,7 +129,7 @@ pub fn duration(text: &str) -> Result<Duration, &'static str> {
     time.ok_or("wanted: a time such as 10s, 500ms or 2m")
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &CaptureArguments) -> Result<ExitCode> {
     if let Some(text) = &arguments.wanted.condition
         && let Err(problem) = Condition::parse(text)
     {
@@ -154,7 +154,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         None => None,
     };
     let interrupts = interrupts()?;
-    let mut windows = Windows::default();
+    let mut windows = CapturedWindows::default();
     let mut failed = false;
     for turn in 1..=arguments.repeat {
         let since = Instant::now();
@@ -187,7 +187,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             &measured,
             Some(target),
             true,
-            Reading::default(),
+            ReadOptions::default(),
         )
         .with_context(|| out.to_string())?;
         output::say(format_args!("the page is {out}"));
@@ -239,7 +239,11 @@ fn folder(path: &Path) -> Result<Option<CreatedFolder<'_>>> {
 }
 
 /// Captures once and prints the report. Returns whether all windows were captured completely and could be read.
-fn capture(arguments: &Arguments, interrupts: &AtomicUsize, windows: &mut Windows) -> Result<bool> {
+fn capture(
+    arguments: &CaptureArguments,
+    interrupts: &AtomicUsize,
+    windows: &mut CapturedWindows,
+) -> Result<bool> {
     let (read, succeeded) = take(
         arguments.targets.find()?,
         &arguments.wanted,
@@ -258,10 +262,10 @@ fn capture(arguments: &Arguments, interrupts: &AtomicUsize, windows: &mut Window
 /// # Errors
 /// A process refuses, the processes cannot agree on an iteration, or the user interrupts.
 pub fn take(
-    processes: Vec<Process>,
-    wanted: &Wanted,
+    processes: Vec<ListeningProcess>,
+    wanted: &CaptureRequest,
     interrupts: &AtomicUsize,
-    windows: &mut Windows,
+    windows: &mut CapturedWindows,
 ) -> Result<(Vec<Read>, bool)> {
     let begun = begin::begin(processes, wanted)?;
     let (captured, failed) = follow::follow(begun.members, wanted, interrupts)?;
@@ -297,7 +301,7 @@ pub fn interrupts() -> Result<Arc<AtomicUsize>> {
     Ok(count)
 }
 
-impl Wanted {
+impl CaptureRequest {
     /// Returns the options for a capture of this number of steps. All other options have their defaults.
     pub fn from_steps(steps: u64, wait: Option<Duration>) -> Self {
         Self {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use tllmprof_report::Process as Read;
 
 use super::follow::Captured;
-use super::{Wanted, name};
+use super::{CaptureRequest, name};
 use crate::chosen::Chosen;
 use crate::live::record::reachable;
 use crate::{failure, output, processes};
@@ -15,13 +15,13 @@ use crate::{failure, output, processes};
 /// The windows that were captured so far. The key is the record's path in its process. The value is the file to read
 /// (the record, or its latest copy) and the first iteration of each window.
 #[derive(Default)]
-pub struct Windows {
+pub struct CapturedWindows {
     of: BTreeMap<PathBuf, (PathBuf, Vec<u64>)>,
     /// True if the report includes the iterations before each window, which the flight recorder kept.
     past: bool,
 }
 
-impl Windows {
+impl CapturedWindows {
     pub fn is_empty(&self) -> bool {
         self.of.is_empty()
     }
@@ -49,7 +49,11 @@ impl Windows {
 ///
 /// # Errors
 /// A record cannot be copied.
-pub fn read(all: &[Captured], wanted: &Wanted, windows: &mut Windows) -> Result<Vec<Read>> {
+pub fn read(
+    all: &[Captured],
+    wanted: &CaptureRequest,
+    windows: &mut CapturedWindows,
+) -> Result<Vec<Read>> {
     windows.past = wanted.past;
     let mut read = Vec::new();
     for captured in all {

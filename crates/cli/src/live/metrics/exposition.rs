@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tllmprof_control::{Phase, Status, Times};
+use tllmprof_control::{Phase, Status, StepHistograms};
 
 use crate::live::record::Figures;
 
@@ -167,7 +167,12 @@ impl Family {
 }
 
 /// Writes the lines of a histogram for each phase.
-fn write_durations(out: &mut String, name: &str, labels: &str, times: &Times) -> std::fmt::Result {
+fn write_durations(
+    out: &mut String,
+    name: &str,
+    labels: &str,
+    times: &StepHistograms,
+) -> std::fmt::Result {
     for taken in &times.phases {
         let phase = escaped(taken.phase.as_deref().unwrap_or("unknown"));
         let labels = format!("{labels},phase=\"{phase}\"");
@@ -256,7 +261,7 @@ mod tests {
             counts: counts.to_vec(),
             sum_ns,
         };
-        let times = Times {
+        let times = StepHistograms {
             bounds_ns: vec![500_000, 7_500_000, 1_000_000_000],
             phases: vec![
                 taken(Some("decode"), [1, 0, 2, 3], 4_000_000_001),

@@ -27,7 +27,7 @@ use crate::output::{self, Kept};
 use orders::{Captured, Orders};
 use screen::{Key, Screen};
 use view::View;
-use watched::{Row, Watched};
+use watched::{ProcessRow, WatchedProcesses};
 
 /// Interval at which the processes are asked for their state.
 const BETWEEN: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ processes; s closes their open windows. If standard output is not a terminal, a 
 
   tllmprof top                 all processes here, including those that start later
   tllmprof top -n 1 | cat      one table")]
-pub struct Arguments {
+pub struct TopArguments {
     #[command(flatten)]
     targets: Targets,
     /// Number of tables to print if standard output is not a terminal [default: print until interrupted]
@@ -49,8 +49,8 @@ pub struct Arguments {
     count: Option<u64>,
 }
 
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let watched = Watched::new(&arguments.targets)?;
+pub fn run(arguments: &TopArguments) -> Result<ExitCode> {
+    let watched = WatchedProcesses::new(&arguments.targets)?;
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
     if io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb {
         live(watched)?;
@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Prints a table each second: `count` tables, or until the reader closes the pipe.
-fn print(mut watched: Watched, count: Option<u64>) -> io::Result<()> {
+fn print(mut watched: WatchedProcesses, count: Option<u64>) -> io::Result<()> {
     let mut printed = 0;
     // Rates need two samples, and this is the first.
     watched.look();
@@ -81,13 +81,13 @@ fn print(mut watched: Watched, count: Option<u64>) -> io::Result<()> {
 }
 
 /// A message from another thread to the main thread, which draws.
-enum Event {
-    Rows(Vec<Row>),
+enum Update {
+    Rows(Vec<ProcessRow>),
     /// The windows that an order captured. Empty if the order was to stop or it failed.
     Done(Vec<Captured>),
 }
 
-fn live(watched: Watched) -> Result<()> {
+fn live(watched: WatchedProcesses) -> Result<()> {
     let signal = heard()?;
     let kept = Kept::new();
     let (to, events) = mpsc::channel();
@@ -116,10 +116,10 @@ fn heard() -> Result<Arc<AtomicUsize>> {
 }
 
 /// Asks the processes for their state once per interval, until the main thread drops the receiver.
-fn ask(mut watched: Watched, to: &Sender<Event>) {
+fn ask(mut watched: WatchedProcesses, to: &Sender<Update>) {
     loop {
         let since = Instant::now();
-        if to.send(Event::Rows(watched.look())).is_err() {
+        if to.send(Update::Rows(watched.look())).is_err() {
             return;
         }
         thread::sleep(BETWEEN.saturating_sub(since.elapsed()));
@@ -129,7 +129,7 @@ fn ask(mut watched: Watched, to: &Sender<Event>) {
 /// The main loop: draws and reads keys until a key or a signal ends the command.
 fn follow(
     screen: &Screen,
-    events: &Receiver<Event>,
+    events: &Receiver<Update>,
     mut orders: Orders,
     kept: &Kept,
     signal: &AtomicUsize,
@@ -153,8 +153,8 @@ fn follow(
         kept.take().into_iter().for_each(|line| view.say(line));
         loop {
             match events.try_recv() {
-                Ok(Event::Rows(rows)) => view.show(rows),
-                Ok(Event::Done(captured)) => {
+                Ok(Update::Rows(rows)) => view.show(rows),
+                Ok(Update::Done(captured)) => {
                     orders.are_done();
                     view.finish_order(captured);
                 }

@@ -10,9 +10,9 @@ use anyhow::{Result, bail};
 use tllmprof_control::{STEPS, Status};
 use tllmprof_report::{LedgerKind, Process as Read};
 
-use super::Event;
-use crate::live::capture::{Wanted, Windows, take};
-use crate::live::sockets::{self, Process};
+use super::Update;
+use crate::live::capture::{CaptureRequest, CapturedWindows, take};
+use crate::live::sockets::{self, ListeningProcess};
 use crate::live::stop::stop;
 use crate::{failure, output};
 
@@ -93,14 +93,14 @@ pub fn capturing() -> String {
 }
 
 pub struct Orders {
-    to: Sender<Event>,
+    to: Sender<Update>,
     /// The number of requests to stop the capture that is running.
     interrupts: Arc<AtomicUsize>,
     running: Option<JoinHandle<()>>,
 }
 
 impl Orders {
-    pub fn new(to: Sender<Event>) -> Self {
+    pub fn new(to: Sender<Update>) -> Self {
         Self {
             to,
             interrupts: Arc::default(),
@@ -116,8 +116,13 @@ impl Orders {
         output::say(format_args!("{}", capturing()));
         let interrupts = Arc::clone(&self.interrupts);
         self.begin(move || {
-            let wanted = Wanted::from_steps(STEPS, None);
-            let (read, _) = take(find(&of)?, &wanted, &interrupts, &mut Windows::default())?;
+            let wanted = CaptureRequest::from_steps(STEPS, None);
+            let (read, _) = take(
+                find(&of)?,
+                &wanted,
+                &interrupts,
+                &mut CapturedWindows::default(),
+            )?;
             Ok(read.iter().filter_map(Captured::from_process).collect())
         });
     }
@@ -143,7 +148,7 @@ impl Orders {
                 Vec::new()
             });
             // An error is ignored: when the command ends, the receiver may already be gone.
-            let _ = to.send(Event::Done(done));
+            let _ = to.send(Update::Done(done));
         }));
     }
 
@@ -166,7 +171,7 @@ impl Orders {
 }
 
 /// Opens connections to these processes that are separate from the ones that update the screen.
-fn find(of: &[Id]) -> Result<Vec<Process>> {
+fn find(of: &[Id]) -> Result<Vec<ListeningProcess>> {
     let mut found = sockets::listening();
     found.retain(|process| of.contains(&Id::from_status(&process.status)));
     if found.is_empty() {

@@ -6,7 +6,7 @@ use tllmprof_config::printable;
 use tllmprof_report::{Rate, Share, Time};
 
 use super::orders::{Captured, Id, capturing};
-use super::watched::Row;
+use super::watched::ProcessRow;
 use crate::live::shown::{self, or_dash};
 
 /// The largest number of messages that are shown.
@@ -15,7 +15,7 @@ const KEYS: &str = "q quit   c capture 50 iterations   s stop   arrows select, E
 
 #[derive(Default)]
 pub struct View {
-    rows: Vec<Row>,
+    rows: Vec<ProcessRow>,
     /// The selected process. `None` means that all processes are selected.
     selected: Option<Id>,
     captured: Vec<Captured>,
@@ -25,10 +25,10 @@ pub struct View {
 }
 
 /// A line of the screen, and true if it is highlighted.
-pub type Line = (String, bool);
+pub type ScreenLine = (String, bool);
 
 impl View {
-    pub fn show(&mut self, rows: Vec<Row>) {
+    pub fn show(&mut self, rows: Vec<ProcessRow>) {
         self.rows = rows;
         if self.place().is_none() {
             self.selected = None;
@@ -95,7 +95,7 @@ impl View {
     }
 
     /// Returns the lines for a screen of this height.
-    pub fn lines(&self, height: usize) -> Vec<Line> {
+    pub fn lines(&self, height: usize) -> Vec<ScreenLine> {
         let count = self.rows.len();
         let selected = self.place();
         let of = match selected.and_then(|place| self.rows.get(place)) {
@@ -145,14 +145,14 @@ impl View {
         }
         lines.extend(below.into_iter().map(|line| (line, false)));
         lines.truncate(height.saturating_sub(2));
-        lines.resize(height.saturating_sub(1), Line::default());
+        lines.resize(height.saturating_sub(1), ScreenLine::default());
         lines.push((KEYS.to_owned(), false));
         lines
     }
 }
 
 /// Returns the processes as a table with a header.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[ProcessRow]) -> String {
     let mut cells = vec![
         [
             "PID", "RANK", "STATE", "STEPS", "STEPS/S", "P50", "P99", "GPU", "WAITS/S", "GC/S",
@@ -215,18 +215,18 @@ mod tests {
 
     use super::*;
 
-    fn row(pid: u64) -> Row {
+    fn row(pid: u64) -> ProcessRow {
         let status = Status {
             pid,
             iterations: 10 * pid,
             ..Status::default()
         };
-        Row {
+        ProcessRow {
             status,
             rate: Some(1000.0),
             p50: Some(1_234_567),
             gpu: Some(0.25),
-            ..Row::default()
+            ..ProcessRow::default()
         }
     }
 

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use tllmprof_control::{Event, Phase, Request, Status};
+use tllmprof_control::{ControlEvent, Phase, Request, Status};
 
 use crate::live::ps::rate;
 use crate::live::record::Figures;
-use crate::live::sockets::{self, Process};
+use crate::live::sockets::{self, ListeningProcess};
 use crate::live::targets::Targets;
 
 /// The largest number of samples over which rates and durations are computed.
@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 
 /// A row of the table: one process.
 #[derive(Clone, Default)]
-pub struct Row {
+pub struct ProcessRow {
     pub status: Status,
     /// Iterations per second.
     pub rate: Option<f64>,
@@ -41,14 +41,14 @@ pub struct Row {
     pub gpu: Option<f64>,
 }
 
-pub struct Watched {
+pub struct WatchedProcesses {
     processes: Vec<One>,
     /// The time of the next search for new processes. `None` if the user named the processes.
     next: Option<Instant>,
 }
 
 struct One {
-    process: Process,
+    process: ListeningProcess,
     /// Number of requests that the process has not answered yet. A busy process may answer late.
     owes: u32,
     /// The latest samples, in the order of time.
@@ -60,7 +60,7 @@ struct Look {
     figures: Option<Figures>,
 }
 
-impl Watched {
+impl WatchedProcesses {
     /// Begins to watch the selected processes.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Watched {
         Ok(new)
     }
 
-    fn add(&mut self, processes: Vec<Process>) {
+    fn add(&mut self, processes: Vec<ListeningProcess>) {
         let new = processes.into_iter().map(|process| One {
             looks: VecDeque::from([Look::new(process.status.clone())]),
             process,
@@ -91,7 +91,7 @@ impl Watched {
     }
 
     /// Asks all processes for their state, and returns a row for each. Processes that have ended are removed.
-    pub fn look(&mut self) -> Vec<Row> {
+    pub fn look(&mut self) -> Vec<ProcessRow> {
         if self.next.is_some_and(|next| Instant::now() >= next) {
             self.next = Some(Instant::now() + AGAIN);
             let known: Vec<&Path> = self
@@ -124,7 +124,7 @@ impl One {
     fn hear(&mut self) -> bool {
         while self.owes > 0 {
             match self.process.connection.next() {
-                Ok(Event::Status(status)) => {
+                Ok(ControlEvent::Status(status)) => {
                     self.owes -= 1;
                     self.looks.push_back(Look::new(*status));
                     if self.looks.len() > MAX_SAMPLES {
@@ -138,17 +138,17 @@ impl One {
         true
     }
 
-    fn row(&self) -> Row {
+    fn row(&self) -> ProcessRow {
         let (Some(first), Some(last)) = (self.looks.front(), self.looks.back()) else {
-            return Row::default();
+            return ProcessRow::default();
         };
         let time = last.status.at_ns.saturating_sub(first.status.at_ns);
         let is_known = time >= SHORTEST;
-        let mut row = Row {
+        let mut row = ProcessRow {
             status: last.status.clone(),
             rate: rate(&first.status, &last.status).filter(|_| is_known),
             p50: last.status.p50_ns,
-            ..Row::default()
+            ..ProcessRow::default()
         };
         let Some(figures) = &last.figures else {
             return row;

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use tllmprof_platform::entry::{Denied, Refusal};
+use tllmprof_platform::entry::{Denied, PatchRefusal};
 
 /// Consecutive pages that hold trampolines. They are not executable at first.
 pub struct TrampolinePages {
@@ -51,12 +51,12 @@ impl TrampolinePages {
     pub fn add(
         &mut self,
         assemble: impl FnOnce(usize) -> Option<Vec<u8>>,
-    ) -> Result<Range<usize>, Refusal> {
+    ) -> Result<Range<usize>, PatchRefusal> {
         let used = self.code.len().next_multiple_of(16);
         let at = self.start + used;
-        let code = assemble(at).ok_or(Refusal::NoRoom)?;
+        let code = assemble(at).ok_or(PatchRefusal::NoRoom)?;
         if used + code.len() > self.size {
-            return Err(Refusal::NoRoom);
+            return Err(PatchRefusal::NoRoom);
         }
         self.code.resize(used, 0xcc);
         let end = at + code.len();

@@ -64,13 +64,13 @@ unsafe extern "C" {
     static tllmprof_made_jump_end: u8;
 }
 
-fn entry(start: *const u8, end: *const u8) -> Entry {
+fn entry(start: *const u8, end: *const u8) -> PatchableEntry {
     // SAFETY: the bytes between the two labels are code of this program.
     let code = unsafe { core::slice::from_raw_parts(start, end.addr() - start.addr()) };
     examine(start.addr(), code, |_, _| false).unwrap()
 }
 
-fn with_module<R>(act: impl FnOnce(&Module, &Maps) -> R) -> R {
+fn with_module<R>(act: impl FnOnce(&ElfModule, &Maps) -> R) -> R {
     let us = tllmprof_platform::elf::containing(assemble as *const () as usize).unwrap();
     act(&us, &Maps::read().unwrap())
 }
@@ -178,7 +178,7 @@ fn a_region_has_several_parts_where_no_gap_is_wide_enough() {
         assert!(fill(few) >= PAGE_SIZE / TRAMPOLINE_SIZE);
         assert_eq!(
             Region::within(&[], us.start, PAGE_SIZE).err(),
-            Some(Refusal::NoRoom)
+            Some(PatchRefusal::NoRoom)
         );
     });
 }
@@ -198,7 +198,7 @@ fn fill(mut region: Region) -> usize {
         assert!(parts.iter().any(is_within), "{place:x?}");
         added += 1;
     }
-    assert_eq!(region.add(&plain(), None), Err(Refusal::NoRoom));
+    assert_eq!(region.add(&plain(), None), Err(PatchRefusal::NoRoom));
     assert_eq!(region.finish(), Ok(()));
     // SAFETY: no code jumps to the region.
     unsafe { region.free() };
@@ -208,7 +208,7 @@ fn fill(mut region: Region) -> usize {
 #[test]
 fn what_refers_to_something_too_far_away_has_no_trampoline() {
     let at = 0x1_0000_0000_usize;
-    let entry = |kind| Entry {
+    let entry = |kind| PatchableEntry {
         ends_in: Vec::new(),
         at,
         moved: vec![Moved {
@@ -218,25 +218,25 @@ fn what_refers_to_something_too_far_away_has_no_trampoline() {
         length: 7,
         looks_back: false,
     };
-    let near = Kind::Relative {
+    let near = InstructionKind::Relative {
         at: 3,
         target: at + 0x1000,
     };
     assert!(assemble(at + 0x10_0000, &entry(near), None).is_some());
     for far in [
-        Kind::Relative {
+        InstructionKind::Relative {
             at: 3,
             target: at + 0x8000_0000_usize + 0x20_0000,
         },
-        Kind::Relative {
+        InstructionKind::Relative {
             at: 4,
             target: at + 0x1000,
         },
-        Kind::Branch {
+        InstructionKind::Branch {
             opcode: [0, 0xe9],
             target: at + (1 << 33),
         },
-        Kind::Branch {
+        InstructionKind::Branch {
             opcode: [0x0f, 0x84],
             target: at + (1 << 33),
         },

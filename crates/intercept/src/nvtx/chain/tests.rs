@@ -13,7 +13,7 @@ const RULE: [(&str, &str); 2] = [
     ("TLLMPROF_START_STOP", "1000"),
 ];
 
-fn own() -> Function {
+fn own() -> FunctionPointer {
     without_provenance_mut(0x1000)
 }
 
@@ -66,7 +66,7 @@ fn modules_with_the_same_tool_share_a_chain_and_there_are_so_many() {
 fn a_tools_functions_are_those_that_it_has_put_there() {
     let module = Module::make(own());
     // SAFETY: the test's module is never freed.
-    let places = Places::new(KINDS.map(|kind| unsafe { Table::offered_by(export, kind) }));
+    let places = Places::new(KINDS.map(|kind| unsafe { FunctionTable::offered_by(export, kind) }));
     assert!(
         places.tools().iter().all(|tool| tool.is_null()),
         "there is no tool"
@@ -121,13 +121,15 @@ fn the_ranges_of_a_module_are_counted() {
         // SAFETY: this is the type of `nvtxRangePushA`.
         let push = unsafe {
             core::mem::transmute::<
-                Function,
+                FunctionPointer,
                 unsafe extern "C-unwind" fn(*const core::ffi::c_char) -> c_int,
             >(at(CORE, 9))
         };
         // SAFETY: this is the type of `nvtxRangePop`.
         let pop = unsafe {
-            core::mem::transmute::<Function, unsafe extern "C-unwind" fn() -> c_int>(at(CORE, 11))
+            core::mem::transmute::<FunctionPointer, unsafe extern "C-unwind" fn() -> c_int>(at(
+                CORE, 11,
+            ))
         };
         for name in [c"step 1", c"a step", c"step 2", c"prefill", c"step 3"] {
             // SAFETY: the name is a terminated string.
@@ -228,7 +230,7 @@ fn a_tool_comes_behind_the_librarys_own_functions() {
         // SAFETY: this is the type of `nvtxRangePushA`.
         let push = unsafe {
             core::mem::transmute::<
-                Function,
+                FunctionPointer,
                 unsafe extern "C-unwind" fn(*const core::ffi::c_char) -> c_int,
             >(module.now(CORE, 9))
         };

@@ -6,6 +6,7 @@ mod location;
 mod native;
 mod sleep;
 mod sleeps;
+mod workers;
 
 use std::collections::HashMap;
 
@@ -14,12 +15,14 @@ use serde::Serialize;
 use tllmprof_record::{Clock, Event, Strings, Taken, ThreadState, What};
 
 use super::facts::Facts;
+use super::spans::Span;
 pub use frames::Frames;
 use frames::RawFrames;
 pub use function::{Function, Origin};
 pub use location::Location;
 pub use sleep::SleepKind;
 use sleeps::{Asleep, Sleeps};
+use workers::Workers;
 
 /// Minimum number of samples that are enough to compare functions.
 pub const ENOUGH: u64 = 200;
@@ -87,6 +90,7 @@ pub struct RawStacks {
     samples: Vec<StackSample>,
     /// Sleeps of threads, by thread and time of the sample in ticks.
     asleep: HashMap<(u32, u64), Asleep>,
+    workers: Workers,
     pub left_out: u64,
 }
 
@@ -131,6 +135,13 @@ impl RawStacks {
         }
     }
 
+    /// Adds a call of a thread that gives the GPU work.
+    pub fn take_work(&mut self, clock: &Clock, thread: u32, event: &Event) {
+        let end = event.start.saturating_add(event.duration);
+        let (start, end) = (clock.ns(event.start), clock.ns(end));
+        self.workers.add(thread, Span { start, end });
+    }
+
     /// Returns the samples by thread and time, and the frames with their names.
     pub fn finish(mut self, facts: &Facts, strings: &Strings) -> Sampled {
         self.samples
@@ -153,6 +164,7 @@ impl RawStacks {
             }
         }
         frames.sleeps = sleeps.finish();
+        self.workers.name_waits(&self.samples, &mut frames.sleeps);
         Sampled {
             frames,
             samples: self.samples,

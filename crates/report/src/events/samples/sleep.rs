@@ -9,6 +9,8 @@ pub enum SleepKind {
     Lock,
     /// The thread waits for an event, such as new work, without a time limit. Such a wait is not a fault by itself.
     Work,
+    /// The thread waits for another thread of the process, which gives the GPU work meanwhile.
+    Worker,
     /// The thread sleeps for a given time.
     Sleep,
     /// The thread waits for a file or a disk.
@@ -29,3 +31,17 @@ pub struct Sleep {
     /// The innermost function of the program that is asleep; `None` if it is not known.
     pub location: Option<Location>,
 }
+
+impl Sleep {
+    /// Makes a wait for work a wait for another thread that gives the GPU work.
+    pub fn is_for_worker(&mut self) {
+        self.kind = SleepKind::Worker;
+        if let Some(place) = self.cause.strip_prefix(FOR_WORK) {
+            self.cause = format!("{FOR_WORKER}{place}");
+        }
+    }
+}
+
+/// Beginnings of the causes of waits for work, and of waits for another thread that gives the GPU work.
+pub const FOR_WORK: &str = "waiting for work";
+const FOR_WORKER: &str = "waiting for another thread, which launches work,";

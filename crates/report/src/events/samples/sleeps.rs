@@ -6,7 +6,7 @@ use tllmprof_record::SystemCall;
 
 use super::frames::Frames;
 use super::function::{Function, Origin};
-use super::sleep::{Sleep, SleepKind};
+use super::sleep::{FOR_WORK, Sleep, SleepKind};
 
 /// The data in a sample of a sleeping thread, from which its sleep is classified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -95,7 +95,7 @@ impl<'a> Stacks<'a> {
         let (kind, what) = self.kind(asleep);
         let begins = match kind {
             SleepKind::Lock => "waiting for a lock",
-            SleepKind::Work => "waiting for work",
+            SleepKind::Work | SleepKind::Worker => FOR_WORK,
             SleepKind::Sleep => "asleep",
             SleepKind::File => "waiting for a file",
             SleepKind::Gpu => "waiting for the GPU",
@@ -298,13 +298,19 @@ const PYTHON_LOCKS: [&str; 4] = [
 /// Functions of Python's standard library that wait for another thread: their file, their name, their name in the
 /// report, and true if that thread may give the waiting thread work. If false, the other thread does the program's own
 /// work.
-const PYTHON_WAITS: [(&str, &str, &str, bool); 7] = [
+const PYTHON_WAITS: [(&str, &str, &str, bool); 8] = [
     ("thread.py", "_worker", "an executor's queue", true),
     ("queue.py", "get", "queue.get", true),
     ("queue.py", "put", "queue.put", false),
     ("threading.py", "wait", "threading.wait", true),
     ("threading.py", "wait_for", "threading.wait_for", true),
     ("threading.py", "join", "threading.join", false),
+    (
+        "threading.py",
+        "acquire",
+        "threading.Semaphore.acquire",
+        false,
+    ),
     ("_base.py", "result", "concurrent.futures.result", false),
 ];
 

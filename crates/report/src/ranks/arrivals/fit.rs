@@ -17,7 +17,7 @@ const MAX_OFFSET_NS: i64 = 1 << 60;
 
 /// A straight line: the offset between two clocks over time.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Line {
+struct OffsetLine {
     /// First moment at which the line applies.
     from: i64,
     at: i64,
@@ -30,7 +30,7 @@ struct Line {
 /// the other clock.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Fit {
-    lines: Vec<Line>,
+    lines: Vec<OffsetLine>,
     /// Distance in nanoseconds from the lines within which 9 of 10 points lie.
     pub error: u64,
 }
@@ -188,7 +188,7 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
 }
 
 /// Fits one line to points that contain no jump.
-fn line(points: &[(i64, i64)]) -> Line {
+fn line(points: &[(i64, i64)]) -> OffsetLine {
     let centres: Vec<_> = blocks(points)
         .map(|(from, length)| centre(&points[from..from + length]))
         .collect();
@@ -207,7 +207,7 @@ fn line(points: &[(i64, i64)]) -> Line {
         .iter()
         .map(|(moment, ahead)| *ahead as f64 - drift * (moment - at) as f64)
         .collect();
-    Line {
+    OffsetLine {
         from: points.first().map_or(0, |(first, _)| *first),
         at,
         offset: middle(&mut offsets),

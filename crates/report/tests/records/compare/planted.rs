@@ -6,7 +6,7 @@
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{Batch, CallKind, ClockKind, Edge, Event, GraphState, Info, StringId, What};
-use tllmprof_report::{Asked, Comparison, Outcome, Process};
+use tllmprof_report::{Comparison, ComparisonOptions, Outcome, Process};
 
 use super::{json, process};
 
@@ -362,7 +362,11 @@ fn pair(seed: u64, plant: Plant) -> Comparison {
         let seeds = (0..RUNS).map(|n| (seed * 2 + side) * RUNS + n + 1);
         seeds.map(|seed| run(seed, plant)).collect::<Vec<_>>()
     };
-    Comparison::of_runs(&side(0, Plant::Nothing), &side(1, plant), &Asked::default())
+    Comparison::of_runs(
+        &side(0, Plant::Nothing),
+        &side(1, plant),
+        &ComparisonOptions::default(),
+    )
 }
 
 /// Returns true if the verdict has the direction of the planted change.

@@ -1,6 +1,6 @@
 //! Windows on demand, which are requested while the process runs.
 
-use tllmprof_config::range::Window;
+use tllmprof_config::range::IterationRange;
 
 use super::{Rest, Schedule};
 use crate::window::Cut;
@@ -9,11 +9,11 @@ use crate::window::Cut;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conflict {
     /// This window is open.
-    Open(Window),
+    Open(IterationRange),
     /// This window was requested earlier and has not opened yet.
-    Demanded(Window),
+    Demanded(IterationRange),
     /// This window was planned from the start, and has an iteration in common with the requested one.
-    Planned(Window),
+    Planned(IterationRange),
     /// A window of steady iterations will open, and cannot give way.
     ToCome,
 }
@@ -34,7 +34,7 @@ impl Schedule {
     ///
     /// # Errors
     /// Returns the conflict if another window is in the way.
-    pub fn demand(&mut self, window: Window) -> Result<(), Conflict> {
+    pub fn demand(&mut self, window: IterationRange) -> Result<(), Conflict> {
         if let Some(open) = &self.open {
             return Err(Conflict::Open(open.window));
         }
@@ -105,14 +105,14 @@ impl Schedule {
     ///
     /// # Errors
     /// Returns the conflict if another window is in the way.
-    pub fn demand_after(&mut self, window: Window) -> Result<(), Conflict> {
+    pub fn demand_after(&mut self, window: IterationRange) -> Result<(), Conflict> {
         if let Some(demanded) = self.demanded {
             return Err(Conflict::Demanded(demanded));
         }
         let planned = self.windows.get(self.next..).unwrap_or_default();
         let gives_way = self.is_settling() || self.length.is_some();
         // A planned window that was closed for a while needs the next iterations for its rest.
-        let is_hit = |planned: &&Window| self.rest.is_some() || planned.overlaps(&window);
+        let is_hit = |planned: &&IterationRange| self.rest.is_some() || planned.overlaps(&window);
         if let Some(planned) = planned.iter().filter(|_| !gives_way).find(is_hit) {
             return Err(Conflict::Planned(*planned));
         }
@@ -161,7 +161,7 @@ impl Schedule {
     }
 
     /// Returns the window that was requested and has not opened yet.
-    pub const fn demanded(&self) -> Option<Window> {
+    pub const fn demanded(&self) -> Option<IterationRange> {
         self.demanded
     }
 

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_config::range::Window;
+use tllmprof_config::range::IterationRange;
 
 use super::super::{Conflict, Edge, Point, Schedule, Taken};
 use super::{OWN, window};
@@ -12,7 +12,7 @@ use crate::length::KernelPart;
 /// An event that a test applies to a schedule.
 enum Then {
     /// A window is requested. Contains the conflict that is expected, if any.
-    Demand(Window, Option<Conflict>),
+    Demand(IterationRange, Option<Conflict>),
     /// The iterations before this one begin. Contains the windows that are expected to open and close there.
     Until(u64, &'static [(u64, &'static str)]),
     Stop(bool),
@@ -179,7 +179,7 @@ fn a_demand_lasts_for_as_many_iterations_as_count_and_is_not_split() {
 fn drive_steady(
     until: u64,
     mut then: impl FnMut(&mut Schedule, u64),
-) -> (Vec<(u64, Window, bool)>, Schedule) {
+) -> (Vec<(u64, IterationRange, bool)>, Schedule) {
     let kernels = KernelPart {
         iterations: 20,
         within: None,

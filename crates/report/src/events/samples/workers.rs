@@ -1,0 +1,193 @@
+//! Waits for other threads of the process that give the GPU work meanwhile.
+//!
+//! A wait on a condition variable looks alike whether a request ends it or another thread of the same step, such as
+//! the thread of PyTorch that runs the backward pass. The calls of other threads tell these apart.
+
+use std::collections::HashMap;
+
+use super::StackSample;
+use super::sleep::{Sleep, SleepKind};
+use crate::events::spans::Span;
+
+/// Maximum time between two calls of a thread that is at work between them, in nanoseconds.
+const MAX_APART_NS: u64 = 1_000_000;
+/// Maximum number of spans of work to keep.
+const MAX_SPANS: usize = 1 << 20;
+/// Minimum number of samples of a wait that must be known.
+const MIN_SAMPLES: u64 = 8;
+/// Minimum share of these samples, as a part of 1, in which another thread works, and the maximum share of the
+/// thread's other samples. A thread that works all the time does not work for this one.
+const MIN_AT_WORK: f64 = 0.5;
+const MAX_AT_WORK_OTHERWISE: f64 = 0.25;
+
+/// The spans of time in which each thread gave the GPU work, in nanoseconds and in order.
+#[derive(Debug, Default)]
+pub struct Workers {
+    spans: HashMap<u32, Vec<Span>>,
+    count: usize,
+}
+
+impl Workers {
+    /// Adds a call of a thread that gives the GPU work.
+    pub fn add(&mut self, thread: u32, call: Span) {
+        let spans = self.spans.entry(thread).or_default();
+        match spans.last_mut() {
+            Some(last) if call.start <= last.end.saturating_add(MAX_APART_NS) => {
+                last.end = last.end.max(call.end);
+            }
+            _ if self.count < MAX_SPANS => {
+                spans.push(call);
+                self.count += 1;
+            }
+            _ => (),
+        }
+    }
+
+    /// Returns true if a thread other than this one is at work at a moment.
+    fn has_other(&self, thread: u32, at: u64) -> bool {
+        let mut others = self.spans.iter().filter(|(other, _)| **other != thread);
+        others.any(|(_, spans)| {
+            let next = spans.partition_point(|span| span.end < at);
+            spans.get(next).is_some_and(|span| span.start <= at)
+        })
+    }
+
+    /// Changes the kind of sleeps that are waits for another thread that gives the GPU work. `samples` are of all
+    /// threads.
+    pub fn name_waits(&self, samples: &[StackSample], sleeps: &mut [Sleep]) {
+        if self.spans.len() < 2 || sleeps.iter().all(|sleep| sleep.kind != SleepKind::Work) {
+            return;
+        }
+        // For each thread, and for each wait of a thread: the number of samples, and of those with another worker.
+        let mut threads: HashMap<u32, AtWork> = HashMap::new();
+        let mut waits: HashMap<(u32, u32), AtWork> = HashMap::new();
+        for sample in samples {
+            let is_at_work = self.has_other(sample.thread, sample.at);
+            threads.entry(sample.thread).or_default().add(is_at_work);
+            if let Some(sleep) = sample.sleep {
+                let wait = waits.entry((sample.thread, sleep)).or_default();
+                wait.add(is_at_work);
+            }
+        }
+        for ((thread, sleep), wait) in waits {
+            let otherwise = threads
+                .get(&thread)
+                .map_or(0.0, |all| all.without(wait).share());
+            let is_for_worker = wait.all >= MIN_SAMPLES
+                && wait.share() >= MIN_AT_WORK
+                && otherwise <= MAX_AT_WORK_OTHERWISE;
+            if let Some(sleep) = sleeps.get_mut(sleep as usize)
+                && sleep.kind == SleepKind::Work
+                && is_for_worker
+            {
+                sleep.is_for_worker();
+            }
+        }
+    }
+}
+
+/// Number of samples, and of those in which another thread gave the GPU work.
+#[derive(Clone, Copy, Debug, Default)]
+struct AtWork {
+    all: u64,
+    at_work: u64,
+}
+
+impl AtWork {
+    fn add(&mut self, is_at_work: bool) {
+        self.all += 1;
+        self.at_work += u64::from(is_at_work);
+    }
+
+    const fn without(self, some: Self) -> Self {
+        Self {
+            all: self.all.saturating_sub(some.all),
+            at_work: self.at_work.saturating_sub(some.at_work),
+        }
+    }
+
+    fn share(self) -> f64 {
+        self.at_work as f64 / self.all.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tllmprof_record::{Taken, ThreadState};
+
+    const MAIN: u32 = 1;
+    const WORKER: u32 = 2;
+    const STEP_NS: u64 = 20_000_000;
+
+    /// Returns a thread's samples of 40 steps, one each millisecond. In the first half of a step the thread runs, in
+    /// the second half it waits.
+    fn samples() -> Vec<StackSample> {
+        let times = (0..40 * 20).map(|n| (n * 1_000_000, n % 20 >= 10));
+        let sample = |(at, waits): (u64, bool)| StackSample {
+            at,
+            ticks: at,
+            thread: MAIN,
+            taken: Taken::Native,
+            state: waits.then_some(ThreadState::Sleeping),
+            frame: 1,
+            sleep: waits.then_some(0),
+        };
+        times.map(sample).collect()
+    }
+
+    fn wait() -> Vec<Sleep> {
+        vec![Sleep {
+            kind: SleepKind::Work,
+            cause: "waiting for work in run_backward: pthread_cond_wait".to_owned(),
+            location: None,
+        }]
+    }
+
+    fn call(at: u64) -> Span {
+        Span {
+            start: at,
+            end: at + 5_000,
+        }
+    }
+
+    /// Returns the kind and the cause of the thread's waits if another thread calls at these times of each step, in
+    /// nanoseconds.
+    fn named(calls: impl Fn(&mut Workers, u64)) -> Sleep {
+        let mut workers = Workers::default();
+        for step in 0..40 {
+            workers.add(MAIN, call(step * STEP_NS + 2_000_000));
+            calls(&mut workers, step * STEP_NS);
+        }
+        let mut sleeps = wait();
+        workers.name_waits(&samples(), &mut sleeps);
+        sleeps.remove(0)
+    }
+
+    #[test]
+    fn a_wait_while_another_thread_launches_is_for_that_thread() {
+        let Sleep { kind, cause, .. } = named(|workers, step| {
+            (11..19).for_each(|n| workers.add(WORKER, call(step + n * 1_000_000)));
+        });
+        assert_eq!(kind, SleepKind::Worker);
+        assert_eq!(
+            cause,
+            "waiting for another thread, which launches work, in run_backward: pthread_cond_wait"
+        );
+    }
+
+    #[test]
+    fn a_thread_that_launches_all_the_time_works_for_itself() {
+        let of_another_loop = named(|workers, step| {
+            (0..20).for_each(|n| workers.add(WORKER, call(step + n * 1_000_000)));
+        });
+        assert_eq!([of_another_loop][..], wait());
+    }
+
+    #[test]
+    fn a_wait_in_which_nothing_is_launched_is_for_requests() {
+        assert_eq!([named(|_, _| ())][..], wait());
+        let once = named(|workers, step| workers.add(WORKER, call(step + 15_500_000)));
+        assert_eq!([once][..], wait());
+    }
+}
