@@ -1,317 +1,323 @@
 // The data of the page. Made from `crates/page/src/data.rs` and `crates/report/src`:
 // BLESS=1 cargo test -p tllmprof-page --test contract
 
-/** The data of a page, except iterations and events. */
+/** The data of a report page, except the iterations and the events of the timeline, which the page stores separately. */
 export interface Data {
-    /** The report, with its lists of iterations empty. */
+    /** The report, as `tllmprof report --json` prints it, but with empty lists of iterations. */
     report: Report;
-    /** Further figures for each of the report's processes. */
+    /** More figures of each process, in the order of `report.processes`. */
     processes: ProcessFigures[];
-    /** Further figures for the report's skew; `null` if it has none. */
+    /** More figures for `report.skew`; `null` if `report.skew` is `null`. */
     skew: SkewFigures | null;
-    /** Lines that say which iterations the shares of several processes are based on, if not on all. */
+    /** Notes for the comparison of processes. Each note says which iterations a share is based on, if it is not based on all iterations that qualify. */
     of_which: string[];
-    /** The index of the process to show first: the one that the first finding is about. */
+    /** The index in `processes` of the process that the page shows first. It is the process that the first finding about a single process is about, or 0 if there is no such finding. */
     first_shown: number;
 }
 
-/** The output of `tllmprof report --json`. Keys that end with `ns` are in nanoseconds; moments are on the clock `CLOCK_MONOTONIC`. Every key is always present; a value that is not known or was not measured is `null`. */
+/** The output of `tllmprof report --json`. Keys that end with `ns` are in nanoseconds. Times are on the clock `CLOCK_MONOTONIC`. Every key is always present. A value that is not known or was not measured is `null`. */
 export interface Report {
     /** The processes, in the order of their ranks. */
     processes: Process[];
-    /** The processes side by side; `null` if no two of them have an iteration in common. */
+    /** A comparison of the durations of iterations between processes; `null` if no two processes have an iteration in common. */
     skew: Skew | null;
-    /** The collectives of all processes together; `null` if no two processes have any. */
+    /** A comparison of the collectives of all processes; `null` if fewer than two processes have collectives. */
     collectives: Collectives | null;
-    /** Possible causes of slow iterations: first those that hold, then those that could not be checked, then those that do not hold. In each group causes come first, and of these the one with the greatest loss. Empty if no process has iterations. */
+    /** The findings about slow iterations. Findings that hold come first, then those that could not be checked, then those that do not hold. Within each group causes come first, and among causes the one with the greatest loss. Empty if no process has iterations. */
     findings: Finding[];
 }
 
-/** Figures of a process. */
+/** Figures of one process that the page shows in addition to the report. */
 export interface ProcessFigures {
-    /** The name that distinguishes it from the others. */
+    /** A name that distinguishes the process from the others, with its rank in each group of ranks. */
     name: string;
-    /** The label of GPU time by its source, with the number of iterations if it was not measured in all with kernels, or in all without; `null` if there is no GPU time. */
+    /** The label for the GPU time, which depends on how it was measured. It includes the number of iterations if the GPU time was not measured in all of them. `null` if there is no GPU time. */
     gpu_name: string | null;
-    /** The number of iterations that figures leave out, and the reason, in words; `null` if there are none. */
+    /** A text that lists how many iterations of windows the figures leave out, by reason; `null` if the figures leave out none. */
     uncounted: string | null;
-    /** The reason why there are no figures of iterations; `null` if there are some. */
+    /** The reason why the process has no figures of iterations, in words; `null` if it has figures. */
     nothing: string | null;
-    /** The share of the recorder's own work in the time; `null` if it is not known. Unit: part of 1. */
+    /** The share of the time inside windows that tllmprof's recorder itself took on the program's threads; `null` if it was not measured. Unit: part of 1. */
     own_share: number | null;
-    /** For each of `calls`. */
+    /** Figures of each row of the process's `calls`, in the same order. */
     calls: MeanFigures[];
-    /** For each of `gc`. */
+    /** Figures of each row of the process's `gc`, in the same order. */
     gc: MeanFigures[];
-    /** For `gil_wait`. */
+    /** Figures of the process's `gil_wait`. */
     gil_wait: MeanFigures;
-    /** For `gil_hold`. */
+    /** Figures of the process's `gil_hold`. */
     gil_hold: MeanFigures;
-    /** For each of `functions`. */
+    /** Figures of each row of the process's `functions`, in the same order. */
     functions: MeanFigures[];
-    /** For each of `ranges`. */
+    /** Figures of each row of the process's `ranges`, in the same order. */
     ranges: MeanFigures[];
-    /** For each of `kernels`. */
+    /** Figures of each row of the process's `kernels`, in the same order. */
     kernels: KernelFigures[];
-    /** For each of `copies`, the rate; `null` if they took no time. Unit: bytes/s. */
+    /** The transfer rate of each row of the process's `copies`, in the same order; `null` for a row whose copies took no time. Unit: bytes/s. */
     copies: (number | null)[];
-    /** For `routing`; `null` if that is `null`. */
+    /** Figures of the process's `routing`; `null` if the process has no `routing`. */
     routing: RoutingFigures | null;
 }
 
-/** Figures of processes side by side. */
+/** Figures of the comparison of the durations of iterations between processes. */
 export interface SkewFigures {
-    /** The number of iterations that several processes have in common. Unit: iterations. */
+    /** The number of iterations that at least two processes have in common. Unit: iterations. */
     iterations: number;
-    /** The index of the process that was most often the slowest; `null` if none was. */
+    /** The index in `processes` of the process that was the slowest in the most iterations; `null` if there is no such process. */
     most_often: number | null;
 }
 
-/** A process, as described by its record. Values that are not known are empty or `null`. */
+/** A process, as its record describes it. Values that are not known are empty or `null`. */
 export interface Process {
-    /** The file that it was read from. */
+    /** The path of the file that the process was read from. */
     file: string;
-    /** Its process ID. */
+    /** The process ID. */
     pid: number;
-    /** Its parent's process ID. */
+    /** The process ID of the parent process. */
     parent: number;
-    /** The host's name. */
+    /** The name of the host that the process ran on. */
     host: string;
-    /** Its rank; 0 if it is not known. */
+    /** The process's rank in the job; 0 if it is not known. */
     rank: number;
-    /** The source of its rank: the name of a variable, `torch.distributed`, an engine, or `NCCL`. `null` if the rank is not known, or if the record is of an older version. */
+    /** The source of the rank: the name of an environment variable, `torch.distributed`, an engine, or `NCCL`. `null` if the rank is not known, or if an older version of tllmprof wrote the record. */
     rank_source: string | null;
-    /** The number of ranks; `null` if it is not known. */
+    /** The number of ranks in the job; `null` if it is not known. */
     world_size: number | null;
-    /** Its rank in each of its groups, such as `TP1 of 4, DP0`; empty if no group is known. */
+    /** The process's rank in each group of ranks that it belongs to, as text, such as `TP1 of 4, DP0`; empty if no group is known. */
     in_groups: string;
-    /** The groups of ranks that it belongs to, each name once. Groups of a single rank are left out. */
+    /** The process's rank in each group of ranks that it belongs to. Each group name occurs once, and groups of a single rank are left out. */
     groups: GroupRank[];
-    /** The NCCL communicators that it created, in their order. */
+    /** The NCCL communicators that the process created, in the order of creation. */
     communicators: Communicator[];
-    /** The identifier of the run that it belongs to; `null` if it has none. */
+    /** The identifier of the run that the process belongs to; `null` if it has none. */
     run: string | null;
-    /** Its command line. */
+    /** The command line of the process. */
     command: string;
-    /** The process's own name. */
+    /** The name of the process, which is that of `/proc/PID/comm` in records of tllmprof. */
     name: string;
-    /** The rule that counts iterations, as `TLLMPROF_STEP` names it. */
+    /** The rule that defines an iteration, in the form of the variable `TLLMPROF_STEP`. */
     rule: string;
-    /** The reason for that rule, such as how `auto` chose it; empty if the record has none. */
+    /** The reason why `rule` was used, such as how `auto` chose it; empty if the record has no reason. */
     rule_why: string;
-    /** The inference or training engine, if it is a known one; empty otherwise. */
+    /** The name of the inference or training engine, such as vLLM; empty if tllmprof did not recognize one. */
     engine: string;
     /** The version of tllmprof that wrote the record. */
     library: string;
-    /** The version of Python in the process; empty if there is none. */
+    /** The version of Python in the process; empty if the process has no Python interpreter. */
     python: string;
-    /** The version of the CUDA driver in CUDA's numbering, in which 12040 is 12.4; `null` if it is not known. */
+    /** The CUDA version of the driver, as 1000 × major + 10 × minor: 12040 is version 12.4. `null` if it is not known. */
     cuda_driver: number | null;
-    /** The windows that were asked for, in the form of `TLLMPROF_START_STOP`. */
+    /** The requested windows, in the form of the variable `TLLMPROF_START_STOP`. */
     windows_asked: string;
-    /** The condition that iterations of windows must satisfy, in the form of `TLLMPROF_WHERE`; `null` if there is none. */
+    /** The condition that an iteration of a window must satisfy to count, in the form of the variable `TLLMPROF_WHERE`; `null` if there is none. */
     where: string | null;
-    /** The variables that configure tllmprof, as `NAME=value`. */
+    /** The environment variables that configured tllmprof in the process, as `NAME=value`. */
     settings: string[];
-    /** Settings that could not be satisfied, with the reasons. */
+    /** The settings that tllmprof could not apply, each with the reason. */
     refused: string[];
-    /** CUDA calls over the whole run, by name. */
+    /** CUDA calls of the whole run, summed by name, inside and outside windows. */
     calls_counted: Counted[];
-    /** The profiler that recorded it; `null` if that is tllmprof. */
+    /** The profiler that recorded the process; `null` if it was tllmprof. */
     recorded_by: Origin | null;
     /** The way in which the process ended. */
     ended: Ended;
-    /** The time over which the record's clock was compared with `CLOCK_MONOTONIC`, if it was too short for exact durations; `null` if durations are exact. Unit: ns. */
+    /** If durations are inexact: the time over which the record's clock was compared with `CLOCK_MONOTONIC`, which was too short. `null` if durations are exact. Unit: ns. */
     clock_tied_ns: number | null;
-    /** The value to add to a moment to get nanoseconds since 1970. Unit: ns. */
+    /** The value to add to a time of this process to get nanoseconds since 1970 (Unix time). Unit: ns. */
     unix_minus_monotonic_ns: number;
     /** The number of events in the record. Unit: events. */
     events: number;
-    /** The number of events, other than kernels, that are missing because the record was full or a later iteration had already begun. Unit: events. */
+    /** The number of events, other than kernels, that are missing. They were dropped because the record was full, or because a later iteration began before they could be written. Unit: events. */
     dropped: number;
-    /** The number of older windows that were overwritten by later ones (`--keep`). Unit: windows. */
+    /** The number of windows that later windows overwrote, because the record has a limited size (`--keep`). Unit: windows. */
     windows_dropped: number;
-    /** The time that the recorder itself took from the program's threads inside windows. Unit: ns. */
+    /** The time inside windows that tllmprof's recorder itself took on the program's threads. Unit: ns. */
     own_cost_ns: number;
-    /** The number of GPU times of iterations that could not be read. */
+    /** The number of iterations whose GPU time could not be read. */
     gpu_times_lost: number;
-    /** The state of the record. */
+    /** The state of the record: whole, unfinished or damaged. */
     state: State;
-    /** A description of what was changed or is missing; `null` unless the record is damaged. */
+    /** A description of the data that were changed or are missing; `null` unless the record is damaged. */
     damage: string | null;
-    /** The number of things that exceeded a limit of this report, such as that of different names. */
+    /** The number of items that this report leaves out because it reached a limit, such as its limit on different names. */
     left_out: number;
-    /** Sums of the iterations of all windows that qualify; `null` if there are none. */
+    /** Sums over the iterations of all windows that qualify (`qualifies`); `null` if there are none. */
     inside: Sum | null;
-    /** The share of the iterations' time between their first GPU work and their last, by CUDA events, including gaps between kernels. `null` if it was not measured. Unit: part of 1. */
+    /** The share of the iterations' time between their first GPU work and their last, as measured by CUDA events, with the gaps between kernels. `null` if it was not measured. Unit: part of 1. */
     gpu_span_share: number | null;
-    /** The share of the time in which at least one kernel or copy ran, for the device where it is largest, by recorded kernels. It is based on the time of iterations without recording of kernels that do the same work, if there are enough. `null` if it was not measured. Unit: part of 1. */
+    /** The share of the time in which at least one kernel or copy ran, on the GPU that was busy longest, from recorded kernels; `null` if it was not measured. Recording kernels makes iterations longer, so the busy time is divided by the duration of iterations without recorded kernels, if enough of them do the same work. Unit: part of 1. */
     gpu_busy_share: number | null;
-    /** The GPUs that were used. */
+    /** The GPUs that the process used. */
     gpus: Gpu[];
-    /** The iterations of windows that do not qualify. With a condition these are the iterations that do not satisfy it; without one, the idle iterations, unless all are idle. No other figure of windows includes them. */
+    /** The iterations of windows that do not qualify, by reason. With a condition (`TLLMPROF_WHERE`) these are mainly the iterations that do not satisfy it. Without one these are the idle iterations, unless all iterations are idle. No other figure of windows includes them. */
     unqualified: Unqualified[];
-    /** The iterations outside windows. */
+    /** The durations of the iterations outside windows. */
     outside: Outside;
-    /** Sums of the iterations of all windows by the phase of their batches, as far as batches are known. */
+    /** Sums over the iterations of all windows by the phase of their batches, such as prefill or decode. Iterations whose batch is not known are left out. */
     phases: PhaseSum[];
-    /** The time of the iterations by cause. */
+    /** The time of the iterations of all windows, divided by cause. */
     ledger: Ledger;
-    /** The slowest iterations of all windows, the longest first: at most 10, those that exceed others like them the most. */
+    /** The iterations that were slow compared with others like them: at most 10, the longest first. */
     slowest: Slow[];
-    /** Functions of the threads of iterations, by samples of their stacks; `null` if stacks were not recorded. */
+    /** Stack samples of the threads that ran iterations; `null` if stacks were not recorded. */
     stacks: Stacks | null;
-    /** CUDA calls inside windows, on all threads, by name; those with the longest total time first. */
+    /** CUDA calls inside windows, on all threads, summed by name. The name with the longest total time comes first. */
     calls: Named[];
-    /** Marked Python functions inside windows, by name; those with the longest total time first. */
+    /** Calls of marked Python functions inside windows, summed by name. The name with the longest total time comes first. */
     functions: Named[];
-    /** NVTX ranges of the program inside windows, by name; those with the longest total time first. */
+    /** The program's NVTX ranges inside windows, summed by name. The name with the longest total time comes first. */
     ranges: Named[];
-    /** Garbage collections of Python inside windows, by generation. */
+    /** Python's garbage collections inside windows, summed by generation. */
     gc: Named[];
-    /** The number of objects that those collections freed. Unit: objects. */
+    /** The number of objects that Python's garbage collections inside windows freed. Unit: objects. */
     gc_collected: number;
-    /** Waits for the GIL inside windows, on all threads. */
+    /** Waits of threads for Python's global interpreter lock (GIL) inside windows, on all threads. */
     gil_wait: Named;
-    /** Times that threads held the GIL inside windows. */
+    /** Periods inside windows in which a thread held the GIL, on all threads. */
     gil_hold: Named;
-    /** The number of times that a thread inside windows had to release the GIL because another thread requested it. Unit: times. */
+    /** The number of times inside windows that a thread had to release the GIL because another thread requested it. Unit: times. */
     gil_forced: number;
-    /** The number of times that the GIL went from one thread to another, as far as the recorder saw it. Unit: times. */
+    /** The number of times that the GIL passed from one thread to another, as far as tllmprof recorded it. Unit: times. */
     gil_handoffs: number;
-    /** The threads that have a name or held the GIL. */
+    /** The threads of the process that have a name or that held the GIL. */
     threads: Thread[];
-    /** GPU kernels, by name, where kernels were recorded; those with the longest total time first. */
+    /** The recorded GPU kernels, summed by name. The name with the longest total time comes first. */
     kernels: Kernel[];
-    /** Copies and memory sets of the GPU, by kind, where kernels were recorded; those with the longest total time first. */
+    /** The recorded GPU copies and memory sets, summed by type. The type with the longest total time comes first. */
     copies: Copy[];
-    /** The iterations in which kernels were recorded; `null` if there are none. */
+    /** Sums over the iterations in which kernels were recorded; `null` if there are none. */
     kernel_window: KernelWindow | null;
-    /** Equal blocks of those kernels; `null` if there are none. */
+    /** Equal blocks of kernels that repeat in an iteration, usually the layers of a model; `null` if none were found. */
     blocks: GpuBlocks | null;
-    /** The same kernels by layer, if scopes were followed (`--layers`); those with the longest total time first. */
+    /** The recorded kernels, summed by the layer that launched them; empty unless layers were recorded (`--layers`). The layer with the longest total time comes first. */
     layers: GpuLayer[];
-    /** Those layers with all that is within them, by name with `*` for numbers: a tree, parents before children, the longest first. */
+    /** The layers as a tree. A row includes the layers within it, and layers whose names differ only in numbers are one row, with `*` for each number. A parent comes before its children, and the row with the longest time comes first. */
     layer_patterns: GpuLayerPattern[];
-    /** The same by whole names, with one row for each layer: the 4096 longest. */
+    /** The layers as a tree, with one row for each layer under its whole name. A row includes the layers within it. At most the 4096 rows with the longest time are listed. */
     layer_tree: GpuLayerPattern[];
-    /** Kernels whose layer is not known, by reason. */
+    /** The kernels whose layer is not known, by reason. */
     layers_unknown: UnknownGpuLayer[];
-    /** GPU metrics inside windows, by device and metric. */
+    /** GPU metrics inside windows, one row for each metric of each GPU. */
     gpu_metrics: Metric[];
-    /** The share of the recorder's own work, on the program's threads, in the time of windows; `null` if there are no windows. Unit: part of 1. */
+    /** The state of each GPU that the process uses, inside windows; empty if it was not sampled, or if it is not known which GPUs the process uses. */
+    gpu_state: GpuState[];
+    /** The reason why the state of the GPUs is not known; `null` if it is. */
+    gpu_state_unknown: string | null;
+    /** The NUMA nodes of the iterations' thread and of the GPUs; `null` if they are not known. */
+    placement: Placement | null;
+    /** The share of the time inside windows that tllmprof's recorder itself took on the program's threads; `null` if there are no windows. Unit: part of 1. */
     recorder_share: number | null;
     /** The windows that opened, in the order of their iterations. */
     windows: Window[];
-    /** The collectives of the process, by the kernels that were recorded. */
+    /** The collectives of the process, found by their recorded kernels and summed by operation and library. */
     collectives: Collective[];
-    /** Load balance of the learned routers of MoE layers; `null` if it was not recorded. */
+    /** Load balance of the routers of MoE layers; `null` if it was not recorded. */
     routing: Routing | null;
 }
 
-/** Iterations that several processes have, matched by number. Iterations that were cut off do not count. */
+/** A comparison of the durations of iterations between processes. Only iterations that at least two processes have are compared, matched by their numbers. Iterations that did not reach their end are left out. */
 export interface Skew {
-    /** The time that the slowest process took beyond the fastest, over these iterations. */
+    /** The distribution of the difference between the slowest and the fastest process, over the compared iterations. */
     spread: Quantiles;
-    /** For each of `processes`, the number of these iterations that it has. Unit: iterations. */
+    /** For each of `processes`, the number of compared iterations that the process has. Unit: iterations. */
     common: number[];
-    /** For each of `processes`, the number of these iterations in which it took longer than all others. Unit: iterations. */
+    /** For each of `processes`, the number of compared iterations in which the process took longer than all other processes. Unit: iterations. */
     slowest: number[];
-    /** These iterations, in the order of their numbers. */
+    /** The compared iterations, in the order of their numbers. */
     iterations: SkewStep[];
 }
 
-/** The collectives of several ranks together, in the iterations in which kernels were recorded. The clocks of several hosts are aligned by the ends of collectives. */
+/** The collectives of several ranks compared with each other, in the iterations in which kernels were recorded. The clocks of several hosts are aligned by the ends of collectives. A collective is *matched* if it was found on all ranks of its group. */
 export interface Collectives {
-    /** The verdict on the time of the collectives. */
+    /** The verdict on the time of the matched collectives. */
     verdict: CollectiveVerdict;
-    /** The reason why the verdict is inconclusive; `null` if it is not. */
+    /** The reason why the verdict is inconclusive, in words; `null` for other verdicts. */
     why: string | null;
-    /** The number of collectives that were matched, each counted on each rank. Unit: collectives. */
+    /** The number of matched collectives. A collective counts once for each of its ranks. Unit: collectives. */
     matched: number;
-    /** The time that they waited for the last rank, summed over ranks. Unit: ns. */
+    /** The time that the matched collectives waited for the last rank to arrive, summed over ranks. Unit: ns. */
     wait_ns: number;
-    /** The time that they took after that, summed over ranks. Unit: ns. */
+    /** The time that the matched collectives took after the last rank had arrived, summed over ranks. Unit: ns. */
     transfer_ns: number;
-    /** The mean share of these iterations' time that ranks wait. Unit: part of 1. */
+    /** The share of the time of the iterations with recorded kernels that a rank waits for the last rank in matched collectives, as the mean over ranks. Unit: part of 1. */
     wait_share: number;
-    /** The mean share of the same time that transfers take. Unit: part of 1. */
+    /** The share of the time of the iterations with recorded kernels that transfers of matched collectives take, as the mean over ranks. Unit: part of 1. */
     transfer_share: number;
-    /** Groups of ranks whose collectives of one kind are the same events. */
+    /** The groups of ranks that take part in the same collectives. */
     groups: CollectiveGroup[];
     /** The clock of each host. */
     clocks: Clock[];
-    /** Clocks that jump. Moments before and after a jump are aligned separately. */
+    /** The jumps of clocks. Times before and after a jump are aligned separately. */
     jumps: ClockJump[];
-    /** Notes on what is left out, and why. */
+    /** Notes on the collectives and ranks that are left out, with the reasons. */
     notes: string[];
-    /** The collectives of each of `processes`. */
+    /** Figures of each process, in the order of `processes`. */
     ranks: RankInCollectives[];
     /** The iterations in which collectives were matched, in the order of their numbers. */
     iterations: Arrival[];
 }
 
-/** A rule and its verdict on these records. */
+/** A rule, and the verdict on whether it holds for these records. */
 export interface Finding {
-    /** The identifier of the finding in this report. It is the same as `rule`, because a report has one finding for each rule. */
+    /** The identifier of the finding in this report. It equals `rule`, because a report has one finding for each rule. */
     id: string;
-    /** The rule's name, such as `launch-bound`. */
+    /** The name of the rule, such as `launch-bound`. */
     rule: string;
-    /** The kind of the rule. */
+    /** The type of the finding: cause, bound, symptom or note. */
     kind: FindingKind;
-    /** The result of judging the rule. */
+    /** The result of checking the rule. */
     verdict: Verdict;
-    /** The confidence in the verdict, the lowest of the processes that it is about; `null` if the rule is unknown. */
+    /** The confidence in the verdict. For several processes this is the lowest of their confidences. `null` if the verdict is `unknown`. */
     confidence: Confidence | null;
-    /** The figures that it was judged by, in words. */
+    /** The figures that decided the verdict, in words. */
     evidence: string;
-    /** Advice: if the rule holds, how to fix it; if it is unknown, how to record its data. Otherwise empty. */
+    /** Advice in words. If the rule holds, how to fix the problem. If the verdict is `unknown`, how to record the missing data. Otherwise empty. */
     advice: string;
     /** The share of the iterations' time that a fix would save; `null` if it is not known. No time counts for two findings. Unit: part of 1. */
     loss: number | null;
-    /** If the rule holds, the rows of the ledger whose time it claims; empty if it is not about time, or claims none of its own. */
+    /** The ledger rows whose time this finding explains. Empty if the rule does not hold, or if it is not about time, or if other findings explain all of its time. */
     claims: ClaimedRow[];
 }
 
-/** Figures of events with one name. */
+/** Means of the events that have one name, such as the calls of one CUDA function. */
 export interface MeanFigures {
-    /** The mean number in an iteration. Unit: per iteration. */
+    /** The mean number of events in one iteration. Unit: per iteration. */
     a_step: number;
-    /** The mean duration. Unit: ns. */
+    /** The mean duration of one event. Unit: ns. */
     mean_ns: number;
 }
 
-/** Figures of the kernels of one name. */
+/** Figures of the GPU kernels that have one name. */
 export interface KernelFigures {
-    /** The share in the time of all kernels; `null` if the driver did not report times. Unit: part of 1. */
+    /** The share of the kernels with this name in the total time of all kernels; `null` if the driver did not report times. Unit: part of 1. */
     share: number | null;
-    /** The mean duration; `null` if the driver did not report times. Unit: ns. */
+    /** The mean duration of a kernel with this name; `null` if the driver did not report times. Unit: ns. */
     mean_ns: number | null;
 }
 
-/** Figures of learned routers. */
+/** Load balance of the routers of MoE layers, for the number of GPUs that the process uses. */
 export interface RoutingFigures {
-    /** The number of GPUs that share the experts; `null` if it is not known, or if no layer can be divided evenly. Unit: GPUs. */
+    /** The number of GPUs that share the experts of a layer; `null` if it is not known, or if it divides the experts of no layer evenly. Unit: GPUs. */
     gpus: number | null;
-    /** For each layer. */
+    /** Figures of each MoE layer, in the order of the layers of the process's `routing`. */
     layers: LayerFigures[];
 }
 
-/** A process's rank in a group of ranks. */
+/** A group of ranks that a process belongs to, and the process's rank in that group. */
 export interface GroupRank {
-    /** The group's name: `TP`, `PP`, `EP` or `DP`. */
+    /** The name of the group: `TP` (tensor parallel), `PP` (pipeline parallel), `EP` (expert parallel) or `DP` (data parallel). */
     name: string;
-    /** The process's rank in the group. */
+    /** The process's rank in the group, counted from 0. */
     rank: number;
     /** The number of ranks in the group; `null` if it is not known. Unit: ranks. */
     size: number | null;
-    /** The rank in the job of the group's first rank, by which groups of one name differ; `null` if it is not known. */
+    /** The rank in the whole job of the group's first member. It distinguishes groups that have the same name. `null` if it is not known. */
     first: number | null;
 }
 
-/** An NCCL communicator of a process. */
+/** An NCCL communicator that a process created. */
 export interface Communicator {
-    /** The identifier in hexadecimal digits, which is the same on all its ranks; `null` if it is not known, because this process did not give it to NCCL. */
+    /** The communicator's identifier in hexadecimal digits, which is the same on all its ranks; `null` if this process did not pass an identifier to NCCL. */
     id: string | null;
     /** The process's rank in the communicator; `null` if it is not known. */
     rank: number | null;
@@ -319,9 +325,9 @@ export interface Communicator {
     size: number | null;
 }
 
-/** CUDA calls of one name over the whole run. */
+/** The numbers of CUDA calls with one name over the whole run. */
 export interface Counted {
-    /** The call's name. */
+    /** The name of the called function. */
     name: string;
     /** The number of calls inside windows. Unit: calls. */
     inside: number;
@@ -329,915 +335,995 @@ export interface Counted {
     outside: number;
 }
 
-/** The profiler that recorded a process, if it is not tllmprof. */
+/** The profiler that recorded a process, if it was not tllmprof. */
 export interface Origin {
-    /** The profiler and its version, such as `nsys 2026.2.1`; empty for tllmprof. */
+    /** The profiler's name and version, such as `nsys 2026.2.1`; empty for tllmprof. */
     tool: string;
-    /** The data that it did not record. */
+    /** The types of data that the profiler did not record. */
     lacks: Data[];
-    /** An estimate of the time that recording took on the process's threads; `null` if there is none. Unit: ns. */
+    /** An estimate of the time that the profiler's recording took on the process's threads; `null` if there is no estimate. Unit: ns. */
     cost_ns: number | null;
 }
 
 /** The way in which a process ended. */
 export type Ended =
-    /** The end was not seen: the process was killed or is still running. */
+    /** The record does not contain the end: the process was killed or is still running. */
     | "not"
     /** The process exited normally. */
     | "in order"
-    /** The process exited by `_exit` or a similar call. */
+    /** The process exited by `_exit` or a similar call, without running its exit handlers. */
     | "at once"
-    /** The end is not known. */
+    /** The way in which the process ended is not known. */
     | "?";
 
 /** The state of a record. Text, JSON, page, exports and exit statuses all use this value. */
 export type State =
     /** The record is complete, up to the end of its process. */
     | "whole"
-    /** The process was killed or is still running. The record has what was written until then. */
+    /** The process was killed or is still running. The record has the data that were written until then. */
     | "unfinished"
-    /** Something was changed or is missing. `damage` describes it. */
+    /** A part of the record was changed or is missing. `damage` describes it. */
     | "damaged";
 
-/** Sums of the iterations of one or several windows. */
+/** Sums over the iterations of one window or of several windows that qualify (`qualifies`). */
 export interface Sum {
     /** The number of iterations. Unit: iterations. */
     iterations: number;
-    /** Iterations per second; `null` if they took no time. Unit: 1/s. */
+    /** The number of iterations per second of `wall_ns`; `null` if `wall_ns` is 0. Unit: 1/s. */
     per_second: number | null;
-    /** The time from the start of the first iteration to the end of the last, summed over windows, without iterations that are missing or do not qualify. Unit: ns. */
+    /** The time from the start of the first iteration to the end of the last one, summed over windows. Iterations that are missing or do not qualify are left out. Unit: ns. */
     wall_ns: number;
-    /** Their durations, without waits for requests. */
+    /** The distribution of the durations of the iterations, without waits for requests. */
     time: Quantiles;
-    /** The number of iterations that `idle`, `wait` and `wait_share` are based on: those without kernels, if there are any, because recording kernels makes iterations longer. Unit: iterations. */
+    /** The number of iterations that `idle`, `wait` and `wait_share` are based on. Iterations with recorded kernels are left out if there are others, because recording kernels makes iterations longer. Unit: iterations. */
     host_iterations: number;
-    /** The time that their threads waited for requests. */
+    /** The distribution of the time that the iterations' threads waited for requests. */
     idle: Quantiles;
-    /** The GPU time of the iterations that `gpu_from` names. By CUDA events it is a span, from the first work to the last, gaps included; by kernels it is the time in which any kernel or copy ran. `null` if it was not measured. */
+    /** The distribution of GPU time per iteration; `null` if it was not measured. If CUDA events measured it, this is the time from the first GPU work of an iteration to its last, with the gaps. If kernels measured it, this is the time in which at least one kernel or copy ran. `gpu_from` says which. */
     gpu: Quantiles | null;
-    /** The method by which GPU time was measured, and in which iterations. */
+    /** The method that measured GPU time, and the iterations in which it did. */
     gpu_from: GpuFrom;
     /** The number of iterations that `gpu` and `gpu_share` are based on. Unit: iterations. */
     gpu_iterations: number;
-    /** The share of GPU time in the time of those iterations; `null` if it was not measured. Unit: part of 1. */
+    /** The share of GPU time in the duration of the iterations that `gpu` is based on; `null` if GPU time was not measured. Unit: part of 1. */
     gpu_share: number | null;
-    /** The durations of iterations in which kernels were recorded, which makes them longer; `null` if there are none. */
+    /** The distribution of the durations of iterations in which kernels were recorded; `null` if there are none. Recording kernels makes iterations longer. */
     with_kernels: Quantiles | null;
-    /** The durations of iterations in which kernels were not recorded; `null` if there are none. */
+    /** The distribution of the durations of iterations in which kernels were not recorded; `null` if there are none. */
     without_kernels: Quantiles | null;
-    /** The time that the iteration's thread waited for the GPU in CUDA calls. */
+    /** The distribution of the time per iteration that the iteration's thread waited for the GPU in CUDA calls. */
     wait: Quantiles;
-    /** The share of these waits in the time of the same iterations. Unit: part of 1. */
+    /** The share of waits for the GPU in CUDA calls in the duration of the iterations that `wait` is based on. Unit: part of 1. */
     wait_share: number;
-    /** The share of waits for the GIL in the time of all iterations' threads, without waits for requests. Unit: part of 1. */
+    /** The share of waits for Python's global interpreter lock (GIL) in the duration of all iterations, without waits for requests. Unit: part of 1. */
     gil_wait_share: number;
-    /** The share of Python's garbage collections, on all threads, in the same time. Unit: part of 1. */
+    /** The share of Python's garbage collections, on all threads, in the duration of all iterations, without waits for requests. Unit: part of 1. */
     gc_share: number;
-    /** The mean number of launches of kernels and graphs, on all threads. Unit: launches per iteration. */
+    /** The mean number of launches of kernels and CUDA graphs in an iteration, on all threads. Unit: launches per iteration. */
     launches: number;
-    /** The mean number of CUDA calls, on all threads. Unit: calls per iteration. */
+    /** The mean number of CUDA calls in an iteration, on all threads. Unit: calls per iteration. */
     calls: number;
 }
 
-/** A GPU, and its time at work in the iterations in which kernels were recorded. */
+/** A GPU, and the time that it worked in the iterations in which kernels were recorded. */
 export interface Gpu {
-    /** Its number in the process. */
+    /** The number of the GPU in the process, counted from 0. */
     device: number;
-    /** The model name; empty if it is not known. */
+    /** The model name of the GPU; empty if it is not known. */
     name: string;
-    /** The time in which at least one kernel ran; `null` if it was not measured. Unit: ns. */
+    /** The time in which at least one kernel ran on the GPU; `null` if it was not measured. Unit: ns. */
     kernel_ns: number | null;
-    /** The time in which at least one kernel or copy ran; `null` if it was not measured. Unit: ns. */
+    /** The time in which at least one kernel or copy ran on the GPU; `null` if it was not measured. Unit: ns. */
     busy_ns: number | null;
 }
 
-/** The iterations that do not count for one reason. */
+/** The iterations of windows that do not qualify for one reason. */
 export interface Unqualified {
-    /** The reason why they do not qualify. */
+    /** The reason why the iterations of this row do not qualify. */
     why: UnqualifiedBy;
-    /** The number of these iterations. Unit: iterations. */
+    /** The number of iterations that do not qualify for this reason. Unit: iterations. */
     iterations: number;
-    /** Quantiles of the time that they took. */
+    /** The distribution of the durations of the iterations that do not qualify for this reason. */
     time: Quantiles;
-    /** The total time that they took. Unit: ns. */
+    /** The total duration of the iterations that do not qualify for this reason. Unit: ns. */
     total_ns: number;
 }
 
-/** Times of iterations outside windows, from a histogram with an error of at most 1.6 %. */
+/** Durations of iterations outside windows. They come from a histogram, so they have an error of up to 1.6 %. */
 export interface Outside {
-    /** The number of iterations. Unit: iterations. */
+    /** The number of iterations outside windows. Unit: iterations. */
     iterations: number;
-    /** The median; `null` if there are no iterations. Unit: ns. */
+    /** The median of the durations; `null` if there are no iterations. Unit: ns. */
     p50_ns: number | null;
-    /** The 90th percentile; `null` if there are fewer than 20 iterations. Unit: ns. */
+    /** The 90th percentile of the durations; `null` if there are fewer than 20 iterations. Unit: ns. */
     p90_ns: number | null;
-    /** The 99th percentile; `null` if there are fewer than 200 iterations. Unit: ns. */
+    /** The 99th percentile of the durations; `null` if there are fewer than 200 iterations. Unit: ns. */
     p99_ns: number | null;
-    /** The maximum; `null` if there are no iterations. Unit: ns. */
+    /** The longest duration; `null` if there are no iterations. Unit: ns. */
     max_ns: number | null;
-    /** Iterations before the last window that opened by itself; `null` if they are not counted separately. */
+    /** Durations of the iterations outside windows that ended before the last window that opened by itself, such as one of `--when`; `null` if the record does not count them separately. */
     before: OutsideSum | null;
-    /** Iterations after that window began; `null` if they are not counted separately. */
+    /** Durations of the iterations outside windows that came after the start of the last window that opened by itself; `null` if the record does not count them separately. */
     after: OutsideSum | null;
 }
 
-/** The iterations in one phase. */
+/** Sums of the iterations of one phase, such as prefill or decode. */
 export interface PhaseSum {
-    /** The phase of their batches. */
+    /** The phase of the batches of the iterations. */
     phase: Phase;
-    /** The number of iterations. Unit: iterations. */
+    /** The number of iterations in this group. Unit: iterations. */
     iterations: number;
-    /** Quantiles of the time that they took. */
+    /** The distribution of the durations of the group's iterations. */
     time: Quantiles;
-    /** The total time that they took. Unit: ns. */
+    /** The total duration of the group's iterations. Unit: ns. */
     total_ns: number;
-    /** The total number of requests in their batches. Unit: requests. */
+    /** The total number of requests in the batches of the group's iterations. Unit: requests. */
     requests: number;
-    /** The total number of tokens in their batches. Unit: tokens. */
+    /** The total number of tokens in the batches of the group's iterations. Unit: tokens. */
     tokens: number;
-    /** The number of these tokens that belong to prompts. Unit: tokens. */
+    /** The total number of prompt tokens (prefill) in the batches of the group's iterations. Unit: tokens. */
     prefill_tokens: number;
-    /** The same by the number of tokens in their batches, for each class that has iterations: 0, 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, 257 to 1024, 1025 to 4096, and more. */
+    /** Sums by batch size. The size classes are 0, 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, 257 to 1024, 1025 to 4096, and more than 4096 tokens. Classes without iterations are left out. */
     sizes: SizeSum[];
 }
 
-/** The time of iterations by cause. The shares of each list add up to 1. */
+/** The time of iterations, divided by cause. Each nanosecond counts for one cause, so the shares of each list add up to 1. */
 export interface Ledger {
-    /** The number of iterations that qualify. Unit: iterations. */
+    /** The number of iterations that qualify (`qualifies`). Unit: iterations. */
     iterations: number;
     /** The number of iterations that `host` is based on. Unit: iterations. */
     host_iterations: number;
-    /** The time of the threads of the iterations, the longest first. Time in a call inside another call counts only for the inner one. */
+    /** The time of the iterations' threads by cause, the longest first. Time in a call inside another call counts only for the inner one. */
     host: LedgerRow[];
     /** The number of iterations that `gpu` is based on. Unit: iterations. */
     gpu_iterations: number;
-    /** The source of `gpu`. */
+    /** The data that `gpu` comes from. */
     gpu_from: GpuLedgerFrom;
-    /** The time of the GPU in those iterations, the longest first; empty if it was not measured. `from first work to last` is time that CUDA events measured, with the gaps between kernels. Idle time is divided by the activity of the iteration's thread meanwhile. */
+    /** The time of the GPU by cause, the longest first; empty if it was not measured. The cause `from first work to last` is time between CUDA events, which includes the gaps between kernels. Idle time is divided by the activity of the iteration's thread at that time. */
     gpu: LedgerRow[];
-    /** True if kernels were recorded in all iterations that `host` is based on, which makes them longer. Otherwise, the iterations in which kernels were recorded are left out. */
+    /** True if kernels were recorded in all iterations that `host` is based on. Recording kernels makes iterations longer. If false, `host` leaves out the iterations in which kernels were recorded. */
     stretched: boolean;
 }
 
 /** A slow iteration, with the activities that overlapped it. */
 export interface Slow {
-    /** The iteration's number. */
+    /** The number of the iteration in the process, counted from 0. */
     n: number;
-    /** The start of the iteration. Unit: ns. */
+    /** The time at which the iteration began. Unit: ns. */
     start_ns: number;
-    /** The time that it took. Unit: ns. */
+    /** The duration of the iteration. Unit: ns. */
     dur_ns: number;
-    /** The contents of its batch; `null` if they are not known. */
+    /** The batch that the iteration worked on; `null` if it is not known. */
     batch: Batch | null;
-    /** The part of that time in which its thread waited for requests. Unit: ns. */
+    /** The part of `dur_ns` in which the iteration's thread waited for requests. Unit: ns. */
     idle_ns: number;
-    /** The extra time relative to the mean of the others, all without waiting for requests. Iterations in which kernels were recorded are compared only with each other, because recording makes them longer. Unit: ns. */
+    /** The time by which the iteration was longer than the mean of the other iterations, without waits for requests. Iterations in which kernels were recorded are compared only with each other, because recording makes them longer. Unit: ns. */
     more_ns: number;
-    /** Differences that add up to the extra time: the greatest first, and the unexplained rest last. */
+    /** The causes of the extra time `more_ns`. Their times add up to `more_ns`. The greatest cause comes first, and the unexplained time last. */
     causes: Difference[];
-    /** Up to 8 activities that overlapped it. The one that exceeded its time in the mean iteration the most comes first. */
+    /** Up to 8 activities that overlapped the iteration. The activity whose overlap exceeds that with the mean iteration most comes first. */
     overlaps: Overlap[];
 }
 
-/** Samples of the stacks of the threads that make iterations. Samples count if they were taken in the iterations that `host` of the ledger is based on, except during waits for requests. */
+/** Stack samples of the threads that run iterations. A sample counts if it was taken in an iteration that `host` of the ledger is based on, except during waits for requests. */
 export interface Stacks {
-    /** The rate at which samples were to be taken; `null` if it is not known. Unit: Hz. */
+    /** The requested sampling rate; `null` if it is not known. Unit: Hz. */
     rate: number | null;
-    /** The rate at which they were taken, by their times; `null` if there are too few. Unit: Hz. */
+    /** The sampling rate that was reached, computed from the times of the samples; `null` if there are too few samples. Unit: Hz. */
     achieved: number | null;
-    /** The rate at which native stacks were taken while their threads were running. It is lower if the kernel's timer ticks less often. Unit: Hz. */
+    /** The rate at which native stacks were sampled while their threads were running. It is lower than requested if the kernel's timer ticks less often. `null` if there are too few samples. Unit: Hz. */
     achieved_native: number | null;
-    /** The mean time between samples in iterations; `null` if there are none. Unit: ns. */
+    /** The mean time between two samples in iterations; `null` if there are no samples. Unit: ns. */
     interval_ns: number | null;
-    /** The numbers of samples. */
+    /** The numbers of samples in the iterations of all windows. */
     counts: SampleCounts;
-    /** The share of rejected samples. Unit: part of 1. */
+    /** The share of samples that were rejected, because the stack changed while it was read. Unit: part of 1. */
     rejected_share: number;
-    /** The minimum number of samples to distinguish functions. Unit: samples. */
+    /** The minimum number of samples that the report needs to compare functions. Unit: samples. */
     enough: number;
-    /** True if the ledger distinguishes functions by these samples. */
+    /** True if there are enough samples, so that the ledger divides time between functions. */
     told_apart: boolean;
-    /** The numbers of samples in each of `windows`. */
+    /** The numbers of samples in each window, in the order of `windows` of the process. */
     windows: SampleCounts[];
-    /** The functions by the number of samples in which they were the innermost one, the largest first; at most 32. */
+    /** The innermost functions of the samples, the one with the most samples first; at most 32. */
     functions: FunctionSamples[];
-    /** The call tree. Callers precede the functions that they call. Functions with less than 0.1 % of the samples are left out. */
+    /** The call tree. A caller comes before the functions that it calls. Functions with less than 0.1 % of the samples are left out. */
     tree: TreeNode[];
-    /** The call tree of native stacks. */
+    /** The call tree of native stacks, in the form of `tree`. */
     native_tree: TreeNode[];
 }
 
-/** Events with one name. */
+/** The events that have one name, such as the calls of one CUDA function. */
 export interface Named {
-    /** Their name. */
+    /** The name of the events. */
     name: string;
-    /** The number of events. Unit: times. */
+    /** The number of events with this name. Unit: times. */
     count: number;
-    /** The total time that they took. Unit: ns. */
+    /** The total duration of the events with this name. Unit: ns. */
     total_ns: number;
-    /** The time that the longest one took. Unit: ns. */
+    /** The duration of the longest event with this name. Unit: ns. */
     max_ns: number;
 }
 
-/** A thread. */
+/** A thread of the process. */
 export interface Thread {
-    /** The thread's ID. */
+    /** The ID of the thread. */
     tid: number;
-    /** Its name; `null` if it is not known. */
+    /** The name of the thread; `null` if it is not known. */
     name: string | null;
-    /** The time that it held the GIL inside windows. Unit: ns. */
+    /** The time inside windows in which the thread held Python's global interpreter lock (GIL). Unit: ns. */
     gil_hold_ns: number;
 }
 
-/** The kernels with one name. */
+/** The GPU kernels that have one name. */
 export interface Kernel {
-    /** The demangled name, with parameters. */
+    /** The demangled name of the kernels, with parameters. */
     name: string;
-    /** The name without parameters and namespaces. */
+    /** The name of the kernels, without parameters and namespaces. */
     short_name: string;
-    /** The number of kernels that ran. Unit: kernels. */
+    /** The number of kernels with this name that ran. Unit: kernels. */
     count: number;
-    /** The total time that they took; `null` if the driver did not report it. Unit: ns. */
+    /** The total time of the kernels with this name; `null` if the driver did not report times. Unit: ns. */
     total_ns: number | null;
-    /** The time that the longest one took; `null` if the driver did not report it. Unit: ns. */
+    /** The time of the longest kernel with this name; `null` if the driver did not report times. Unit: ns. */
     max_ns: number | null;
-    /** The time that the shortest one took; `null` if the driver did not report it. Unit: ns. */
+    /** The time of the shortest kernel with this name; `null` if the driver did not report times. Unit: ns. */
     min_ns: number | null;
 }
 
-/** The copies of one kind, or all memory sets. */
+/** The GPU copies of one type, or all memory sets. */
 export interface Copy {
-    /** The kind, such as `HtoD`; `memset` for memory sets. */
+    /** The type of the copies, such as `HtoD` (host to device); `memset` for memory sets. */
     kind: string;
-    /** The number of copies or sets. Unit: copies. */
+    /** The number of copies of this type, or of memory sets. Unit: copies. */
     count: number;
-    /** The total time that they took; `null` if the driver did not report it. Unit: ns. */
+    /** The total time of the copies of this type, or of the memory sets; `null` if the driver did not report times. Unit: ns. */
     total_ns: number | null;
-    /** The total number of bytes that they moved or set. Unit: bytes. */
+    /** The total number of bytes that were copied or set. Unit: bytes. */
     bytes: number;
 }
 
-/** The iterations in which kernels were recorded. Recording makes these iterations longer. */
+/** Sums over the iterations in which kernels were recorded. Recording kernels makes iterations longer. */
 export interface KernelWindow {
-    /** The number of these iterations. Unit: iterations. */
+    /** The number of iterations in which kernels were recorded. Unit: iterations. */
     iterations: number;
-    /** The total time that they took. Unit: ns. */
+    /** The total duration of the iterations in which kernels were recorded. Unit: ns. */
     wall_ns: number;
-    /** The time in which at least one kernel or copy ran in these iterations, on the device that was busy longest; `null` if the driver did not report when kernels ran. Unit: ns. */
+    /** The time in which at least one kernel or copy ran in the iterations with recorded kernels, on the GPU that was busy longest; `null` if the driver did not report the times of kernels. Unit: ns. */
     busy_ns: number | null;
-    /** The idle time of that device between two kernels or copies of one iteration; `null` if the driver did not report when kernels ran. Unit: ns. */
+    /** The time that the GPU that was busy longest was idle between two kernels or copies of the same iteration; `null` if the driver did not report the times of kernels. Unit: ns. */
     gaps_ns: number | null;
-    /** The number of kernels that began in these iterations. Unit: kernels. */
+    /** The number of kernels that began during the iterations with recorded kernels. Unit: kernels. */
     kernels: number;
-    /** The number of kernels and copies that are missing. */
+    /** The number of kernels and copies that ran but are missing in the record. */
     dropped: number;
-    /** The sampling of kernels (`--kernels=20@60s`); `null` if kernels were not sampled. */
+    /** The sampling of kernels, such as `--kernels=20@60s`; `null` if kernels were not sampled. */
     samples: KernelSamples | null;
 }
 
-/** Equal blocks of kernels that follow one another in an iteration, compared by the names of the kernels. Usually they are the layers of a model. Iterations with the same sequence of names are analyzed together; if there are several such sequences, only the one with the most iterations is used. */
+/** Equal blocks of kernels that follow one another in an iteration. Usually each block is one layer of a model. Two blocks are equal if their kernels have the same names in the same order. Iterations with the same sequence of kernels are analyzed together, and only the most frequent sequence is used. */
 export interface GpuBlocks {
-    /** The time of each block in these iterations, in the order of the blocks. Unit: ns. */
+    /** The total time of each block over the analyzed iterations, in the order in which the blocks ran. Unit: ns. */
     block_ns: number[];
     /** The mean time of one block in one iteration. Unit: ns. */
     mean_ns: number;
-    /** The share of the blocks in the time of these iterations' kernels. Unit: part of 1. */
+    /** The share of the blocks in the total time of the kernels of the analyzed iterations. Unit: part of 1. */
     share: number;
-    /** The kernels of a block, in their order. */
+    /** The kernels of one block, in the order in which they began. */
     kernels: GpuBlockKernel[];
-    /** The number of kernels that one more, incomplete block shares with these blocks, if at least half of a block; `null` if there is no such block. Unit: kernels. */
+    /** The number of kernels after the last block that match the start of another block; `null` if fewer than half a block match. Unit: kernels. */
     partly: number | null;
-    /** The kernels before the blocks. */
+    /** The kernels before the first block of an iteration. */
     before: GpuOutsideBlocks;
-    /** The kernels after the blocks. */
+    /** The kernels after the last block of an iteration. */
     behind: GpuOutsideBlocks;
-    /** The number of iterations with this sequence of kernels. Unit: iterations. */
+    /** The number of analyzed iterations: those with the most frequent sequence of kernels. Unit: iterations. */
     iterations: number;
     /** The number of iterations in which kernels were recorded. Unit: iterations. */
     of: number;
 }
 
-/** The kernels that were launched in one scope: while the same torch modules, NVTX ranges and marked functions were open. */
+/** The kernels that were launched in one layer: while the same torch modules, NVTX ranges and marked functions were open. */
 export interface GpuLayer {
-    /** The name, such as `model.layers.3.self_attn/attention`; empty if no scope was open. */
+    /** The name of the layer, such as `model.layers.3.self_attn/attention`; empty for kernels that were launched in no layer. */
     name: string;
-    /** The number of kernels that ran. Each is counted in one layer. Unit: kernels. */
+    /** The number of kernels that the layer launched. Each kernel counts in one layer only. Unit: kernels. */
     kernels: number;
-    /** The total time that they took. Unit: ns. */
+    /** The total time of the kernels that the layer launched. Unit: ns. */
     gpu_ns: number;
-    /** Their share of the time of all kernels. Unit: part of 1. */
+    /** The share of the layer's kernels in the total time of all recorded kernels. Unit: part of 1. */
     share: number;
 }
 
-/** Layers whose names differ only in numbers, or one layer by its whole name, with all that is within. */
+/** A row of the tree of layers: one layer, or several layers whose names differ only in numbers. Its figures include the layers within it. */
 export interface GpuLayerPattern {
-    /** The name, such as `model.layers.*.self_attn`. `*` stands for a number if several layers are one row. */
+    /** The name of the layer, such as `model.layers.*.self_attn`. A `*` stands for a number if the row stands for several layers. */
     name: string;
-    /** The number of parts of the name before its last part. Unit: parts. */
+    /** The depth of the row in the tree: the number of parts of `name` before its last part. Parts are separated by `.` or `/`. Unit: parts. */
     depth: number;
-    /** The number of layers with this name. Unit: layers. */
+    /** The number of layers that the row stands for. Unit: layers. */
     layers: number;
-    /** The number of kernels that ran. Unit: kernels. */
+    /** The number of kernels that the layers of this row launched. Unit: kernels. */
     kernels: number;
-    /** The total time that they took. Unit: ns. */
+    /** The total time of the kernels of this row. Unit: ns. */
     gpu_ns: number;
-    /** Their share of the time of all kernels. Unit: part of 1. */
+    /** The share of the kernels of this row in the total time of all recorded kernels. Unit: part of 1. */
     share: number;
-    /** The mean number of kernels in an iteration. Unit: per iteration. */
+    /** The mean number of kernels of this row in one iteration. Unit: per iteration. */
     kernels_a_step: number;
-    /** The mean time of these kernels in an iteration. Unit: ns. */
+    /** The mean time of the kernels of this row in one iteration. Unit: ns. */
     step_ns: number;
-    /** The mean time of one of the layers in an iteration, with all its calls. Unit: ns. */
+    /** The mean time of the kernels of a single layer of this row in one iteration, over all calls of the layer. Unit: ns. */
     each_ns: number;
-    /** The mean idle time of the GPU in an iteration between two kernels of one of these layers; `null` if it is not known. Unit: ns. */
+    /** The mean time per iteration that the GPU was idle between two kernels of the same layer; `null` if it is not known. Unit: ns. */
     gap_ns: number | null;
 }
 
-/** Kernels whose layer is not known. */
+/** Kernels whose layer is not known for one reason. */
 export interface UnknownGpuLayer {
-    /** The reason, in words. */
+    /** The reason why the layer is not known, in words. */
     why: string;
-    /** The number of these kernels. Unit: kernels. */
+    /** The number of kernels whose layer is not known for this reason. Unit: kernels. */
     kernels: number;
-    /** The total time that they took. Unit: ns. */
+    /** The total time of the kernels whose layer is not known for this reason. Unit: ns. */
     gpu_ns: number;
-    /** Their share of the time of all kernels. Unit: part of 1. */
+    /** The share of these kernels in the total time of all recorded kernels. Unit: part of 1. */
     share: number;
 }
 
-/** A metric of a GPU inside windows. */
+/** One metric of one GPU, inside windows. */
 export interface Metric {
-    /** The GPU's number, as the driver numbers them. */
+    /** The number of the GPU, as the driver numbers GPUs. */
     device: number;
-    /** The metric's name, such as `SM busy`. */
+    /** The name of the metric, such as `SM busy`. */
     metric: string;
     /** The unit of `mean` and `max`. */
     unit: string;
-    /** The mean over time. Unit: `unit`. */
+    /** The mean of the metric over time. Unit: `unit`. */
     mean: number;
-    /** The largest sample. Unit: `unit`. */
+    /** The largest sample of the metric. Unit: `unit`. */
     max: number;
-    /** The number of samples. Unit: samples. */
+    /** The number of samples of the metric. Unit: samples. */
     samples: number;
 }
 
-/** A window: the iterations that were recorded one by one. */
+/** The state of a GPU that the process uses, inside windows. */
+export interface GpuState {
+    /** The number of the GPU, as the driver numbers GPUs. */
+    device: number;
+    /** The number of samples of the clocks. Unit: samples. */
+    samples: number;
+    /** The mean SM clock; `null` if it was not sampled. Unit: MHz. */
+    sm_clock_mhz: number | null;
+    /** The highest SM clock that the GPU supports; `null` if it is not known. Unit: MHz. */
+    max_sm_clock_mhz: number | null;
+    /** The time in which power, heat or the hardware lowered the SM clock; `null` if the reasons for the clocks are not known. */
+    throttled: Throttled | null;
+    /** The time at the start of a window in which the SM clock had not risen yet; `null` if it had, or if that is not known. */
+    low_clock: LowClock | null;
+    /** The energy that the GPU used; `null` if it is not known. Unit: joules. */
+    energy_j: number | null;
+    /** The mean energy of an iteration; `null` if it is not known. Unit: joules. */
+    joules_per_step: number | null;
+    /** The mean energy of a token; `null` if it is not known, or if the batches are not known. Unit: joules. */
+    joules_per_token: number | null;
+    /** The processes of other runs that used the GPU; `null` if processes were not listed, or if the numbers that the driver lists cannot be compared with those of the run. */
+    others: OtherProcess[] | null;
+    /** The part of the iterations' time that was lost to busy processes of other runs; `null` if it is not known. */
+    others_cost: number | null;
+}
+
+/** The NUMA nodes of the iterations' thread and of the GPU that is farthest from it, inside windows. */
+export interface Placement {
+    /** The number of the GPU, as the driver numbers GPUs. */
+    device: number;
+    /** The NUMA node of the GPU. */
+    gpu_node: number;
+    /** The number of NUMA nodes of the machine. Unit: nodes. */
+    nodes: number;
+    /** The NUMA node on which the thread ran longest; `null` if it is not known, or if the machine has only one node. */
+    thread_node: number | null;
+    /** The distance from the GPU's node to that node, as the firmware states it: 10 is the same node. `null` if it is not known. Unit: distance. */
+    distance: number | null;
+    /** The share of the time in which the thread ran on another node than the GPU's, as a part of 1; `null` if it is not known. */
+    far_share: number | null;
+    /** The number of times that the thread changed its node. Unit: moves. */
+    moves: number;
+}
+
+/** A window: a range of iterations that were recorded one by one. */
 export interface Window {
-    /** The number of its first iteration. */
+    /** The number of the window's first iteration. */
     first: number;
-    /** The number of its last iteration. */
+    /** The number of the window's last iteration. */
     last: number;
-    /** True if it was closed. */
+    /** True if the record contains the end of the window. */
     closed: boolean;
-    /** True if something other than its last iteration closed it, such as the end of the process. */
+    /** True if the window was closed before its last iteration, for example because the process ended. */
     cut: boolean;
-    /** True if the flight recorder had kept its iterations: those before a window, or before the end of the process. */
+    /** True if the flight recorder kept the window's iterations. The flight recorder keeps the latest iterations before a window opens, or before the process ends. */
     past: boolean;
-    /** The number of missing iterations between the first and the last. Unit: iterations. */
+    /** The number of iterations between the first and the last that are missing in the record. Unit: iterations. */
     missing: number;
-    /** The time from the start of its first iteration to the end of the last, without iterations that are missing or do not qualify; `null` if there are none. Unit: ns. */
+    /** The time from the start of the first iteration to the end of the last, without iterations that are missing or do not qualify; `null` if no iteration qualifies. Unit: ns. */
     wall_ns: number | null;
-    /** Iterations per second; `null` if they took no time. Unit: 1/s. */
+    /** The number of iterations per second of `wall_ns`; `null` if they took no time. Unit: 1/s. */
     per_second: number | null;
-    /** The time of its iterations, divided by cause. */
+    /** The time of the window's iterations, divided by cause. */
     ledger: Ledger;
-    /** Its iterations, in the order of their starts. */
+    /** The window's iterations, in the order of their starts. */
     iterations: Iteration[];
 }
 
-/** The collectives of one operation of one library, found by the kernels in the record. */
+/** The collectives of one process that have the same operation and library, found by their recorded kernels. */
 export interface Collective {
     /** The operation and the library, such as `all-reduce (NCCL)`. */
     name: string;
     /** The number of collectives. Unit: collectives. */
     count: number;
-    /** The number of them that were found on all ranks of their group, in iterations that qualify. The first one of a window is never matched. Unit: collectives. */
+    /** The number of collectives that were matched: found on all ranks of their group, in iterations that qualify. The first collective of a window is never matched. Unit: collectives. */
     matched: number;
-    /** The time that the matched ones took after the last rank had arrived; `null` if none was matched. Unit: ns. */
+    /** The time that the matched collectives took after the last rank had arrived; `null` if no collective was matched. Unit: ns. */
     transfer_ns: number | null;
-    /** The time that the matched ones waited for the last rank; `null` if none was matched. Unit: ns. */
+    /** The time that the matched collectives waited for the last rank to arrive; `null` if no collective was matched. Unit: ns. */
     wait_ns: number | null;
-    /** The time of the collectives that were not matched. It is in neither of the other two times. Unit: ns. */
+    /** The time of the collectives that were not matched. `transfer_ns` and `wait_ns` do not include it. Unit: ns. */
     unmatched_ns: number;
 }
 
-/** Load balance of the learned routers of MoE layers, outside windows. */
+/** Load balance of the routers of MoE layers, outside windows. A router sends each token to some of a layer's experts. */
 export interface Routing {
-    /** The mean of the layers' `max_of_mean`. Unit: multiple of the mean. */
+    /** The mean of `max_of_mean` over the layers. Unit: multiple of the mean. */
     mean: number;
-    /** The layers, in the order of their numbers. */
+    /** The MoE layers, in the order of their numbers. */
     layers: Layer[];
 }
 
-/** Distribution of durations. Quantiles are by nearest rank. */
+/** The distribution of a set of durations. Percentiles are nearest-rank percentiles, so each is one of the durations. */
 export interface Quantiles {
-    /** The arithmetic mean. Unit: ns. */
+    /** The arithmetic mean of the durations. Unit: ns. */
     mean_ns: number;
-    /** The median. Unit: ns. */
+    /** The median of the durations. Unit: ns. */
     p50_ns: number;
-    /** The 90th percentile; `null` if there are fewer than 20 values. Unit: ns. */
+    /** The 90th percentile of the durations; `null` if there are fewer than 20. Unit: ns. */
     p90_ns: number | null;
-    /** The 99th percentile; `null` if there are fewer than 200 values. Unit: ns. */
+    /** The 99th percentile of the durations; `null` if there are fewer than 200. Unit: ns. */
     p99_ns: number | null;
-    /** The maximum. Unit: ns. */
+    /** The longest duration. Unit: ns. */
     max_ns: number;
 }
 
-/** An iteration of all processes that have it. */
+/** One iteration that at least two processes have. */
 export interface SkewStep {
-    /** The iteration's number. */
+    /** The number of the iteration. */
     n: number;
-    /** The index in `processes` of the process that took longest; if several took equally long, of one of them. */
+    /** The index in `processes` of the process that took longest. If several took equally long, it is one of them. */
     slowest: number;
     /** The index in `processes` of the process that took the least time. */
     fastest: number;
-    /** The time that the slowest process took. Unit: ns. */
+    /** The duration of the iteration on the slowest process. Unit: ns. */
     dur_ns: number;
-    /** The time that the slowest process took beyond the fastest. Unit: ns. */
+    /** The duration on the slowest process minus the duration on the fastest process. Unit: ns. */
     spread_ns: number;
 }
 
-/** The verdict on the time of collectives. */
+/** The verdict on the time of collectives: transfer of data, or waiting for the last rank. */
 export type CollectiveVerdict =
-    /** More than two thirds of it is data transfer. */
+    /** More than two thirds of the time is transfer of data. */
     | "transfer-bound"
-    /** More than two thirds of it is waiting for the last rank. */
+    /** More than two thirds of the time is waiting for the last rank to arrive. */
     | "arrival-skew"
-    /** Both take a considerable part. */
+    /** Both transfer and waiting for the last rank take at least a third of the time. */
     | "mixed"
-    /** The records do not show it. */
+    /** The records do not show how the time is divided. */
     | "inconclusive";
 
-/** Ranks whose collectives of one kind are the same events. */
+/** A group of ranks that take part in the same collectives of one operation. */
 export interface CollectiveGroup {
-    /** The operation and the library. */
+    /** The operation and the library, such as `all-reduce (NCCL)`. */
     name: string;
-    /** The ranks' group: `TP`, `PP`, `EP`, `DP`, `world`, or `communicator` for an NCCL communicator without a name; `null` if the records do not name it. Then the ranks were found by the times of their collectives. */
+    /** The name of the group: `TP`, `PP`, `EP`, `DP`, `world`, or `communicator` for an NCCL communicator without a name. `null` if the records do not name the group, and its ranks were found by the times of their collectives. */
     group: string | null;
-    /** The number of ranks in that group, including those without a record; `null` if the records do not name the group. Unit: ranks. */
+    /** The number of ranks in the group, including ranks without a record; `null` if the records do not name the group. Unit: ranks. */
     size: number | null;
-    /** The indexes of its processes in `processes`. */
+    /** The indexes in `processes` of the ranks of the group that have a record. */
     processes: number[];
-    /** The number of collectives that they have in common. Unit: collectives. */
+    /** The number of collectives of the group that were matched. Unit: collectives. */
     events: number;
-    /** The time that these waited for the last rank, summed over ranks. Unit: ns. */
+    /** The time that the group's matched collectives waited for the last rank to arrive, summed over ranks. Unit: ns. */
     wait_ns: number;
-    /** The time that they took after that, summed over ranks. Unit: ns. */
+    /** The time that the group's matched collectives took after the last rank had arrived, summed over ranks. Unit: ns. */
     transfer_ns: number;
 }
 
-/** A host's clock. */
+/** The clock of a host, compared with the clock of a reference host. */
 export interface Clock {
-    /** The host's name. */
+    /** The name of the host. */
     host: string;
-    /** The offset of `CLOCK_MONOTONIC` on this host from that of the reference host, in the middle of the record; positive if it is ahead; `null` if there are no collectives to compare. Unit: ns. */
+    /** The value of `CLOCK_MONOTONIC` on this host minus its value on the reference host, in the middle of the record. A positive value means that this host's clock is ahead. `null` if there are no collectives to compare the clocks by. Unit: ns. */
     offset_ns: number | null;
-    /** The rate by which it runs faster than the reference. Unit: parts per million. */
+    /** The rate by which this host's clock runs faster than the clock of the reference host; negative if it runs slower. Unit: parts per million. */
     drift_ppm: number;
-    /** The distance within which 9 of 10 ends of its collectives lie from those of the other hosts. Unit: ns. */
+    /** The error of the alignment: 9 of 10 ends of this host's collectives differ by at most this time from the ends on the other hosts. Unit: ns. */
     error_ns: number;
 }
 
-/** A jump of a clock. */
+/** A jump of a clock, as the ends of collectives show it. */
 export interface ClockJump {
-    /** The index in `processes` of the process whose GPU times jump, or of one process of the host that jumps. */
+    /** The index in `processes` of the process whose GPU times jump. If the clock of a whole host jumps, it is one process of that host. */
     process: number;
-    /** True if the clock of the whole host jumps. */
+    /** True if the clock of the whole host jumps. False if only the GPU times of one process do. */
     is_host: boolean;
     /** The number of the first iteration after the jump. */
     n: number;
-    /** The size of the jump. Unit: ns. */
+    /** The size of the jump; negative if the clock was set back. Unit: ns. */
     by_ns: number;
 }
 
-/** The collectives of a rank. */
+/** The matched collectives of one rank. */
 export interface RankInCollectives {
-    /** The number of its collectives that were matched. Unit: collectives. */
+    /** The number of the rank's collectives that were matched. Unit: collectives. */
     matched: number;
-    /** The time that it waited in them for the last rank. Unit: ns. */
+    /** The time that the rank waited in matched collectives for the last rank to arrive. Unit: ns. */
     wait_ns: number;
-    /** The time that they took after that. Unit: ns. */
+    /** The time that the rank's matched collectives took after the last rank had arrived. Unit: ns. */
     transfer_ns: number;
-    /** The number of iterations in which it held the others up longest, by at least a hundredth of the iteration. Unit: iterations. */
+    /** The number of iterations in which this rank delayed the other ranks longest, and by at least a hundredth of the iteration. Unit: iterations. */
     last: number;
-    /** The time by which it arrived later than the median rank, summed over the collectives that it reached last. Unit: ns. */
+    /** The time by which this rank arrived later than the median rank, summed over the collectives at which it arrived last. Unit: ns. */
     late_ns: number;
-    /** The time that the others waited for it in those, summed over ranks. Unit: ns. */
+    /** The time that the other ranks waited for this rank in the collectives at which it arrived last, summed over those ranks. Unit: ns. */
     lost_ns: number;
-    /** The time of the mean iteration. Unit: ns. */
+    /** The mean duration of an iteration. Unit: ns. */
     iteration_ns: number;
-    /** The time that the mean iteration would take if this rank arrived at each collective together with the last of the others. Unit: ns. */
+    /** The mean duration that an iteration would have if this rank arrived at each collective together with the last of the other ranks. Unit: ns. */
     iteration_without_ns: number;
-    /** Causes of its lateness, as differences from the median rank: the greatest first, and the unexplained part last. */
+    /** The causes of the rank's late arrivals, as times in addition to those of the median rank. The greatest cause comes first, and the unexplained time last. */
     causes: Difference[];
 }
 
-/** The collectives of an iteration, over all ranks. */
+/** The matched collectives of one iteration, over all ranks. */
 export interface Arrival {
-    /** The iteration's number. */
+    /** The number of the iteration. */
     n: number;
-    /** The verdict on the time of its collectives. */
+    /** The verdict on the time of the iteration's collectives. */
     verdict: CollectiveVerdict;
-    /** The time that ranks waited in them, summed over ranks. Unit: ns. */
+    /** The time that the iteration's collectives waited for the last rank to arrive, summed over ranks. Unit: ns. */
     wait_ns: number;
-    /** The time that they took after that, summed over ranks. Unit: ns. */
+    /** The time that the iteration's collectives took after the last rank had arrived, summed over ranks. Unit: ns. */
     transfer_ns: number;
-    /** The index in `processes` of the rank that held the others up longest; `null` if none did by at least a hundredth of the iteration. */
+    /** The index in `processes` of the rank that delayed the other ranks longest; `null` if no rank delayed them by at least a hundredth of the iteration. */
     last: number | null;
-    /** The time by which the iteration would have ended sooner if that rank had arrived together with the last of the others. Unit: ns. */
+    /** The time by which the iteration would have been shorter if the rank `last` had arrived together with the last of the other ranks; 0 if `last` is `null`. Unit: ns. */
     saved_ns: number;
-    /** Causes of that rank's lateness. */
+    /** The causes of the late arrivals of the rank `last`; empty if `last` is `null`. */
     causes: Difference[];
-    /** For each of `processes`, the time by which it arrived at these collectives later than the median rank; `null` if none of its collectives was matched. Unit: us. */
+    /** For each of `processes`, the time by which it arrived at the iteration's collectives later than the median rank; `null` for a process without matched collectives in the iteration. Unit: us. */
     late: (number | null)[];
 }
 
-/** The kind of a finding. Findings are sorted in this order. */
+/** The type of a finding. Among findings with the same verdict, causes come first, then bounds, symptoms and notes. */
 export type FindingKind =
-    /** Something that costs time and can be fixed. */
+    /** A cause of lost time that can be fixed. */
     | "cause"
-    /** The resource that the program is bound by. */
+    /** The resource that limits the speed of the program. */
     | "bound"
     /** A consequence of causes. */
     | "symptom"
-    /** Something to know that is not a fault. */
+    /** A fact that is worth knowing but is not a fault. */
     | "note";
 
-/** The result of judging a rule. */
+/** The result of checking a rule. */
 export type Verdict =
     /** The rule holds. */
     | "yes"
     /** The rule does not hold. */
     | "no"
-    /** The records lack the data that the rule is judged by. */
+    /** The records lack the data that the rule needs. */
     | "unknown";
 
-/** Confidence in a verdict. */
+/** The confidence in a verdict. */
 export type Confidence =
-    /** It is based on fewer than 8 iterations. */
+    /** The verdict is based on fewer than 8 iterations. */
     | "low"
-    /** It is based on fewer than 30 iterations, or recording changed their times. */
+    /** The verdict is based on 8 to 29 iterations, or recording changed the times of the iterations. */
     | "medium"
-    /** It is based on 30 iterations or more, and recording did not change their times. */
+    /** The verdict is based on 30 or more iterations, and recording did not change their times. */
     | "high";
 
-/** A row of the ledger of a process. */
+/** A row of a process's ledger whose time a finding claims. A finding claims the time that it explains. */
 export interface ClaimedRow {
     /** The index of the process in `processes`. */
     process: number;
-    /** The list that contains the row. */
+    /** The list of the process's `ledger` that contains the row: `host` or `gpu`. */
     ledger: LedgerSide;
-    /** The row's `cause`. */
+    /** The `cause` of the row in the list that `ledger` names. */
     cause: string;
-    /** The part of the row's time that is claimed. Unit: ns. */
+    /** The time that the finding claims, at most the time of the row. Unit: ns. */
     ns: number;
 }
 
-/** Figures of an MoE layer. */
+/** Load balance of one MoE layer. */
 export interface LayerFigures {
-    /** The load of the busiest of these GPUs, as a multiple of the mean; `null` if the layer's experts cannot be divided evenly. Unit: multiple of the mean. */
+    /** The number of tokens on the busiest of the GPUs that share the experts, as a multiple of the mean over these GPUs; `null` if the number of GPUs is not known or does not divide the experts evenly. Unit: multiple of the mean. */
     on_gpus: number | null;
-    /** The load of each expert, as a multiple of the mean. Unit: multiple of the mean. */
+    /** For each expert, its number of tokens as a multiple of the mean over all experts, in the order of the experts' numbers. Unit: multiple of the mean. */
     of_mean: number[];
 }
 
-/** Method of measuring GPU time, and the iterations in which it was used. */
+/** The method that measured the GPU time of iterations, and the iterations in which it did. */
 export type GpuFrom =
-    /** CUDA events around the work of the iterations in which no kernels were recorded. */
+    /** CUDA events before and after the GPU work of an iteration, in iterations in which no kernels were recorded. */
     | "events"
-    /** CUDA events in iterations that were made longer by recording kernels. There are no others. */
+    /** CUDA events before and after the GPU work of an iteration, in iterations in which kernels were recorded. Recording kernels makes an iteration longer. No other iterations were measured. */
     | "events in kernel windows"
-    /** The kernels themselves, in iterations that were made longer by recording them. */
+    /** The recorded kernels themselves. Recording kernels makes an iteration longer. */
     | "kernels";
 
-/** The reason why an iteration does not count. */
+/** The reason why the figures of windows leave out an iteration. */
 export type UnqualifiedBy =
-    /** Its batch does not satisfy the condition. */
+    /** The batch of the iteration does not satisfy the condition (`TLLMPROF_WHERE`). */
     | "where"
-    /** There is a condition, and its batch is not known. */
+    /** A condition (`TLLMPROF_WHERE`) is set, but the batch of the iteration is not known. */
     | "unknown"
-    /** Its batch has no tokens, and there is no condition. */
+    /** No condition is set, and the batch of the iteration has no tokens. */
     | "idle"
-    /** It is a pass of a draft model, and there is no condition. */
+    /** No condition is set, and the iteration is a pass of a draft model. */
     | "draft"
-    /** Something other than its own end ended it, such as the end of the process. */
+    /** The iteration did not reach its end, for example because the process ended. */
     | "cut";
 
-/** Times of all iterations outside windows, or of those before or after a window. */
+/** The distribution of the durations of a set of iterations outside windows. */
 export interface OutsideSum {
-    /** The number of iterations. Unit: iterations. */
+    /** The number of iterations outside windows. Unit: iterations. */
     iterations: number;
-    /** The median; `null` if there are no iterations. Unit: ns. */
+    /** The median of the durations; `null` if there are no iterations. Unit: ns. */
     p50_ns: number | null;
-    /** The 90th percentile; `null` if there are fewer than 20 iterations. Unit: ns. */
+    /** The 90th percentile of the durations; `null` if there are fewer than 20 iterations. Unit: ns. */
     p90_ns: number | null;
-    /** The 99th percentile; `null` if there are fewer than 200 iterations. Unit: ns. */
+    /** The 99th percentile of the durations; `null` if there are fewer than 200 iterations. Unit: ns. */
     p99_ns: number | null;
-    /** The maximum; `null` if there are no iterations. Unit: ns. */
+    /** The longest duration; `null` if there are no iterations. Unit: ns. */
     max_ns: number | null;
 }
 
-/** The phase of the tokens in a batch. */
+/** The phase of a batch: whether its tokens are prompt tokens, later ones, or both. */
 export type Phase =
-    /** Only tokens of prompts. */
+    /** The batch has only prompt tokens. */
     | "prefill"
-    /** Only tokens after prompts. */
+    /** The batch has only tokens that follow prompts. */
     | "decode"
-    /** Both. */
+    /** The batch has both prompt tokens and tokens that follow prompts. */
     | "mixed"
-    /** No tokens. */
+    /** The batch has no tokens. */
     | "idle"
-    /** A pass of a model that drafts for speculative decoding. Its requests and tokens are not known, and are 0 here. */
+    /** The iteration is a pass of a draft model for speculative decoding. The contents of its batch are not known, so the numbers of requests and tokens are 0. */
     | "draft";
 
-/** The iterations of one phase whose batches are of one size class. */
+/** Sums of the iterations of one phase whose number of tokens lies in one size class. */
 export interface SizeSum {
-    /** The minimum number of tokens of this class. Unit: tokens. */
+    /** The smallest number of tokens in a batch of this size class. Unit: tokens. */
     min_tokens: number;
-    /** The maximum number of tokens of this class; `null` if there is no limit. Unit: tokens. */
+    /** The largest number of tokens in a batch of this size class; `null` for the last class, which has no upper limit. Unit: tokens. */
     max_tokens: number | null;
-    /** The number of iterations. Unit: iterations. */
+    /** The number of iterations in this group. Unit: iterations. */
     iterations: number;
-    /** Quantiles of the time that they took. */
+    /** The distribution of the durations of the group's iterations. */
     time: Quantiles;
-    /** The total time that they took. Unit: ns. */
+    /** The total duration of the group's iterations. Unit: ns. */
     total_ns: number;
-    /** The total number of requests in their batches. Unit: requests. */
+    /** The total number of requests in the batches of the group's iterations. Unit: requests. */
     requests: number;
-    /** The total number of tokens in their batches. Unit: tokens. */
+    /** The total number of tokens in the batches of the group's iterations. Unit: tokens. */
     tokens: number;
-    /** The number of these tokens that belong to prompts. Unit: tokens. */
+    /** The total number of prompt tokens (prefill) in the batches of the group's iterations. Unit: tokens. */
     prefill_tokens: number;
 }
 
-/** A cause, and its time. */
+/** A cause on which iterations spent time, and that time. */
 export interface LedgerRow {
-    /** The kind of the cause. */
+    /** The type of the cause. */
     kind: LedgerKind;
-    /** The activity that the time is spent on. `other` stands for causes that are too small for a row, `unknown` for time about which the record has no information. */
+    /** The name of the cause, which is an activity such as a CUDA call. `other` stands for causes that are too small for a row, and `unknown` for time about which the record has no information. */
     cause: string;
-    /** The function that the time is spent in, by samples or because it is marked; in a row of the GPU, the function of the host meanwhile. `null` if the row has no single function, or none that is known. */
+    /** The function in which the time was spent, known from stack samples or because the function is marked. In a row of the GPU it is the function that the host ran at that time. `null` if the row stands for several functions, or if the function is not known. */
     where: Location | null;
-    /** The total time over all these iterations. Unit: ns. */
+    /** The total time of the cause over all iterations that the list is based on. Unit: ns. */
     ns: number;
-    /** The share of that in their time. Unit: part of 1. */
+    /** The share of this cause's time in the total time of the list. Unit: part of 1. */
     share: number;
 }
 
-/** The source of the GPU's ledger. */
+/** The data that the GPU's ledger comes from. */
 export type GpuLedgerFrom =
-    /** CUDA events before the first work of an iteration and after its last. Gaps between are not known. */
+    /** CUDA events before the first GPU work of an iteration and after its last. Gaps between kernels are not known. */
     | "events"
-    /** Kernels, in the iterations in which they were recorded, which makes these longer. */
+    /** The recorded kernels, in the iterations in which they were recorded. Recording kernels makes these iterations longer. */
     | "kernels"
-    /** Kernels that were recorded in other iterations of the same work. Busy time, and the idle time during each activity of the host, are assumed to be the same. */
+    /** Kernels that were recorded in other iterations that do the same work. The busy time, and the idle time during each activity of the host, are assumed to be the same. */
     | "kernels of other iterations";
 
-/** The contents of a batch. */
+/** The batch of requests that one iteration worked on. */
 export interface Batch {
-    /** The number of requests in it. Unit: requests. */
+    /** The number of requests in the batch. Unit: requests. */
     requests: number;
-    /** The number of tokens that were scheduled, without padding. Unit: tokens. */
+    /** The number of tokens that the engine scheduled for the batch, without padding. Unit: tokens. */
     tokens: number;
-    /** The number of these tokens that belong to prompts. Unit: tokens. */
+    /** The number of prompt tokens (prefill) among `tokens`. Unit: tokens. */
     prefill_tokens: number;
-    /** The number of the other tokens. Unit: tokens. */
+    /** The number of tokens among `tokens` that follow prompts (decode). Unit: tokens. */
     decode_tokens: number;
-    /** The phase of the tokens in it. */
+    /** The phase of the batch: whether its tokens are prompt tokens, later ones, or both. */
     phase: Phase;
 }
 
-/** A cause on which an iteration spent more or less time. */
+/** A cause on which a slow iteration or a late rank spent more or less time than others. */
 export interface Difference {
-    /** The cause: one of the ledger, `GPU work` for work that the host waited for, or `unexplained` for the rest. */
+    /** The name of the cause: a `cause` of the ledger, `GPU work` for GPU work that the host waited for, or `unexplained` for the remaining time. */
     cause: string;
-    /** Details of the difference; `null` if only the time differs. */
+    /** Details of the difference, in words; `null` if there is nothing to add. */
     detail: string | null;
-    /** The thread that held the GIL, if the cause is a wait for it; `null` if it is not known. */
+    /** The name of the thread that held the GIL, if the cause is a wait for the GIL; `null` otherwise, or if the thread is not known. */
     held_by: string | null;
-    /** The extra time relative to the mean of the others; negative if it took less time. Unit: ns. */
+    /** The extra time that was spent on the cause, relative to the mean of comparable iterations or to the median rank; negative if less time was spent. Unit: ns. */
     more_ns: number;
 }
 
 /** An activity that overlapped a slow iteration. */
 export interface Overlap {
-    /** The kind of the activity. */
+    /** The type of the activity. */
     kind: OverlapKind;
-    /** The name of the call, function or range, of the thread that held the GIL, or of the generation. */
+    /** The name of the activity: of the CUDA call, of the function or range, of the thread that held the GIL, or of the generation that was collected. */
     name: string;
-    /** The number of times that it overlapped the iteration. Unit: times. */
+    /** The number of times that the activity overlapped the iteration. Unit: times. */
     count: number;
-    /** The time for which it overlapped the iteration. Unit: ns. */
+    /** The total time for which the activity overlapped the iteration. Unit: ns. */
     ns: number;
-    /** The time for which it overlaps the mean iteration. Unit: ns. */
+    /** The mean time for which the activity overlaps an iteration. Unit: ns. */
     usual_ns: number;
 }
 
 /** Numbers of stack samples. */
 export interface SampleCounts {
-    /** The number of samples that count. Unit: samples. */
+    /** The number of usable samples, without the samples of native stacks. Unit: samples. */
     samples: number;
-    /** The number of samples that were rejected because the stack changed while it was read. Unit: samples. */
+    /** The number of samples that were rejected, because the stack changed while it was read. Samples of native stacks are never rejected. Unit: samples. */
     rejected: number;
     /** The number of samples of native stacks, which are taken separately. Unit: samples. */
     native: number;
 }
 
-/** The number of samples of a function. */
+/** A function, and the number of stack samples that contain it. */
 export interface FunctionSamples {
-    /** The function: `QUALNAME (FILE:FIRST LINE)` of Python. */
+    /** The name of the function. For Python it has the form `QUALNAME (FILE:FIRST LINE)`. */
     name: string;
-    /** In `functions`, the samples in which it was the innermost function; in trees, all samples in which it was running or in a function that it called. Unit: samples. */
+    /** The number of samples of the function. In the list `functions` these are the samples in which it was the innermost function. In trees these are all samples in which it, or a function that it called, was running. Unit: samples. */
     samples: number;
-    /** The number of these samples in which its thread slept. Unit: samples. */
+    /** The number of samples of the function in which the thread was asleep. Unit: samples. */
     asleep: number;
-    /** The share of these samples in all samples. Unit: part of 1. */
+    /** The share of the function's samples in all samples of the same kind (of Python stacks or of native stacks). Unit: part of 1. */
     share: number;
 }
 
-/** A function as called by another function, or as the outermost one. */
+/** A function of a call tree, as called by one caller or as the outermost function. */
 export interface TreeNode {
-    /** The index of its caller, which comes earlier in this list; `null` if there is no caller. */
+    /** The index in this list of the caller, which comes earlier in the list; `null` for an outermost function. */
     parent: number | null;
-    /** The function: `QUALNAME (FILE:FIRST LINE)` of Python. */
+    /** The name of the function. For Python it has the form `QUALNAME (FILE:FIRST LINE)`. */
     name: string;
-    /** In `functions`, the samples in which it was the innermost function; in trees, all samples in which it was running or in a function that it called. Unit: samples. */
+    /** The number of samples of the function. In the list `functions` these are the samples in which it was the innermost function. In trees these are all samples in which it, or a function that it called, was running. Unit: samples. */
     samples: number;
-    /** The number of these samples in which its thread slept. Unit: samples. */
+    /** The number of samples of the function in which the thread was asleep. Unit: samples. */
     asleep: number;
-    /** The share of these samples in all samples. Unit: part of 1. */
+    /** The share of the function's samples in all samples of the same kind (of Python stacks or of native stacks). Unit: part of 1. */
     share: number;
 }
 
-/** Windows that opened repeatedly by themselves to record kernels. */
+/** Windows that opened by themselves at regular intervals to record kernels. Each is one sample. */
 export interface KernelSamples {
     /** The number of samples. Unit: samples. */
     count: number;
     /** The number of iterations that each sample was meant to have. Unit: iterations. */
     steps: number;
-    /** The time from the start of one sample to the start of the next. Unit: ns. */
+    /** The intended time from the start of one sample to the start of the next. Unit: ns. */
     every_ns: number;
-    /** The number of other windows with kernels, which are in the same figures. Unit: windows. */
+    /** The number of windows with recorded kernels that are not samples. The figures of kernels include them. Unit: windows. */
     others: number;
-    /** The sampling in words, as the report shows it. */
+    /** A description of the sampling, as the text report shows it. */
     text: string;
 }
 
 /** A kernel of a block. */
 export interface GpuBlockKernel {
-    /** The name without parameters. */
+    /** The name of the kernel, without parameters and namespaces. */
     short_name: string;
-    /** The time that it took in all blocks of these iterations. Unit: ns. */
+    /** The total time of this kernel in all blocks of all analyzed iterations. Unit: ns. */
     gpu_ns: number;
 }
 
-/** Kernels of an iteration that are in no block. */
+/** The kernels of an iteration that are before the first block or after the last one. */
 export interface GpuOutsideBlocks {
-    /** The number of these kernels in an iteration. Unit: kernels. */
+    /** The number of kernels before the first block, or after the last one, in one iteration. Unit: kernels. */
     kernels: number;
-    /** The time that they took in these iterations. Unit: ns. */
+    /** The total time of these kernels in all analyzed iterations. Unit: ns. */
     gpu_ns: number;
 }
 
-/** An iteration. */
+/** The time in which power, heat or the hardware lowered the SM clock. */
+export interface Throttled {
+    /** The reasons, as NVML gives them. */
+    reasons: string[];
+    /** The share of the sampled time, as a part of 1. */
+    share: number;
+    /** The mean SM clock in this time; `null` if there is no such time. Unit: MHz. */
+    sm_clock_mhz: number | null;
+    /** The mean SM clock in the rest of the time; `null` if there is none. Unit: MHz. */
+    other_sm_clock_mhz: number | null;
+    /** The part of the iterations' time that was lost, compared with iterations at full clocks; `null` if there are too few of either. */
+    cost: number | null;
+}
+
+/** The time at the start of a window in which the SM clock had not risen yet. */
+export interface LowClock {
+    /** The length of this time. Unit: ns. */
+    duration_ns: number;
+    /** The mean SM clock in this time. Unit: MHz. */
+    sm_clock_mhz: number;
+    /** The median SM clock afterwards. Unit: MHz. */
+    later_sm_clock_mhz: number;
+    /** The part of the iterations' time that was lost, compared with later iterations; `null` if there are too few of either. */
+    cost: number | null;
+}
+
+/** A process of another run that used the GPU. */
+export interface OtherProcess {
+    /** The process ID; `null` if the driver lists it by a number of another PID namespace. */
+    pid: number | null;
+    /** The name of the process; `null` if it could not be read. */
+    name: string | null;
+    /** The largest share of the SMs' time that the process had, as a part of 1; `null` if it is not known. */
+    sm_share: number | null;
+}
+
+/** One iteration inside a window. An iteration is one step of the program, such as one batch of an engine. */
 export interface Iteration {
-    /** Its number, counted from 0. */
+    /** The number of the iteration in the process, counted from 0. */
     n: number;
-    /** The start of the iteration. Unit: ns. */
+    /** The time at which the iteration began. Unit: ns. */
     start_ns: number;
-    /** The time that it took. Unit: ns. */
+    /** The duration of the iteration. Unit: ns. */
     dur_ns: number;
-    /** The time that the GPU was busy with its work; `null` if it was not measured. Unit: ns. */
+    /** The time that the GPU worked for the iteration; `null` if it was not measured. `gpu_from` of the process says how it was measured. Unit: ns. */
     gpu_ns: number | null;
-    /** The ID of the thread that ended it. */
+    /** The ID of the thread that ended the iteration. This is the iteration's thread. */
     thread: number;
-    /** The number of launches of kernels and graphs during it, on all threads. Unit: launches. */
+    /** The number of launches of kernels and CUDA graphs during the iteration, on all threads. Unit: launches. */
     launches: number;
-    /** The number of CUDA calls during it, on all threads. Unit: calls. */
+    /** The number of CUDA calls during the iteration, on all threads. Unit: calls. */
     calls: number;
-    /** The time that its thread waited in CUDA calls for the GPU to work. Unit: ns. */
+    /** The time that the iteration's thread spent in CUDA calls that wait for the GPU. Unit: ns. */
     wait_ns: number;
-    /** The time that its thread was blocked waiting for requests: in a function in which a known engine waits for them, or in a call that waits for a GPU without work. It is part of `dur_ns`, but not of any percentile or finding. Unit: ns. */
+    /** The time that the iteration's thread waited for requests: in a function in which a known engine waits for them, or in a CUDA call that waits for a GPU without work. This time is part of `dur_ns`, but percentiles and findings leave it out. Unit: ns. */
     idle_ns: number;
-    /** The time that its thread waited for the GIL. Unit: ns. */
+    /** The time that the iteration's thread waited for Python's global interpreter lock (GIL). Unit: ns. */
     gil_wait_ns: number;
-    /** The time that garbage collections of Python took during it, on all threads. Unit: ns. */
+    /** The time that Python's garbage collections took during the iteration, on all threads. Unit: ns. */
     gc_ns: number;
-    /** The time that its thread was on a processor; `null` if it is not known. Unit: ns. */
+    /** The time that the iteration's thread ran on a processor; `null` if it is not known. Unit: ns. */
     processor_ns: number | null;
-    /** The time that its thread was ready to run but had no processor, because its processor was given to another thread; `null` if it is not known. Unit: ns. */
+    /** The time that the iteration's thread was ready to run but waited for a processor, because another thread ran on it; `null` if it is not known. Unit: ns. */
     delayed_ns: number | null;
-    /** The number of page faults of its thread, including those of up to seven earlier iterations that took no longer than others and in which the thread was on a processor; `null` if it is not known. Unit: page faults. */
+    /** The number of page faults of the iteration's thread; `null` if it is not known. It may include the page faults of up to seven iterations before this one, if those iterations were not longer than others and their thread stayed on a processor. Unit: page faults. */
     page_faults: number | null;
-    /** The number of kernels that began during it; 0 if kernels were not recorded. Unit: kernels. */
+    /** The number of kernels that began during the iteration; 0 if kernels were not recorded. Unit: kernels. */
     kernels: number;
-    /** The time in which at least one kernel or copy ran during it, on the device that was busy longest; `null` if kernels were not recorded. Recording kernels makes an iteration longer. Unit: ns. */
+    /** The time during the iteration in which at least one kernel or copy ran, on the GPU that was busy longest; `null` if kernels were not recorded. Recording kernels makes an iteration longer. Unit: ns. */
     gpu_busy_ns: number | null;
-    /** The contents of its batch, by the arguments of the engine's step function; `null` if they are not known. */
+    /** The batch that the iteration worked on, as read from the arguments of the engine's step function; `null` if it is not known. */
     batch: Batch | null;
-    /** True if figures of windows include it. `unqualified` lists the iterations that they do not include. */
+    /** True if the figures of windows include the iteration. `unqualified` of the process says why the other iterations do not count. */
     qualifies: boolean;
-    /** True if something other than its own end ended it. */
+    /** True if the iteration did not reach its end, for example because the process ended. */
     cut: boolean;
 }
 
-/** An MoE layer. */
+/** Load balance of one MoE layer. */
 export interface Layer {
-    /** The layer's number. */
+    /** The number of the layer. */
     layer: number;
-    /** The layer's name; `null` if it is not known. */
+    /** The name of the layer; `null` if it is not known. */
     name: string | null;
-    /** The tokens that were sent to experts. A token counts once for each expert that received it. Unit: tokens. */
+    /** The number of tokens that the layer's router sent to experts. A token counts once for each expert that received it. Unit: tokens. */
     tokens: number;
-    /** The tokens of the busiest expert, as a multiple of the mean expert's. Unit: multiple of the mean. */
+    /** The number of tokens of the busiest expert, as a multiple of the mean over all experts. Unit: multiple of the mean. */
     max_of_mean: number;
     /** The number of experts that received no tokens. Unit: experts. */
     idle: number;
-    /** `max_of_mean` of GPUs instead of experts, for 2, 4, 8, 16, 32 and 64 GPUs and for the number of processes, where that number divides the experts equally. Each GPU then holds consecutive experts. */
+    /** The load balance between GPUs, if the experts were divided over 2, 4, 8, 16, 32 or 64 GPUs, or over as many GPUs as there are processes. Each GPU has the same number of consecutive experts, and numbers of GPUs that do not divide the experts equally are left out. */
     gpus: LayerOnGpus[];
-    /** The tokens that each expert received, in the order of the experts' numbers. Unit: tokens. */
+    /** The number of tokens that each expert received, in the order of the experts' numbers. Unit: tokens. */
     experts: number[];
 }
 
-/** A list of the ledger. */
+/** A list of the ledger: `host` or `gpu`. */
 export type LedgerSide =
-    /** The time of the iterations' threads. */
+    /** The list `host`: the time of the iterations' threads. */
     | "host"
-    /** The time of the GPU. */
+    /** The list `gpu`: the time of the GPU. */
     | "gpu";
 
-/** The kind of cause that time is spent on. */
+/** The type of a cause of the ledger. Types that begin with `Host` occur in `host`, and those that begin with `GPU` in `gpu`. */
 export type LedgerKind =
     /** Host: a CUDA call that waits for the GPU. */
     | "wait"
-    /** Host: launches of kernels and graphs. */
+    /** Host: CUDA calls that launch kernels or graphs. */
     | "launch"
-    /** Host: calls that copy or set memory. */
+    /** Host: CUDA calls that copy or set memory. */
     | "copy"
-    /** Host: captures and instantiations of graphs. */
+    /** Host: CUDA calls that capture or instantiate graphs. */
     | "capture"
-    /** Host: calls that allocate or free memory. */
+    /** Host: CUDA calls that allocate or free memory. */
     | "allocation"
     /** Host: other CUDA calls. */
     | "call"
-    /** Host: Python's garbage collection, on this thread. */
+    /** Host: Python's garbage collection on the iteration's thread. */
     | "gc"
-    /** Host: waits for the GIL. */
+    /** Host: waits for Python's global interpreter lock (GIL). */
     | "gil_wait"
-    /** Host: a marked Python function, without the time of activities inside it that have rows of their own. */
+    /** Host: a marked Python function, without the time of activities inside it that have their own rows. */
     | "function"
-    /** Host: code between two of the activities above. */
+    /** Host: code that ran between two recorded activities, such as two CUDA calls. */
     | "code"
-    /** Host: a Python function, by samples of the thread's stack. Samples divide code between activities and the time of marked functions. */
+    /** Host: a Python function, known from samples of the thread's stack. The samples divide the time of `code` and of marked functions. */
     | "python"
-    /** Host: native code, by samples. */
+    /** Host: native code, known from samples of the thread's stack. */
     | "native"
-    /** Host: the thread was asleep or blocked in such code or such a function, for example in a sleep, or waiting for a lock, a file or another thread. Known by samples, or for certain by the kernel's counters. */
+    /** Host: the thread was asleep or blocked in its code, for example in a sleep, or while it waited for a lock, a file or another thread. Known from samples of the thread's stack, or from the kernel's counters. */
     | "blocked"
-    /** Host: the thread could have run, but another one had its processor. */
+    /** Host: the thread was ready to run, but another thread ran on its processor. */
     | "delayed"
     /** Host: waits for requests, which are neither work nor a fault. */
     | "requests"
-    /** GPU: from the first work of an iteration to its last, with the gaps between. */
+    /** GPU: the time from the first GPU work of an iteration to its last, with the gaps between kernels. */
     | "span"
-    /** GPU: busy. */
+    /** GPU: at least one kernel or copy ran. */
     | "busy"
-    /** GPU: idle. */
+    /** GPU: no kernel or copy ran. */
     | "idle"
     /** Causes that are too small for a row. */
     | "other"
     /** Time about which the record has no information. */
     | "unknown";
 
-/** A function of the host and the location of its code. */
+/** A function of the host, and the location of its code. */
 export interface Location {
-    /** The function's name: Python's qualified name, or a demangled symbol. */
+    /** The name of the function: Python's qualified name, or a demangled symbol. */
     function: string;
-    /** The file's path as the interpreter knows it; `null` for native code. */
+    /** The path of the source file, as the Python interpreter knows it; `null` for native code. */
     file: string | null;
-    /** The first line of the function; `null` for native code. */
+    /** The first line of the function in the source file; `null` for native code. */
     line: number | null;
 }
 
-/** The kind of an activity that overlapped a slow iteration. */
+/** The type of an activity that overlapped a slow iteration. */
 export type OverlapKind =
-    /** A garbage collection of Python, on any thread. */
+    /** A garbage collection of Python ran, on any thread. */
     | "gc"
-    /** The iteration's thread waited for the GIL. */
+    /** The iteration's thread waited for Python's global interpreter lock (GIL). */
     | "gil_wait"
     /** Another thread held the GIL. */
     | "gil_hold"
-    /** The iteration's thread was in a CUDA call that waits for the device. */
+    /** The iteration's thread was in a CUDA call that waits for the GPU. */
     | "wait"
-    /** A marked Python function on the iteration's thread. */
+    /** A marked Python function ran on the iteration's thread. */
     | "function"
-    /** An NVTX range of the program on the iteration's thread. */
+    /** An NVTX range of the program was open on the iteration's thread. */
     | "range";
 
-/** A layer's experts divided over a number of GPUs. */
+/** Load balance of an MoE layer whose experts are divided over a number of GPUs. */
 export interface LayerOnGpus {
     /** The number of GPUs. Unit: GPUs. */
     gpus: number;
-    /** The tokens of the busiest GPU, as a multiple of the mean GPU's. Unit: multiple of the mean. */
+    /** The number of tokens of the busiest GPU, as a multiple of the mean over all GPUs. Unit: multiple of the mean. */
     max_of_mean: number;
 }
